@@ -88,14 +88,18 @@ INTERNAL = {
     bunqueue.ActiveJob: {
         "acked",
         "carried",
+        "channel",
         "ending",
         "failing",
         "go_on",
         "halt",
+        "interrupt",
         "is_of",
         "is_same_run",
         "open",
+        "pulled_at",
         "raw",
+        "woken",
     },
     bunqueue.ConnectionOptions: {"depth", "retry_delay"},
 }
