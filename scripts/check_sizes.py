@@ -26,6 +26,7 @@ EXCEPTIONS: dict[str, str] = {
     "bunqueue/client/queue/queue.py": "one class: every command about one queue, with its documentation",
     "bunqueue/errors.py": "one table: every error that users catch, and what it says of itself",
     "bunqueue/protocol/commands/core.py": "the commands of a job's life, and the fields that they share",
+    "bunqueue/protocol/commands/monitoring.py": "the shapes of all that dashboards and metrics ask for",
     "bunqueue/settings.py": "one table: every setting of the server, and what it must be",
     "router/cluster/cluster.py": "one class: what a host knows of the others, and does about it",
     "router/connection.py": "one class: a connection from its first byte to its last",

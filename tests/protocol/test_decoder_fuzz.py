@@ -253,7 +253,6 @@ MINIMAL: dict[str, Any] = {
     "steps": [],
     "groups": [{"steps": ["a"]}],
     "key": "k",
-    "action": "cancel",
     "data": {"delivered": True, "status": 200, "error": None, "durationMs": 1.0},
 }
 Number = mi.IntType | mi.FloatType

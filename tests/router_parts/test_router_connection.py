@@ -437,7 +437,7 @@ def test_a_shard_that_dies_over_part_of_what_may_be_repeated_is_unavailable(benc
 
 def test_metrics_are_those_of_the_shards_that_are_there(bench: Bench) -> None:
     shard = {**dict.fromkeys(ShardFigures.__struct_fields__, 1), "waits": [0, 1], "runs": [1, 0]}
-    shard |= {"storage_degraded": False, "disk_full": False, "memory_full": False}
+    shard |= {"storage_degraded": False, "disk_full": False, "memory_full": False, "store": None}
     figures = {"shards": [shard], "queues": [], "webhooks": 1, "webhooks_enabled": 0}
     answer = framed({"ok": True, "data": figures})
     bench.send({"cmd": "Prometheus", "reqId": 1}, {"cmd": "Prometheus", "reqId": 2})

@@ -219,7 +219,7 @@ async def the_end(say: Conversation) -> None:
     await say("ListShards")
     await say("ListGroups", queue="groups")
     await say("CountDlq", queue=Q)
-    for wanted in ({"name": "default", "limit": 2}, {"limit": 0}, {"where": "no query"}):
+    for wanted in ({"queue": "groups"}, {"queue": Q, "limit": 0}, {"where": "no query"}):
         await say("FindJobs", **wanted)
     for dry in (True, False):
         await say("ChangeJobs", queue="nobody", action="remove", dryRun=dry)
@@ -231,6 +231,13 @@ async def the_end(say: Conversation) -> None:
     await say("Drain", queue=Q)
     await say("Obliterate", queue=Q)
     await say("PUSH", queue="not a name", data=1)
+
+
+async def bounds(say: Conversation) -> None:
+    await say("SetBounds", queue="bounded", config={"maxWaiting": 1})
+    await say("SetBounds", queue="bounded", config={"whenFull": "drop-oldest"})
+    await say("GetBounds", queue="bounded")
+    await say("PUSHB", queue="bounded", jobs=[{"data": 1}, {"data": 2}])
 
 
 async def breakers(say: Conversation) -> None:
@@ -251,7 +258,8 @@ async def no_cluster(say: Conversation) -> None:
 
 
 PARTS = (
-    life_of_jobs, queue_control, dead_letters, flows_and_groups, workflows, breakers, whole_server,
+    life_of_jobs, queue_control, dead_letters, flows_and_groups, workflows, bounds, breakers,
+    whole_server,
     no_cluster, the_end,
 )  # fmt: skip
 
