@@ -416,6 +416,21 @@ def dead_letter(
     retire(state, queue, job)
 
 
+def take_dead_letter(state: State, queue: QueueState, job: Job) -> None:
+    """FAILED to REMOVED: it goes to another queue."""
+    queue.failed -= 1
+    job.state = REMOVED
+    state.out.touch(job, ROW)
+
+
+def put_dead_letter(state: State, queue: QueueState, job: Job) -> None:
+    """To FAILED: one that had been taken comes back, as the other queue does not want it."""
+    job.state = FAILED
+    queue.failed += 1
+    emit(state, events.FAILED, job, error=job.error or "", terminal=True)
+    state.out.touch(job, ROW)
+
+
 def let_go(state: State, queue: QueueState, job: Job) -> None:
     """End the lock of an active job."""
     lock = job.lock

@@ -25,7 +25,6 @@ from .. import peer_calls
 from ..lifecycle import dedup, events, transitions, unique_keys
 from ..lifecycle.last_runs import ended as run_ended
 from ..memory.pointers import enter, pointer
-from ..outbox import ROW
 from ..peer_calls import Deliver, Steps
 from ..state import QueueState, State
 from .carried_jobs import Carried, begin_anew, carried_of, decode_all, encode_all, job_of, keep_rows
@@ -153,9 +152,7 @@ def _take_out(state: State, queue: QueueState, job: Job) -> None:
     events.emit(state, events.DROPPED, job, reason="moved")
     unique_keys.let_go(state, queue, job)
     if job.state == FAILED:
-        queue.failed -= 1
-        job.state = REMOVED
-        state.out.touch(job, ROW)
+        transitions.take_dead_letter(state, queue, job)
         return
     run_ended(state, job, "moved")
     transitions.withdraw(state, queue, job, REMOVED)
@@ -209,13 +206,11 @@ def _put_back(state: State, carried: Carried) -> None:
     job = job_of(carried, queue, carried.seq)
     keep_rows(state, carried, job)
     if carried.dead:
-        job.state, job.reason, job.worker = FAILED, carried.reason, carried.worker
+        job.reason, job.worker = carried.reason, carried.worker
         job.started_at, job.finished_at = carried.started_at, carried.finished_at
-        queue.failed += 1
-        events.emit(state, events.FAILED, job, error=job.error or "", terminal=True)
+        transitions.put_dead_letter(state, queue, job)
         if carried.holds_key:
             unique_keys.hold_again(state, queue, job)
-        state.out.touch(job, ROW)
         return
     unique_keys.retake_key(state, queue, job)
     transitions.add(state, queue, [job])
