@@ -45,7 +45,7 @@ COMMANDS = {
     "concurrency": Entry("limits.concurrency", "How many jobs of a queue may run at a time."),
     "group": Entry("limits.group", "Groups of jobs: list, pause or limit them."),
     "breaker": Entry("limits.breaker", "Circuit breakers: jobs rest when too many of them fail."),
-    "bounds": Entry("limits.bounds", "How much may wait in a queue, and how long jobs are kept."),
+    "bounds": Entry("limits.bounds", "How much may wait in a queue, and how long completed jobs are kept."),
     "stall": Entry("limits.stall", "When running jobs of a queue count as stalled."),
     "webhook": Entry("webhook", "Webhooks: list, add or remove them, switch them on and off."),
     "events": Entry("events", "Print the events of queues as they happen.", True),

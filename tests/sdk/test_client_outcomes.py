@@ -28,9 +28,11 @@ from bunqueue import (
 )
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.models.jobs import OneJob
+from bunqueue.client.worker import persistence
 from bunqueue.client.worker import reporter as module
 from bunqueue.client.worker.active_job import ActiveJob, JobChannel
 from bunqueue.client.worker.reporter import Reporter
+from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import core, query
 
 FAR = 1000.0  # seconds: a delay that never ends in a test
@@ -104,8 +106,8 @@ class Bench:
         self.caller = StubCaller()
         self.notes = Notes()
         self.fatal: list[BaseException] = []
-        caller = cast(AsyncCaller, self.caller)
-        self.outcomes = Reporter(caller, self.notes, self.fatal.append, batch=10, delay=delay)
+        caller = persistence.Persistence(cast(AsyncCaller, self.caller), cast(RunStats, self.notes))
+        self.outcomes = Reporter(caller, cast(RunStats, self.notes), self.fatal.append, batch=10, delay=delay)
         self.outcomes.start()
 
     def complete(self, *numbers: int) -> None:
@@ -119,7 +121,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(module, "reconnect_delay", lambda failures, chance: 0.0)
+    monkeypatch.setattr(persistence, "reconnect_delay", lambda failures, chance: 0.0)
     return
 
 

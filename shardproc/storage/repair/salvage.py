@@ -54,6 +54,8 @@ _COUNTS = """update queues set completed = (select count(*) from completed where
 
 Progress = Callable[[str], None]
 
+_ROOT = b"\x01\0\0\0\0"  # in a pointer map: a root, which no other page points to
+
 
 class Salvaged(Struct):
     """What became of a file."""
@@ -69,7 +71,7 @@ def salvage(source: Path, target: Path, progress: Progress) -> Salvaged:
     """Make ``target`` of what can be read of ``source``, which stays as it is.  OSError, sqlite3.Error."""
     target.unlink(missing_ok=True)
     os.close(private(str(target), os.O_RDWR | os.O_CREAT))
-    with closing(_open(source, target.parent)) as old, closing(_fresh(target)) as new:
+    with closing(_open(source, target.parent)) as old, closing(_fresh(target, incremental=True)) as new:
         found = _Salvage(old, new, progress).run()
         new.execute("pragma journal_mode = wal")
         new.execute("pragma wal_checkpoint(truncate)")
@@ -77,9 +79,10 @@ def salvage(source: Path, target: Path, progress: Progress) -> Salvaged:
     return found
 
 
-def _fresh(path: Path) -> sqlite3.Connection:
+def _fresh(path: Path, *, incremental: bool) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"pragma page_size = {PAGE_SIZE}")
+    db.execute(f"pragma auto_vacuum = {'incremental' if incremental else 'none'}")
     db.execute("pragma journal_mode = off")
     db.execute("pragma synchronous = off")
     migrate(db)
@@ -116,7 +119,7 @@ def _mended(source: Path, copy: Path, head: bytes) -> Path:
         pages = max(pages, int.from_bytes(head[28:32], "big"))
     donor = copy.with_suffix(".donor")
     donor.unlink(missing_ok=True)
-    _fresh(donor).close()
+    _fresh(donor, incremental=_has_pointer_map(copy)).close()
     page = bytearray(donor.read_bytes()[:PAGE_SIZE])
     donor.unlink()
     page[18:20] = b"\x02\x02"  # with a log of its own
@@ -128,6 +131,14 @@ def _mended(source: Path, copy: Path, head: bytes) -> Path:
         if not _has_tables(source):
             file.write(page)
     return copy
+
+
+def _has_pointer_map(file: Path) -> bool:
+    """Whether the file can give free pages back: its second page then says of the third that it is the root
+    of a table."""
+    with file.open("rb") as opened:
+        opened.seek(PAGE_SIZE)
+        return opened.read(len(_ROOT)) == _ROOT
 
 
 def _has_tables(file: Path) -> bool:
