@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from random import Random
 from typing import Any
 
 import msgpack
@@ -24,6 +25,7 @@ REPLY_SECONDS = 30.0  # a server that is silent for so long is taken for dead
 PROGRESS_SECONDS = 0.25  # between two reports of progress
 LOCK_MS = 120_000  # longer than any job stays pulled here
 LENGTH = struct.Struct(">I")  # before every frame
+VARIANTS = 32  # of a request, each packed once
 READ_BYTES = 1 << 18  # one read; holds thousands of small replies
 
 Reply = dict[str, Any]
@@ -101,14 +103,19 @@ def request_id(number: int) -> str:
     return f"{number:08x}"
 
 
-@cache
-def push(queue: str, payload: int) -> Request:
-    return Request("PUSH", {"queue": queue, "name": "load", "data": {"blob": "x" * payload}}, jobs=1)
+def data(payload: int, number: int) -> dict[str, str]:
+    """What a job carries: digits of chance, so that a server which compresses gains nothing unusual."""
+    return {"blob": Random(number).randbytes(payload).hex()[:payload]}
 
 
 @cache
-def push_batch(queue: str, payload: int, size: int) -> Request:
-    jobs = [{"name": "load", "data": {"blob": "x" * payload}}] * size
+def push(queue: str, payload: int, variant: int) -> Request:
+    return Request("PUSH", {"queue": queue, "name": "load", "data": data(payload, variant)}, jobs=1)
+
+
+@cache
+def push_batch(queue: str, payload: int, size: int, variant: int) -> Request:
+    jobs = [{"name": "load", "data": data(payload, variant * size + number)} for number in range(size)]
     return Request("PUSHB", {"queue": queue, "jobs": jobs}, jobs=size)
 
 
@@ -159,8 +166,8 @@ class Push(Part):
         self.queues.rotate(-1)
         size = 1 if self.single else min(self.options.batch, self.left)
         self.left -= size
-        payload = self.options.payload
-        return push(queue, payload) if self.single else push_batch(queue, payload, size)
+        payload, variant = self.options.payload, self.left // size % VARIANTS
+        return push(queue, payload, variant) if self.single else push_batch(queue, payload, size, variant)
 
     def receive(self, request: Request, reply: Reply) -> int:
         ids = [reply["id"]] if self.single else reply["ids"]

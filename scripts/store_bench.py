@@ -43,7 +43,7 @@ from load_test import percentile, perform
 from sdk_bench import CACHE, PROGRAMS
 from shardproc.replication import replay
 from shardproc.replication.owner import Entry
-from store_bench_servers import Measured, Server, Used, bunqueue, postgresql, running, settle
+from store_bench_servers import SETTLE_S, Measured, Server, Used, bunqueue, postgresql, running, settle
 
 BATCH, CONNECTIONS, QUEUES, PAYLOAD = 400, 4, 8, 100
 IDLE_JOBS, PAUSE_S = 300, 0.01  # one at a time, with pauses
@@ -92,13 +92,13 @@ def figures_of(outcome: Outcome, used: Used) -> Figures:
 
 def load(measured: Measured, jobs: int) -> dict[str, Figures]:
     """One round of one server."""
-    found = {}
+    settle(2 * SETTLE_S)  # what the last server's load left behind is no part of an idle one
+    found = {"idle": idle(measured)}
     for scenario in ("push-batch", "drain"):
         before = measured.used()
         outcome = perform(options(measured.server, jobs, scenario))
         found[scenario] = figures_of(outcome, measured.used().since(before))
         settle()
-    found["idle"] = idle(measured)
     return found
 
 

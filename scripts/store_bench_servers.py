@@ -135,6 +135,9 @@ def postgresql(standbys: int) -> Iterator[Postgres]:
         yield postgres
 
 
-def settle(seconds: float = 1.0) -> None:
+SETTLE_S = 1.0
+
+
+def settle(seconds: float = SETTLE_S) -> None:
     """Let what the last run left behind be done."""
     time.sleep(seconds)

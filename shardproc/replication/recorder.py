@@ -13,7 +13,7 @@ from typing import Any
 
 from shardproc.storage.statements import LOCAL, NUMBER_OF
 
-from .record import FORMAT, Change, Record, encode
+from .record import Change, encode
 
 _READS = frozenset({"select", "with", "pragma", "explain", "begin", "commit", "vacuum"})
 
@@ -36,7 +36,7 @@ class Recorder:
         """The record of the batch; the next one begins empty."""
         changes, self._changes = self._changes, []
         self._marks.clear()
-        return encode(Record(FORMAT, schema, at, changes))
+        return encode(schema, at, changes)
 
     def clear(self) -> None:
         """The transaction has ended, and nothing of it is in the file."""

@@ -25,7 +25,7 @@ from . import replay
 from .log import Link, ShardLog
 from .owner import Entry, Owner, Phase, Seen
 from .postgres import PostgresLink
-from .record import FORMAT, Record, encode
+from .record import encode
 from .recorder import Recorder, RecordingConnection, recording
 from .shard import set_aside
 
@@ -170,7 +170,7 @@ class _Catching:
         (schema,) = self._connection.execute("pragma user_version").fetchone()
         if schema < CURRENT:
             # A record of its own, so that every file migrates at the same position.
-            body = encode(Record(FORMAT, CURRENT, int(time.time() * 1000), []))
+            body = encode(CURRENT, int(time.time() * 1000), [])
             position = self._log.position + 1
             self._log.owner.append(body)
             self._until_idle()

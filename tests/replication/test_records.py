@@ -9,10 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
+from msgspec import msgpack
 
 from shardproc.replication import replay
 from shardproc.replication.owner import Entry
-from shardproc.replication.record import FORMAT, Record, RecordDamaged, RecordTooNew, decode, encode
+from shardproc.replication.record import (
+    COMPRESSED,
+    COMPRESSED_FROM,
+    FORMAT,
+    MAX_CHANGES,
+    PLAIN,
+    RecordDamaged,
+    RecordTooNew,
+    decode,
+    encode,
+)
 from shardproc.replication.recorder import Recorder, Unnumbered, recording
 from shardproc.storage import statements
 from shardproc.storage.schema import CURRENT, migrate
@@ -52,8 +64,13 @@ def put(connection: sqlite3.Connection, *keys: str) -> None:
     connection.executemany(statements.PUT_META, [(key, "value") for key in keys])
 
 
-def record(*changes: tuple[int, list[Any]], schema: int = CURRENT, version: int = FORMAT) -> bytes:
-    return encode(Record(version, schema, 0, list(changes)))
+def record(*changes: tuple[int, list[Any]], schema: int = CURRENT) -> bytes:
+    return encode(schema, 0, list(changes))
+
+
+def junk(changes: object, version: int = COMPRESSED) -> bytes:
+    """A record of any kind."""
+    return msgpack.encode([version, CURRENT, 0, changes])
 
 
 def test_released_statements_stay_as_they_are() -> None:
@@ -118,17 +135,60 @@ def test_a_record_is_applied_whole_or_not_at_all(twin: sqlite3.Connection) -> No
 
 
 @pytest.mark.parametrize(
-    "body", [record(version=FORMAT + 1), record(schema=CURRENT + 1)], ids=["newer format", "newer schema"]
+    "body", [junk([], FORMAT + 1), record(schema=CURRENT + 1)], ids=["newer format", "newer schema"]
 )
 def test_a_record_of_a_newer_version_says_what_to_do(twin: sqlite3.Connection, body: bytes) -> None:
     with pytest.raises(RecordTooNew, match="upgrade"):
         replay.apply(twin, [Entry(1, 1, body)])
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x93", b"\x80", encode([FORMAT, "3", 0, []])])
+@pytest.mark.parametrize("size", [0, COMPRESSED_FROM - 200, COMPRESSED_FROM, 1_000_000])
+def test_a_record_is_read_as_it_was_written(size: int) -> None:
+    changes = [(9, [[1, b"x" * size, None]]), (13, [{"seq": 2}, {"seq": 3}])]
+    body = encode(CURRENT, 1_700_000_000_000, changes)
+    read = decode(body, CURRENT)
+    assert [(number, rows) for number, rows in read.changes] == changes
+    assert (read.schema, read.at) == (CURRENT, 1_700_000_000_000)
+    assert read.format == (COMPRESSED if size >= COMPRESSED_FROM else PLAIN)
+    assert len(body) < COMPRESSED_FROM
+
+
+def test_a_record_of_the_first_format_is_read() -> None:
+    """Logs hold them, at any length."""
+    rows = [[number, "x" * 20] for number in range(1_000)]
+    assert decode(junk([[9, rows]], PLAIN), CURRENT).changes == [(9, rows)]
+
+
+_LONG = zstandard.compress(msgpack.encode([[9, [[0, "x" * 5_000]]]]))
+_HUGE = b"\x28\xb5\x2f\xfd\xe0" + (MAX_CHANGES + 1).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",
+        b"\x93",
+        b"\x80",
+        msgpack.encode([PLAIN, "3", 0, []]),
+        junk([], COMPRESSED),
+        junk(b""),
+        junk(b"no frame"),
+        junk(_LONG[:-9]),
+        junk(_HUGE),
+        junk(zstandard.compress(b"\xc1")),
+    ],
+)
 def test_junk_is_no_record(body: bytes) -> None:
     with pytest.raises(RecordDamaged):
         decode(body, CURRENT)
+
+
+def test_a_flipped_bit_is_seen() -> None:
+    body = encode(CURRENT, 0, [(9, [[0, "x" * 5_000]])])
+    for place in range(len(body) - 12, len(body)):
+        with pytest.raises(RecordDamaged):
+            decode(body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :], CURRENT)
 
 
 def test_a_follower_with_an_older_schema_migrates_first(tmp_path: Path) -> None:
