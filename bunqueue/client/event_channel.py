@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from bunqueue.client import substitute
+from bunqueue.client import background, substitute
 from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Endpoint, Transport
@@ -100,7 +100,7 @@ class Channel:
         self._subscribed = False
         self._deaf.update(self._listeners)
         if self._subscribing is None and self._session is not None:
-            self._subscribing = asyncio.get_running_loop().create_task(self._subscribe_again())
+            self._subscribing = background.begin(asyncio.get_running_loop(), self._subscribe_again())
             self._subscribing.add_done_callback(self._ended)
 
     async def _subscribe(self) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
+from bunqueue.client import background
 from bunqueue.client.connection import requests
 from bunqueue.protocol.commands.events import Ended, WaitJobs, WaitManyReply
 
@@ -108,7 +109,7 @@ class _Watch:
         wanted = [job_id for job_id in ids if self._is_wanted(job_id)]
         if wanted:
             self._parked += seconds > 0
-            task = self._loop.create_task(self._watch(wanted, seconds))
+            task = background.begin(self._loop, self._watch(wanted, seconds))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

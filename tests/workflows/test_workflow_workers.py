@@ -11,7 +11,7 @@ import pytest
 from support.promises import promises
 from support.waiting import eventually
 
-from bunqueue import AsyncQueue, BlockingFlow, Bunqueue, Flow, JobCancelled
+from bunqueue import AsyncQueue, BlockingFlow, Bunqueue, Flow, JobCancelled, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 PATIENCE = 20_000
@@ -157,3 +157,47 @@ async def test_another_worker_goes_on(where: EndpointOptions) -> None:
         async with app:
             await (await works.start_async(id=handle.id)).result(PATIENCE)
     assert ran == [str(number) for number in range(20)]
+
+
+async def test_a_run_that_ends_takes_nothing_with_it_that_others_wait_for(where: EndpointOptions) -> None:
+    """Steps of many runs are stored by the same command, which begins in one of these runs."""
+    app = Bunqueue(f"q-{uuid4().hex[:8]}", **where, concurrency=40)
+
+    @app.workflow
+    async def steps(flow: Flow, count: int) -> int:
+        for number in range(count):
+            await flow.step("add", lambda number: number, number)
+        return count
+
+    async with app:
+        handles = [await steps.start_async(3 + number % 7) for number in range(120)]
+        results = await asyncio.gather(*(handle.result(PATIENCE) for handle in handles))
+    assert results == [3 + number % 7 for number in range(120)]
+
+
+async def test_waits_for_a_job_outlive_the_run_that_began_them(where: EndpointOptions) -> None:
+    """The function of a workflow waits for a job by its handle, and then somebody else does so, too."""
+    app = an_app(where)
+    other_queue = AsyncQueue(f"q-{uuid4().hex[:8]}", **where)
+    waits, joined = asyncio.Event(), asyncio.Event()
+    first: list[asyncio.Future[object]] = []
+
+    @app.workflow
+    async def impatient(flow: Flow, job_id: str) -> str:
+        first.append(asyncio.ensure_future(other_queue.handle(job_id).result(PATIENCE)))
+        await asyncio.sleep(0.1)  # until its command is under way
+        waits.set()
+        await joined.wait()
+        return "enough"
+
+    async with other_queue, app:
+        job = await other_queue.add("work", {})
+        handle = await impatient.start_async(job.id)
+        await asyncio.wait_for(waits.wait(), 20)
+        other = asyncio.ensure_future(job.result(PATIENCE))
+        await asyncio.sleep(0)  # it has begun to wait with the same command
+        joined.set()
+        assert await handle.result(PATIENCE) == "enough"
+        async with Worker(other_queue.name, lambda job: "done", **where):
+            assert await other == "done"
+    assert first[0].cancelled()

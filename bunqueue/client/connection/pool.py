@@ -17,6 +17,7 @@ from math import inf
 
 from msgspec import Struct
 
+from bunqueue.client import background
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.connection import Connection
 from bunqueue.client.connection.options import seconds
@@ -182,7 +183,7 @@ class Pool:
 
     def _dial(self) -> None:
         if self._dialer is None and not self._closed and len(self._connections) < self._options.pool_size:
-            self._dialer = self._loop.create_task(self._keep_dialing())
+            self._dialer = background.begin(self._loop, self._keep_dialing())
 
     def _wanted(self) -> bool:
         """Whether another connection is called for."""

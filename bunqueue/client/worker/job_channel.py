@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from bunqueue.client import substitute
+from bunqueue.client import background, substitute
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.replies import R
 from bunqueue.client.worker.middleware import Middleware, around_steps
@@ -93,7 +93,7 @@ class WorkerChannel:
     def _begin(self, command: Struct) -> None:
         if len(self._soon) >= MAX_SOON:
             return
-        task = self._loop.create_task(self._send_quietly(command))
+        task = background.begin(self._loop, self._send_quietly(command))
         self._soon.add(task)
         task.add_done_callback(self._soon.discard)
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bunqueue.client import background
 from bunqueue.client.workflow.channel import Answers
 from bunqueue.errors import CommandFailed
 from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
@@ -82,7 +83,7 @@ class Recorder:
         lane.is_due = False
         if lane.flights < MAX_FLIGHTS and (items := lane.take()):
             lane.flights += 1
-            task = self._loop.create_task(self._fly(lane, items))
+            task = background.begin(self._loop, self._fly(lane, items))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

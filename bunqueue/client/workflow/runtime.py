@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Raw
 
-from bunqueue.client import substitute
+from bunqueue.client import background, substitute
 from bunqueue.client.models.workflows import Step, StepPage
 from bunqueue.client.workflow import values
-from bunqueue.client.workflow.context import StepRun, flow_var
+from bunqueue.client.workflow.context import StepRun
 from bunqueue.client.workflow.core import Encode, FlowCore
 from bunqueue.client.workflow.idle import Parked, Watch
 from bunqueue.client.workflow.outcomes import SuspendRun, Unwind
@@ -149,7 +148,7 @@ class Runtime(FlowCore):
     def _send_pending(self) -> None:
         self._sending_soon = None
         if self._pending and self._outcome is None:
-            task = self._loop.create_task(self._send_quietly(), context=_no_flow())
+            task = background.begin(self._loop, self._send_quietly())
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
@@ -352,10 +351,3 @@ def _last(
 ) -> list[tuple[StepRecord, StepAnswer | None]]:
     pairs = list(zip(records, answers, strict=True))
     return pairs[len(pairs) - len(own) :]
-
-
-def _no_flow() -> Context:
-    """A context in which no run is, so that a task in it belongs to none."""
-    context = copy_context()
-    context.run(flow_var.set, None)
-    return context
