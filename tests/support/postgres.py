@@ -63,6 +63,7 @@ class Node:
         self.configure(
             unix_socket_directories="", shared_buffers="32MB", fsync="on", log_min_messages="fatal"
         )
+        self.configure(wal_retrieve_retry_interval="200ms")  # else 5 s until a standby finds its leader again
 
     def let_in(self, network: str) -> None:
         """Other machines may connect, too.  Before it starts."""
