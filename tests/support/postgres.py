@@ -19,7 +19,7 @@ import pytest
 from .server import quiet_port
 from .waiting import wait_until
 
-_ACCOUNT = "postgres"
+ACCOUNT = "postgres"
 
 
 def binaries() -> Path:
@@ -34,11 +34,11 @@ def binaries() -> Path:
     pytest.skip(text)
 
 
-def _account() -> dict[str, Any]:
+def account() -> dict[str, Any]:
     """PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
-    user = pwd.getpwnam(_ACCOUNT)
+    user = pwd.getpwnam(ACCOUNT)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
@@ -97,7 +97,7 @@ class Node:
     def start(self) -> None:
         program = [str(binaries() / "postgres"), "-D", str(self.folder)]
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
-            self._process = subprocess.Popen(program, stdout=log, stderr=log, **_account())
+            self._process = subprocess.Popen(program, stdout=log, stderr=log, **account())
         wait_until(self._answers, "PostgreSQL answers")
 
     def _answers(self) -> bool:
@@ -145,9 +145,7 @@ class Node:
             return cursor.fetchall() if cursor.description else []
 
     def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [binaries() / program, *arguments], capture_output=True, text=True, **_account()
-        )
+        done = subprocess.run([binaries() / program, *arguments], capture_output=True, text=True, **account())
         assert done.returncode == 0, done.stderr
 
 
@@ -160,7 +158,7 @@ class Postgres:
         self._network = network
         self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-pg-"))
         if os.geteuid() == 0:
-            shutil.chown(self._folder, _ACCOUNT, _ACCOUNT)
+            shutil.chown(self._folder, ACCOUNT, ACCOUNT)
         self.leader = Node(self._folder / "leader", quiet_port())
         names = ["standby", *(f"standby{number}" for number in range(2, standbys + 1))]
         self.standbys = [Node(self._folder / name, quiet_port()) for name in names if standby or standbys]

@@ -51,6 +51,11 @@ def children(pid: int) -> list[Process]:
     return sorted(out, key=lambda child: (child.started, child.pid))
 
 
+def descendants(pid: int) -> list[Process]:
+    """The children of a process, and theirs."""
+    return [each for child in children(pid) for each in (child, *descendants(child.pid))]
+
+
 def command_line(pid: int) -> bytes:
     """The arguments of a process, with NUL between them; none of one that is gone."""
     with suppress(OSError):
