@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from bunqueue.app.task import AsyncTask, PlainTask, Task
+from bunqueue.protocol.commands.cron import OnMissed, Overlap
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +35,14 @@ class SchedulePolicy(TypedDict, total=False):
     """No run while nobody works on the queue."""
     skip_missed_on_restart: bool
     """False: one run at once for those that a server missed that was down."""
+    overlap: Overlap
+    """What becomes of a run while the job of the last one has not ended: "allow", "skip", "queue" (it waits)
+    or "cancel" (the last job is cancelled, then it runs). Instead of `prevent_overlap`."""
+    on_missed: OnMissed
+    """How many runs make up for those that a server missed that was down: "none", "one" or "all". Instead of
+    `skip_missed_on_restart`."""
+    max_backlog: int
+    """How many runs may wait with `overlap="queue"`, or make up for missed ones with `on_missed="all"`."""
     limit: int
     """The schedule vanishes after so many runs."""
 

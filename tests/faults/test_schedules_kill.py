@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from support.naming import queue_on
-from support.server import Server, StartServer
+from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
 from support.wire import ConnectionEnded, Wire
 
@@ -54,6 +55,58 @@ async def test_one_job_an_instant_though_shards_are_killed(make_server: StartSer
         assert len(jobs) > KILLS
         assert before["executions"] <= len(jobs) <= before["executions"] + 2, "one job a run"
         assert (before["nextRun"] - first[queue]) % EVERY == 0, "the grid is kept"
+    server.stop()
+
+
+async def test_runs_that_wait_are_neither_lost_nor_doubled_though_everything_is_killed(
+    make_server: StartServer,
+) -> None:
+    """Shards and the whole server die, also between the end of a job and the next one's beginning."""
+    server = make_server(port=quiet_port())
+    server.start()
+    queue = queue_on(0)
+    fields = {"repeatEvery": EVERY, "overlap": "queue", "onMissed": "all", "maxBacklog": 1000}
+    first = (await ask(server, "Cron", name="c", queue=queue, **fields))["cron"]["nextRun"]
+    stopping = asyncio.Event()
+    worked: list[str] = []
+
+    async def work() -> None:
+        while not stopping.is_set():
+            with suppress(ConnectionEnded, ConnectionError):
+                async with await Wire.open(server.address) as wire:
+                    while not stopping.is_set():
+                        reply = await wire.call("PULL", queue=queue, owner="w", timeout=200, lockTtl=2000)
+                        if reply["ok"] and reply.get("job") is not None:
+                            job = reply["job"]["id"]
+                            done = await wire.call("ACK", id=job, token=reply["token"])
+                            worked.extend([job] if done["ok"] else [])
+            await asyncio.sleep(0.05)  # between two tries
+
+    working = asyncio.create_task(work())
+    rng = random.Random(11)
+    for number in range(KILLS):
+        await asyncio.sleep(rng.uniform(0.3, 0.9))  # it dies at any moment
+        if number % 2:
+            await asyncio.to_thread(server.kill_all)
+            await asyncio.to_thread(server.restart)
+        else:
+            server.kill_shards(0)
+        await ask(server, "CronList")
+
+    async def is_done() -> bool:
+        cron = (await ask(server, "CronGet", name="c"))["cron"]
+        return "backlog" not in cron and cron["lastRun"].get("outcome") == "completed"
+
+    cron = (await ask(server, "CronGet", name="c"))["cron"]
+    await eventually(is_done, "nothing waits any more")
+    stopping.set()
+    await working
+    after = (await ask(server, "CronGet", name="c"))["cron"]
+    jobs = (await ask(server, "GetJobs", queue=queue, limit=1000))["jobs"]
+    assert after["executions"] >= cron["executions"] > KILLS
+    assert len(jobs) + after.get("backlog", 0) == after["executions"], "one job a run"
+    assert after["executions"] == (after["nextRun"] - first) // EVERY, "one run a time"
+    assert len(worked) == len(set(worked)), "each ended once"
     server.stop()
 
 

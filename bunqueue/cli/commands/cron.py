@@ -44,6 +44,10 @@ CRON = (
     Column("preventOverlap", Kind.FLAG),
     Column("skipIfNoWorker", Kind.FLAG),
     Column("skipMissedOnRestart", Kind.FLAG),
+    Column("overlap"),
+    Column("onMissed"),
+    Column("maxBacklog", Kind.NUMBER),
+    Column("backlog", Kind.NUMBER),
     Column("uniqueKey"),
     Column("dedup", Kind.DATA),
     Column("jobOptions", Kind.DATA),
@@ -107,6 +111,30 @@ Overlap = Annotated[
         "--prevent-overlap/--allow-overlap", about="Whether to add no job while the last one waits or runs."
     ),
 ]
+OverlapPolicy = Annotated[
+    Any,
+    option(
+        "--overlap",
+        about="A run while the last job has not ended: allow, skip, queue or cancel (the last one).",
+        metavar="POLICY",
+        parser=str,
+    ),
+]
+OnMissed = Annotated[
+    Any,
+    option(
+        "--on-missed",
+        about="How many runs make up for those due while the server was down: none, one or all.",
+        metavar="HOW-MANY",
+        parser=str,
+    ),
+]
+MaxBacklog = Annotated[
+    int | None,
+    option(
+        "--max-backlog", about="For --overlap queue and --on-missed all: how many. Default: 100.", metavar="N"
+    ),
+]
 NoWorker = Annotated[bool, option("--skip-if-no-worker", about="Add no job while the queue has no worker.")]
 Missed = Annotated[
     bool | None,
@@ -156,6 +184,9 @@ def add(
     prevent_overlap: Overlap = None,
     skip_if_no_worker: NoWorker = False,
     skip_missed: Missed = None,
+    overlap: OverlapPolicy = None,
+    on_missed: OnMissed = None,
+    max_backlog: MaxBacklog = None,
     unique_key: UniqueKey = None,
     move: Move = False,
     **options: Any,
@@ -165,10 +196,7 @@ def add(
     Give --schedule or --every. If that stays the same, so does the time of the next run. A name that belongs
     to another queue is refused without --move.
     """
-    if (schedule is None) == (every is None):
-        raise SettingsError("--schedule: give either that, or --every")
-    if schedule is not None:
-        _runs(schedule, timezone, 0, 1)  # refuses an invalid pattern
+    _check_rhythm(schedule, every, timezone)
     cron = session.queue(queue).upsert_cron(
         name,
         data,
@@ -182,11 +210,22 @@ def add(
         prevent_overlap=prevent_overlap,
         skip_if_no_worker=skip_if_no_worker or None,
         skip_missed_on_restart=skip_missed,
+        overlap=overlap,
+        on_missed=on_missed,
+        max_backlog=max_backlog,
         unique_key=unique_key,
         move=move,
         job_options=given(options) or None,
     )
     session.out.record(_row(session, cron), CRON)
+
+
+def _check_rhythm(schedule: str | None, every: float | None, timezone: str | None) -> None:
+    """SettingsError without one rhythm, or with an invalid one."""
+    if (schedule is None) == (every is None):
+        raise SettingsError("--schedule: give either that, or --every")
+    if schedule is not None:
+        _runs(schedule, timezone, 0, 1)
 
 
 def _row(session: Session, cron: CronView) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from bunqueue.settings import SettingsError
@@ -54,7 +55,11 @@ FLAGS: dict[str, Flag] = {
     "parent": Flag(str, "The parent job.", "ID"),
     "tags": Flag(list, "A label shown with the job; may be repeated.", "TAG", ("--tag",)),
     "repeat": Flag(span, "Add the job again after each completion, to run this much later.", SPAN),
+    "repeat_pattern": Flag(str, "Instead of --repeat: at the next time of this cron expression.", "CRON"),
     "repeat_limit": Flag(int, "The number of times for --repeat.", "N"),
+    "repeat_timezone": Flag(str, "For --repeat-pattern, such as Europe/Rome. Default: UTC.", "ZONE"),
+    "repeat_start": Flag(span_or_moment, "No repetition runs before this moment, or so long from now.", WHEN),
+    "repeat_end": Flag(span_or_moment, "No repetition runs after this moment, or so long from now.", WHEN),
     "backoff_type": Flag(
         str, "constant: the wait stays the same; linear: it grows by itself; exponential: it doubles.", "TYPE"
     ),
@@ -159,6 +164,8 @@ def given(options: dict[str, Any]) -> Any:
         found["headers"] = dict(map(_pair, found["headers"]))
     if "unique" in found or "unique_by" in found:
         _unique_by_data(found)
+    if "repeat_pattern" in found:
+        found.setdefault("repeat", None)  # `Repeat` refuses both
     for owner, parts, make in _PARTS:
         said = {field: found.pop(name) for name, field in parts.items() if name in found}
         if said:
@@ -200,7 +207,10 @@ def _on_dead(found: dict[str, Any], said: dict[str, Any]) -> None:
 def _repeat(found: dict[str, Any], said: dict[str, Any]) -> None:
     from bunqueue.client.options.types import Repeat
 
-    found["repeat"] = Repeat(found["repeat"], **said)
+    for field in ("start", "end"):
+        if isinstance(said.get(field), int | float):
+            said[field] = datetime.now(UTC) + timedelta(milliseconds=said[field])
+    found["repeat"] = Repeat(found.get("repeat"), **said)
 
 
 def _unique_by_data(found: dict[str, Any]) -> None:
@@ -237,7 +247,17 @@ _PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any
         _backoff,
     ),
     ("on_dead", {"on_dead_queue": "queue", "on_dead_data": "data"}, _on_dead),
-    ("repeat", {"repeat_limit": "limit"}, _repeat),
+    (
+        "repeat",
+        {
+            "repeat_pattern": "pattern",
+            "repeat_limit": "limit",
+            "repeat_timezone": "tz",
+            "repeat_start": "start",
+            "repeat_end": "end",
+        },
+        _repeat,
+    ),
     (
         "unique_key",
         {

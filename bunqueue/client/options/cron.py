@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.connection.options import Duration, shown, unknown_option, whole_milliseconds
+from bunqueue.client.connection.options import Duration, unknown_option, whole_milliseconds
 from bunqueue.client.options import checks
+from bunqueue.client.options.cron_expression import check_expression
 from bunqueue.client.options.job import JobOptions, check_spans, job_data, options_of, wire_fields
 from bunqueue.client.options.types import Dedup
 from bunqueue.errors import OptionError
-from bunqueue.protocol.commands.cron import Cron, SpawnOptions
+from bunqueue.protocol.commands.cron import Cron, OnMissed, Overlap, SpawnOptions
 
 _ALLOWED = SpawnOptions.__struct_fields__
 SPAWN_OPTIONS = frozenset(_ALLOWED)
@@ -43,6 +43,16 @@ class CronOptions(TypedDict, total=False):
     """Add no job while nobody works on the queue."""
     skip_missed_on_restart: bool | None
     """Leave out what was due while the server was down; True unless given."""
+    overlap: Overlap | None
+    """What becomes of a run while the job of the last one has not ended, retries included. "allow": its job
+    is added beside the other; "skip": it is left out; "queue": it waits until the other has ended; "cancel":
+    the other is cancelled, and it starts when that has stopped. Instead of `prevent_overlap`."""
+    on_missed: OnMissed | None
+    """How many runs make up for those that were due while the server was down: "none", "one" or "all".
+    Instead of `skip_missed_on_restart`."""
+    max_backlog: int | None
+    """How many runs may wait with `overlap="queue"`, and how many of the missed ones, the last ones, are made
+    up for with `on_missed="all"`; 1 to 1000, 100 unless given."""
     move: bool | None
     """Take the name from a schedule of another queue; that is refused unless given."""
     unique_key: str | None
@@ -57,6 +67,8 @@ class CronOptions(TypedDict, total=False):
 _decode = Decoder().decode
 _OWN = frozenset(CronOptions.__annotations__)
 _KEYS = ("unique_key", "dedup")
+_SAME = {"overlap": "prevent_overlap", "on_missed": "skip_missed_on_restart"}
+"""Options that stand for others."""
 
 
 def cron_command(
@@ -69,6 +81,9 @@ def cron_command(
         raise unknown_option("a schedule", min(unknown), _OWN)
     if ("schedule" in given) == ("every" in given):
         raise OptionError("schedule: give either a cron expression or every, such as every=60_000")
+    for option, other in _SAME.items():
+        if option in given and other in given:
+            raise OptionError(f"{option}: give either that or {other}")
     keys = wire_fields({key: given.pop(key) for key in _KEYS if key in given}, {})
     if "every" in given:
         given["repeat_every"] = whole_milliseconds(given.pop("every"), "every")
@@ -77,7 +92,7 @@ def cron_command(
     if "timezone" in given and "schedule" not in given:
         raise OptionError("timezone: it goes with a cron expression; intervals know none")
     if "schedule" in given:
-        _check_expression(given["schedule"], given.get("timezone"))
+        check_expression(given["schedule"], given.get("timezone"))
     if "job_name" in given:
         checks.job_name(given["job_name"])
     if "job_options" in given:
@@ -91,18 +106,6 @@ def cron_command(
 def sent_data(command: Cron) -> Any:
     """The data of the jobs of a schedule, as the server shows it."""
     return _decode(command.data)
-
-
-def _check_expression(expression: str, timezone: str | None) -> None:
-    from bunqueue.model.schedule import ScheduleError, next_run  # croniter takes its time to be imported
-
-    for name, value in (("schedule", expression), ("timezone", timezone or "")):
-        if not isinstance(value, str):
-            raise OptionError(f"{name}: {shown(value)} is not allowed; give a text")
-    try:
-        next_run(expression, timezone, time.time_ns() // 1_000_000)
-    except ScheduleError as error:
-        raise OptionError(f"schedule: {shown(expression)}: {error}") from None
 
 
 def _spawn_options(options: JobOptions) -> SpawnOptions:

@@ -18,6 +18,7 @@ from bunqueue.client.options.errors_named import ErrorClass, class_names
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.on_dead import MakesJob, on_dead
 from bunqueue.client.options.plain_data import check_plain
+from bunqueue.client.options.repeat import repeat_map
 from bunqueue.client.options.types import (
     POLICIES,
     Backoff,
@@ -30,7 +31,7 @@ from bunqueue.client.options.types import (
 )
 from bunqueue.client.options.unique import dedup_of, keyed, names_of, unique, wire_dedup
 from bunqueue.errors import OptionError, PayloadError
-from bunqueue.protocol.commands import core, times
+from bunqueue.protocol.commands import core
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
 
 
@@ -159,12 +160,6 @@ def _kind(kind: type) -> Callable[[Any, str], Any]:
     return lambda value, name: checks.one(name, value, kind)
 
 
-def _repeat(value: Duration | Repeat, name: str) -> dict[str, object]:
-    repeat = value if isinstance(value, Repeat) else Repeat(value)
-    every = milliseconds(repeat.every, name)
-    return nested(times.Repeat, {"every": every, "limit": repeat.limit}, name)
-
-
 def job_id(value: JobRef, name: str) -> str:
     """The id of a job that is named by it or by something that has it."""
     found = value if isinstance(value, str) else getattr(value, "id", None)
@@ -208,7 +203,7 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "dedup": wire_dedup,
     "unique": unique,
     "debounce": _kind(Debounce),
-    "repeat": _repeat,
+    "repeat": repeat_map,
     "depends_on": _job_ids,
     "parent": job_id,
     "failure_policy": _policy,

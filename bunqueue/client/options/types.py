@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
 from typing import Literal, Protocol
 
 from bunqueue.client.connection.options import Duration
@@ -117,10 +118,21 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Add the job again when it has completed, to run `every` later; `limit` times, or without end."""
+    """Add the job again each time that it has completed: to run `every` later, or at the next time of a cron
+    expression."""
 
-    every: Duration
+    every: Duration | None = None
     limit: int | None = None
+    """So many times; without end unless given."""
+    _: KW_ONLY
+    pattern: str | None = None
+    """A cron expression instead of `every`: 5 fields, 6 with leading seconds, or @hourly, @daily, ..."""
+    tz: str | None = None
+    """For `pattern`, an IANA name such as Europe/Rome; UTC unless given."""
+    start: datetime | float | None = None
+    """No repetition runs before: an aware datetime, or epoch ms."""
+    end: datetime | float | None = None
+    """No repetition runs after it."""
 
 
 OnFailure = Literal["fail", "ignore", "continue", "remove", "wait"]

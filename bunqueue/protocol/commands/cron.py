@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
@@ -44,6 +44,11 @@ Interval = Annotated[
     ),
 ]
 
+Overlap = Literal["allow", "skip", "queue", "cancel"]
+OnMissed = Literal["none", "one", "all"]
+MAX_BACKLOG, DEFAULT_BACKLOG = 1000, 100
+Backlog = Annotated[int, Meta(ge=1, le=MAX_BACKLOG)]
+
 
 class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """The options of the jobs that a schedule pushes, as in PUSH.  Times are in ms."""
@@ -65,7 +70,20 @@ class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=
 
 
 class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """The definition of a schedule, without its data and its history."""
+    """The definition of a schedule, without its data and its history.
+
+    ``overlap`` says what becomes of a run while the job of the last one has not ended, retries included:
+
+    - ``allow``: its job is added beside the other one;
+    - ``skip``: it is left out;
+    - ``queue``: its job is added when the other one has ended; up to ``maxBacklog`` runs wait, later ones are
+      left out;
+    - ``cancel``: the other job is cancelled, and the new one starts when that has stopped.
+
+    Without it ``preventOverlap`` counts.  ``onMissed`` says how many runs make up for those that were due
+    while the server was down: ``none``, ``one``, or ``all``, of which the last ``maxBacklog``.  Without it
+    ``skipMissedOnRestart`` counts.
+    """
 
     name: ScheduleName
     queue: QueueName
@@ -78,6 +96,9 @@ class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     prevent_overlap: bool = True
     skip_if_no_worker: bool = False
     skip_missed_on_restart: bool = True
+    overlap: Overlap | None = None
+    on_missed: OnMissed | None = None
+    max_backlog: Backlog | None = None  # 100 unless given
     unique_key: Key | None = None
     dedup: Dedup | None = None
     job_options: SpawnOptions | None = None
@@ -114,6 +135,10 @@ class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fals
     prevent_overlap: bool = True
     skip_if_no_worker: bool = False
     skip_missed_on_restart: bool = True
+    overlap: Overlap | None = None
+    on_missed: OnMissed | None = None
+    max_backlog: int | None = None
+    backlog: int = 0  # runs that wait for the end of the last one's job
     unique_key: str | None = None
     dedup: Dedup | None = None
     job_options: SpawnOptions | None = None

@@ -36,4 +36,6 @@ def _set(state: State, job: Job, outcome: str | None, at: int | None) -> None:
     if schedule is None or schedule.last_run is None or schedule.last_run.job_id != job.id:
         return
     schedule.last_run.outcome, schedule.last_run.ended_at = outcome, at
+    if schedule.backlog and outcome is not None:
+        state.timetable.ready.append(schedule.name)
     state.out.keep(KIND, schedule.name, schedule)

@@ -52,18 +52,25 @@ class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=
     executions: int = 0
     paused: bool = False
     missed: int = 0  # times that passed while the server was away
+    backlog: int = 0  # runs whose jobs are added when that of the last run has ended
     last_run: LastRun | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the job of the last run has not ended."""
+        return self.last_run is not None and self.last_run.outcome is None
 
 
 class Timetable:
     """Schedules by name and by time."""
 
-    __slots__ = ("_due", "by_name", "claims", "missed")
+    __slots__ = ("_due", "by_name", "claims", "missed", "ready")
 
     def __init__(self) -> None:
         self.by_name: dict[str, Schedule] = {}
         self.claims: dict[str, list[Claim]] = {}  # by name
         self.missed: list[Missed] = []  # that the log is to say
+        self.ready: list[str] = []  # schedules with a backlog whose last job has ended, perhaps
         self._due: LazyHeap[int, Schedule] = LazyHeap(self._holds)
 
     def put(self, schedule: Schedule) -> None:
@@ -76,7 +83,17 @@ class Timetable:
 
     def next_at(self) -> int | None:
         """The earliest time at which something may be due."""
+        if self.ready:
+            return 0
         return self._due.entries[0][0] if self._due.entries else None
+
+    def take_ready(self) -> Schedule | None:
+        """A schedule that may begin a run of its backlog."""
+        while self.ready:
+            schedule = self.by_name.get(self.ready.pop())
+            if schedule is not None and schedule.backlog and not schedule.paused and not schedule.is_running:
+                return schedule
+        return None
 
     def take_due(self, now: int) -> Schedule | None:
         """A schedule whose time has come; `put` it back with its next one."""

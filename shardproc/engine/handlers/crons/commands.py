@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from heapq import nsmallest
 
@@ -15,6 +16,7 @@ from bunqueue.model.schedule import ScheduleError, next_run, next_tick
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply
 from bunqueue.protocol.commands.cron import (
+    DEFAULT_BACKLOG,
     Cron,
     CronDelete,
     CronFields,
@@ -41,6 +43,8 @@ from ...state import Client, State
 from .. import old_names, push
 from . import names
 
+ALLOW, SKIP, QUEUE, CANCEL = "allow", "skip", "queue", "cancel"  # of `CronFields.overlap`
+NONE, ALL = "none", "all"  # of `CronFields.on_missed`
 MANY = 1000  # schedules shown in one slice
 NOT_FOUND = "Cron job not found"
 
@@ -80,6 +84,12 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
         schedule.missed, schedule.last_run = known.missed, known.last_run
         schedule.app = command.app or known.app
         schedule.next_run = known.next_run if _rhythm(known) == _rhythm(command) else first
+        if schedule.overlap == QUEUE:
+            schedule.backlog = min(known.backlog, backlog_of(schedule))
+    if schedule.overlap is not None:
+        schedule.prevent_overlap = schedule.overlap != ALLOW
+    if schedule.on_missed is not None:
+        schedule.skip_missed_on_restart = schedule.on_missed == NONE
     keep(state, schedule)
     return CronReply(cron=_view(schedule))
 
@@ -114,6 +124,8 @@ def resume(state: State, client: Client, command: CronResume) -> CronReply:
 def _set_paused(state: State, name: str, paused: bool) -> CronReply:
     schedule = known_schedule(state, name)
     schedule.paused = paused
+    if schedule.backlog and not paused:
+        state.timetable.ready.append(name)
     keep(state, schedule)
     return _shown(state, schedule)
 
@@ -157,7 +169,10 @@ def slot_of_record(key: str, value: str) -> int:
 
 def recover(state: State, key: str, value: str) -> None:
     """A schedule as it was stored; runs that were missed are looked at when the first tick comes."""
-    state.timetable.put(_decode(value))
+    schedule = _decode(value)
+    state.timetable.put(schedule)
+    if schedule.backlog:
+        state.timetable.ready.append(schedule.name)
 
 
 def set_back(state: State, back: SetBack) -> int:
@@ -192,6 +207,30 @@ def _check(command: Cron) -> None:
             "Cron job must have either schedule or repeatEvery", Code.INVALID_SCHEDULE, field="schedule"
         )
     push.check_data(bytes(command.data))
+    for field, problem in _contradictions(command):
+        raise CommandError(f"{field}: {problem}", Code.INVALID_FIELD, field=field)
+
+
+def _contradictions(command: Cron) -> Iterator[tuple[str, str]]:
+    """Settings that say two things, or nothing: their field, and what is wrong with it."""
+    overlap, on_missed = command.overlap, command.on_missed
+    if overlap not in (None, ALLOW):
+        if command.unique_key is not None or command.dedup is not None:
+            yield "overlap", f"{overlap} has a unique key of its own; leave out uniqueKey and dedup"
+        if not command.prevent_overlap:
+            yield "preventOverlap", f"it is false, and overlap is {overlap}; leave one of them out"
+    if on_missed == NONE and not command.skip_missed_on_restart:
+        yield "skipMissedOnRestart", "it is false, and onMissed is none; leave one of them out"
+    overlaps = overlap in (ALLOW, QUEUE) or (overlap is None and not command.prevent_overlap)
+    if on_missed == ALL and not overlaps:
+        yield "onMissed", "all of them need overlap allow or queue: else only the first would have a job"
+    if command.max_backlog is not None and on_missed != ALL and overlap != QUEUE:
+        yield "maxBacklog", "it goes with overlap queue or onMissed all"
+
+
+def backlog_of(schedule: Schedule) -> int:
+    """How many runs of a schedule may wait, or make up for missed ones."""
+    return schedule.max_backlog or DEFAULT_BACKLOG
 
 
 def next_after(fields: CronFields, last: int, now: int) -> int:
@@ -245,6 +284,10 @@ def _view(schedule: Schedule, *, with_data: bool = False) -> CronView:
         prevent_overlap=schedule.prevent_overlap,
         skip_if_no_worker=schedule.skip_if_no_worker,
         skip_missed_on_restart=schedule.skip_missed_on_restart,
+        overlap=schedule.overlap,
+        on_missed=schedule.on_missed,
+        max_backlog=schedule.max_backlog,
+        backlog=schedule.backlog,
         unique_key=schedule.unique_key,
         dedup=schedule.dedup,
         job_options=schedule.job_options,

@@ -11,15 +11,16 @@ from contextlib import suppress
 from msgspec import Raw
 
 from bunqueue.model.schedule import times_between
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.core import JobFields
+from bunqueue.protocol.commands.core import Dedup, JobFields
 from bunqueue.protocol.commands.cron import CronRunReply, CronTrigger, SpawnOptions
 
 from ...lifecycle import last_runs
 from ...memory.timetable import Missed, Schedule
 from ...state import Client, State
 from .. import push
-from .commands import keep, known_schedule, next_after, remove
+from .commands import ALL, CANCEL, QUEUE, SKIP, backlog_of, keep, known_schedule, next_after, remove
 
 MAX_A_TICK = 250  # runs before other commands have their turn: some 20 ms
 LOOK_AGAIN_MS = 3_600_000  # at a schedule whose time zone this machine does not know
@@ -27,59 +28,103 @@ MAX_COUNTED = 1000  # times of an expression that are counted after a downtime: 
 COUNTED_A_RUN = 4  # so many of them take as long as a run
 
 _NO_OPTIONS = SpawnOptions()
+_CONFLICTS = {SKIP: Dedup(on_conflict="keep"), CANCEL: Dedup(on_conflict="supersede")}
+"""What becomes of a run whose last job has not ended, by `CronFields.overlap`."""
 
 
 def run_due(state: State) -> None:
     """Run what is due, as much as takes as long as MAX_A_TICK runs.
 
-    A schedule that is late by several of its times runs once: nobody wants a heap of the same job.
+    A schedule that is late by several of its times runs once, unless it asks for all: few want a heap of the
+    same job.
     """
     left = MAX_A_TICK
+    while left > 0 and (schedule := state.timetable.take_ready()) is not None:
+        schedule.backlog -= 1
+        _push_if_allowed(state, schedule)
+        if schedule.backlog and not schedule.is_running:  # the push gave no job
+            state.timetable.ready.append(schedule.name)
+        keep(state, schedule)
+        left -= 1
     while left > 0:
         schedule = state.timetable.take_due(state.now)
         if schedule is None:
             return
-        left -= 1 + _run(state, schedule) // COUNTED_A_RUN
+        left -= _run(state, schedule)
 
 
 def _run(state: State, schedule: Schedule) -> int:
-    """Run a schedule that is due, unless that is to be left out; how many times were counted as missed."""
+    """Run a schedule that is due, unless that is to be left out; how much work that was, in runs."""
     limit = schedule.max_limit
     if limit is not None and 0 < limit <= schedule.executions:
         remove(state, schedule.name)
-        return 0
+        return 1
     away = schedule.next_run < state.away_until and not schedule.paused
     deserted = schedule.skip_if_no_worker and not has_worker(state, schedule.queue)
     runs = not (schedule.paused or deserted or (away and schedule.skip_missed_on_restart))
+    counted = _miss(state, schedule, made_up=runs) if away else 0
+    wanted = 1
+    if schedule.on_missed == ALL:  # also of a shard that alone was away, or late
+        wanted = min(_times_until(schedule, state.now + 1), backlog_of(schedule))
+    if limit is not None and limit > 0:
+        wanted = min(wanted, limit - schedule.executions)
     if runs:
-        schedule.executions += 1
-        # Whether it gives a job is decided by the rules of a push: its unique key may be taken.
-        with suppress(CommandError):
-            _push(state, schedule)
-    missed = _miss(state, schedule, made_up=runs) if away else 0
+        schedule.executions += wanted
+        for _ in range(wanted):
+            _begin(state, schedule)
     try:
         schedule.next_run = next_after(schedule, schedule.next_run, state.now)
     except CommandError:
         schedule.next_run = state.now + LOOK_AGAIN_MS
     keep(state, schedule)
-    return missed
+    return (wanted if runs else 1) + (counted // COUNTED_A_RUN if schedule.schedule else 0)
+
+
+def _begin(state: State, schedule: Schedule) -> None:
+    """Begin a run, or have it wait for the end of the last one's job."""
+    if schedule.overlap != QUEUE or not (schedule.backlog or schedule.is_running):
+        _push_if_allowed(state, schedule)
+    elif schedule.backlog < backlog_of(schedule):
+        schedule.backlog += 1
+
+
+def _push_if_allowed(state: State, schedule: Schedule) -> None:
+    """Whether it gives a job is decided by the rules of a push: its unique key may be taken."""
+    with suppress(CommandError):
+        _push(state, schedule)
 
 
 def _miss(state: State, schedule: Schedule, *, made_up: bool) -> int:
     """Count the times that passed while the server was away."""
     first = schedule.next_run
-    every = None if schedule.schedule else schedule.repeat_every
-    times = times_between(
-        schedule.schedule, every, schedule.timezone, first, state.away_until, at_most=MAX_COUNTED
-    )
+    times = _times_until(schedule, state.away_until)
     schedule.missed += times
     state.totals.cron_missed += times
     state.timetable.missed.append(Missed(schedule.name, schedule.queue, times, first, made_up))
-    return times if every is None else 0
+    return times
+
+
+def _times_until(schedule: Schedule, until: int) -> int:
+    """How many times of a schedule that is due are before that one, up to MAX_COUNTED of an expression."""
+    every = None if schedule.schedule else schedule.repeat_every
+    return times_between(
+        schedule.schedule, every, schedule.timezone, schedule.next_run, until, at_most=MAX_COUNTED
+    )
 
 
 def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
     schedule = known_schedule(state, command.name)
+    if schedule.overlap == QUEUE and schedule.is_running and schedule.last_run is not None:
+        if schedule.backlog >= backlog_of(schedule):
+            raise CommandError(
+                f"Schedule {schedule.name} has {schedule.backlog} runs that wait, which is its maxBacklog",
+                Code.QUEUE_FULL,
+                field="name",
+                value=schedule.name,
+            )
+        schedule.backlog += 1
+        keep(state, schedule)
+        return CronRunReply(id=schedule.last_run.job_id, queue=schedule.queue, existing=True)
     job_id, is_new = _push(state, schedule)
     if is_new:
         keep(state, schedule)
@@ -96,14 +141,14 @@ def _push(state: State, schedule: Schedule) -> tuple[str, bool]:
 
 def _job_fields(schedule: Schedule) -> JobFields:
     """The job of a run, as a client would push it."""
-    overlap_key = f"cron:{schedule.name}" if schedule.prevent_overlap else None
+    overlap_key = f"cron:{schedule.name}" if schedule.prevent_overlap and schedule.overlap != QUEUE else None
     options = schedule.job_options or _NO_OPTIONS
     return JobFields(
         data=Raw(schedule.data),
         name=schedule.job_name,
         priority=schedule.priority,
         unique_key=schedule.unique_key or overlap_key,
-        dedup=schedule.dedup,
+        dedup=_CONFLICTS.get(schedule.overlap or "", schedule.dedup),
         **{field: getattr(options, field) for field in SpawnOptions.__struct_fields__},
     )
 

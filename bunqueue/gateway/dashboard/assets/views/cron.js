@@ -11,6 +11,9 @@ import { pager, table } from "../table.js";
 
 const EVERY_MS = 5000;
 const SIZE = 50;
+const OVERLAP = [["", "add none while it waits or runs"], ["allow", "add another one"], ["skip", "leave the run out, also before a retry"],
+  ["queue", "let the run wait until it has ended"], ["cancel", "cancel it, then run"]];
+const ON_MISSED = [["", "leave them out"], ["one", "one run makes up for all"], ["all", "run all of them"]];
 
 export function cron({ query, main, signal }) {
   const note = h("p", { class: "problem" });
@@ -50,13 +53,19 @@ function columns(act, refresh) {
   return [
     { name: "name", title: "Name", class: "name", cell: (each) => [each.name, each.paused ? [" ", badge("paused")] : null] },
     { name: "queue", title: "Queue", cell: (each) => h("a", { href: `/queues/${encodeURIComponent(each.queue)}` }, each.queue) },
-    { name: "rhythm", title: "Runs", cell: (each) => (each.schedule ? [h("code", {}, each.schedule), h("span", { class: "muted" }, ` ${each.timezone ?? "UTC"}`)] : `every ${duration(each.repeatEvery)}`) },
+    { name: "rhythm", title: "Runs", cell: rhythm },
     { name: "next", title: "Next", class: "number", cell: (each) => (each.paused ? h("span", { class: "none" }, "–") : since(each.nextRun)) },
-    { name: "done", title: "Has run", class: "number", cell: (each) => `${num(each.executions)}${each.maxLimit ? ` of ${num(each.maxLimit)}` : ""}${each.missed ? `, missed ${num(each.missed)}` : ""}` },
+    { name: "done", title: "Has run", class: "number", cell: (each) => `${num(each.executions)}${each.maxLimit ? ` of ${num(each.maxLimit)}` : ""}${each.missed ? `, missed ${num(each.missed)}` : ""}${each.backlog ? `, ${num(each.backlog)} wait` : ""}` },
     { name: "last", title: "Last run", cell: lastRun },
     { name: "do", title: "", class: "number", cell: (each) => h("span", { class: "row-actions" }, button("Next runs", () => nextRuns(each), "small"),
       mayWrite() ? [button("Run now", () => start(each), "small"), button(each.paused ? "Resume" : "Pause", () => flip(each), "small"), button("Delete", () => remove(each, refresh), "small bad")] : null) },
   ];
+}
+
+function rhythm(each) {
+  const when = each.schedule ? [h("code", {}, each.schedule), h("span", { class: "muted" }, ` ${each.timezone ?? "UTC"}`)] : [`every ${duration(each.repeatEvery)}`];
+  const policies = [each.overlap ? `overlap: ${each.overlap}` : null, each.onMissed ? `missed: ${each.onMissed}` : null].filter(Boolean);
+  return policies.length ? [...when, h("div", { class: "muted small" }, policies.join(", "))] : when;
 }
 
 function lastRun({ lastRun: run }) {
@@ -104,6 +113,9 @@ function add(refresh) {
     { name: "schedule", label: "Cron expression", hint: "such as 0 9 * * mon-fri, or @daily" },
     { name: "repeatEvery", label: "or every so many ms", kind: "number", min: 1 },
     { name: "timezone", label: "Time zone", hint: "such as Europe/Rome; UTC unless set" },
+    { name: "overlap", label: "If the last job has not ended", kind: "choice", options: OVERLAP },
+    { name: "onMissed", label: "Runs that a server missed that was down", kind: "choice", options: ON_MISSED },
+    { name: "maxBacklog", label: "At most so many wait, or are made up for", kind: "number", min: 1, hint: "100 unless set" },
     { name: "jobName", label: "Name of its jobs" },
     { name: "data", label: "Data, as JSON", kind: "area", rows: 4 },
   ], submit: async ({ data, ...rest }) => {

@@ -1,0 +1,24 @@
+"""Cron expressions, checked before anything is sent."""
+
+from __future__ import annotations
+
+import time
+
+from bunqueue.client.connection.options import shown
+from bunqueue.errors import OptionError
+
+
+def check_expression(
+    expression: str, timezone: str | None, where: str = "", *, field: str = "schedule", zone: str = "timezone"
+) -> None:
+    """OptionError, naming `field` or `zone`, if an expression says no time in that zone."""
+    from bunqueue.model.schedule import ScheduleError, next_run  # croniter takes its time to be imported
+
+    before = f"{where}: " if where else ""
+    for name, value in ((field, expression), (zone, timezone or "")):
+        if not isinstance(value, str):
+            raise OptionError(f"{before}{name}: {shown(value)} is not allowed; give a text")
+    try:
+        next_run(expression, timezone, time.time_ns() // 1_000_000)
+    except ScheduleError as error:
+        raise OptionError(f"{before}{field}: {shown(expression)}: {error}") from None
