@@ -1,7 +1,8 @@
-"""SIGKILLs of workers, shards and whole servers while workflows run, and every promise accounted for.
+"""SIGKILLs of workers, shards, routers and whole servers while workflows run: every promise is accounted for.
 
-Each run of a step, and each time that the workflow has gone past it, is a line in a file. KILLS is the number
-of kills.
+Workflows are started all the time, until the last kill is over. Each run of a step, each time that a workflow
+has gone past it, and each undo is a line in a file. WORKFLOW_KILLS is the number of kills, and KILL_SEED
+repeats their choice.
 """
 
 from __future__ import annotations
@@ -12,20 +13,30 @@ import random
 import secrets
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
 
+import pytest
 from support.server import Server, StartServer, quiet_port
 
-from bunqueue import AsyncWorkflowHandle, Bunqueue
+from bunqueue import Bunqueue, BunqueueError, CommandFailed, JobFailed, ResultTimeout
 
-WORKFLOWS = 12
+AT_ONCE = 12
 STEPS = 6
 SIGNALS = 3
 PATIENCE = 120_000
+KINDS = ("worker", "shard", "router", "all")
+WEIGHTS = (6, 3, 2, 1)
+
+T = TypeVar("T")
 
 PROGRAM = """
 import asyncio, os, sys
-from bunqueue import Bunqueue, Flow, Retry
+from bunqueue import Bunqueue, Flow, Retry, Unrecoverable
 
 URL, LOG = sys.argv[1:]
 app = Bunqueue("flows", url=URL, concurrency=20)
@@ -43,7 +54,7 @@ async def part(name: str, number: int) -> int:
 
 
 @app.workflow(max_attempts=20)
-async def works(flow: Flow, name: str, steps: int, signals: int) -> list:
+async def works(flow: Flow, name: str, steps: int, signals: int, fails: bool) -> list:
     found = []
 
     async def work(number: int) -> int:
@@ -51,13 +62,20 @@ async def works(flow: Flow, name: str, steps: int, signals: int) -> list:
         await asyncio.sleep(0.01)  # so that kills meet steps
         return number
 
+    async def undo(number: int) -> None:
+        note("undone", name, number)
+
     for number in range(steps):
-        found.append(await flow.step(f"work-{number}", work, number, retry=Retry(10, max_attempts=20)))
+        back, retry = undo if number % 2 else None, Retry(10, max_attempts=20)
+        found.append(await flow.step(f"work-{number}", work, number, retry=retry, undo=back))
         note("past", name, number)
     await flow.sleep("short", seconds=1.2)
     for _ in range(signals):
         found.append(await flow.wait_for("go"))
+    found.append(await flow.wait_for("all", key=name))
     parts = await flow.gather(*(flow.run(part, name, number) for number in (7, 8, 9)))
+    if fails:
+        raise Unrecoverable("in the end")
     return [*found, *parts]
 
 
@@ -81,33 +99,93 @@ class Workers:
         self._process.wait()
 
 
-async def kill_at_random(server: Server, workers: Workers, kills: int, rng: random.Random) -> list[str]:
-    diary = []
-    for _ in range(kills):
+async def kill_at_random(server: Server, workers: Workers, kills: int, rng: random.Random) -> Counter[str]:
+    """Each kind at least once."""
+    kinds = [*KINDS, *rng.choices(KINDS, WEIGHTS, k=max(0, kills - len(KINDS)))]
+    rng.shuffle(kinds)
+    for kind in kinds:
         await asyncio.sleep(rng.uniform(0.1, 1.0))  # the pace of the kills
-        kind = rng.choice(["worker", "worker", "worker", "shard", "all"])
-        diary.append(kind)
         if kind == "worker":
             workers.kill()
             workers.start()
         elif kind == "shard":
             await asyncio.to_thread(server.kill_shards, rng.randrange(2))
         else:
-            await asyncio.to_thread(server.kill_all)
+            await asyncio.to_thread(server.kill_router if kind == "router" else server.kill_all)
             await asyncio.to_thread(server.restart)
-    return diary
+    return Counter(kinds)
 
 
-async def signal_all(handles: list[AsyncWorkflowHandle[list[int]]]) -> None:
-    for number in range(SIGNALS):
-        for handle in handles:
-            await handle.signal("go", 100 + number)
-        await asyncio.sleep(0.3)  # some come while the workflow waits, others before
+async def persistently(call: Callable[[], Awaitable[T]]) -> T:
+    """What is said has an id, so it may be said again when nobody knows whether it was heard."""
+    while True:
+        try:
+            return await call()
+        except (CommandFailed, JobFailed, ResultTimeout):
+            raise
+        except BunqueueError:
+            await asyncio.sleep(0.1)  # the server is away
+
+
+@dataclass
+class Load:
+    """Workflows, some of them at a time, until `over`."""
+
+    app: Bunqueue
+    log: Path
+    rng: random.Random
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    numbers: count[int] = field(default_factory=count)
+    ended: Counter[str] = field(default_factory=Counter)
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._some() for _ in range(AT_ONCE)))
+
+    async def _some(self) -> None:
+        while True:
+            number = next(self.numbers)
+            await self._one(f"w{number}", fails=number % 4 == 3)
+            if self.over.is_set():
+                return
+
+    async def _one(self, name: str, *, fails: bool) -> None:
+        queue = self.app.async_queue
+        data = {"name": name, "steps": STEPS, "signals": SIGNALS, "fails": fails}
+        options: Any = {"job_id": name, "workflow": True, "max_attempts": 20, "backoff": 100}
+        await persistently(lambda: queue.add("works", data, **options))
+        handle = queue.workflow(name)
+        await self._signal(name)
+        if fails:
+            with pytest.raises(JobFailed, match="in the end"):
+                await persistently(lambda: handle.result(PATIENCE))
+        else:
+            expected = [*range(STEPS), *range(100, 100 + SIGNALS), "everybody", 70, 80, 90]
+            assert await persistently(lambda: handle.result(PATIENCE)) == expected
+        steps = await persistently(handle.history)
+        undone = [step.name for step in steps if step.kind == "undo"]
+        assert len({step.name for step in steps}) == len(steps) == STEPS + 1 + SIGNALS + 1 + 3 + len(undone)
+        assert undone == ([f"undo:work-{number}" for number in reversed(range(1, STEPS, 2))] if fails else [])
+        assert (await persistently(handle.info)).signals == []
+        self.ended["failed" if fails else "completed"] += 1
+
+    async def _signal(self, name: str) -> None:
+        """Some come while the workflow waits, others before."""
+        handle, admin = self.app.async_queue.workflow(name), self.app.async_admin
+        first = self.rng.random() < 0.5
+        if first:
+            await persistently(lambda: admin.broadcast("all", name, "everybody"))
+        for number in range(SIGNALS):
+            await asyncio.sleep(self.rng.uniform(0, 1))  # so that they come at all times
+            sent = f"{name}-{number}"
+            await persistently(lambda n=number, i=sent: handle.signal("go", 100 + n, signal_id=i))  # type: ignore[misc]
+        if not first:
+            await persistently(lambda: admin.broadcast("all", name, "everybody"))
 
 
 def broken(log: Path) -> list[str]:
-    """Steps that ran again after the workflow had gone past them."""
+    """What ran again although it was recorded, and what was undone that had not run, or too late."""
     past: set[tuple[str, ...]] = set()
+    lowest: dict[str, int] = {}
     problems = []
     for line in log.read_text().splitlines():
         what, *step = line.split()
@@ -115,13 +193,18 @@ def broken(log: Path) -> list[str]:
             past.add(tuple(step))
         elif what == "ran" and tuple(step) in past:
             problems.append(f"step {step} ran again although it was recorded")
+        elif what == "undone":
+            name, number = step[0], int(step[1])
+            if tuple(step) not in past or number > lowest.get(name, number):
+                problems.append(f"step {step} was undone out of turn")
+            lowest[name] = number
     return problems
 
 
 async def test_no_kill_repeats_a_recorded_step_or_loses_a_signal(
     make_server: StartServer, tmp_path: Path
 ) -> None:
-    kills = int(os.environ.get("KILLS", "6"))
+    kills = int(os.environ.get("WORKFLOW_KILLS", "8"))
     seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
     server = make_server("--log-level", "warning", port=quiet_port())
     await asyncio.to_thread(server.start)
@@ -131,36 +214,34 @@ async def test_no_kill_repeats_a_recorded_step_or_loses_a_signal(
     workers = Workers(program, url, log)
     app = Bunqueue("flows", url=url)
     workers.start()
+    rng = random.Random(seed)
+    load = Load(app, log, random.Random(f"{seed}/load"))
+    running = asyncio.create_task(load.run())
     try:
-        queue = app.async_queue
-        names = [f"w{number}" for number in range(WORKFLOWS)]
-        handles = []
-        for name in names:
-            added = await queue.add(
-                "works",
-                {"name": name, "steps": STEPS, "signals": SIGNALS},
-                job_id=name,
-                workflow=True,
-                max_attempts=20,
-                backoff=100,
-            )
-            handles.append(queue.workflow(added.id))
-        rng = random.Random(seed)
-        diary, _ = await asyncio.gather(kill_at_random(server, workers, kills, rng), signal_all(handles))
-        signals = [100 + number for number in range(SIGNALS)]
-        expected = [*range(STEPS), *signals, 70, 80, 90]
-        for handle in handles:
-            assert await handle.result(PATIENCE) == expected, (seed, diary)
-            steps = await handle.history()
-            assert len({step.name for step in steps}) == len(steps) == STEPS + 1 + SIGNALS + 3
-            assert (await handle.info()).signals == []
-        assert broken(log) == [], (seed, diary)
+        killing = asyncio.create_task(kill_at_random(server, workers, kills, rng))
+        await asyncio.wait([killing, running], return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            load.over.set()
+            print(f"seed {seed}: {dict(await killing)}")
+        await running
+        print(f"{dict(load.ended)}")
+        assert broken(log) == [], seed
+        assert load.ended.total() >= AT_ONCE
     finally:
+        running.cancel()
         workers.kill()
         await app.close_async()
 
 
-def test_the_check_sees_a_step_that_ran_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("ran a 1\npast a 1\nran b 1\nran a 1\n", "step ['a', '1'] ran again although it was recorded"),
+        ("past a 1\npast a 3\nundone a 1\nundone a 3\n", "step ['a', '3'] was undone out of turn"),
+        ("ran a 1\nundone a 1\n", "step ['a', '1'] was undone out of turn"),
+    ],
+)
+def test_the_check_sees_what_must_not_be(tmp_path: Path, lines: str, problem: str) -> None:
     log = tmp_path / "log"
-    log.write_text("ran a 1\npast a 1\nran b 1\nran a 1\n")
-    assert broken(log) == ["step ['a', '1'] ran again although it was recorded"]
+    log.write_text(lines)
+    assert broken(log) == [problem]

@@ -96,6 +96,8 @@ class RunInfo(Struct, frozen=True):
     """Whether earlier runs have recorded any."""
     undone: bool = False
     undoing: RunUndo | None = None
+    suspended: int = 0
+    """How many runs have ended to wait."""
 
 
 class PulledRun(Struct, rename="camel", frozen=True):

@@ -167,7 +167,14 @@ class ActiveJob(Generic[T]):
         or for another attempt."""
         if self.ending is not None and self.ending.why == TIMED_OUT:
             return False
+        if self._which_run() != other._which_run():  # the answer that this run is over is still on its way
+            return False
         return not self.failing or other.attempts == self.attempts
+
+    def _which_run(self) -> tuple[int, int, bool]:
+        """Runs of a workflow that follow one another differ in this, also within an attempt."""
+        run = self.workflow
+        return run.generation, run.suspended, run.undoing is not None
 
     def go_on(self, other: ActiveJob[Any]) -> None:
         """For the worker: the run goes on under the lock of `other`, as that of before was lost."""
