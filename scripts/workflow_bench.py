@@ -161,7 +161,10 @@ class Reference(Target):
 # -- what has to be there
 
 
-def install() -> None:
+def install(wanted: Sequence[str]) -> None:
+    """What these need; all of it without any."""
+    if wanted and all(name.startswith("bunqueue") for name in wanted):
+        return
     CACHE.mkdir(exist_ok=True)
     if not (DBOS / "bin" / "dbos").exists():
         _run(sys.executable, "-m", "venv", str(DBOS))
@@ -383,7 +386,7 @@ def main() -> None:
     parser.add_argument("--calm", type=float, default=10, help="seconds to wait for a machine at rest")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    install()
+    install(arguments.only)
     with with_postgres(arguments.only) as postgres:
         found = rounds(available(arguments.only, postgres), arguments)
     for scenario, by_name in found.items():

@@ -168,7 +168,7 @@ class RunReads:
     def next_broadcast(self, seq: int, name: str, key: str, now: int) -> StoredBroadcast | None:
         query = f"""select {_BROADCAST} from broadcasts where key = ? and name = ? and expires_at > ?
                     and not exists (select 1 from steps where steps.seq = ? and steps.source = broadcasts.id)
-                    order by at, id limit 1"""
+                    order by at, rowid limit 1"""
         rows = self._rows("broadcasts", query, (key, name, now, seq))
         return StoredBroadcast(*rows[0]) if rows else None
 
@@ -185,7 +185,7 @@ class RunReads:
         return [str(row[0]) for row in rows]
 
     def undelivered(self) -> list[StoredBroadcast]:
-        query = f"select {_BROADCAST} from broadcasts where delivered = 0 order by at"
+        query = f"select {_BROADCAST} from broadcasts where delivered = 0 order by at, rowid"
         return [StoredBroadcast(*row) for row in self._rows("broadcasts", query)]
 
 

@@ -1,16 +1,19 @@
 """Random workflows with random crashes, compared with the same program in one straight line.
 
 A program is a list of operations: steps that fail before they succeed, with and without undo, sleeps,
-signals, children, and several of these at the same time. Its worker dies at random points, just before or
-just after what it says is stored. WORKFLOW_EXAMPLES is the number of programs.
+signals, broadcasts, children, races, and several of these at the same time, also within one another. Its
+worker dies at random points, just before or just after what it says is stored. WORKFLOW_EXAMPLES is the
+number of programs.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -29,10 +32,15 @@ SIMPLE = st.one_of(
     st.tuples(st.just("undoable"), NAMES, st.integers(0, 1)),
     st.tuples(st.just("sleep"), st.integers(1, 48)),
     st.tuples(st.just("signal"), st.sampled_from("xy")),
+    st.tuples(st.just("broadcast"), st.sampled_from("vw")),
     st.tuples(st.just("child"), st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("race"), st.integers(1, 24), st.integers(25, 48), st.booleans()),
+    st.tuples(st.just("first"), st.integers(1, 48)),
     st.tuples(st.just("value")),
 )
-OPERATION = st.one_of(SIMPLE, st.tuples(st.just("gather"), st.lists(SIMPLE, min_size=1, max_size=3)))
+SOME = st.tuples(st.just("gather"), st.lists(SIMPLE, min_size=1, max_size=3))
+MORE = st.tuples(st.just("gather"), st.lists(st.one_of(SIMPLE, SOME), min_size=1, max_size=3))
+OPERATION = st.one_of(SIMPLE, SOME, MORE)
 PROGRAM = st.lists(OPERATION, max_size=6)
 CRASHES = st.lists(st.tuples(st.integers(3, 9), st.booleans()), max_size=4)
 """How many reports come between them, and whether the one that they meet is stored. A job that loses its
@@ -49,35 +57,48 @@ class World:
     children: Counter[str] = field(default_factory=Counter)
 
 
-def straight(program: list[Any], number: list[int], signals: Counter[str]) -> list[Any]:
+def leaves(program: list[Any]) -> list[Any]:
+    """All operations, those within others as well, in the order in which they begin."""
+    found: list[Any] = []
+    for each in program:
+        found += leaves(each[1]) if each[0] == "gather" else [each]
+    return found
+
+
+def numbered(program: list[Any], numbers: Iterator[int]) -> list[Any]:
+    """Steps give different things."""
+    found: list[Any] = []
+    for each in program:
+        match each:
+            case ("gather", branches):
+                found.append(("gather", numbered(branches, numbers)))
+            case ("step" | "undoable", *_):
+                found.append((*each, next(numbers)))
+            case _:
+                found.append(each)
+    return found
+
+
+def straight(program: list[Any], signals: Counter[tuple[str, str]]) -> list[Any]:
     """What the program gives, without anything between."""
     found: list[Any] = []
     for each in program:
         match each:
-            case ("step" | "undoable", name, _):
-                number[0] += 1
-                found.append(f"{name}{number[0]}")
-            case ("signal", name):
-                found.append(f"{name}{signals[name]}")
-                signals[name] += 1
+            case ("step" | "undoable", name, _, number):
+                found.append(f"{name}{number}")
+            case ("signal" | "broadcast" as kind, name):
+                found.append(f"{name}{signals[kind, name]}")
+                signals[kind, name] += 1
             case ("child", value, ok):
                 found.append(value * 2 if ok else "failed")
+            case ("race", _, _, swapped):
+                found.append("two" if swapped else "one")
+            case ("first", _):
+                found.append("good")
             case ("gather", branches):
-                found.append([straight([branch], number, signals)[0] for branch in branches])
+                found.append(straight(branches, signals))
             case (kind, *_):
                 found.append(kind)
-    return found
-
-
-def undoables(program: list[Any], number: list[int]) -> list[str]:
-    """What can be undone, in the order in which it was done."""
-    found: list[str] = []
-    for each in program:
-        if each[0] in ("step", "undoable"):
-            number[0] += 1
-            found += [f"{each[1]}{number[0]}"] if each[0] == "undoable" else []
-        elif each[0] == "gather":
-            found += undoables(each[1], number)
     return found
 
 
@@ -91,9 +112,9 @@ def an_app(world: World) -> tuple[Bunqueue, Any]:
             raise ValueError("no")
         return value * 2
 
-    async def operate(flow: Flow, each: Any, number: int) -> Any:
+    async def operate(flow: Flow, each: Any) -> Any:
         match each:
-            case ("step" | "undoable", name, fails):
+            case ("step" | "undoable", name, fails, number):
 
                 def work(what: str) -> str:
                     world.ran[flow.key] += 1
@@ -108,29 +129,30 @@ def an_app(world: World) -> tuple[Bunqueue, Any]:
                 await flow.sleep("night", hours=hours)
             case ("signal", name):
                 return await flow.wait_for(name, str)
+            case ("broadcast", name):
+                return await flow.wait_for(name, str, key="all")
             case ("child", value, ok):
                 try:
-                    return await flow.run(child, value, ok, f"child-{number}-{value}")
+                    return await flow.run(child, value, ok, f"child-{value}")
                 except ChildFailed:
                     return "failed"
+            case ("race", soon, late, swapped):
+                one, two = (late, soon) if swapped else (soon, late)
+                who, _ = await flow.race(one=flow.sleep("one", hours=one), two=flow.sleep("two", hours=two))
+                return who
+            case ("first", hours):
+                bad = flow.run(child, 0, False, "bad")
+                who, _ = await flow.first(bad=bad, good=flow.sleep("good", hours=hours))
+                return who
+            case ("gather", branches):
+                return await flow.gather(*(operate(flow, tuple(branch)) for branch in branches))
             case ("value",):
                 flow.random()
         return each[0]
 
     @app.workflow(max_attempts=1)
     async def works(flow: Flow, program: list[Any], fails: bool) -> list[Any]:
-        found: list[Any] = []
-        number = 0
-        for each in program:
-            if each[0] == "gather":
-                branches = []
-                for branch in each[1]:
-                    number += branch[0] in ("step", "undoable")
-                    branches.append(operate(flow, tuple(branch), number))
-                found.append(await flow.gather(*branches))
-            else:
-                number += each[0] in ("step", "undoable")
-                found.append(await operate(flow, tuple(each), number))
+        found = [await operate(flow, tuple(each)) for each in program]
         if fails:
             raise ValueError("in the end")
         return found
@@ -138,15 +160,16 @@ def an_app(world: World) -> tuple[Bunqueue, Any]:
     return app, works
 
 
-def mended(program: list[Any]) -> list[Any]:
+def mended(program: list[Any], seen: set[Any] | None = None) -> list[Any]:
     """One wait for each signal in a gather: which of several takes which signal is not promised."""
     found: list[Any] = []
     for each in program:
         if each[0] == "gather":
-            seen: set[Any] = set()
-            branches = [b for b in each[1] if b[0] != "signal" or not (b in seen or seen.add(b))]
-            found.append(("gather", branches))
-        else:
+            found.append(("gather", mended(each[1], set() if seen is None else seen)))
+        elif seen is None or each[0] not in ("signal", "broadcast"):
+            found.append(each)
+        elif each not in seen:
+            seen.add(each)
             found.append(each)
     return found
 
@@ -156,9 +179,9 @@ def mended(program: list[Any]) -> list[Any]:
 def test_crashes_change_nothing(
     program: list[Any], fails: bool, crashes: list[tuple[int, bool]], early: bool
 ) -> None:
-    program, world = mended(program), World()
-    signals: Counter[str] = Counter()
-    expected = straight(program, [0], signals)
+    program, world = numbered(mended(program), count(1)), World()
+    signals: Counter[tuple[str, str]] = Counter()
+    expected = straight(program, signals)
     app, works = an_app(world)
     with Sandbox() as sandbox:
         handle = works.start(program, fails)
@@ -166,13 +189,13 @@ def test_crashes_change_nothing(
         for gap, stored in crashes:
             nth += gap
             sandbox.faults.crash_in_report(nth=nth - 2, stored=stored)
-        sent = [(name, f"{name}{number}") for name, count in signals.items() for number in range(count)]
+        sent = [(what, f"{what[1]}{number}") for what, many in signals.items() for number in range(many)]
         if early:
-            for name, data in sent:
-                handle.signal(name, data)
+            for what, data in sent:
+                send(app, handle, what, data)
         drain(sandbox, app, handle)
-        for name, data in [] if early else sent:
-            handle.signal(name, data)
+        for what, data in [] if early else sent:
+            send(app, handle, what, data)
             drain(sandbox, app, handle)
         state = handle.state()
         assert state == ("failed" if fails else "completed"), (state, handle.history(), handle.job().error)
@@ -184,6 +207,14 @@ def test_crashes_change_nothing(
         check_world(world, program, crashes, fails=fails)
 
 
+def send(app: Bunqueue, handle: Any, what: tuple[str, str], data: str) -> None:
+    kind, name = what
+    if kind == "signal":
+        handle.signal(name, data)
+    else:
+        app.broadcast(name, "all", data, keep=timedelta(days=300))
+
+
 def drain(sandbox: Sandbox, app: Bunqueue, handle: Any) -> None:
     """Until it has ended, or time alone brings it no further."""
     over = ("completed", "failed", "stuck", "waiting-signal")
@@ -192,13 +223,13 @@ def drain(sandbox: Sandbox, app: Bunqueue, handle: Any) -> None:
 
 def check_world(world: World, program: list[Any], crashes: list[Any], *, fails: bool) -> None:
     """What was recorded did not run again: only a crash may repeat the step that it met."""
-    flat = [step for each in program for step in (each[1] if each[0] == "gather" else [each])]
+    flat = leaves(program)
     wanted = {step[2] + 1 for step in flat if step[0] in ("step", "undoable")}
     assert max(world.ran.values(), default=0) <= max(wanted, default=0) + len(crashes)
-    children = sum(step[0] == "child" for step in flat)
+    children = sum(step[0] in ("child", "first") for step in flat)
     assert children <= world.children.total() <= children + len(crashes)
     once = list(dict.fromkeys(world.undone))
-    done = undoables(program, [0]) if fails else []
+    done = [f"{step[1]}{step[3]}" for step in flat if step[0] == "undoable"] if fails else []
     assert sorted(once) == sorted(done)
     if not any(each[0] == "gather" for each in program):
         assert once == done[::-1]
@@ -214,4 +245,4 @@ def check_world(world: World, program: list[Any], crashes: list[Any], *, fails: 
 )
 def test_the_check_sees_what_must_not_be(world: World) -> None:
     with pytest.raises(AssertionError):
-        check_world(world, [("step", "a", 0), ("child", 0, True)], [], fails=False)
+        check_world(world, [("step", "a", 0, 1), ("child", 0, True)], [], fails=False)

@@ -96,6 +96,8 @@ class Race:
         """The same winner as before."""
         if self._flow.undoing:  # what the others have done is undone, too: they go on beside what follows
             tasks = [_begin(each, _context(None)) for each in self._branches]
+            for task in tasks:
+                task.add_done_callback(_know)  # how those that lost have failed is nobody's concern
             return known.winner, await tasks[known.winner]
         self._flow._log.consume(known.lost)
         for place, branch in enumerate(self._branches):
@@ -133,5 +135,10 @@ async def _end(tasks: list[asyncio.Task[Any]]) -> None:
     if left:
         await asyncio.wait(left)
     for task in tasks:
-        if not task.cancelled():
-            task.exception()  # it is known
+        _know(task)
+
+
+def _know(task: asyncio.Task[Any]) -> None:
+    """So that nobody is told that its exception was not looked at."""
+    if not task.cancelled():
+        task.exception()
