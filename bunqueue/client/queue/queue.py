@@ -48,6 +48,7 @@ from bunqueue.client.queue.groups import AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.client.queue.search import AsyncSearch
 from bunqueue.client.queue.settings import AsyncQueueSettings
+from bunqueue.client.queue.take import AsyncTake
 from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
@@ -356,6 +357,27 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
             await self.handle(job.id).fail(text, lock_token=reply.token, unrecoverable=True)
             raise CommandFailed(f"job {job.id} of queue {self.name} is a dead letter now: {text}")
         return TakenJob(job, reply.token)
+
+    def take(
+        self,
+        timeout: Duration = 0,
+        *,
+        lock: Duration = DEFAULT_LOCK_TTL_MS,
+    ) -> AsyncTake:
+        """Take one job, and work on it in a block; for programs that are no workers.
+
+            async with queue.take(timeout=5_000) as job:
+                if job is not None:
+                    job.result = await work(job.data)
+
+        It waits up to `timeout` for a job, at most a minute; `job` is None if there was none. While the block
+        runs, the lock of the job is renewed. At its end the job has completed, with its `result`. An
+        exception fails the attempt, and is raised on; `Retry`, `Postpone` and `Unrecoverable` mean what they
+        mean in a worker. Whatever ends the program instead, as a cancellation or Ctrl-C does, gives the job
+        back, and the attempt does not count. Raises LockLost when the job became somebody else's meanwhile.
+        """
+        wait, lasting = milliseconds(timeout, "timeout"), whole_milliseconds(lock, "lock")
+        return AsyncTake(self._caller, self, wait, lasting)
 
     # -- its jobs
 

@@ -15,6 +15,7 @@ from bunqueue.client.blocking.queue.groups import JobGroup
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.blocking.queue.search import Search
 from bunqueue.client.blocking.queue.settings import QueueSettings
+from bunqueue.client.blocking.queue.take import Take
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
 from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
@@ -351,6 +352,27 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             self.handle(job.id).fail(text, lock_token=reply.token, unrecoverable=True)
             raise CommandFailed(f"job {job.id} of queue {self.name} is a dead letter now: {text}")
         return TakenJob(job, reply.token)
+
+    def take(
+        self,
+        timeout: Duration = 0,
+        *,
+        lock: Duration = DEFAULT_LOCK_TTL_MS,
+    ) -> Take:
+        """Take one job, and work on it in a block; for programs that are no workers.
+
+            with queue.take(timeout=5_000) as job:
+                if job is not None:
+                    job.result = work(job.data)
+
+        It waits up to `timeout` for a job, at most a minute; `job` is None if there was none. While the block
+        runs, the lock of the job is renewed. At its end the job has completed, with its `result`. An
+        exception fails the attempt, and is raised on; `Retry`, `Postpone` and `Unrecoverable` mean what they
+        mean in a worker. Whatever ends the program instead, as a cancellation or Ctrl-C does, gives the job
+        back, and the attempt does not count. Raises LockLost when the job became somebody else's meanwhile.
+        """
+        wait, lasting = milliseconds(timeout, "timeout"), whole_milliseconds(lock, "lock")
+        return Take(self._caller, self, wait, lasting)
 
     # -- its jobs
 

@@ -1,0 +1,136 @@
+"""Made by scripts/unasync.py from client/queue/take.py; do not edit."""
+
+from __future__ import annotations
+
+import os
+import socket
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import Duration
+from bunqueue.client.models.jobs import Job, as_data
+from bunqueue.client.models.views import TakenJob
+from bunqueue.client.worker.failures import (
+    error_stack,
+    error_text,
+    error_types,
+    is_final,
+    postponed,
+    retry_in,
+)
+from bunqueue.client.worker.held_lock import HeldLock
+from bunqueue.errors import Postpone
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.core import AckReply, Fail
+from bunqueue.protocol.commands.jobs import MoveToDelayed
+
+T = TypeVar("T")
+
+
+def this_program() -> str:
+    """The owner of a lock, for people: host and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class HeldJob:
+    """A job that this program holds: nobody else gets it, until the block ends in which it was taken.
+
+    Whatever is set as its `result` is that of the job.
+    """
+
+    def __init__(self, job: Job, token: str, lock: HeldLock) -> None:
+        self.job = job
+        """As the server had it when it was taken."""
+        self.token = token
+        self.result: object = None
+        self._lock = lock
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def data(self) -> Any:
+        return self.job.data
+
+    def data_as(self, kind: type[T]) -> T:
+        """The data as a dataclass, a model, or any other type that jobs can carry. Raises ArgumentsError,
+        which makes the job a dead letter."""
+        return as_data(self.data, kind, self.id)
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts have failed before."""
+        return int(self.job.attempts)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has asked for its end; looked at with each renewal of the lock."""
+        return self._lock.cancelled
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, {self.name!r})"
+
+
+class Pulls(Protocol):
+    """A queue, as far as it is needed here."""
+
+    def pull(
+        self,
+        timeout: Duration = 0,
+        *,
+        owner: str | None = None,
+        lock: Duration = 0,
+    ) -> TakenJob | None: ...
+
+
+class Take:
+    """What `take()` gives: `with` takes the job, and reports on it in the end."""
+
+    def __init__(self, caller: Caller, queue: Pulls, wait: float, lock_ms: int) -> None:
+        self._caller, self._queue, self._wait, self._lock_ms = caller, queue, wait, lock_ms
+        self._held: HeldJob | None = None
+
+    def __enter__(self) -> HeldJob | None:
+        taken = self._queue.pull(self._wait, owner=this_program(), lock=self._lock_ms)
+        if taken is None:
+            return None
+        assert taken.lock_token is not None
+        lock = HeldLock(self._caller.endpoint, taken.job.id, taken.lock_token, self._lock_ms)
+        self._held = HeldJob(taken.job, taken.lock_token, lock)
+        return self._held
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held._lock.release()
+        handle = JobHandle[Any](self._caller, held.job.queue, held.id)
+        if error is None:
+            handle.complete(held.result, lock_token=held.token)
+        elif isinstance(error, Postpone):
+            self._caller.call(MoveToDelayed(id=held.id, delay=postponed(error), token=held.token), Ok)
+        elif isinstance(error, Exception):
+            self._caller.call(_failed(held, error), AckReply)
+        else:  # the program is told to end, which is no fault of the job
+            handle.fail(lock_token=held.token, give_back=True)
+
+
+def _failed(held: HeldJob, error: Exception) -> Fail:
+    return Fail(
+        id=held.id,
+        error=error_text(error),
+        token=held.token,
+        stack=error_stack(error) or None,
+        unrecoverable=is_final(error),
+        delay=retry_in(error),
+        error_types=error_types(error) or None,
+    )
