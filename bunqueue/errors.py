@@ -96,6 +96,44 @@ class PayloadError(BunqueueError, ValueError):
     code = "payload"
 
 
+class CodecError(BunqueueError):
+    """A payload is encoded in a way that this program does not know, or there is no codec here at all.
+
+    `key` is the name of the key that it is encrypted with; None: it is not encrypted.
+    """
+
+    code = "codec"
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class KeyMissing(CodecError):
+    """A payload is encrypted with the key `key`, which this program does not have. A worker puts the job back
+    without an attempt: another one may have the key."""
+
+    code = "key_missing"
+
+
+class PayloadTampered(CodecError):
+    """A payload is not what was sent: somebody changed it, or its key has another value here. A job with such
+    data is a dead letter at once."""
+
+    code = "payload_tampered"
+
+
+class PayloadTooLarge(CodecError):
+    """A payload would be larger than the codec's `max_size` when it is decompressed; that was not done.
+    `together`: only together with others of the same answer, so by itself it can be had."""
+
+    code = "payload_too_large"
+
+    def __init__(self, message: str, *, key: str | None = None, together: bool = False) -> None:
+        super().__init__(message, key=key)
+        self.together = together
+
+
 class Unrecoverable(BunqueueError):
     """Raise it in a handler, or inherit from it, when trying again would not help: the job is a dead letter
     at once, whatever attempts it has left."""

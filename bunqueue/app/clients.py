@@ -9,6 +9,7 @@ from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import Queue
+from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.options import Duration
 from bunqueue.client.flow import AsyncFlowProducer
@@ -40,6 +41,11 @@ class Clients:
         self._async_flows: AsyncFlowProducer | None = None
         self._admin: Admin | None = None
         self._async_admin: AsyncAdmin | None = None
+
+    @property
+    def codec(self) -> Codec | None:
+        """How the payloads of the app are encoded."""
+        return self._endpoint_options.get("codec")
 
     @property
     def add_jobs(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from bunqueue.client.codecs.codec import Codec, in_use, secret_of
 from bunqueue.client.connection.options import shown
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
@@ -18,8 +19,15 @@ from bunqueue.errors import OptionError
 class PerCall:
     """The options of the jobs of a function that follow from the arguments of each."""
 
-    def __init__(self, function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        options: Mapping[str, Any],
+        codec: Codec | None = None,
+    ) -> None:
         """Raises OptionError or TypeError for a mistake in the options."""
+        self._codec = codec
         self._name = name
         self._signature = inspect.signature(function)
         group, what = options.get("group"), f"job {name!r}: "
@@ -63,17 +71,25 @@ class PerCall:
         bound.apply_defaults()
         given = bound.arguments
         if self._group is not None:
-            found["group"] = group_of(self._group.of(given))
+            found["group"] = self._hidden(group_of(self._group.of(given)))
         if self._unique is not None:
             found |= {"unique_key": self._key_of(given), "dedup": dedup_of(self._unique)}
         return found
+
+    def _hidden(self, group: str | None) -> str | None:
+        """A group by arguments that travel encrypted does not show them either."""
+        codec = in_use(self._codec)
+        if group is None or codec is None or codec.encryption is None:
+            return group
+        return codec.encryption.hidden(group)
 
     def _key_of(self, given: Mapping[str, Any]) -> str:
         key = self._key
         value: Any = {**given} if key is None else key.of(given) if isinstance(key, Computed) else None
         if isinstance(key, tuple):
             value = [given[name] for name in key]
-        return digest(self._name, decode(encode_data(value, f"an argument of job {self._name!r}")))
+        data = decode(encode_data(value, f"an argument of job {self._name!r}"))
+        return digest(self._name, data, secret_of(self._codec))
 
 
 class Computed:

@@ -109,7 +109,7 @@ class Task(Generic[P, R]):
 
     def _set_options(self, options: TaskOptions) -> None:
         """Options of every job of this kind. Raises for a mistake here, where it is written."""
-        self._per_call = PerCall(self._without_job(self.__wrapped__), self.name, options)
+        self._per_call = PerCall(self._without_job(self.__wrapped__), self.name, options, self._clients.codec)
         computed = self._per_call.computed
         self._options = cast(
             JobOptions, {name: each for name, each in options.items() if name not in computed}

@@ -10,6 +10,7 @@ from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_plan
 from bunqueue.client.base import AsyncClient
+from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import AsyncGather
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
@@ -164,6 +165,8 @@ class AsyncFlowProducer(AsyncClient):
         are left out."""
         command = flows.GetChildrenValues(id=job_id or current_job().id)
         reply = await self._caller.call(command, _ValuesReply)
+        for child, value in reply.data.values.items():
+            check_opened(value, f"the result of {child}")
         return reply.data.values
 
     async def children_results(self, kind: type[T], job_id: str | None = None) -> list[T]:

@@ -9,6 +9,8 @@ from support.browser import Api, Visit, act, toast
 from support.server import Server
 from support.web import fresh_queue
 
+from bunqueue import Codec, Encryption, Queue
+
 
 def test_jobs_page_by_page_and_by_state(visit: Visit, shop: Server, api: Api) -> None:
     queue = fresh_queue()
@@ -201,3 +203,31 @@ def test_a_job_that_is_not_there(visit: Visit, shop: Server) -> None:
     page.get_by_label("Go to a job by its id").fill("no-such-job")
     page.keyboard.press("Enter")
     expect(page.get_by_text("Job not found")).to_be_visible()
+
+
+def test_encrypted_jobs_say_so(visit: Visit, shop: Server, api: Api) -> None:
+    codec = Codec(encryption=Encryption({"k1": b"k" * 32}, hash_key=b"h" * 32))
+    with Queue(fresh_queue(), host=shop.host, port=shop.port, codec=codec) as queue:
+        handle = queue.add("report", {"name": "Ada"}, max_attempts=1)
+        handle.log("about Ada")
+        api("PULL", queue=queue.name)
+        handle.fail("Ada is unknown")
+        page = visit(shop).go(f"/jobs/{handle.id}")
+        expect(page.locator(".json").first).to_contain_text('"encrypted with key k1 (AES-GCM), 26 B"')
+        expect(page.locator(".error.big")).to_have_text("[encrypted with key k1 (AES-GCM), 31 B]")
+        expect(page.locator("main")).to_contain_text("[encrypted with key k1 (AES-GCM), 26 B]")
+        expect(page.locator("main")).not_to_contain_text("$encoded")
+        page.goto(page.url.partition("/jobs/")[0] + f"/queues/{queue.name}?state=failed")
+        expect(page.locator("tbody").last).to_contain_text("encrypted with key k1 (AES-GCM)")
+        expect(page.locator("main")).not_to_contain_text("$encoded")
+
+
+def test_encrypted_data_is_not_edited_away(visit: Visit, shop: Server) -> None:
+    codec = Codec(encryption=Encryption({"k1": b"k" * 32}, hash_key=b"h" * 32))
+    with Queue(fresh_queue(), host=shop.host, port=shop.port, codec=codec) as queue:
+        handle = queue.add("report", {"name": "Ada"}, delay=600_000)
+        page = visit(shop).go(f"/jobs/{handle.id}")
+        act(page, "Data")
+        toast(page, "only a program with its codec can change it")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert handle.job().data == {"name": "Ada"}

@@ -16,6 +16,7 @@ PAGES = [
     "app",
     "bounds",
     "client",
+    "codecs",
     "coming-from",
     "dependencies",
     "events",

@@ -11,6 +11,7 @@ import typer
 from bunqueue.model.events import NAMES, PUBLISHED
 from bunqueue.settings import SettingsError
 
+from ...protocol.encoded import for_people
 from ...readable import printable
 from ..framework import completing, exits
 from ..framework.session import Session
@@ -269,7 +270,7 @@ class _Listener:
 
 
 def _details(row: Row) -> dict[str, Any]:
-    return {name: row[name] for name in DETAILS if row.get(name) not in (None, False)}
+    return {name: for_people(row[name]) for name in DETAILS if row.get(name) not in (None, False)}
 
 
 def _tabbed(row: Row) -> str:

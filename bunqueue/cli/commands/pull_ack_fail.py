@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bunqueue.protocol.encoded import for_people
 from bunqueue.settings import SettingsError
 
 from ..framework import exits
@@ -89,7 +90,8 @@ def pull(
     if session.out.as_json or session.out.is_terminal:
         session.out.record(row, PULLED)
     else:
-        cells = (row["id"], encoded(row["data"]), *([taken.lock_token] if taken.lock_token else ()))
+        data = for_people(row["data"])
+        cells = (row["id"], encoded(data), *([taken.lock_token] if taken.lock_token else ()))
         session.out.text("\t".join(field(cell) for cell in cells))
 
 

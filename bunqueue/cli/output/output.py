@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ...protocol.encoded import for_people
 from ...readable import CONTROL, printable
 from ..framework.exits import PIPE_CLOSED
 
@@ -70,7 +71,8 @@ def encoded(value: object) -> str:
 
 
 def field(value: object) -> str:
-    """A value as a tab-separated field."""
+    """A value as a tab-separated field; of what is encoded it says so."""
+    value = for_people(value)
     if value is None:
         return ""
     if isinstance(value, str):

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import readable
+from ...protocol.encoded import for_people
 from .output import Column, Kind, Row, encoded
 
 STATES = {
@@ -99,6 +100,7 @@ def cell(value: Any, kind: Kind) -> Text:
 
 
 def _text(value: Any, kind: Kind) -> str:
+    value = for_people(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         shown = {
             Kind.NUMBER: readable.number_of,

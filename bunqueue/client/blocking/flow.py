@@ -11,6 +11,7 @@ from msgspec.msgpack import Decoder
 from bunqueue.client import flow_plan
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import JobHandle
+from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import Gather
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
@@ -162,6 +163,8 @@ class FlowProducer(Client):
         are left out."""
         command = flows.GetChildrenValues(id=job_id or current_job().id)
         reply = self._caller.call(command, _ValuesReply)
+        for child, value in reply.data.values.items():
+            check_opened(value, f"the result of {child}")
         return reply.data.values
 
     def children_results(self, kind: type[T], job_id: str | None = None) -> list[T]:

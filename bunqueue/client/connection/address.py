@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from bunqueue.client.codecs.codec import Codec, checked
 from bunqueue.client.connection.options import ConnectionOptions, shown
 from bunqueue.client.connection.tls import Tls, TlsOptions, tls_options
 from bunqueue.client.connection.transport import HOST, PORT, Endpoint
@@ -49,6 +50,7 @@ def endpoint(
     connection: ConnectionOptions | None = None,
     url: str | None = None,
     tls: Tls | None = None,
+    codec: Codec | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
@@ -57,11 +59,13 @@ def endpoint(
     An argument beats the URL, but for single options: there what the URL says beats `connection`.
     """
     server = {"host": host, "port": port, "token": token, "connection": connection, "url": url, "tls": tls}
+    codec = checked(codec)
     if embedded:
         for name, given in server.items():
             if given is not None:
                 raise OptionError(f"{name}: embedded=True means no server; leave out {name} or embedded")
-        return Endpoint(embedded=True, data_path=None if data_path is None else _path(data_path))
+        path = None if data_path is None else _path(data_path)
+        return Endpoint(embedded=True, data_path=path, codec=codec)
     if data_path is not None:
         raise OptionError(
             "data_path: only with embedded=True; a server's folder is given to it: bunqueue start --data-dir"
@@ -74,6 +78,7 @@ def endpoint(
         options=replace(connection or ConnectionOptions(), **target.options),
         tls=tls_options(target.tls if tls is None else tls),
         others=target.others,
+        codec=codec,
     )
 
 

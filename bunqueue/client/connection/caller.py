@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from bunqueue.client import substitute
+from bunqueue.client.codecs.codec import in_use
 from bunqueue.client.connection import blocking_pool, requests
 from bunqueue.client.connection.background_loop import check_thread, portal
 from bunqueue.client.connection.patience import Patience
@@ -159,6 +160,17 @@ class Caller:
             time.sleep(pause)
 
     def _short_way(self, command: Struct) -> bytes | None:
+        """None: it takes its time, and another session. That has the codec as well."""
+        codec = self.endpoint.codec and in_use(self.endpoint.codec)
+        if codec is None:
+            return self._at_once(command)
+        from bunqueue.client.codecs.incoming import decoded
+        from bunqueue.client.codecs.outgoing import encoded
+
+        payload = self._at_once(encoded(codec, command))
+        return None if payload is None else decoded(codec, payload)
+
+    def _at_once(self, command: Struct) -> bytes | None:
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
         if substitute.current is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TypedDict
 
+from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.connection.address import endpoint
 from bunqueue.client.connection.options import ConnectionOptions, unknown_option
 from bunqueue.client.connection.tls import Tls
@@ -29,6 +30,8 @@ class EndpointOptions(TypedDict, total=False):
     """True: no server, but the engine in this process."""
     data_path: str | os.PathLike[str] | None
     """The file of an embedded engine; None: in memory."""
+    codec: Codec | None
+    """How payloads are compressed and encrypted before they are sent, see `Codec`."""
 
 
 def endpoint_of(options: EndpointOptions) -> Endpoint:

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from bunqueue.client import substitute
+from bunqueue.client.codecs.codec import Codec, in_use
 from bunqueue.client.connection.options import ConnectionOptions
 from bunqueue.client.connection.tls import TlsOptions, client_context
 
@@ -72,6 +73,8 @@ class Endpoint:
     tls: ssl.SSLContext | TlsOptions | None = None
     others: tuple[tuple[str, int], ...] = ()
     """More addresses of the same server: the other hosts of a cluster."""
+    codec: Codec | None = field(default=None, repr=False, compare=False)
+    """How payloads are encoded on their way; connections are shared with users that have another one."""
     address: str = field(init=False, repr=False, compare=False)
     """For messages."""
 
@@ -110,6 +113,14 @@ class Endpoint:
         Only a private session's `close` ends the connection for certain, and with it what was pulled there.
         `known`: the server was reached before, so while it refuses connections it is waited for.
         """
+        transport = await self._open(private=private, known=known)
+        if self.codec is None or in_use(self.codec) is None:
+            return transport
+        from bunqueue.client.codecs.transport import CodedTransport
+
+        return CodedTransport(transport, self.codec)
+
+    async def _open(self, *, private: bool, known: bool) -> Transport:
         if substitute.current is not None:
             return await substitute.current.open()
         if self.embedded:

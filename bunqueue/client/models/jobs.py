@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.client.conversion.converter import converted
 from bunqueue.client.conversion.mismatch import Mismatch
 from bunqueue.client.models.workflows import RunInfo
@@ -287,7 +288,9 @@ def read_result(raw: Raw, kind: Any, job_id: str) -> Any:
 
 
 def as_result(result: Any, kind: Any, job_id: str) -> Any:
-    """A result as the type that a typed job says it gives. Raises ResultError."""
+    """A result as the type that a typed job says it gives. Raises ResultError, or CodecError for one that is
+    still encoded."""
+    check_opened(result, f"the result of job {job_id}")
     if kind is Any:
         return result
     try:
@@ -297,7 +300,8 @@ def as_result(result: Any, kind: Any, job_id: str) -> Any:
 
 
 def as_data(data: Any, kind: type[T], job_id: str) -> T:
-    """The data of a job as a type. Raises ArgumentsError."""
+    """The data of a job as a type. Raises ArgumentsError, or CodecError for what is still encoded."""
+    check_opened(data, f"the data of job {job_id}")
     try:
         found: T = converted(data, kind)
     except Mismatch as error:

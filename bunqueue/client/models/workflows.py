@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.errors import ResultError
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import DECODE_ERRORS
@@ -71,13 +72,15 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 def decode(raw: Raw | UnsetType, step: str) -> Any:
-    """A stored value. Raises ResultError."""
+    """A stored value. Raises ResultError, or CodecError for one that is still encoded."""
     if raw is UNSET:
         return None
     try:
-        return _decode(raw)
+        value = _decode(raw)
     except DECODE_ERRORS as error:
         raise ResultError(f"what step {step!r} has stored cannot be read: {reason(error)}") from None
+    check_opened(value, f"what step {step!r} has stored")
+    return value
 
 
 class RunUndo(Struct, frozen=True):

@@ -327,12 +327,14 @@ def _spread(given: dict[str, Any]) -> None:
         given[policy] = True
 
 
-def bulk_fields(index: int, job: object, payload: Raw, defaults: Mapping[str, object]) -> Mapping[str, Any]:
+def bulk_fields(
+    index: int, job: object, payload: Raw, defaults: Mapping[str, object], secret: bytes = b""
+) -> Mapping[str, Any]:
     """As `wire_fields`, for one job of many, with the key that `unique` asks for."""
     try:
         if isinstance(job, NewJob):
-            return keyed(wire_fields(job.options, defaults), job.name, payload)
-        return keyed(defaults, pair(index, job)[0], payload)
+            return keyed(wire_fields(job.options, defaults), job.name, payload, secret)
+        return keyed(defaults, pair(index, job)[0], payload, secret)
     except OptionError as error:
         raise OptionError(f"job {index}: {error}") from None
 

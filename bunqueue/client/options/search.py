@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict
 
+from bunqueue.client.codecs.codec import Codec, in_use
 from bunqueue.client.connection.options import shown, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
@@ -13,6 +14,7 @@ from bunqueue.protocol.commands.base import CommandError
 from bunqueue.protocol.search.conditions import STATES
 from bunqueue.protocol.search.text import parsed, path_of
 
+_ENCODED = "is encoded by the codec, so the server cannot compare it; search by tags, names, groups or times"
 _TIMES = ("created_after", "created_before", "finished_after", "finished_before")
 _LISTS = ("state", "name", "tag", "group")
 
@@ -42,8 +44,8 @@ class JobFilter(TypedDict, total=False):
     """Conditions as text, as in "data.order.total > 100 and name ~ invoice": see docs/find.md."""
 
 
-def wanted(which: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a command. OptionError."""
+def wanted(which: Mapping[str, Any], codec: Codec | None = None) -> dict[str, Any]:
+    """The fields of a command. OptionError, too, for what the server cannot see because of the codec."""
     for name in which:
         if name not in JobFilter.__annotations__:
             raise unknown_option("a search", name, JobFilter.__annotations__)
@@ -60,7 +62,18 @@ def wanted(which: Mapping[str, Any]) -> dict[str, Any]:
         found["data"] = _values(found["data"])
     if "where" in found:
         _check_text(found["where"])
+    if in_use(codec) is not None:
+        _check_visible(found)
     return found
+
+
+def _check_visible(found: Mapping[str, Any]) -> None:
+    for path in found.get("data", ()):
+        raise OptionError(f"data: {shown(path)} {_ENCODED}")
+    for condition in parsed(found["where"], 0) if found.get("where", "").strip() else ():
+        if condition.field == "data":
+            path = ".".join(("data", *condition.path))
+            raise OptionError(f"where: {shown(path)} {_ENCODED}")
 
 
 def _values(data: Any) -> dict[str, Any]:

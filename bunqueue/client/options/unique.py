@@ -77,12 +77,12 @@ def _states(value: Dedup, name: str) -> list[str] | None:
     return states
 
 
-def key_of(wanted: Unique, name: str, payload: Raw) -> str:
+def key_of(wanted: Unique, name: str, payload: Raw, secret: bytes = b"") -> str:
     """The key of a job, from its name and its encoded data. OptionError."""
     names, data = names_of(wanted), decode(payload)
     if names is not None:
         data = [_value(data, each) for each in names]
-    return digest(name, data)
+    return digest(name, data, secret)
 
 
 def _value(data: Any, name: str) -> Any:
@@ -91,15 +91,15 @@ def _value(data: Any, name: str) -> Any:
     return data[name]
 
 
-def digest(name: str, value: Any) -> str:
-    """A key for jobs of a name with such data."""
-    return f"{name}:{blake2b(_encode(value), digest_size=DIGEST).hexdigest()}"
+def digest(name: str, value: Any, secret: bytes = b"") -> str:
+    """A key for jobs of a name with such data; nobody who lacks the secret can try which data that is."""
+    return f"{name}:{blake2b(_encode(value), digest_size=DIGEST, key=secret).hexdigest()}"
 
 
-def keyed(fields: Mapping[str, Any], name: str, payload: Raw) -> Mapping[str, Any]:
+def keyed(fields: Mapping[str, Any], name: str, payload: Raw, secret: bytes = b"") -> Mapping[str, Any]:
     """The fields of a job with the unique key that `unique` asks for in its place. OptionError."""
     wanted = fields.get("unique")
     if wanted is None:
         return fields
     rest = {field: value for field, value in fields.items() if field != "unique"}
-    return {**rest, "unique_key": key_of(wanted, name, payload)}
+    return {**rest, "unique_key": key_of(wanted, name, payload, secret)}

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, ove
 
 from msgspec import UNSET, UnsetType
 
+from bunqueue.client.codecs.codec import Codec, secret_of
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import (
@@ -127,10 +128,10 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
 
     The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
     is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
-    in memory). `default_job_options` hold for each job that does not say otherwise, `middleware` is around
-    the adding of each. A push into a queue that is full (`set_bounds`) is repeated for the time of
-    `wait_if_full` before it raises QueueFull. The connection is made when it is first needed, and shared
-    with other queues of the same server.
+    in memory). `codec` is how payloads are encoded, see `Codec`. `default_job_options` hold for each job that
+    does not say otherwise, `middleware` is around the adding of each. A push into a queue that is full
+    (`set_bounds`) is repeated for the time of `wait_if_full` before it raises QueueFull. The connection is
+    made when it is first needed, and shared with other queues of the same server.
 
     Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
     ConnectionLost or CommandTimeout may have changed it.
@@ -148,13 +149,14 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         embedded: bool = False,
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
+        codec: Codec | None = None,
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
         wait_if_full: Duration = 0,
     ) -> None:
         self.name = checks.queue_name(name)
         self._defaults = default_fields(default_job_options)
-        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls, codec)
         self._caller = AsyncCaller(endpoint)
         self._patience_s = span(wait_if_full, "wait_if_full") / 1000
         around = around_adding(middleware)
@@ -267,7 +269,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
 
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
         payload = job_data(data, "the data of the job")
-        fields = keyed(wire_fields(options, self._defaults), name, payload)
+        fields = keyed(wire_fields(options, self._defaults), name, payload, self._secret)
         if "size_limit" in fields:
             check_size(payload, fields, "the data of the job")
         return Push(
@@ -284,7 +286,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
             payload = job_data(data, f"the data of job {index}")
-            fields = bulk_fields(index, job, payload, self._defaults)
+            fields = bulk_fields(index, job, payload, self._defaults, self._secret)
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
@@ -292,6 +294,10 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         return PushBatch(
             queue=self.name, jobs=entries, idempotency_key=self._key(key), idempotency_hash=given
         )
+
+    @property
+    def _secret(self) -> bytes:
+        return secret_of(self._caller.endpoint.codec)
 
     def _key(self, given: str | None) -> str | None:
         """What a push is known by when it has to be repeated; an engine in this process is never lost."""

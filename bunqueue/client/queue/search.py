@@ -179,7 +179,8 @@ class AsyncSearch:
         **more: Any,
     ) -> ChangedJobs:
         checks.whole("limit", limit)
-        command = ChangeJobs(queue=self._searched, action=action, dry_run=dry_run, **wanted(which), **more)
+        fields = self._wanted(which)
+        command = ChangeJobs(queue=self._searched, action=action, dry_run=dry_run, **fields, **more)
         if means_all(command):
             raise OptionError("a search of all queues needs at least one condition; give state=, or where=")
         checks.checked(command)
@@ -197,6 +198,9 @@ class AsyncSearch:
             if not done.more or (not dry_run and done.changed >= limit):
                 return done
 
+    def _wanted(self, which: JobFilter) -> dict[str, Any]:
+        return wanted(which, self._caller.endpoint.codec)
+
     def _search(
         self,
         which: JobFilter,
@@ -206,7 +210,7 @@ class AsyncSearch:
         asc: bool = False,
         explain: bool = False,
     ) -> FindJobs:
-        fields = wanted(which)
+        fields = self._wanted(which)
         command = FindJobs(
             queue=self._searched, limit=limit, cursor=cursor, asc=asc, explain=explain, **fields
         )

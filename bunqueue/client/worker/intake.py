@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import MsgspecError, Raw
 
+from bunqueue.client.codecs.envelope import problem_of
 from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
 from bunqueue.client.worker.control import Control
@@ -12,8 +13,13 @@ from bunqueue.client.worker.lock_renewer import LockRenewer
 from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import RunStats
-from bunqueue.errors import BunqueueError
+from bunqueue.errors import BunqueueError, CodecError, KeyMissing, PayloadTooLarge, Postpone
+from bunqueue.protocol.commands.jobs import AddLog
+from bunqueue.protocol.encoded import MARK
 
+DATA = "the data of the job"
+KEY_MISSING_MS = 30_000  # until a job whose key is not here is offered again: another worker may have it
+TOGETHER_MS = 1_000  # the same for one that was too large together with others
 MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
 
 
@@ -96,4 +102,22 @@ class Intake:
             problem = f"{type(error).__name__}: {error}"
             self._reporter.fail(job, made_final(error), f"the job's data cannot be decoded: {problem}")
             return None
+        if type(job.data) is dict and MARK in job.data and (still := problem_of(job.data, DATA)) is not None:
+            self._cannot_open(job, still)
+            return None
         return job
+
+    def _cannot_open(self, job: ActiveJob, problem: CodecError) -> None:
+        """Where it may be read elsewhere, or later, it costs the job no attempt; else trying again would not
+        help."""
+        text = f"{type(problem).__name__}: {problem}"
+        together = isinstance(problem, PayloadTooLarge) and problem.together
+        if not (isinstance(problem, KeyMissing) or together):
+            self._reporter.fail(job, made_final(problem), text)
+            return
+        if not together:
+            self._channel.say_soon(AddLog(id=job.id, message=text))
+            self._stats.complain(problem)
+        later = Postpone(TOGETHER_MS if together else KEY_MISSING_MS, text)
+        later.counts = False
+        self._reporter.fail(job, later)

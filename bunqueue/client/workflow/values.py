@@ -11,6 +11,7 @@ from typing import Any, NoReturn, get_type_hints
 from msgspec import Raw
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.client.codecs.envelope import MARK_BYTES, check_opened
 from bunqueue.client.connection.options import shown
 from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.conversion.encoding import encode, to_plain
@@ -105,7 +106,10 @@ def value_of(raw: Raw, converting: Converter | None, step: str) -> Any:
     """A stored value as its function has promised it. Raises StepChanged.
 
     The same in the run that stored it and in each later one, so that nobody has to ask which it is.
+    CodecError for one that is still encoded.
     """
+    if MARK_BYTES in bytes(raw):
+        check_opened(_decode(raw), f"the stored result of step {step!r}")
     try:
         return _decode(raw) if converting is None else converting.decode(raw)
     except WRONG as error:

@@ -135,12 +135,13 @@ def result(session: Session, job_id: JobId) -> None:
 
 
 def _print_result(session: Session, job_id: str, value: object) -> None:
+    from ....protocol.encoded import for_people
     from ...output.output import encoded
 
     if session.out.as_json:
         session.out.done("", {"id": job_id, "state": "completed", "result": value})
     else:
-        session.out.text(encoded(plain(value)))
+        session.out.text(encoded(for_people(plain(value))))
 
 
 @verb(app, "bunqueue job wait 01980f2e-... --timeout 5m", patient=True)

@@ -19,6 +19,7 @@ from bunqueue.client.blocking.queue.take import Take
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
 from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
+from bunqueue.client.codecs.codec import Codec, secret_of
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import (
@@ -124,10 +125,10 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
     is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
-    in memory). `default_job_options` hold for each job that does not say otherwise, `middleware` is around
-    the adding of each. A push into a queue that is full (`set_bounds`) is repeated for the time of
-    `wait_if_full` before it raises QueueFull. The connection is made when it is first needed, and shared
-    with other queues of the same server.
+    in memory). `codec` is how payloads are encoded, see `Codec`. `default_job_options` hold for each job that
+    does not say otherwise, `middleware` is around the adding of each. A push into a queue that is full
+    (`set_bounds`) is repeated for the time of `wait_if_full` before it raises QueueFull. The connection is
+    made when it is first needed, and shared with other queues of the same server.
 
     Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
     ConnectionLost or CommandTimeout may have changed it.
@@ -145,13 +146,14 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         embedded: bool = False,
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
+        codec: Codec | None = None,
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
         wait_if_full: Duration = 0,
     ) -> None:
         self.name = checks.queue_name(name)
         self._defaults = default_fields(default_job_options)
-        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls, codec)
         self._caller = Caller(endpoint)
         self._patience_s = span(wait_if_full, "wait_if_full") / 1000
         around = around_adding(middleware)
@@ -264,7 +266,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
         payload = job_data(data, "the data of the job")
-        fields = keyed(wire_fields(options, self._defaults), name, payload)
+        fields = keyed(wire_fields(options, self._defaults), name, payload, self._secret)
         if "size_limit" in fields:
             check_size(payload, fields, "the data of the job")
         return Push(
@@ -281,7 +283,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
             payload = job_data(data, f"the data of job {index}")
-            fields = bulk_fields(index, job, payload, self._defaults)
+            fields = bulk_fields(index, job, payload, self._defaults, self._secret)
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
@@ -289,6 +291,10 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return PushBatch(
             queue=self.name, jobs=entries, idempotency_key=self._key(key), idempotency_hash=given
         )
+
+    @property
+    def _secret(self) -> bytes:
+        return secret_of(self._caller.endpoint.codec)
 
     def _key(self, given: str | None) -> str | None:
         """What a push is known by when it has to be repeated; an engine in this process is never lost."""

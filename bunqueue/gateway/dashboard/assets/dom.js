@@ -1,5 +1,7 @@
 // Elements made by hand.  Text is always text: nothing here ever parses HTML, so no payload can become markup.
 
+import { readable } from "./encoded.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function build(element, props, children) {
@@ -7,7 +9,7 @@ function build(element, props, children) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
-    else element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true ? "" : readable(value));
   }
   add(element, children);
   return element;
@@ -15,7 +17,7 @@ function build(element, props, children) {
 
 function add(element, children) {
   for (const child of children.flat(Infinity)) {
-    if (child !== null && child !== undefined && child !== false) element.append(child);
+    if (child !== null && child !== undefined && child !== false) element.append(readable(child));
   }
 }
 
@@ -34,7 +36,8 @@ export function fill(element, ...children) {
 
 /** Set text only where it differs, so that screen readers and selections are left alone. */
 export function text(element, value) {
-  if (element.textContent !== value) element.textContent = value;
+  const shown = readable(value);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 /** What stands where there is nothing to show. */

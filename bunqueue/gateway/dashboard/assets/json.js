@@ -2,13 +2,14 @@
 
 import { toast } from "./dialogs.js";
 import { button, h } from "./dom.js";
+import { inWords } from "./encoded.js";
 import { write } from "./numbers.js";
 
 const MAX_SHOWN = 60_000; // characters
 const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
 
 export function json(value, label = "JSON") {
-  const whole = value === undefined ? "" : write(value, 2);
+  const whole = value === undefined ? "" : write(value, 2, inWords);
   const cut = whole.length > MAX_SHOWN;
   const source = cut ? whole.slice(0, MAX_SHOWN) : whole;
   const code = h("code");

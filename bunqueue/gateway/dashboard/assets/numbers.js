@@ -20,7 +20,7 @@ export function parse(source) {
 }
 
 /** As JSON.stringify. */
-export const write = (value, indent) => JSON.stringify(value, null, indent)?.replace(MARKED, "$1");
+export const write = (value, indent, replacer = null) => JSON.stringify(value, replacer, indent)?.replace(MARKED, "$1");
 
 /** The source with quotes around long numbers.  Texts are stepped over by hand: they may be megabytes, which no
  * expression may look back through. */

@@ -3,6 +3,7 @@
 import { call, mayWrite, Refused } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { button, fill } from "../dom.js";
+import { isEncoded } from "../encoded.js";
 import { write } from "../numbers.js";
 import { go } from "../router.js";
 
@@ -71,6 +72,10 @@ function remove(id, job) {
 }
 
 function editData(id, job, refresh) {
+  if (isEncoded(job.data)) {
+    toast(`The data is ${job.data.$encoded}: only a program with its codec can change it`, "bad");
+    return null;
+  }
   return ask({ title: `Data of ${job.name}`, action: "Save", fields: [{ name: "data", label: "As JSON", kind: "area", rows: 14, value: write(job.data, 2) }],
     submit: async ({ data }) => {
       await call("Update", { id, data: readJson(data, "data") ?? null });

@@ -2,6 +2,7 @@
 
 import { since } from "../clock.js";
 import { badge, h } from "../dom.js";
+import { inWords } from "../encoded.js";
 import { bytes, duration } from "../format.js";
 import { write } from "../numbers.js";
 import { jobLink } from "./job-link.js";
@@ -25,7 +26,7 @@ function took(job) {
 function preview(job) {
   if (job.failedReason && job.state === "failed") return h("span", { class: "bad" }, job.failedReason.slice(0, 160));
   if (job.unreadable) return h("span", { class: "bad", title: job.unreadable }, job.unreadable.slice(0, 160));
-  return job.dataBytes === undefined ? (write(job.data) ?? "").slice(0, 120) : h("i", {}, bytes(job.dataBytes));
+  return job.dataBytes === undefined ? (write(job.data, undefined, inWords) ?? "").slice(0, 120) : h("i", {}, bytes(job.dataBytes));
 }
 
 export const COLUMNS = [

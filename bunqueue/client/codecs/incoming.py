@@ -1,0 +1,102 @@
+"""Opens what is encoded in replies, wherever it stands in them.
+
+What cannot be opened stays where it is, with the reason (`envelope.marked`), so that one payload spoils no
+other of the same reply.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.msgpack import Ext
+
+from bunqueue.client.codecs.codec import Codec
+from bunqueue.client.codecs.envelope import (
+    MARK_BYTES,
+    TEXT,
+    marked,
+    opened,
+    opened_text,
+)
+from bunqueue.client.codecs.outgoing import SAME, same_again
+from bunqueue.errors import CodecError, PayloadTooLarge
+from bunqueue.protocol.encoded import MARK, is_envelope
+
+MAX_REPLY = 256 << 20
+"""Bytes that all payloads of one reply may have together when they are decompressed."""
+
+
+def _extension(code: int, data: memoryview) -> Ext:
+    return Ext(code, bytes(data))
+
+
+_decode = msgspec.msgpack.Decoder(ext_hook=_extension).decode
+_encode = msgspec.msgpack.Encoder().encode
+_SAME = SAME.encode()
+
+
+def decoded(codec: Codec, payload: bytes) -> bytes:
+    """A reply with its payloads as they were given."""
+    if MARK_BYTES not in payload and _SAME not in payload:
+        return payload
+    try:
+        return _encode(_Opening(codec).opened(_decode(payload)))
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return payload  # not readable as a whole: whoever asked says what is wrong with it
+
+
+class _Opening:
+    """One reply."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._left = MAX_REPLY
+
+    def opened(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is dict:
+            if MARK in value and is_envelope(value):
+                return self._payload(value)
+            return {key: self.opened(each) for key, each in value.items()}
+        if kind is list:
+            return self._list(value)
+        return self._text(value) if kind is str else value
+
+    def _list(self, values: list[Any]) -> list[Any]:
+        found: list[Any] = []
+        for each in values:
+            if type(each) is str and MARK in each:  # the lines of a traceback are encoded as one
+                found.extend(self._text(each).splitlines())
+            else:
+                found.append(self.opened(each))
+        return found
+
+    def _payload(self, envelope: dict[str, Any]) -> Any:
+        size = envelope.get("size")
+        try:
+            if isinstance(size, int) and size > self._left:
+                raise PayloadTooLarge(
+                    f"with the others of this reply it would have more than {MAX_REPLY} bytes; ask for fewer",
+                    together=size <= self._codec.max_size,
+                )
+            plain: Raw = opened(self._codec, envelope)
+        except CodecError as error:
+            return marked(envelope, error)
+        self._left -= len(bytes(plain))
+        return plain
+
+    def _text(self, text: str) -> str:
+        if self._codec.encryption is None:
+            return text
+        if text.startswith(SAME):
+            return same_again(self._codec.encryption, text)
+        return TEXT.sub(self._part, text) if MARK in text else text
+
+    def _part(self, match: re.Match[str]) -> str:
+        try:
+            return opened_text(self._codec, match[1])
+        except CodecError:
+            return match[0]

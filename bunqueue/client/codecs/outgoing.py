@@ -1,0 +1,195 @@
+"""Which fields of commands carry what programs have given, and the commands with these fields encoded.
+
+Every field that holds any value (`Raw`) is encoded, also of commands that are declared later; of texts those
+that are named here. Names, ids, queues, groups, tags, headers and times stay: the server works with them.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from hashlib import blake2b
+from typing import Any, get_args, get_type_hints
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from bunqueue.client.codecs.codec import Codec, Encryption
+from bunqueue.client.codecs.envelope import sealed, sealed_text
+from bunqueue.errors import CodecError, KeyMissing, PayloadTampered, PayloadTooLarge
+from bunqueue.model.job import NIL, UNDEFINED
+from bunqueue.model.workflow import MAX_ERROR
+from bunqueue.protocol.commands.workflows import StepRecord
+
+_NOTHING = frozenset({bytes(NIL), bytes(UNDEFINED)})
+SAME = "$same:"
+"""Begins a text that is the same whenever it is encrypted."""
+HEADING = "Traceback (most recent call last):"
+MAX_STACK = 16_384  # characters of a traceback that servers keep with an attempt
+_OVERHEAD = 500  # characters of a text's envelope, and some to spare
+_TYPED = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: |$)")
+_OUR_OWN = tuple(each.__name__ for each in (CodecError, KeyMissing, PayloadTampered, PayloadTooLarge))
+Encoding = Callable[[Codec, Any, Any], Any]
+"""Of a value, and the command or struct whose field it is."""
+
+
+def encoded(codec: Codec, command: Struct) -> Struct:
+    """The command as it is sent; the one that was given stays as it was."""
+    changes = {}
+    for name, encoding in _plan(type(command)):
+        value = getattr(command, name)
+        if value is not None and (found := encoding(codec, value, command)) is not value:
+            changes[name] = found
+    return replace(command, **changes) if changes else command
+
+
+@cache
+def _plan(kind: type[Struct]) -> tuple[tuple[str, Encoding], ...]:
+    """The fields of a command that may carry data, each with what encodes it."""
+    hints = get_type_hints(kind)
+    found: list[tuple[str, Encoding]] = []
+    for name in kind.__struct_fields__:
+        encoding = _SPECIAL.get((_origin(kind), name)) or _by_type(hints[name])
+        if name != "req_id" and encoding is not None:
+            found.append((name, encoding))
+    return tuple(found)
+
+
+def _origin(kind: type[Struct]) -> str:
+    return str(kind.__struct_config__.tag or kind.__name__)
+
+
+def _by_type(hint: Any) -> Encoding | None:
+    parts = list(_parts(hint))
+    if Raw in parts:
+        return _each(_value)
+    if any(isinstance(part, type) and issubclass(part, Struct) and _plan(part) for part in parts):
+        return _each(_struct)
+    return None
+
+
+def _parts(hint: Any) -> Iterable[Any]:
+    yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
+
+
+def _each(encoding: Encoding) -> Encoding:
+    """The same for each value of a list."""
+
+    def encode(codec: Codec, value: Any, owner: Any) -> Any:
+        if isinstance(value, list):
+            return [encoding(codec, each, owner) for each in value]
+        return encoding(codec, value, owner)
+
+    return encode
+
+
+def _value(codec: Codec, value: Any, owner: Any) -> Any:
+    if not isinstance(value, Raw):
+        return value
+    plain = bytes(value)
+    if plain in _NOTHING:  # that there is nothing is seen in any case
+        return value
+    return Raw(sealed(codec, plain))
+
+
+def _struct(codec: Codec, value: Any, owner: Any) -> Any:
+    return encoded(codec, value) if isinstance(value, Struct) else value
+
+
+# -- texts, which are encrypted, but never compressed
+
+
+def _text(most: int) -> Encoding:
+    def encode(codec: Codec, text: str, owner: Any) -> str:
+        if codec.encryption is None or not text or is_our_own(text):
+            return text
+        return sealed_text(Codec(encryption=codec.encryption), _cut(text, most))
+
+    return encode
+
+
+def _error(most: int) -> Encoding:
+    """The class of an error stays, since errors are grouped by it; what it says is encrypted."""
+    text_of = _text(most)
+
+    def encode(codec: Codec, text: str, owner: Any) -> str:
+        start = 0
+        typed = _TYPED.match(text) if codec.encryption is not None and not is_our_own(text) else None
+        if typed and (isinstance(owner, StepRecord) or typed[1] in _classes(owner)):
+            start = typed.end()  # what else stands before a colon is no class
+        return text[:start] + str(text_of(codec, text[start:], owner))
+
+    return encode
+
+
+def _classes(owner: Any) -> Iterable[str]:
+    """The names of an error's classes, as far as they are known: no other word is taken for one."""
+    return [name.rpartition(".")[2] for name in getattr(owner, "error_types", None) or ()]
+
+
+def _stack(codec: Codec, lines: str | list[str], owner: Any) -> str | list[str]:
+    if codec.encryption is None:
+        return lines
+    text = lines if isinstance(lines, str) else "\n".join(lines)
+    text = text.removeprefix(HEADING).lstrip("\n")
+    room = _room(MAX_STACK)
+    while len(text.encode()) > room:  # the end is where the error is
+        text = text[len(text) // 8 + 1 :]
+    return [HEADING, sealed_text(Codec(encryption=codec.encryption), text)]
+
+
+def _room(most: int) -> int:
+    """Bytes of UTF-8 whose envelope is a text of at most so many characters."""
+    return (most - _OVERHEAD) * 3 // 4
+
+
+def _cut(text: str, most: int) -> str:
+    data, room = text.encode(), _room(most)
+    return text if len(data) <= room else data[: room - 3].decode(errors="ignore") + "..."
+
+
+def is_our_own(text: str) -> bool:
+    """Whether a text says that something could not be decoded: that has no data, and has to be read."""
+    return text.startswith(_OUR_OWN)
+
+
+# -- what the server compares
+
+
+def _hash(codec: Codec, text: str, owner: Any) -> str:
+    secret = codec.secret
+    return blake2b(text.encode(), digest_size=16, key=secret).hexdigest() if secret else text
+
+
+def _same(codec: Codec, text: str, owner: Any) -> str:
+    """A fingerprint of arguments: equal ones stay equal, and only who has the key can try which they are."""
+    if codec.encryption is None:
+        return text
+    return SAME + base64.urlsafe_b64encode(codec.encryption.same.encrypt(text.encode(), None)).decode()
+
+
+def same_again(encryption: Encryption, text: str) -> str:
+    """What `_same` has made that text of; or the text itself."""
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return encryption.same.decrypt(base64.urlsafe_b64decode(text.removeprefix(SAME)), None).decode()
+    except (InvalidTag, ValueError):
+        return text
+
+
+_SPECIAL: dict[tuple[str, str], Encoding] = {
+    ("FAIL", "error"): _error(1 << 16),
+    ("FAIL", "stack"): _stack,
+    ("AddLog", "message"): _text(1 << 16),
+    ("Progress", "message"): _text(4096),
+    ("StepRecord", "error"): _error(MAX_ERROR),
+    ("StepRecord", "arguments"): _same,
+    ("PUSH", "idempotency_hash"): _hash,
+    ("PUSHB", "idempotency_hash"): _hash,
+}
+"""By the tag of a command or the name of a struct, and the field."""

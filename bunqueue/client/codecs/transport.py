@@ -1,0 +1,38 @@
+"""A way to an engine with a codec around it. Implements `Transport`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from bunqueue.client.codecs.codec import Codec
+from bunqueue.client.codecs.incoming import decoded
+from bunqueue.client.codecs.outgoing import encoded
+
+if TYPE_CHECKING:
+    from bunqueue.client.connection.transport import Hear, Transport
+
+
+class CodedTransport:
+    """What goes out is encoded, what comes in is decoded."""
+
+    def __init__(self, inner: Transport, codec: Codec) -> None:
+        self._inner = inner
+        self._codec = codec
+
+    async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        return decoded(self._codec, await self._inner.call(encoded(self._codec, command), timeout=timeout))
+
+    def listen(self, hear: Hear | None) -> None:
+        if hear is None:
+            self._inner.listen(None)
+            return
+
+        def heard(payload: bytes | None) -> None:
+            hear(None if payload is None else decoded(self._codec, payload))
+
+        self._inner.listen(heard)
+
+    async def close(self) -> None:
+        await self._inner.close()
