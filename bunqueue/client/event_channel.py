@@ -27,7 +27,7 @@ logger = logging.getLogger("bunqueue.events")
 
 MAX_DELAY = 5.0  # seconds between attempts to subscribe again
 
-Key = tuple[asyncio.AbstractEventLoop, Endpoint, str, substitute.Substitute | None]
+Key = tuple[asyncio.AbstractEventLoop, Endpoint, str, substitute.Substitute | None, int]
 
 _channels: dict[Key, Channel] = {}
 _lock = threading.Lock()  # event loops may be in several threads
@@ -136,7 +136,8 @@ class Channel:
 def channel_to(endpoint: Endpoint, queue: str) -> Channel:
     """The channel that all listeners to a queue in this event loop share."""
     loop = asyncio.get_running_loop()
-    key = (loop, endpoint, queue, substitute.current)
+    # Who has another codec hears other data. A channel keeps its codec alive, so no other one has its id.
+    key = (loop, endpoint, queue, substitute.current, id(endpoint.codec))
     with _lock:
         for other in [other for other in _channels if other[0].is_closed()]:
             del _channels[other]  # its loop left it behind

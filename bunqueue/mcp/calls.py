@@ -19,6 +19,7 @@ from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec, refused
 from bunqueue.protocol.commands.server import Ping
+from bunqueue.protocol.encoded import for_people
 
 from .tools import with_defaults
 
@@ -61,8 +62,9 @@ class Calls:
 
 
 def _shown(spec: Spec, answer: Answer) -> Answer:
-    """An answer for assistants: of JSON's types, without secrets, and not too large."""
+    """An answer for assistants: of JSON's types, without secrets and noise, and not too large."""
     answer.pop("reqId", None)
+    answer = for_people(answer)
     if spec.name == "ListWebhooks" and answer["ok"]:
         for hook in answer["data"]["webhooks"]:
             hook["url"] = without_secrets(hook["url"])

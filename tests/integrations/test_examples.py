@@ -15,6 +15,10 @@ SAYS = {
     "tracing_with_opentelemetry": r"([0-9a-f]{32}) PRODUCER add emails\n(?s:.*)"
     r"CONSUMER process emails, linked to \1\nsent to ada@example\.com\n$",
     "logging_with_structlog": r'"attempt": 1, "event": "connecting".*"job": "welcome".*"tenant": "acme"',
+    "fastapi_tenants": r"^\{'number': 1, 'text': 'globex owes 20 EUR'\}\n"
+    r"acme's invoices that were written before it: \d\n422\n404\n$",
+    "django_outbox": r"^201 422 that is more than we sell to strangers\norders: 1\nbrought to the queue: 1\n"
+    r"\['order 1 is charged'\]\ncharged: \[\('tea', True\)\]\n$",
     "fastapi_app": r"^\{'state': 'completed', 'result': 'sent to ada@example\.com'\}\n$",
     "django_in_one_file": r"SUCCESSFUL sent to ada@example\.com at attempt 2\n$",
 }

@@ -18,11 +18,13 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from msgspec import msgpack
 from support.cli import Cli, command
 from support.server import Server, dispose
 
-from bunqueue import Queue
+from bunqueue import Codec, Encryption, Queue
 from bunqueue.cli.framework import exits
+from bunqueue.client.codecs.envelope import sealed
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.mcp import calls as calls_module
 from bunqueue.mcp.calls import Calls
@@ -222,6 +224,14 @@ async def test_bytes_and_bad_numbers_are_shown(tmp_path: Path) -> None:
         job = queue.add("blob", {"raw": b"\x00\xff", "none": float("nan")})
         found = await call(client, "GetJob", id=job.id)
         assert found["job"]["data"] == {"raw": "AP8=", "none": None}
+
+
+async def test_what_is_encrypted_is_said_in_words(tmp_path: Path) -> None:
+    codec = Codec(encryption=Encryption({"k1": b"k" * 32}, hash_key=b"h" * 32))
+    async with embedded(tmp_path) as (client, queue):
+        job = queue.add("report", msgpack.decode(sealed(codec, msgpack.encode({"name": "Ada"}))))
+        found = await call(client, "GetJob", id=job.id)
+        assert found["job"]["data"] == "encrypted with key k1 (AES-GCM), 26 B"
 
 
 async def test_a_wrong_token_is_said_by_the_answers(guarded: Server) -> None:

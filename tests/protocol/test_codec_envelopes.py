@@ -82,6 +82,12 @@ def test_texts_come_back_wherever_they_stand(text: str, before: str) -> None:
     }
 
 
+def test_what_others_have_sent_without_a_codec_stays() -> None:
+    value = {"lines": ["one $encoded:\ntwo", f"[{MARK}]{MARK}:AAAA"], MARK: "x", "same": "$same:0123"}
+    for codec in CODECS.values():
+        assert unpack(decoded(codec, pack({"data": value}))) == {"data": value}
+
+
 def test_only_large_payloads_are_compressed() -> None:
     codec = Codec(compression=Compression(min_size=100))
     assert sealed(codec, pack("x" * 50)) == pack("x" * 50)

@@ -20,6 +20,7 @@ from bunqueue import (
     ActiveJob,
     AsyncFlowProducer,
     AsyncQueue,
+    AsyncQueueEvents,
     Bunqueue,
     Codec,
     Compression,
@@ -107,6 +108,37 @@ async def test_what_handlers_say_and_raise(app: Bunqueue, where: EndpointOptions
         seen = repr([await other.job(), await other.logs(), await other.attempts()])
         assert SECRET not in seen
         assert "ValueError: [encrypted with key k1 (AES-GCM)" in seen
+
+
+def greet(job: ActiveJob[Any]) -> str:
+    """In a process of its own."""
+    job.log(f"log {job.data['x']}")
+    return f"{job.data['x']} done"
+
+
+async def test_handlers_in_processes(where: EndpointOptions, name: str) -> None:
+    async with AsyncQueue(name, codec=CODEC, **where) as queue, AsyncQueue(name, **where) as stranger:
+        handle = await queue.add("greet", {"x": SECRET})
+        async with Worker(name, greet, run_in="process", codec=CODEC, **where):
+            assert await handle.result(timeout=30_000) == f"{SECRET} done"
+        assert [line.message for line in await handle.logs()] == [f"log {SECRET}"]
+        seen = repr([await stranger.handle(handle.id).job(), await stranger.handle(handle.id).logs()])
+        assert SECRET not in seen
+
+
+async def test_who_listens_hears_what_its_codec_can_read(where: EndpointOptions, name: str) -> None:
+    async with (
+        AsyncQueueEvents(name, types=["completed"], **where) as stranger,
+        AsyncQueueEvents(name, types=["completed"], codec=CODEC, **where) as friend,
+        AsyncQueue(name, codec=CODEC, **where) as queue,
+        Worker(name, lambda job: job.data, codec=CODEC, **where),
+    ):
+        await queue.add("j", {"x": SECRET})
+        heard, seen = await friend.next(10_000), await stranger.next(10_000)
+    assert heard is not None
+    assert seen is not None
+    assert heard.data == {"x": SECRET}
+    assert seen.data["$encoded"].startswith("encrypted with key k1")
 
 
 async def test_bulk_flows_schedules_and_callbacks(app: Bunqueue, where: EndpointOptions, name: str) -> None:

@@ -68,10 +68,11 @@ class _Opening:
     def _list(self, values: list[Any]) -> list[Any]:
         found: list[Any] = []
         for each in values:
-            if type(each) is str and MARK in each:  # the lines of a traceback are encoded as one
-                found.extend(self._text(each).splitlines())
+            value = self.opened(each)
+            if type(each) is str and value != each:  # the lines of a traceback are encoded as one
+                found.extend(value.splitlines())
             else:
-                found.append(self.opened(each))
+                found.append(value)
         return found
 
     def _payload(self, envelope: dict[str, Any]) -> Any:
