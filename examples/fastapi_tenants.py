@@ -64,11 +64,10 @@ if __name__ == "__main__":  # a few requests without a server of HTTP
     from fastapi.testclient import TestClient
 
     with TestClient(web) as client:
-        many = [{"tenant": "acme", "number": number, "total": "9.90"} for number in range(500)]
+        many = [{"tenant": "acme", "number": number, "total": "9.90"} for number in range(1000)]
         client.post("/orders", json=many)
         (mine,) = client.post("/orders", json=[{"tenant": "globex", "number": 1, "total": "20"}]).json()
-        before = len(written)
         print(client.get(f"/invoices/{mine}").json())
-        print("acme's invoices that were written before it:", written.index("globex") - before)
+        print("acme had most of its 1000 still to come:", written.index("globex") < 500)
         print(client.post("/orders", json=[{"tenant": "acme", "number": 2, "total": "-1"}]).status_code)
         print(client.get("/invoices/none").status_code)

@@ -16,7 +16,7 @@ SAYS = {
     r"CONSUMER process emails, linked to \1\nsent to ada@example\.com\n$",
     "logging_with_structlog": r'"attempt": 1, "event": "connecting".*"job": "welcome".*"tenant": "acme"',
     "fastapi_tenants": r"^\{'number': 1, 'text': 'globex owes 20 EUR'\}\n"
-    r"acme's invoices that were written before it: \d\n422\n404\n$",
+    r"acme had most of its 1000 still to come: True\n422\n404\n$",
     "django_outbox": r"^201 422 that is more than we sell to strangers\norders: 1\nbrought to the queue: 1\n"
     r"\['order 1 is charged'\]\ncharged: \[\('tea', True\)\]\n$",
     "fastapi_app": r"^\{'state': 'completed', 'result': 'sent to ada@example\.com'\}\n$",
