@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bunqueue.client.blocking.admin import Admin
     from bunqueue.client.blocking.events import QueueEvents
     from bunqueue.client.blocking.flow import FlowProducer
+    from bunqueue.client.blocking.flow_graph import FlowBatch, FlowGraph
     from bunqueue.client.blocking.group import QueueGroup
     from bunqueue.client.blocking.queue import JobGroup, JobHandle, Queue, WorkflowHandle
     from bunqueue.client.codecs.codec import Codec, Compression, Encryption, new_key
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from bunqueue.client.event_stream import QueueEvent
     from bunqueue.client.events import AsyncQueueEvents
     from bunqueue.client.flow import AsyncFlowProducer
+    from bunqueue.client.flow_graph import AsyncFlowBatch, AsyncFlowGraph
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
+    from bunqueue.client.models.flows import FlowInfo, FlowMember
     from bunqueue.client.models.jobs import Cause, Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.models.search import ChangedJobs, FoundPage, SearchPlan
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
@@ -126,7 +129,10 @@ _WHERE = {
     "bunqueue.client.connection.options": ("ConnectionOptions",),
     "bunqueue.client.event_stream": ("QueueEvent",),
     "bunqueue.client.events": ("AsyncQueueEvents",),
+    "bunqueue.client.blocking.flow_graph": ("FlowBatch", "FlowGraph"),
     "bunqueue.client.flow": ("AsyncFlowProducer",),
+    "bunqueue.client.flow_graph": ("AsyncFlowBatch", "AsyncFlowGraph"),
+    "bunqueue.client.models.flows": ("FlowInfo", "FlowMember"),
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode", "FlowTree"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
     "bunqueue.client.options.breaker": ("Breaker",),
@@ -206,6 +212,8 @@ __all__ = [
     "Admin",
     "ArgumentsError",
     "AsyncAdmin",
+    "AsyncFlowBatch",
+    "AsyncFlowGraph",
     "AsyncFlowProducer",
     "AsyncJobGroup",
     "AsyncJobHandle",
@@ -242,7 +250,11 @@ __all__ = [
     "FailedAttempt",
     "FileInUse",
     "Flow",
+    "FlowBatch",
+    "FlowGraph",
+    "FlowInfo",
     "FlowJob",
+    "FlowMember",
     "FlowNode",
     "FlowProducer",
     "FlowTree",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parent.parent / "bunqueue" / "client"
 TWINS = CLIENT / "blocking"
-SOURCES = ("admin", "base", "events", "flow", "group", "queue", "server_calls")
+SOURCES = ("admin", "base", "events", "flow", "flow_graph", "group", "queue", "server_calls")
 """Modules and packages of the client that have a twin; `blocking/__init__.py` is written by hand."""
 
 HEADER = '"""Made by scripts/unasync.py from client/{name}; do not edit."""'

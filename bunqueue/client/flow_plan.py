@@ -26,7 +26,6 @@ MAX_JOBS = 10_000  # of one flow; the protocol's limit
 _FORBIDDEN = {
     "unique": "unique",
     "unique_key": "unique_key",  # which job would a flow consist of, if the key was taken?
-    "job_id": "job_id",
     "depends_on": "depends_on",
     "parent_id": "parent",
     **{field: "failure_policy" for field in POLICIES.values()},
@@ -44,10 +43,11 @@ class FlowJob(NewJob, Generic[R]):
 
     `data` is a map, as flows need it: a dict, a dataclass, a model. With a `result_type` its handle converts
     its result to that. `on_failure` says what its own failure means for its parent, see
-    `OnFailure`. The options are those of any job, but for `unique_key`.
+    `OnFailure`. The options are those of any job, but for `unique_key`. One job may be a child of several:
+    it is added once, and all of them wait for it.
     """
 
-    __slots__ = ("children", "on_failure", "result_type")
+    __slots__ = ("children", "named", "on_failure", "result_type")
 
     queue: str
 
@@ -65,6 +65,8 @@ class FlowJob(NewJob, Generic[R]):
         super().__init__(checks.job_name(name), {} if data is None else data, **options)
         self.queue = checks.queue_name(queue)
         self.children: list[FlowJob[Any]] = [checked(child) for child in children]
+        self.named: list[str] = []
+        """Names of jobs of the same flow that it waits for, too; see `FlowProducer.add_graph`."""
         self.on_failure = _policy(on_failure)
         self.result_type: Any = Any if result_type is None else result_type
         """What its result is converted to, when a handle of it is asked."""
@@ -72,9 +74,13 @@ class FlowJob(NewJob, Generic[R]):
     def __repr__(self) -> str:
         return f"FlowJob({self.name!r}, queue={self.queue!r}, {len(self.children)} children)"
 
-    def after(self, *children: FlowJob[Any]) -> Self:
-        """Have it wait for these jobs, too. Gives itself back."""
-        self.children += map(checked, children)
+    def after(self, *children: FlowJob[Any] | str) -> Self:
+        """Have it wait for these jobs, too: in a flow with names, these will do. Gives itself back."""
+        for child in children:
+            if isinstance(child, str):
+                self.named.append(child)
+            else:
+                self.children.append(checked(child))
         return self
 
     def if_it_fails(self, policy: OnFailure) -> Self:
@@ -111,10 +117,14 @@ class FlowNode(Generic[J]):
         return f"{type(self).__name__}({self.job!r}, {len(self.children)} children)"
 
     def walk(self) -> Iterator[FlowNode[Any]]:
-        """This node and all below it, a parent before its children."""
+        """This node and all below it, each once, before its children."""
         waiting: list[FlowNode[Any]] = [self]
+        met: set[int] = set()
         while waiting:
             node = waiting.pop()
+            if id(node) in met:
+                continue
+            met.add(id(node))
             yield node
             waiting += reversed(node.children)
 
@@ -132,13 +142,13 @@ class FlowTree(FlowNode[Job]):
 
 
 class Planned:
-    """A job that got its id."""
+    """A job that got its id. `parent` is the first one that waits for it."""
 
     __slots__ = ("children", "id", "job", "parent")
 
     def __init__(self, job: FlowJob[Any], parent: Planned | None) -> None:
         self.job = job
-        self.id = new_id(job.queue)
+        self.id = job.options.get("job_id") or new_id(job.queue)
         self.parent = parent
         self.children: list[Planned] = []
 
@@ -151,19 +161,22 @@ def new_id(queue: str) -> str:
 
 
 def plan(roots: Iterable[FlowJob[Any]]) -> list[Planned]:
-    """All jobs of some trees, parents before their children. OptionError if these are no trees."""
+    """All jobs of some flows, each before the first time that it is a child. OptionError for names without a
+    graph; a ring is refused by the server."""
     planned: list[Planned] = []
-    seen: set[int] = set()
+    seen: dict[int, Planned] = {}
     waiting: list[tuple[FlowJob[Any], Planned | None]] = [(checked(root), None) for root in roots]
     waiting.reverse()
     while waiting:
         job, parent = waiting.pop()
-        if id(job) in seen:
-            raise OptionError(f"{job!r} stands in the flow twice; make two of it, as a job has one parent")
+        if id(job) in seen and parent is not None:
+            parent.children.append(seen[id(job)])
+            continue
+        if job.named:
+            raise OptionError(f"{job!r} waits for {job.named[0]!r}; names mean something in add_graph only")
         if len(seen) == MAX_JOBS:
             raise OptionError(f"a flow has at most {MAX_JOBS} jobs; add what does not depend on others apart")
-        seen.add(id(job))
-        mine = Planned(job, parent)
+        seen[id(job)] = mine = Planned(job, parent)
         planned.append(mine)
         if parent is not None:
             parent.children.append(mine)
@@ -181,20 +194,26 @@ def push_flow(planned: Sequence[Planned], defaults: Mapping[str, Any]) -> flows.
 
 
 def _fields(planned: Planned, defaults: Mapping[str, Any]) -> JobFields:
-    job, children = planned.job, [child.id for child in planned.children]
+    fields, children = own_fields(planned.job, defaults), [child.id for child in planned.children]
+    fields.job_id = None  # it stands beside them
+    if planned.parent is not None:
+        fields.parent_id = planned.parent.id
+        if policy := POLICIES[planned.job.on_failure]:
+            setattr(fields, policy, True)
+    if children:
+        fields.children_ids = fields.depends_on = list(dict.fromkeys(children))
+    return fields
+
+
+def own_fields(job: FlowJob[Any], defaults: Mapping[str, Any]) -> JobFields:
+    """What a job says of itself, not of others. Raises OptionError or PayloadError."""
     try:
-        fields = {**wire_fields(job.options, defaults)}
+        fields = wire_fields(job.options, defaults)
         data = _data(job)
         check_size(data, fields, f"the data of flow job {job.name!r}")
         _check(fields)
     except OptionError as error:
         raise OptionError(f"flow job {job.name!r} of queue {job.queue!r}: {error}") from None
-    if planned.parent is not None:
-        fields["parent_id"] = planned.parent.id
-        if policy := POLICIES[job.on_failure]:
-            fields[policy] = True
-    if children:
-        fields["children_ids"] = fields["depends_on"] = children
     return JobFields(name=job.name, data=data, **fields)
 
 
@@ -214,9 +233,9 @@ def _check(fields: Mapping[str, Any]) -> None:
 
 def nodes(planned: Sequence[Planned], handle_of: Callable[[Planned], J]) -> list[FlowNode[J]]:
     """The trees of planned jobs, given how to make their handles."""
-    made: dict[str, FlowNode[J]] = {}
-    for each in reversed(planned):  # children come first
-        made[each.id] = FlowNode(handle_of(each), [made[child.id] for child in each.children])
+    made = {each.id: FlowNode[J](handle_of(each)) for each in planned}
+    for each in planned:
+        made[each.id].children = [made[child.id] for child in each.children]
     return [made[each.id] for each in planned if each.parent is None]
 
 
@@ -237,5 +256,6 @@ def _waiting_for(job: FlowJob[R], others: Iterable[FlowJob[Any]]) -> FlowJob[R]:
     checked(job)
     linked: FlowJob[R] = FlowJob(job.name, job.data, queue=job.queue, **job.options)
     linked.children = [*job.children, *map(checked, others)]
+    linked.named = [*job.named]
     linked.on_failure, linked.result_type = job.on_failure, job.result_type
     return linked

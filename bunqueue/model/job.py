@@ -40,8 +40,8 @@ TRANSITIONS: dict[int, frozenset[int]] = {
     WAITING: frozenset({DELAYED, ACTIVE, COMPLETED, FAILED, REMOVED, BLOCKED}),
     DELAYED: frozenset({WAITING, FAILED, REMOVED, BLOCKED}),
     ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED, BLOCKED, SUSPENDED}),
-    COMPLETED: frozenset({WAITING, REMOVED}),
-    FAILED: frozenset({WAITING, REMOVED}),
+    COMPLETED: frozenset({WAITING, REMOVED, BLOCKED}),
+    FAILED: frozenset({WAITING, REMOVED, BLOCKED}),  # BLOCKED: its flow is retried
     REMOVED: frozenset(),
     BLOCKED: frozenset({WAITING, DELAYED, FAILED, REMOVED}),
     SUSPENDED: frozenset({WAITING, FAILED, REMOVED}),
@@ -165,6 +165,11 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     key_states: int | None = None  # that hold the key, see model/unique.py; None: until an attempt fails
     after: str | None = None  # the job that it supersedes, and which has been told to stop
     superseded_by: str | None = None  # the job that waits for the end of this one
+    flow_id: str | None = None  # of the flow of which it is a node; its name there follows in its id
+    gathering: bool | None = (
+        None  # a node that waits for all others; True: until CloseFlow says which these are
+    )
+    on_dead_dependency: str | None = None  # what the failure of one of depends_on means for it
     # On the wire where there are any:
     retry_on: list[str] = []  # classes of errors after which there is another attempt; none: all
     never_on: list[str] = []  # classes of errors after which there is none
@@ -173,13 +178,18 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
 
     @property
     def has_policy(self) -> bool:
-        """Whether its failure affects its parent."""
-        return self.parent_id is not None and (
+        """Whether its failure affects its parent, or those that follow it in its flow."""
+        return (self.parent_id is not None or self.flow_id is not None) and (
             self.fail_parent_on_failure
             or self.remove_dependency_on_failure
             or self.continue_parent_on_failure
             or self.ignore_dependency_on_failure
         )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it cannot begin yet because of others; what is active may be, too."""
+        return bool(self.pending or self.parked or self.after or self.gathering)
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
         {
@@ -204,6 +214,9 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "key_states",
             "after",
             "superseded_by",
+            "flow_id",
+            "gathering",
+            "on_dead_dependency",
             "retry_on",
             "never_on",
             "on_dead",

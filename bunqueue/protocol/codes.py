@@ -77,6 +77,10 @@ class Code(enum.StrEnum):
     ID_CONTENDED = "ID_CONTENDED"
     GROUP_FULL = "GROUP_FULL"
     QUEUE_FULL = "QUEUE_FULL"
+    # flows
+    FLOW_NOT_FOUND = "FLOW_NOT_FOUND"
+    FLOW_EXISTS = "FLOW_EXISTS"
+    FLOW_CLOSED = "FLOW_CLOSED"
     # workflows
     NOT_A_WORKFLOW = "NOT_A_WORKFLOW"
     STEP_NOT_FOUND = "STEP_NOT_FOUND"
@@ -161,6 +165,9 @@ TABLE: dict[Code, Row] = {
     Code.ID_CONTENDED: Row("other clients are taking the same id: try again", 429),
     Code.GROUP_FULL: Row("the group has as many waiting jobs as the push allows", 409),
     Code.QUEUE_FULL: Row("as many jobs or bytes wait in the queue as it allows: try later", 429, Kind.FULL),
+    Code.FLOW_NOT_FOUND: Row("there is no flow with this id, or its jobs were removed", 404, Kind.NOT_FOUND),
+    Code.FLOW_EXISTS: Row("a flow has this id, or a job of the flow this name", 409),
+    Code.FLOW_CLOSED: Row("the batch was closed and takes no more jobs, or the flow is no batch", 409),
     Code.NOT_A_WORKFLOW: Row("the job is no workflow, so it takes no signals", 409, Kind.WRONG_STATE),
     Code.STEP_NOT_FOUND: Row("the workflow has recorded no step of this name", 404, Kind.NOT_FOUND),
     Code.STEP_CONFLICT: Row("the step was recorded as another kind, or with other arguments", 409),

@@ -262,7 +262,8 @@ class Prepare(Message):
     """Make these jobs of a flow ready to appear; ``jobs`` is the part of the request that is the asker's.
 
     ``alone``: no other shard has a part of it; else ``others`` are the queue and the id of one job of each
-    other part.
+    other part.  With a ``flow_id`` they are nodes of the flow of that id, and those
+    with the ids ``gatherers`` gather.
     """
 
     flow: str
@@ -270,6 +271,8 @@ class Prepare(Message):
     alone: bool
     durable: bool = False
     others: list[tuple[str, str]] = []
+    flow_id: str = ""
+    gatherers: list[str] = []
 
 
 class Prepared(Message):
@@ -303,6 +306,98 @@ class Recalled(Message):
     """None: it is not decided yet."""
 
     commit: bool | None
+
+
+# Nodes of flows with ids
+
+
+class Members(Message):
+    """Which nodes of a flow do you have, with ids above ``after``?  Some at a time."""
+
+    flow: str
+    after: str = ""
+
+
+class Member(Struct, array_like=True, gc=False):
+    """A node as it is now: all that its view needs.  ``after`` and ``pending`` are ids of jobs."""
+
+    id: str
+    queue: str
+    job: str
+    state: int
+    after: list[str]
+    pending: list[str]
+    attempts: int
+    max_attempts: int
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    error: str | None
+    reason: str | None
+    gathering: bool | None
+
+
+class MembersAre(Message):
+    """``more``: where to go on; None: that is all."""
+
+    members: list[Member]
+    more: str | None
+
+
+class StopMembers(Message):
+    """Cancel these nodes, as far as they have not ended."""
+
+    ids: list[str]
+    reason: str | None
+    grace: int
+
+
+class MembersStopped(Message):
+    """How many were cancelled, and how many have to be ended by their workers."""
+
+    stopped: int
+    running: int
+
+
+class ReviveMembers(Message):
+    """Bring these finished nodes back, each to wait for the jobs beside it."""
+
+    nodes: list[tuple[str, list[str]]]
+
+
+class MembersRevived(Message):
+    """The ids of those that were there to be brought back."""
+
+    ids: list[str]
+
+
+class Gather(Message):
+    """These nodes gather, if they are there; ``new`` ones have come that they may have to wait for."""
+
+    ids: list[str]
+    new: list[str]
+
+
+class Gathering(Message):
+    """A word for each: NO_GATHERER, OPEN, CLOSED, or ENDED_WITHOUT if it had run before the new ones came."""
+
+    words: list[int]
+
+
+NO_GATHERER, OPEN, CLOSED, ENDED_WITHOUT = range(4)
+
+
+class CloseGathering(Message):
+    """This node is to wait for those others.  The answer is that to Gather."""
+
+    id: str
+    others: list[str]
+
+
+class AskForMembers(Message):
+    """Ask what became of the jobs for which these nodes wait.  The answer is the same."""
+
+    ids: list[str]
 
 
 # Jobs that go to another queue
@@ -413,6 +508,8 @@ _Any = Union[  # noqa: UP007
     Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder, StartChildren, ChildrenStarted,
     CancelChildren, ChildrenCancelled, MoveIn, MovedIn, MoveEnded, Rehome, Settled,
     Calls, Called, CallsKnown,
+    Members, MembersAre, StopMembers, MembersStopped, ReviveMembers, MembersRevived, AskForMembers,
+    Gather, Gathering, CloseGathering,
 ]  # fmt: skip
 
 ASKS, ANSWERS, NOTIFIES = range(3)

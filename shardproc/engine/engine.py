@@ -217,7 +217,7 @@ class Engine:
             queue_limits.join(queue, job)
             if doubts and job.extra is not None:
                 reconcile.note(state, job)
-            if job.extra is not None and (job.extra.pending or job.extra.parked or job.extra.after):
+            if job.extra is not None and job.extra.is_held:
                 if job.extra.after is not None:
                     followers.append(job)
                 transitions.recover_blocked(queue, job)

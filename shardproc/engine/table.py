@@ -57,13 +57,18 @@ from bunqueue.protocol.commands.dlq import (
 from bunqueue.protocol.commands.events import GetEvents, SubscribeEvents, TrimEvents, WaitJob, WaitJobs
 from bunqueue.protocol.commands.find import ChangeJobs, FindJobs
 from bunqueue.protocol.commands.flows import (
+    AddFlow,
+    CancelFlow,
+    CloseFlow,
     GetChildrenValues,
     GetFailedChildrenValues,
+    GetFlow,
     GetIgnoredChildrenFailures,
     MoveToWaitingChildren,
     PushFlow,
     RemoveChildDependency,
     RemoveUnprocessedChildren,
+    RetryFlow,
     UpdateParent,
 )
 from bunqueue.protocol.commands.groups import (
@@ -199,6 +204,8 @@ from .peers import (
     dependencies,
     directory,
     families,
+    flow_graphs,
+    flow_members,
     flows,
     moves,
     possession,
@@ -380,6 +387,12 @@ HANDLERS: Mapping[type, Handler] = {
     RemoveChildDependency: families.remove_child_dependency,
     MoveToWaitingChildren: families.move_to_waiting_children,
     RemoveUnprocessedChildren: families.remove_unprocessed_children,
+    # peers/flow_graphs.py
+    AddFlow: flow_graphs.add_flow,
+    GetFlow: flow_graphs.get_flow,
+    CloseFlow: flow_graphs.close_flow,
+    CancelFlow: flow_graphs.cancel_flow,
+    RetryFlow: flow_graphs.retry_flow,
     # peers/flows.py
     PushFlow: flows.push_flow,
 }
@@ -402,6 +415,12 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     messages.StartChildren: children.start_children,
     messages.CancelChildren: children.cancel_children,
     messages.FamilyOperation: families.operate,
+    messages.Members: flow_members.list_some,
+    messages.StopMembers: flow_members.stop,
+    messages.ReviveMembers: flow_members.revive,
+    messages.AskForMembers: flow_members.ask,
+    messages.Gather: flow_members.gather,
+    messages.CloseGathering: flow_members.close,
     messages.Prepare: flows.prepare,
     messages.Decide: flows.decide,
     messages.Have: possession.have,

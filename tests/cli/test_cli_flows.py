@@ -97,8 +97,47 @@ def test_a_wrong_flow_is_named_and_nothing_added(cli: Cli, flow: str, words: str
     assert cli("queue", "count", "fl-bad").value == "0"
 
 
+NAMES = {"jobs": {
+    "a": {"name": "one", "queue": "fl-graph"},
+    "b": {"name": "two", "queue": "fl-graph", "after": ["a"]},
+}}  # fmt: skip
+
+
+def test_a_flow_with_names_is_added_grown_shown_cancelled_and_retried(cli: Cli) -> None:
+    assert [row["id"] for row in cli.json("flow", "add", "-", "--id", "fl-7", stdin=json.dumps(NAMES))] == [
+        "fl-7:a", "fl-7:b"
+    ]  # fmt: skip
+    more = json.dumps({"jobs": {"c": {"name": "three", "queue": "fl-graph", "after": ["a", "b"]}}})
+    cli("flow", "add", "-", "--id", "fl-7", "--grow", stdin=more)
+    shown = cli.json("flow", "show", "fl-7")
+    assert [(row["name"], row["state"], row["after"]) for row in shown] == [
+        ("a", "waiting", ""), ("b", "waiting-children", "a"), ("c", "waiting-children", "a, b")
+    ]  # fmt: skip
+    assert "already exists" in cli("flow", "add", "-", "--id", "fl-7", "--grow", stdin=more, status=1).err
+    assert cli.json("flow", "cancel", "fl-7", "--reason", "enough") == {"cancelled": 3}
+    assert [row["state"] for row in cli.json("flow", "show", "fl-7")] == ["cancelled"] * 3
+    assert sorted(cli.json("flow", "retry", "fl-7")["retried"]) == ["a", "b", "c"]
+    assert "has not ended" in cli("flow", "retry", "fl-7", "b", status=exits.WRONG_STATE).err
+
+
+@pytest.mark.parametrize(
+    ("flags", "flow", "words"),
+    [
+        (["--grow"], NAMES, "--grow: which flow? give its --id"),
+        (["--id", "x"], FLOW, "--id and --grow are for a flow whose jobs have names"),
+        ([], {"jobs": {"a": {"name": "a", "queue": "q", "children": []}}}, "job 'a': there is no 'children'"),
+        ([], {"jobs": {"a": {"name": "a", "queue": "q", "after": "b"}}}, "job 'a': after must be a list"),
+        (["--id", "a:b"], NAMES, "flow_id: 'a:b' is not allowed"),
+    ],
+)
+def test_a_wrong_flow_with_names(cli: Cli, flags: list[str], flow: dict[str, object], words: str) -> None:
+    assert words in cli("flow", "add", "-", *flags, stdin=json.dumps(flow), status=exits.USAGE).err
+
+
 def test_an_unknown_flow(cli: Cli) -> None:
     assert "there is no job" in cli("flow", "show", "nobody", status=exits.NOT_FOUND).err
+    for verb in ("cancel", "retry"):
+        assert "Flow not found" in cli("flow", verb, "nobody", status=exits.NOT_FOUND).err
     assert cli("flow", "add", "/nowhere", status=exits.USAGE).err.startswith("bunqueue: FILE: '/nowhere'")
 
 

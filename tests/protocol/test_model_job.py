@@ -62,12 +62,32 @@ def live_with_others(life: Life) -> None:
     assert life.state(parent) == "failed"
 
 
+def live_as_flow(life: Life) -> None:
+    """Cancelled while a job waits for another, retried as a whole, and once more when it has completed."""
+    queue = "flows"
+    nodes = [
+        {"name": name, "queue": queue, "after": after, "input": {"data": {}}}
+        for name, after in (("first", []), ("then", ["first"]))
+    ]
+    life.ask(cmd="AddFlow", flow="f", nodes=nodes)
+    life.ask(cmd="CancelFlow", flow="f")
+    assert life.state("f:then") == "cancelled"
+    for retried in ({}, {"node": "first"}):
+        life.ask(cmd="RetryFlow", flow="f", **retried)
+        assert life.ask(cmd="GetFlow", flow="f")["data"]["counts"] == {"waiting": 1, "waiting-children": 1}
+        for name in ("first", "then"):
+            life.ask(cmd="PULL", queue=queue)
+            life.ask(cmd="ACK", id=f"f:{name}")
+            assert life.state(f"f:{name}") == "completed"
+
+
 def live_through_everything(life: Life) -> None:
     """Every function of lifecycle, in every direction."""
     done = life.push()
     life.pull()
     life.ask(cmd="ACK", id=done)
     assert life.state(done) == "completed"
+    live_as_flow(life)
 
     gone = life.push(removeOnComplete=True)
     life.pull()

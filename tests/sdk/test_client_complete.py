@@ -11,6 +11,7 @@ from typing import get_type_hints
 import pytest
 
 import bunqueue
+from bunqueue import AsyncFlowBatch, AsyncFlowGraph, FlowBatch, FlowGraph
 from bunqueue.client import queue
 from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking import queue as blocking
@@ -32,6 +33,7 @@ ELSEWHERE = {
     **dict.fromkeys(["RecordSteps", "GetSteps", "SuspendJob", "ContinueAsNew"], "Worker"),
     "Auth": "each connection",
     "PUSHF": "FlowProducer",
+    **dict.fromkeys(["AddFlow", "GetFlow", "CancelFlow", "CloseFlow", "RetryFlow"], "FlowGraph"),
     **dict.fromkeys(["SubscribeEvents", "UnsubscribeEvents"], "QueueEvents"),
     **dict.fromkeys(["GetDeliveries", "RecordDelivery", "RecordTrial"], "the HTTP gateway"),
     "WaitJob": "WaitJobs does the same for many",
@@ -100,6 +102,8 @@ PAIRS = [
     (queue.AsyncJobHandle, blocking.JobHandle),
     (queue.AsyncJobGroup, blocking.JobGroup),
     (queue.AsyncWorkflowHandle, blocking.WorkflowHandle),
+    (AsyncFlowGraph, FlowGraph),
+    (AsyncFlowBatch, FlowBatch),
 ]
 
 

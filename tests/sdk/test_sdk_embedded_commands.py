@@ -149,6 +149,14 @@ async def flows_and_groups(say: Conversation) -> None:
     await say("UpdateParent", childId=await say.push(queue="flow"), parentId="flow-parent")
     await say("RemoveUnprocessedChildren", id="flow-parent")
     await say("RemoveChildDependency", id=await say.push(queue="flow", jobId="an orphan"))
+    node = {"queue": "graph", "input": {"data": {}}}
+    await say("AddFlow", flow="graph", nodes=[{"name": "a", **node}, {"name": "b", "after": ["a"], **node}])
+    await say("AddFlow", flow="graph", nodes=[{"name": "c", "after": ["b"], **node}], grow=True)
+    for cmd in ("GetFlow", "CancelFlow", "RetryFlow"):
+        await say(cmd, flow="graph")
+    gatherer = {"name": "on-success", "gathers": "success", **node}
+    await say("AddFlow", flow="batch", nodes=[gatherer])
+    await say("CloseFlow", flow="batch")
     await say.push(queue="groups", groupId="g")
     group = {"queue": "groups", "groupId": "g"}
     await say("GetGroupsJobsCount", queue="groups")

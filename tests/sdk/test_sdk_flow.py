@@ -13,6 +13,7 @@ from bunqueue import (
     ActiveJob,
     AsyncFlowProducer,
     AsyncJobHandle,
+    CommandFailed,
     FlowJob,
     FlowProducer,
     OptionError,
@@ -235,11 +236,49 @@ async def test_policies_may_be_said_later(flows: AsyncFlowProducer) -> None:
 async def test_more_of_what_cannot_be_a_flow(flows: AsyncFlowProducer) -> None:
     with pytest.raises(PayloadError, match="the data of flow job 'a' cannot be encoded"):
         await flows.add(FlowJob("a", {"x": object()}, queue="q"))
-    twice = FlowJob("a", queue="q")
-    with pytest.raises(OptionError, match=r"FlowJob\('a', queue='q', 0 children\) stands in the flow twice"):
-        await flows.add(FlowJob("b", queue="q").after(twice, twice))
+    with pytest.raises(OptionError, match=r"waits for 'a'; names mean something in add_graph only"):
+        await flows.add(FlowJob("b", queue="q").after("a"))
     ring = FlowJob("ring", queue="q")
-    with pytest.raises(OptionError, match="stands in the flow twice"):
+    with pytest.raises(CommandFailed, match="flow contains a dependency cycle"):
         await flows.add(ring.after(FlowJob("b", queue="q").after(ring)))
     with pytest.raises(OptionError, match="at most 10000 jobs"):
         await flows.add_bulk(FlowJob("a", queue="q") for _ in range(10_001))
+
+
+async def test_one_job_may_be_a_child_of_several_and_have_an_id_of_its_own(
+    flows: AsyncFlowProducer, where: EndpointOptions, queues: tuple[str, str]
+) -> None:
+    ran: list[str] = []
+
+    async def run(job: ActiveJob) -> str:
+        ran.append(job.name)
+        return job.name
+
+    own = f"{queues[0]}-fetch"
+    fetch = FlowJob("fetch", queue=queues[1], job_id=own)
+    left, right = (FlowJob(name, queue=queues[0]).after(fetch) for name in ("left", "right"))
+    node = await flows.add(FlowJob("join", queue=queues[1]).after(left, right))
+    first, second = node.children
+    assert first.children[0] is second.children[0]
+    assert first.children[0].job.id == own
+    tree = await flows.get_flow(node.job.id)
+    assert tree is not None
+    assert [each.job.name for each in tree.walk()] == ["join", "left", "fetch", "right"]
+    async with Worker(queues[0], run, **where), Worker(queues[1], run, **where):
+        await ended(node.job)
+    assert (sorted(ran), ran[0], ran[-1]) == (["fetch", "join", "left", "right"], "fetch", "join")
+
+
+@pytest.mark.parametrize(("policy", "state"), [("fail", "failed"), ("ignore", "completed")])
+async def test_the_failure_of_a_shared_child_reaches_all_its_parents(
+    flows: AsyncFlowProducer, where: EndpointOptions, queues: tuple[str, str], policy: str, state: str
+) -> None:
+    async def run(job: ActiveJob) -> None:
+        if job.name == "fetch":
+            raise ValueError("broken")
+
+    fetch = FlowJob("fetch", queue=queues[1], max_attempts=1).if_it_fails(policy)  # type: ignore[arg-type]
+    nodes = await flows.add_bulk(FlowJob(name, queue=queues[0]).after(fetch) for name in ("left", "right"))
+    async with Worker(queues[0], run, **where), Worker(queues[1], run, **where):
+        for node in nodes:
+            await ended(node.job, state)

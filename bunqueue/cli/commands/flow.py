@@ -1,4 +1,4 @@
-"""``bunqueue flow``: adds jobs that wait for each other, and shows them as a tree."""
+"""``bunqueue flow``: adds jobs that wait for each other, shows them, and cancels or retries all of a flow."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bunqueue.settings import SettingsError
 from ...readable import plural, printable
 from ..framework.session import Session
 from ..framework.shared import noun, verb
-from ..framework.values import JobId, argument, option
+from ..framework.values import SPAN, JobId, argument, option, span
 from ..output.output import Column, Kind, plain
 
 if TYPE_CHECKING:
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
 
-app = noun("Flows, jobs that wait for each other: add one, and show its state.")
+app = noun("Flows, jobs that wait for each other: add, show, cancel or retry one.")
 
 FLOW = (
     Column("depth", Kind.NUMBER),
@@ -28,9 +28,29 @@ FLOW = (
     Column("error"),
 )
 ADDED = FLOW[:4]
+NODES = (
+    Column("name"),
+    Column("id", Kind.ID),
+    Column("queue"),
+    Column("state", Kind.STATE),
+    Column("after"),
+    Column("error"),
+)
+NAMED = NODES[:3]
 _OWN = ("name", "queue", "data", "children", "on_failure")
 
 File = Annotated[str, argument("FILE", "JSON: a flow, or a list of them; - is standard input.")]
+Id = Annotated[str | None, option("--id", about="The id of a flow whose jobs have names.", metavar="ID")]
+Grow = Annotated[bool, option("--grow", about="Add the jobs to the flow with that id, which is there.")]
+FlowId = Annotated[str, argument("ID", "The id of a flow whose jobs have names.")]
+Node = Annotated[str | None, argument("NODE", "The name of a job: it runs again, and all that follow it.")]
+Reason = Annotated[str | None, option("--reason", about="The reason that workers see.", metavar="TEXT")]
+Grace = Annotated[
+    float | None,
+    option(
+        "--grace", about="How long running jobs may take to stop. Default: 10s.", metavar=SPAN, parser=span
+    ),
+]
 Depth = Annotated[int | None, option("--depth", about="The maximum number of levels, from 1.", metavar="N")]
 
 
@@ -39,26 +59,35 @@ Depth = Annotated[int | None, option("--depth", about="The maximum number of lev
     "bunqueue flow add report.json",
     """echo '{"name": "a", "queue": "q", "children": [{"name": "b", "queue": "q"}]}' | bunqueue flow add -""",
 )
-def add(session: Session, file: File) -> None:
+def add(session: Session, file: File, id: Id = None, grow: Grow = False) -> None:
     """Add a flow, entirely or not at all. A job runs when its children have completed.
 
     A job is {"name", "queue", "data", "children": [jobs]}, with "on_failure" ("fail", "ignore", "continue",
     "remove" or "wait": what its failure means for its parent), and options such as "max_attempts" or "delay".
     A list holds several flows. Prints the jobs, each parent before its children; a pipe gets their depth, id,
     queue and name.
+
+    {"jobs": {name: job}} is a flow whose jobs have names, and any graph: a job has "after", the names of
+    those that it waits for, instead of "children". A pipe gets name, id and queue.
     """
     value = _read(file)
+    if isinstance(value, dict) and "jobs" in value:
+        session.out.rows(_add_graph(session, value, id, grow), NAMED, none="")
+        return
+    if id is not None or grow:
+        raise SettingsError('--id and --grow are for a flow whose jobs have names: {"jobs": {name: job}}')
     flows = [_job(each, place) for each, place in _roots(value)]
     nodes = session.flows().add_bulk(flows)
     rows = [row for node, job in zip(nodes, flows, strict=True) for row in _rows(node, job)]
     session.out.rows(rows, ADDED, none="there was nothing to add")
 
 
-@verb(app, "bunqueue flow show 01980f2e-...", "bunqueue flow show 01980f2e-... --depth 2 --json")
+@verb(app, "bunqueue flow show 01980f2e-... --depth 2 --json", "bunqueue flow show order-7")
 def show(session: Session, job_id: JobId, depth: Depth = None) -> None:
-    """Print a job and all jobs that it waits for, with their states.
+    """Print a job and all jobs that it waits for, with their states; or a flow whose jobs have names.
 
-    A pipe gets depth, id, queue, name, state and error. JSON has the complete jobs, each with its "depth".
+    A pipe gets depth, id, queue, name, state and error. JSON has the complete jobs, each with its "depth". Of
+    a flow with names a pipe gets name, id, queue, state, names that it waits for, and error.
     """
     from bunqueue.client.options import checks
     from bunqueue.errors import JobNotFound
@@ -66,6 +95,8 @@ def show(session: Session, job_id: JobId, depth: Depth = None) -> None:
     if depth is not None:
         checks.whole("depth", depth)
     tree = session.flows().get_flow(job_id, depth=depth)
+    if tree is None and depth is None and _show_graph(session, job_id):
+        return
     if tree is None:
         raise JobNotFound(f"there is no job {job_id!r}; it was removed, or never added to this server")
     if session.out.is_terminal:
@@ -73,6 +104,56 @@ def show(session: Session, job_id: JobId, depth: Depth = None) -> None:
         return
     rows = [{"depth": level, **plain(node.job), "error": node.job.error} for node, level in _walk(tree)]
     session.out.rows(rows, FLOW, none="")
+
+
+@verb(app, "bunqueue flow cancel order-7 --reason 'the order was withdrawn'")
+def cancel(session: Session, id: FlowId, reason: Reason = None, grace: Grace = None) -> None:
+    """Cancel all jobs of a flow that have not ended. They stay, as dead letters, and can be retried."""
+    more = {} if grace is None else {"grace": grace}
+    stopped = session.flows().graph(id).cancel(reason, **more)
+    session.out.done(f"{plural(stopped)} cancelled", {"cancelled": stopped}, "cancelled")
+
+
+@verb(app, "bunqueue flow retry order-7", "bunqueue flow retry order-7 fetch")
+def retry(session: Session, id: FlowId, node: Node = None) -> None:
+    """Run the dead jobs of a flow again, each when those that it waits for have completed.
+
+    With NODE that job and all that follow it, those that have completed, too.
+    """
+    names = session.flows().graph(id).retry(node)
+    session.out.done(f"{plural(len(names))} will run again", {"retried": names}, "retried")
+
+
+# -- with names
+
+
+def _add_graph(session: Session, value: dict[str, Any], flow_id: str | None, grow: bool) -> list[Any]:
+    from bunqueue.client.flow_names import new_id
+
+    jobs = value["jobs"]
+    if value.keys() != {"jobs"} or not isinstance(jobs, dict):
+        raise SettingsError('a flow whose jobs have names is {"jobs": {name: job}}, and nothing else')
+    if grow and flow_id is None:
+        raise SettingsError("--grow: which flow? give its --id")
+    made = {name: _job(job, f"job {name!r}", names=True) for name, job in jobs.items()}
+    graph = session.flows().graph(flow_id or new_id())
+    (graph.add if grow else graph.start)(made)
+    return [{"name": name, "id": job.id, "queue": job.queue} for name, job in graph.jobs.items()]
+
+
+def _show_graph(session: Session, flow_id: str) -> bool:
+    """Print a flow with names; whether there is one."""
+    from bunqueue.errors import NotFound, OptionError
+
+    try:
+        info = session.flows().graph(flow_id).info()
+    except (NotFound, OptionError):
+        return False
+    rows = [{**plain(node), "after": ", ".join(node.after)} for node in info.nodes]
+    session.out.rows(rows, NODES, none="")
+    if session.out.is_terminal:
+        print(f"{info.state}: {info.counts.get('completed', 0):,} of {plural(len(info.nodes))} completed")
+    return True
 
 
 # -- reading
@@ -98,18 +179,20 @@ def _roots(value: Any) -> list[tuple[Any, str]]:
     return [(value, "the flow")]
 
 
-def _job(value: Any, place: str) -> FlowJob[Any]:
-    """A job and its children. Raises SettingsError, with the place of the mistake."""
+def _job(value: Any, place: str, *, names: bool = False) -> FlowJob[Any]:
+    """A job and its children, or with ``names`` what it is to be after. Raises SettingsError, with the place
+    of the mistake."""
     from bunqueue.client.flow_plan import FlowJob
     from bunqueue.client.options.job import JobOptions
     from bunqueue.errors import OptionError
 
     if not isinstance(value, dict):
         raise SettingsError(f'{place} is no object; give {{"name": ..., "queue": ..., "children": [...]}}')
-    known = {*_OWN, *JobOptions.__annotations__}
+    own = [name if name != "children" or not names else "after" for name in _OWN]
+    known = {*own, *JobOptions.__annotations__}
     for name in value.keys() - known:
         raise SettingsError(
-            f"{place}: there is no {name!r}; there are {', '.join([*_OWN, *sorted(known - {*_OWN})])}"
+            f"{place}: there is no {name!r}; there are {', '.join([*own, *sorted(known - {*own})])}"
         )
     for name in ("name", "queue"):
         if name not in value:
@@ -118,9 +201,12 @@ def _job(value: Any, place: str) -> FlowJob[Any]:
     if not isinstance(children, list):
         raise SettingsError(f"{place}: children must be a list")
     made = [_job(child, f"{place}, child {number}") for number, child in enumerate(children, 1)]
-    rest = {name: item for name, item in value.items() if name not in ("name", "data", "children")}
+    after = value.get("after", [])
+    if not isinstance(after, list) or not all(isinstance(name, str) for name in after):
+        raise SettingsError(f"{place}: after must be a list of names")
+    rest = {name: item for name, item in value.items() if name not in ("name", "data", "children", "after")}
     try:
-        return FlowJob(value["name"], value.get("data"), children=made, **rest)
+        return FlowJob(value["name"], value.get("data"), children=made, **rest).after(*after)
     except OptionError as error:
         raise SettingsError(f"{place}: {error}") from None
 
@@ -138,11 +224,15 @@ def _rows(node: FlowNode[Any], job: FlowJob[Any]) -> list[dict[str, Any]]:
 
 
 def _walk(node: Any) -> list[tuple[Any, int]]:
-    """A node and all below it, with their depths, a parent before its children."""
+    """A node and all below it, each once, with their depths, a parent before its children."""
     found: list[tuple[Any, int]] = []
+    met: set[int] = set()
     left = [(node, 0)]
     while left:
         each, level = left.pop()
+        if id(each) in met:
+            continue
+        met.add(id(each))
         found.append((each, level))
         left += [(child, level + 1) for child in reversed(each.children)]
     return found

@@ -52,6 +52,9 @@ FLAGS: dict[str, Flag] = {
     "unique_key": Flag(str, "While a job with this key waits or runs, no other is added.", "KEY", ("-u",)),
     "group": Flag(str, "The group, which can have its own limits.", "GROUP", ("-g",)),
     "depends_on": Flag(list, "A job that must complete first; may be repeated.", "ID"),
+    "on_dead_dependency": Flag(
+        str, "What the failure of such a job means: fail, ignore, continue, remove, wait.", "POLICY"
+    ),
     "parent": Flag(str, "The parent job.", "ID"),
     "tags": Flag(list, "A label shown with the job; may be repeated.", "TAG", ("--tag",)),
     "repeat": Flag(span, "Add the job again after each completion, to run this much later.", SPAN),

@@ -18,11 +18,11 @@ from bunqueue.client.options import checks
 from bunqueue.client.worker.middleware import Around
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import Push, PushBatch
-from bunqueue.protocol.commands.flows import PushFlow
+from bunqueue.protocol.commands.flows import AddFlow, PushFlow
 
 R = TypeVar("R", bound=Reply)
 
-_CHECKED_ALREADY = (Push, PushBatch, PushFlow)  # option by option, when they were made
+_CHECKED_ALREADY = (Push, PushBatch, PushFlow, AddFlow)  # option by option, when they were made
 
 
 class CheckedCaller(Caller):

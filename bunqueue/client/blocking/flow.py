@@ -8,8 +8,9 @@ from typing import Any, TypeVar, Unpack, cast
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
-from bunqueue.client import flow_plan
+from bunqueue.client import flow_names, flow_plan
 from bunqueue.client.blocking.base import Client
+from bunqueue.client.blocking.flow_graph import FlowBatch, FlowGraph
 from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.client.connection.endpoint_options import EndpointOptions
@@ -126,26 +127,71 @@ class FlowProducer(Client):
         """
         return self.add(flow_plan.merged(parallel, final))
 
+    # -- with names
+
+    def add_graph(self, jobs: Mapping[str, FlowJob[Any]], *, flow_id: str | None = None) -> FlowGraph:
+        """Add jobs under names: any graph without rings, all of it or nothing.
+
+            graph = flows.add_graph({
+                "fetch": FlowJob("fetch", queue="fetches"),
+                "left": FlowJob("half", {"n": 1}, queue="sums").after("fetch"),
+                "right": FlowJob("half", {"n": 2}, queue="sums").after("fetch"),
+                "total": FlowJob("total", queue="sums").after("left", "right"),
+            }, flow_id="order-7")
+
+        With a `flow_id` of your own, adding the same flow again is refused with the code FLOW_EXISTS. Raises
+        OptionError, PayloadError or CommandFailed, and then nothing was added.
+        """
+        graph = self.graph(flow_names.new_id() if flow_id is None else flow_id)
+        graph.start(jobs)
+        return graph
+
+    def graph(self, flow_id: str) -> FlowGraph:
+        """A flow that was added with `add_graph`, to show, grow, cancel or retry it."""
+        return FlowGraph(self._caller, flow_id, self._defaults, self._around)
+
+    def add_batch(
+        self,
+        *,
+        on_complete: FlowJob[Any] | None = None,
+        on_success: FlowJob[Any] | None = None,
+        flow_id: str | None = None,
+    ) -> FlowBatch:
+        """Open a batch: a flow that grows until it is closed.
+
+            with flows.add_batch(on_complete=FlowJob("summary", queue="mails")) as batch:
+                batch.add_all(FlowJob("send", {"to": to}, queue="mails") for to in people)
+
+        `on_complete` runs when all its jobs have ended, `on_success` when all have completed; if one fails
+        for good, that one fails, too.
+        """
+        batch = self.batch(flow_names.new_id() if flow_id is None else flow_id)
+        batch.open(on_complete=on_complete, on_success=on_success)
+        return batch
+
+    def batch(self, flow_id: str) -> FlowBatch:
+        """A batch that was added with `add_batch`: to add jobs to it, from one of its jobs, say, or to close
+        it."""
+        return FlowBatch(self._caller, flow_id, self._defaults, self._around)
+
     # -- looking
 
     def get_flow(self, job_id: str, *, depth: int | None = None) -> FlowTree | None:
         """A job and all below it as they are now; None when there is no such job.
 
-        Children that were removed are left out. With `depth` only so many levels are read, from 1 on.
+        Children that were removed are left out, and one of several parents stands below each. With `depth`
+        only so many levels are read, from 1 on.
         """
         root = self._read(job_id)
-        level, seen, left = [root] if root else [], {job_id}, depth
+        level, left = [root] if root else [], depth
+        met: dict[str, FlowTree | None] = {job_id: root[0] if root else None}
         while level and (left is None or left > 1):
-            wanted = dict.fromkeys(child for _, children in level for child in children if child not in seen)
-            seen.update(wanted)  # somebody may have made a ring of them
+            wanted = dict.fromkeys(child for _, children in level for child in children if child not in met)
             read = Gather.all([self._read(child) for child in wanted])
-            found = dict(zip(wanted, read, strict=True))
-            below = []
-            for tree, children in level:
-                mine = [each for child in children if (each := found.pop(child, None))]
-                tree.children = [each[0] for each in mine]
-                below += mine
-            level, left = below, left and left - 1
+            met.update((child, each[0] if each else None) for child, each in zip(wanted, read, strict=True))
+            for tree, children in level:  # a child of several stands below each of them
+                tree.children = [found for child in children if (found := met[child])]
+            level, left = [each for each in read if each], left and left - 1
         return root[0] if root else None
 
     def _read(self, job_id: str) -> tuple[FlowTree, list[str]] | None:
@@ -171,6 +217,22 @@ class FlowProducer(Client):
         """As `children_values`, without the names, and each converted to `kind`. Raises ResultError."""
         values = self.children_values(job_id)
         return [as_result(value, kind, key.partition(":")[2]) for key, value in values.items()]
+
+    def results(self, job_id: str | None = None) -> dict[str, Any]:
+        """What those gave back for which a job of a named flow waited, by their names."""
+        values = self.children_values(job_id)
+        return {flow_names.name_of(key): value for key, value in values.items()}
+
+    def result_of(self, name: str, kind: type[T], job_id: str | None = None) -> T:
+        """What one of them gave back, converted to `kind`; one that has not completed gave None. Raises
+        ResultError."""
+        found: T = as_result((self.results(job_id)).get(name), kind, name)
+        return found
+
+    def errors(self, job_id: str | None = None) -> dict[str, str]:
+        """As `failed_children`, by the names of a named flow."""
+        failed = self.failed_children(job_id)
+        return {flow_names.name_of(key): error for key, error in failed.items()}
 
     def failed_children(self, job_id: str | None = None) -> dict[str, str]:
         """The errors of children that failed and let the job run all the same, by `queue:id`: those with

@@ -90,6 +90,9 @@ class CommonJobOptions(TypedDict, total=False):
     """The job whose child it is; `JobHandle.set_parent` has that one wait for it, flows do both at once."""
     failure_policy: OnFailure | None
     """What its failure for good means for its parent; unless said otherwise that one waits on."""
+    on_dead_dependency: OnFailure | None
+    """What it means for this job when one of `depends_on` has failed for good, or was removed: unless said
+    otherwise it waits on."""
     group_max_size: int | None
     """Refused while so many jobs of its group are queued."""
     repeat: Duration | Repeat | None
@@ -207,6 +210,7 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "depends_on": _job_ids,
     "parent": job_id,
     "failure_policy": _policy,
+    "on_dead_dependency": _policy,
     "timestamp": past_moment,
 }
 _WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}

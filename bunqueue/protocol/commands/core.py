@@ -132,6 +132,9 @@ Headers = Annotated[
 ]
 
 
+DeadDependency = Literal["fail", "ignore", "continue", "remove", "wait"]
+
+
 class OnDead(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A job that the server adds when another one has failed for good, to the same queue or another one.
 
@@ -204,6 +207,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
     on_dead: OnDead | None = None  # added when the job has failed for good
+    on_dead_dependency: DeadDependency | None = None  # what the failure of a job of depends_on means for it
 
 
 class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from bunqueue.protocol.commands.base import Command, JobId, Key, Reply, Route, Token, command
+from bunqueue.protocol.commands.base import (
+    Command,
+    JobId,
+    Key,
+    Message,
+    QueueName,
+    Reply,
+    Route,
+    Timeout,
+    Token,
+    command,
+)
 from bunqueue.protocol.commands.core import JobFields
 
 
@@ -106,3 +117,139 @@ class RemoveUnprocessedChildren(Command, tag="RemoveUnprocessedChildren"):
     """Remove those children of a job that have not started."""
 
     id: JobId
+
+
+# Flows with an id, whose jobs have names
+
+_NAME = r"^[A-Za-z0-9_.-]{1,200}$"
+FlowId = Annotated[str, Meta(pattern=_NAME, description="1 to 200 characters of [a-zA-Z0-9_.-]")]
+NodeName = Annotated[str, Meta(pattern=_NAME, description="1 to 200 characters of [a-zA-Z0-9_.-]")]
+MAX_NODES = 10_000  # of one command, and of one answer
+
+
+class FlowNode(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """One job of a flow, under a name of its own.  Its id is the flow's, a colon, and the name.  ``after``
+    are the names of the jobs that it waits for; ``input`` has the fields of a push.
+
+    With ``gathers`` it waits until CloseFlow, and then for all jobs of the flow that do not gather; "success"
+    fails when one of these does, "complete" runs in any case.  Its name is on-success or on-complete."""
+
+    name: NodeName
+    queue: QueueName
+    after: Annotated[list[NodeName], Meta(max_length=MAX_NODES)] = []
+    input: JobFields
+    gathers: Literal["complete", "success"] | None = None
+
+
+class FlowAdded(Struct, gc=False):
+    """The ids of the jobs, in the order of the command."""
+
+    ids: list[str]
+
+
+class FlowAddedReply(Reply, kw_only=True):
+    data: FlowAdded
+
+
+@command(Route.FIRST, FlowAddedReply, writes=True, grows=True)
+class AddFlow(Command, tag="AddFlow"):
+    """Add a flow, or with ``grow`` more jobs to one that is there: all of them, or none if one is refused.
+
+    Any graph without cycles is allowed.  New jobs may wait for jobs that the flow has already; a job that was
+    removed meanwhile is refused.  What the failure of a job means for those that wait for it is said by its
+    policy fields, or by ``onDeadDependency`` of the one that waits; without both it waits on.
+    """
+
+    flow: FlowId
+    nodes: Annotated[list[FlowNode], Meta(min_length=1, max_length=MAX_NODES)]
+    grow: bool = False
+
+
+class NodeView(Struct, rename="camel", gc=False):
+    """A job of a flow as it is now.  Times are in epoch ms.  ``after`` are the names of the jobs that it is
+    to wait for, ``pending`` those of them that it waits for still."""
+
+    name: str
+    id: str
+    queue: str
+    job: str  # the name of the job
+    state: str
+    after: list[str]
+    pending: list[str]
+    attempts: int
+    max_attempts: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    error: str | None
+
+
+class FlowView(Struct, rename="camel", gc=False):
+    """``state`` is running while a job has not ended; then failed, cancelled or completed.  ``more``: there
+    are more than 10,000 jobs, and the rest is left out."""
+
+    id: str
+    state: str
+    counts: dict[str, int]  # state -> jobs
+    nodes: list[NodeView]
+    more: bool
+
+
+class FlowViewReply(Reply, kw_only=True):
+    data: FlowView
+
+
+@command(Route.FIRST, FlowViewReply)
+class GetFlow(Command, tag="GetFlow"):
+    """Get the jobs of a flow with their states, errors and what they wait for, the oldest first.  Jobs that
+    were removed are left out."""
+
+    flow: FlowId
+
+
+@command(Route.FIRST, FlowAddedReply, writes=True, repeatable=True)
+class CloseFlow(Command, tag="CloseFlow"):
+    """Let the jobs that gather wait for those that the flow has now, and for no others.  The answer has the
+    ids of these."""
+
+    flow: FlowId
+
+
+class FlowStopped(Struct, gc=False):
+    """``stopped``: jobs that have ended as cancelled; ``running``: that are about to."""
+
+    stopped: int
+    running: int
+
+
+class FlowStoppedReply(Reply, kw_only=True):
+    data: FlowStopped
+
+
+@command(Route.FIRST, FlowStoppedReply, writes=True, repeatable=True)
+class CancelFlow(Command, tag="CancelFlow"):
+    """Cancel all jobs of a flow that have not ended.  They become dead letters, so the flow can be retried.
+    Workers of running ones have ``grace`` ms to stop."""
+
+    flow: FlowId
+    reason: Message | None = None
+    grace: Timeout = 10_000
+
+
+class FlowRetried(Struct, gc=False):
+    """The names of the jobs that are to run again."""
+
+    names: list[str]
+
+
+class FlowRetriedReply(Reply, kw_only=True):
+    data: FlowRetried
+
+
+@command(Route.FIRST, FlowRetriedReply, writes=True)
+class RetryFlow(Command, tag="RetryFlow"):
+    """Run the dead jobs of a flow again, each when those that it waits for have completed.  With ``node``
+    that job and all that follow it, those that have completed, too."""
+
+    flow: FlowId
+    node: NodeName | None = None

@@ -458,6 +458,7 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         retry_on=fields.retry_on or [],
         never_on=fields.never_on or [],
         on_dead=None if fields.on_dead is None else _encode(fields.on_dead),
+        on_dead_dependency=fields.on_dead_dependency,
     )
     return None if extra == _NO_EXTRA else extra
 

@@ -31,12 +31,12 @@ From      To        When                                              Function
 WAITING   ACTIVE    pull                                              transitions.activate
 WAITING   DELAYED   moved by hand                                     transitions.move
 WAITING   COMPLETED late ack with the token of a lock that was lost   transitions.complete
-WAITING   FAILED    discarded by hand; a workflow: cancelled          transitions.discard,
+WAITING   FAILED    discarded by hand; a workflow or flow: cancelled  transitions.discard,
                                                                       transitions.cancel_begun
 WAITING   REMOVED   cancelled, drained, or its ttl is over            transitions.remove, transitions.expire
 WAITING   BLOCKED   gets children                                     transitions.block
 DELAYED   WAITING   its time has come, or moved by hand               transitions.due, transitions.move
-DELAYED   FAILED    discarded by hand; a workflow: cancelled          transitions.discard,
+DELAYED   FAILED    discarded by hand; a workflow or flow: cancelled  transitions.discard,
                                                                       transitions.cancel_begun
 DELAYED   REMOVED   cancelled, drained                                transitions.remove
 DELAYED   BLOCKED   gets children                                     transitions.block
@@ -59,10 +59,13 @@ SUSPENDED REMOVED   its queue is obliterated, or it is removed        transition
 BLOCKED   WAITING   its last dependency is done                       transitions.unblock
 BLOCKED   DELAYED   the same, before its time has come                transitions.unblock
 BLOCKED   FAILED    a child failed without which it cannot run        transitions.fail_blocked
+BLOCKED   FAILED    its flow is cancelled                             transitions.cancel_begun
 BLOCKED   REMOVED   cancelled, drained                                transitions.remove
 COMPLETED WAITING   RetryCompleted                                    transitions.revive
+COMPLETED BLOCKED   RetryFlow                                         transitions.revive
 COMPLETED REMOVED   retention, Clean                                  removal
 FAILED    WAITING   RetryDlq, or by itself                            transitions.revive
+FAILED    BLOCKED   RetryFlow                                         transitions.revive
 FAILED    WAITING   a cancelled workflow is to be undone first        transitions.begin_undo
 FAILED    REMOVED   retention, PurgeDlq                               removal
 ========= ========= ================================================= ========================================

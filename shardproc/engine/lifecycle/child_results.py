@@ -37,7 +37,7 @@ _decode, _decode_kept = json.Decoder(ChildRecord).decode, json.Decoder(ChildResu
 
 def keep(state: State, job: Job, result: bytes | None) -> None:
     """A job is removed as it completes: keep its result if it is a child."""
-    if result is None or job.extra is None or not job.extra.parent_id:
+    if result is None or job.extra is None or not (job.extra.parent_id or job.extra.flow_id):
         return
     state.child_results[job.id] = ChildResult(state.now, job.queue)
     state.out.keep(KIND, job.id, ChildRecord(state.now, job.queue, result))

@@ -301,8 +301,8 @@ def cancel(state: State, job: Job) -> None:
 
 
 def cancel_begun(state: State, job: Job, why: str | None) -> None:
-    """WAITING, DELAYED or SUSPENDED to FAILED: a workflow was cancelled between two runs.  Other jobs are
-    removed, as nothing of them has happened."""
+    """WAITING, DELAYED, SUSPENDED or BLOCKED to FAILED: a workflow was cancelled between two runs, or the
+    flow of the job was.  Other jobs are removed, as nothing of them has happened."""
     queue = state.queues[job.queue]
     withdraw(state, queue, job, FAILED)
     job.error = cancelled(why)
@@ -462,12 +462,18 @@ def discard(state: State, queue: QueueState, job: Job) -> None:
 
 
 def revive(
-    state: State, queue: QueueState, job: Job, *, by_itself: bool = False, keeps_steps: bool = False
+    state: State,
+    queue: QueueState,
+    job: Job,
+    *,
+    by_itself: bool = False,
+    keeps_steps: bool = False,
+    pending: Sequence[str] = (),
 ) -> None:
     """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
     itself; ``job`` is from the archive.  If it was a child's failure that made it a dead letter, it waits for
     its children no more: it was asked to run.  Of a workflow, unless it ``keeps_steps``, those go that
-    another run must not take for done."""
+    another run must not take for done.  With ``pending`` jobs it becomes BLOCKED, to wait for these."""
     note(job, Moment("waiting", state.now))
     if job.extra is not None:
         job.extra.pending, job.extra.parked = [], False
@@ -491,7 +497,11 @@ def revive(
     job.reason = job.error = None
     job.timed_out = False
     unique_keys.retake_key(state, queue, job)
-    add(state, queue, [job], events.REVIVED)
+    if job.extra is not None and (pending or job.extra.gathering):
+        job.extra.pending = list(pending)
+        add_blocked(state, queue, job, events.REVIVED)
+    else:
+        add(state, queue, [job], events.REVIVED)
     queue.late[job.seq] = queue.jobs.pop(job.seq)
 
 
@@ -587,12 +597,12 @@ def stand_in(state: State, queue: QueueState, job: Job) -> Job:
 # -- jobs that wait for others: into BLOCKED and out of it
 
 
-def add_blocked(state: State, queue: QueueState, job: Job) -> None:
+def add_blocked(state: State, queue: QueueState, job: Job, kind: int = PUSHED) -> None:
     """A job becomes live that has to wait for others."""
     queue_limits.join(queue, job)
     state.jobs[job.id] = job
     queue.jobs[job.seq] = job
-    emit(state, PUSHED, job)
+    emit(state, kind, job)
     _block(state, queue, job)
 
 
@@ -629,11 +639,11 @@ def _block(state: State, queue: QueueState, job: Job) -> None:
 
 def unblock(state: State, job: Job) -> None:
     """BLOCKED to WAITING, or DELAYED while its time has not come: nothing holds it back any more, unless it
-    is to begin when another job has ended."""
+    is to begin when another job has ended, or its flow is open."""
     queue = state.queues[job.queue]
     if job.extra is not None:
         job.extra.parked = False
-        if job.extra.after is not None:
+        if job.extra.after is not None or job.extra.gathering:
             return state.out.touch(job, ROW)
     del queue.blocked[job.seq]
     enqueue(state, queue, job)

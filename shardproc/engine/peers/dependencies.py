@@ -21,6 +21,16 @@ from ..peer_calls import Steps
 from ..state import Awaited, ChildEnd, State
 from .directory import flows_decided, locate
 
+GONE = "it was removed"  # the error of a job that is nowhere
+POLICIES = {
+    "wait": messages.WAIT,
+    "fail": messages.FAIL_PARENT,
+    "remove": messages.REMOVE_DEPENDENCY,
+    "ignore": messages.IGNORE,
+    "continue": messages.CONTINUE,
+}
+"""What ``onDeadDependency`` says."""
+
 
 def extra_of(job: Job) -> Extra:
     """The job's extra, made if it has none."""
@@ -191,14 +201,15 @@ def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:
     """What an outcome means for a waiting job; whether it waits for that one no longer."""
     extra = extra_of(job)
     if outcome.word != messages.DONE:
-        if outcome.policy == messages.WAIT or outcome.parent != job.id:
+        policy = _policy(job, extra, outcome)
+        if policy == messages.WAIT:
             return False
-        if outcome.policy == messages.FAIL_PARENT:
+        if policy == messages.FAIL_PARENT:
             transitions.fail_blocked(state, job, f"Child job {outcome.id} failed: {outcome.error}")
             return True
-        if outcome.policy == messages.REMOVE_DEPENDENCY:
+        if policy == messages.REMOVE_DEPENDENCY:
             extra.depends_on = [dep for dep in extra.depends_on if dep != outcome.id]
-        elif outcome.policy == messages.IGNORE:
+        elif policy == messages.IGNORE:
             extra.ignored = {**(extra.ignored or {}), outcome.child: outcome.error}
         else:
             extra.failures = {**(extra.failures or {}), outcome.child: outcome.error}
@@ -209,6 +220,14 @@ def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:
     if not extra.pending:
         transitions.unblock(state, job)
     return True
+
+
+def _policy(job: Job, extra: Extra, outcome: messages.Outcome) -> int:
+    """What the failure of a dependency means for a job: what it says itself, else what its child says."""
+    if extra.on_dead_dependency is not None:
+        return POLICIES[extra.on_dead_dependency]
+    is_child = outcome.parent == job.id or outcome.id in extra.children_ids
+    return outcome.policy if is_child else messages.WAIT
 
 
 def release(state: State, job: Job, dep: str) -> None:
@@ -241,7 +260,20 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
         hear(state, outcome)
         if outcome.word == messages.UNKNOWN:
             _report_child(state, state.awaited[outcome.id], outcome)
+            _give_up(state, outcome.id)
     looked(state, ids)
+
+
+def _give_up(state: State, missing: str) -> None:
+    """A job is nowhere, and nobody knows how it ended: those of its flow that wait for it are told that it is
+    gone.  Others wait on, as they always have."""
+    for job in list(state.awaited[missing].jobs):
+        extra = extra_of(job)
+        if job.state == BLOCKED and (extra.flow_id is not None or extra.on_dead_dependency is not None):
+            policy = POLICIES[extra.on_dead_dependency or "fail"]
+            gone = messages.Outcome(missing, messages.DEAD_REMOVED, missing, job.id, policy, GONE)
+            if _apply(state, job, gone):
+                state.awaited[missing].jobs.pop(job, None)
 
 
 def peer_is_back(state: State, shard: int) -> None:

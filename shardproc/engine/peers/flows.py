@@ -8,15 +8,14 @@ abort).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw, Struct, json, structs
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.bounds import Bounds
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import FlowMark, Job
-from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
@@ -24,22 +23,16 @@ from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushF
 from bunqueue.protocol.job_view import job_list, pulled_job
 
 from .. import peer_calls
-from ..handlers.push import check_data, check_fields, new_job
+from ..handlers.push import new_job
 from ..lifecycle import outcomes, transitions
 from ..memory.queue_configs import of_queue
-from ..peer_calls import Deliver, Questions, Steps, across
+from ..peer_calls import Deliver, Steps, across
 from ..ready import space
 from ..state import Client, QueueState, State
-from . import dependencies, directory, possession
+from . import dependencies, directory, flow_checks, possession
 from .possession import JobRef
 
 UNDECIDED, DECIDED = "flow_part", "flow"
-POLICIES = (
-    "fail_parent_on_failure",
-    "remove_dependency_on_failure",
-    "continue_parent_on_failure",
-    "ignore_dependency_on_failure",
-)
 
 _encode = Encoder().encode
 _decode_jobs = Decoder(list[FlowJob]).decode
@@ -52,6 +45,8 @@ class Part(Struct):
     jobs: bytes
     alone: bool = False  # no other shard has a part
     others: list[JobRef] = []  # one job of each other part
+    flow_id: str = ""  # of a flow with an id, whose nodes they are
+    gatherers: list[str] = []  # ids of those that gather
 
 
 class Decision(Struct):
@@ -82,8 +77,14 @@ def recover_decision(state: State, key: str, value: str) -> None:
 @across
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     """See the module; the reply comes after the decision is stored, and after all shards have it."""
-    jobs = command.jobs
-    _check(jobs, client.version, state.now)
+    flow_checks.check(command.jobs, client.version, state.now)
+    shown = yield from place(state, command.jobs)
+    return FlowReply(data=FlowJobs(job_list([bytes(raw) for raw in shown])))
+
+
+def place(state: State, jobs: Sequence[FlowJob], flow_id: str = "", gatherers: Sequence[str] = ()) -> Steps:
+    """Add the checked jobs of a flow, all or none, and return them as they are shown; with a ``flow_id`` as
+    nodes of that flow.  CommandError if a shard refuses its part."""
     parts: dict[int, list[FlowJob]] = {}
     for job in jobs:
         parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
@@ -91,7 +92,10 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     state.next_seq += 1
     state.undecided[flow] = []
     durable = any(job.input.durable for job in jobs)
-    prepared = yield _preparations(flow, parts, durable)
+    prepared = yield [
+        (shard, structs.replace(message, flow_id=flow_id, gatherers=list(gatherers)))
+        for shard, message in _preparations(flow, parts, durable)
+    ]
     error = next((answer for answer in prepared if answer.error), None)
     others = [shard for shard in parts if shard != state.shard]
     if others and error is None:
@@ -108,10 +112,12 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
         for part, answer in zip(parts.values(), prepared, strict=True)
         for job, raw in zip(part, answer.jobs, strict=True)
     }
-    return FlowReply(data=FlowJobs(job_list([bytes(shown[job.id]) for job in jobs])))
+    return [shown[job.id] for job in jobs]
 
 
-def _preparations(flow: str, parts: dict[int, list[FlowJob]], durable: bool) -> Questions:
+def _preparations(
+    flow: str, parts: dict[int, list[FlowJob]], durable: bool
+) -> list[tuple[int, messages.Prepare]]:
     """What to ask the shards that have a part."""
     alone = len(parts) == 1
     return [
@@ -228,7 +234,9 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
             _make_room(state, jobs)
         except CommandError as error:
             return messages.Prepared(str(error), error.code)
-        part = Part(source, bytes(message.jobs), message.alone, message.others)
+        part = Part(
+            source, bytes(message.jobs), message.alone, message.others, message.flow_id, message.gatherers
+        )
         _hold(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
     state.out.durable |= message.durable
@@ -275,11 +283,13 @@ def decide(state: State, source: int, message: messages.Decide) -> messages.Deci
             state.prepared.pop(job.id, None)
         if message.commit:
             mark = None if part.alone else FlowMark(message.flow, state.now, part.others)
-            _appear(state, jobs, mark)
+            _appear(state, jobs, mark, part.flow_id, part.gatherers)
     return messages.Decided()
 
 
-def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None) -> None:
+def _appear(
+    state: State, jobs: Sequence[FlowJob], mark: FlowMark | None, flow_id: str, gatherers: Container[str]
+) -> None:
     """Push prepared jobs; those that depend on others wait for these, wherever they are.
 
     With a ``mark`` other shards have jobs of the flow, and may ask about these as late as they are back.
@@ -298,79 +308,12 @@ def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None) -> Non
         if mark is not None:
             outcomes.watch(state, job)
             dependencies.extra_of(job).flow = mark
-        if dependencies.block(state, job, pending):
+        if flow_id:
+            dependencies.extra_of(job).flow_id = flow_id
+            dependencies.extra_of(job).gathering = True if job.id in gatherers else None
+        if dependencies.block(state, job, pending) or flow_job.id in gatherers:
             transitions.add_blocked(state, queue, job)
             waiting += job.extra.pending if job.extra is not None else ()
         else:
             transitions.add(state, queue, [job])
     dependencies.ask_again(state, [dep for dep in dict.fromkeys(waiting) if dep in state.awaited])
-
-
-# What a flow must be
-
-
-def _check(jobs: Sequence[FlowJob], version: int, now: int) -> None:
-    """CommandError says why a flow is refused."""
-    by_id: dict[str, FlowJob] = {}
-    for job in jobs:
-        if not job.id:
-            raise CommandError("flow job id must be a string", Code.INVALID_FLOW, field="jobs")
-        if queue_name_problem(job.queue):
-            raise CommandError(f"invalid flow queue: {job.queue[:300]}", Code.INVALID_FLOW, field="jobs")
-        if job.id in by_id:
-            raise CommandError(f"duplicate flow job id: {job.id}", Code.INVALID_FLOW, field="jobs")
-        by_id[job.id] = job
-    for job in jobs:
-        check_fields(job.input, version, now, f"flow job {job.id}: ")
-        _check_job(job, by_id)
-    _check_cycles(jobs)
-
-
-def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
-    fields = job.input
-    first = bytes(fields.data)[:1]
-    if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
-        raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs")
-    check_data(bytes(fields.data), f"flow job {job.id}: ")
-    if sum(getattr(fields, policy) for policy in POLICIES) > 1:
-        raise CommandError(
-            f"flow job {job.id} has more than one policy for its failure, choose one",
-            Code.INVALID_FLOW,
-            field="jobs",
-        )
-    if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
-        raise CommandError(
-            "deduplication is not supported inside an atomic flow", Code.INVALID_FLOW, field="jobs"
-        )
-    deps = dict.fromkeys(fields.depends_on or ())
-    for dep in deps:
-        if dep == job.id:
-            raise CommandError(f"flow job cannot depend on itself: {dep}", Code.INVALID_FLOW, field="jobs")
-        if dep not in flow:
-            raise CommandError(f"flow dependency not found: {dep}", Code.INVALID_FLOW, field="jobs")
-    if fields.parent_id is not None and fields.parent_id not in flow:
-        raise CommandError(f"flow parent not found: {fields.parent_id}", Code.INVALID_FLOW, field="jobs")
-    for child in fields.children_ids or ():
-        if child not in deps:
-            raise CommandError(
-                f"flow child is missing from dependencies: {child}", Code.INVALID_FLOW, field="jobs"
-            )
-
-
-def _check_cycles(jobs: Sequence[FlowJob]) -> None:
-    """Take away the jobs whose dependencies are all gone, until none is left."""
-    missing = {job.id: len(set(job.input.depends_on or ())) for job in jobs}
-    dependents: dict[str, list[str]] = {}
-    for job in jobs:
-        for dep in set(job.input.depends_on or ()):
-            dependents.setdefault(dep, []).append(job.id)
-    free = [job_id for job_id, count in missing.items() if not count]
-    done = 0
-    while free:
-        done += 1
-        for dependent in dependents.get(free.pop(), ()):
-            missing[dependent] -= 1
-            if not missing[dependent]:
-                free.append(dependent)
-    if done < len(jobs):
-        raise CommandError("flow contains a dependency cycle", Code.INVALID_FLOW, field="jobs")

@@ -30,7 +30,9 @@ def reasons_of(state: State, job: Job) -> list[WaitReason]:
 def _own(job: Job) -> Iterator[WaitReason]:
     """What is the job's own: its dependencies, its time."""
     pending = job.extra.pending if job.extra is not None else []
-    if job.state == BLOCKED and (pending or job.extra is None or job.extra.after is None):
+    if job.extra is not None and job.extra.gathering:
+        yield WaitReason("batch", "its batch is open: it begins when that is closed and all have ended", None)
+    elif job.state == BLOCKED and (pending or job.extra is None or job.extra.after is None):
         text = f"it depends on {_count(len(pending), 'job')} that {_have(len(pending))} not completed"
         yield WaitReason("dependencies", text, None, pending[:MAX_IDS])
     after = job.extra.after if job.extra is not None else None

@@ -1,0 +1,120 @@
+"""Made by scripts/unasync.py from client/flow_graph.py; do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from bunqueue.client import flow_names
+from bunqueue.client.blocking.queue import JobHandle
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.flow_plan import FlowJob
+from bunqueue.client.models.flows import FlowInfo, OneFlow
+from bunqueue.client.options import checks
+from bunqueue.client.worker.middleware import Around
+from bunqueue.protocol.commands.flows import (
+    AddFlow,
+    CancelFlow,
+    CloseFlow,
+    FlowAddedReply,
+    FlowNode,
+    FlowRetriedReply,
+    FlowStoppedReply,
+    GetFlow,
+    RetryFlow,
+)
+
+
+class FlowGraph:
+    """A flow with an id, of jobs with names; `FlowProducer.add_graph` makes one."""
+
+    def __init__(self, caller: Caller, flow_id: str, defaults: Mapping[str, Any], around: Around) -> None:
+        self._caller, self._defaults, self._around = caller, defaults, around
+        self.id = flow_names.checked_name("flow_id", flow_id)
+        self.jobs: dict[str, JobHandle[Any]] = {}
+        """Handles of the jobs that this object has added, by their names."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    def start(self, jobs: Mapping[str, FlowJob[Any]]) -> None:
+        """Add the first jobs. Raises CommandFailed with the code FLOW_EXISTS when the flow has some."""
+        self._add(jobs, grow=False)
+
+    def add(self, jobs: Mapping[str, FlowJob[Any]]) -> None:
+        """Add more jobs while the flow runs, or when it has ended: all of them or none. They may wait for
+        each other, and by their names for jobs that are there. Raises NotFound when there is no such flow."""
+        self._add(jobs, grow=True)
+
+    def _add(self, jobs: Mapping[str, FlowJob[Any]], *, grow: bool) -> None:
+        self._send(jobs, flow_names.nodes(jobs, self._defaults), grow=grow)
+
+    def _send(self, jobs: Mapping[str, FlowJob[Any]], nodes: list[FlowNode], *, grow: bool) -> None:
+        command = AddFlow(flow=self.id, nodes=nodes, grow=grow)
+
+        def send() -> None:
+            self._caller.call(command, FlowAddedReply)
+            for name, job in jobs.items():
+                job.id = flow_names.id_of(self.id, name)
+
+        self._around.add(list(jobs.values()), send)
+        for name, job in jobs.items():
+            job_id = flow_names.id_of(self.id, name)
+            self.jobs[name] = JobHandle(self._caller, job.queue, job_id, job.result_type)
+
+    def info(self) -> FlowInfo:
+        """All its jobs as they are now: states, errors, and what each waits for. Raises NotFound."""
+        return (self._caller.call(GetFlow(flow=self.id), OneFlow)).data
+
+    def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> int:
+        """Cancel all its jobs that have not ended; returns how many. Workers of those that run have `grace`
+        to stop. The jobs stay, as dead letters, so the flow can be retried. Raises NotFound."""
+        command = CancelFlow(flow=self.id, reason=reason, grace=milliseconds(grace, "grace"))
+        stopped = (self._caller.call(checks.checked(command), FlowStoppedReply)).data
+        return stopped.stopped + stopped.running
+
+    def retry(self, node: str | None = None) -> list[str]:
+        """Run its dead jobs again, each when those that it waits for have completed; returns their names.
+        With the name of a `node`, that job and all that follow it, those that have completed, too. Raises
+        NotFound, JobNotFound, or WrongState when that job has not ended."""
+        command = RetryFlow(flow=self.id, node=node)
+        return (self._caller.call(checks.checked(command), FlowRetriedReply)).data.names
+
+
+class FlowBatch(FlowGraph):
+    """A flow that grows until it is closed, and then runs a job when all of it has ended, and one when all
+    has succeeded; `FlowProducer.add_batch` makes one.
+
+    As a context manager it is closed at the end, unless an exception ended it.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def open(
+        self, *, on_complete: FlowJob[Any] | None = None, on_success: FlowJob[Any] | None = None
+    ) -> None:
+        """Add it, with the jobs that run at its end. Raises CommandFailed with the code FLOW_EXISTS when
+        there is one."""
+        jobs, nodes = flow_names.callbacks(on_complete, on_success, self._defaults)
+        self._send(jobs, nodes, grow=False)
+
+    def add_all(self, jobs: Iterable[FlowJob[Any]]) -> list[JobHandle[Any]]:
+        """Add jobs whose names do not matter; returns their handles in order. Raises CommandFailed with the
+        code FLOW_CLOSED when the batch was closed."""
+        named = flow_names.numbered(jobs)
+        if named:
+            self.add(named)
+        return [self.jobs[name] for name in named]
+
+    def close(self) -> int:
+        """Take no more jobs; returns how many there are. May be called again. Raises NotFound."""
+        return len((self._caller.call(CloseFlow(flow=self.id), FlowAddedReply)).data.ids)

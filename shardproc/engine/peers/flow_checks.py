@@ -1,0 +1,87 @@
+"""What a flow must be: whether its jobs fit together is checked before any shard hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.flows import FlowJob
+
+from ..handlers.push import check_data, check_fields
+
+POLICIES = (
+    "fail_parent_on_failure",
+    "remove_dependency_on_failure",
+    "continue_parent_on_failure",
+    "ignore_dependency_on_failure",
+)
+
+
+def check(jobs: Sequence[FlowJob], version: int, now: int, outside: Container[str] = ()) -> None:
+    """CommandError says why a flow is refused.  Its jobs may wait for those ``outside``, too."""
+    by_id: dict[str, FlowJob] = {}
+    for job in jobs:
+        if not job.id:
+            raise CommandError("flow job id must be a string", Code.INVALID_FLOW, field="jobs")
+        if queue_name_problem(job.queue):
+            raise CommandError(f"invalid flow queue: {job.queue[:300]}", Code.INVALID_FLOW, field="jobs")
+        if job.id in by_id:
+            raise CommandError(f"duplicate flow job id: {job.id}", Code.INVALID_FLOW, field="jobs")
+        by_id[job.id] = job
+    for job in jobs:
+        check_fields(job.input, version, now, f"flow job {job.id}: ")
+        _check_job(job, by_id, outside)
+    _check_cycles(jobs)
+
+
+def _check_job(job: FlowJob, flow: dict[str, FlowJob], outside: Container[str]) -> None:
+    fields = job.input
+    first = bytes(fields.data)[:1]
+    if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
+        raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs")
+    check_data(bytes(fields.data), f"flow job {job.id}: ")
+    if sum(getattr(fields, policy) for policy in POLICIES) > 1:
+        raise CommandError(
+            f"flow job {job.id} has more than one policy for its failure, choose one",
+            Code.INVALID_FLOW,
+            field="jobs",
+        )
+    if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
+        raise CommandError(
+            "deduplication is not supported inside an atomic flow", Code.INVALID_FLOW, field="jobs"
+        )
+    deps = dict.fromkeys(fields.depends_on or ())
+    for dep in deps:
+        if dep == job.id:
+            raise CommandError(f"flow job cannot depend on itself: {dep}", Code.INVALID_FLOW, field="jobs")
+        if dep not in flow and dep not in outside:
+            raise CommandError(f"flow dependency not found: {dep}", Code.INVALID_FLOW, field="jobs")
+    if fields.parent_id is not None and fields.parent_id not in flow:
+        raise CommandError(f"flow parent not found: {fields.parent_id}", Code.INVALID_FLOW, field="jobs")
+    for child in fields.children_ids or ():
+        if child not in deps:
+            raise CommandError(
+                f"flow child is missing from dependencies: {child}", Code.INVALID_FLOW, field="jobs"
+            )
+
+
+def _check_cycles(jobs: Sequence[FlowJob]) -> None:
+    """Take away the jobs whose dependencies are all gone, until none is left."""
+    own = {job.id for job in jobs}
+    missing = {job.id: len(own.intersection(job.input.depends_on or ())) for job in jobs}
+    dependents: dict[str, list[str]] = {}
+    for job in jobs:
+        for dep in set(job.input.depends_on or ()):
+            dependents.setdefault(dep, []).append(job.id)
+    free = [job_id for job_id, count in missing.items() if not count]
+    done = 0
+    while free:
+        done += 1
+        for dependent in dependents.get(free.pop(), ()):
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                free.append(dependent)
+    if done < len(jobs):
+        raise CommandError("flow contains a dependency cycle", Code.INVALID_FLOW, field="jobs")

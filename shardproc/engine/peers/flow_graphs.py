@@ -1,0 +1,288 @@
+"""Flows with ids: added as a graph, grown, shown, cancelled and retried as a whole.
+
+A node's job has the id ``flow:name``.  These ids are claimed like all that clients choose, and ordered in
+each shard's file, so nothing else says which jobs belong to a flow: `members` reads them from all shards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.model.job import COMPLETED, FAILED, STATE_NAMES
+from bunqueue.protocol import peers as messages
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.flows import (
+    MAX_NODES,
+    AddFlow,
+    CancelFlow,
+    CloseFlow,
+    FlowAdded,
+    FlowAddedReply,
+    FlowJob,
+    FlowNode,
+    FlowRetried,
+    FlowRetriedReply,
+    FlowStopped,
+    FlowStoppedReply,
+    FlowView,
+    FlowViewReply,
+    GetFlow,
+    NodeView,
+    RetryFlow,
+)
+
+from ..peer_calls import Steps, across
+from ..state import Client, State
+from . import dependencies, directory, flow_checks, flows
+
+CANCELLED = "cancelled"
+ENDED = frozenset({COMPLETED, FAILED})
+GATHERERS = {"complete": "on-complete", "success": "on-success"}  # what those that gather are called
+A_TIME = 500  # nodes in one question
+
+
+def id_of(flow: str, name: str) -> str:
+    """The id of a node's job."""
+    return f"{flow}:{name}"
+
+
+def members(state: State, flow: str, most: int | None = None) -> Steps:
+    """All nodes of a flow, or the first ``most`` and some more, the oldest first, and by name where
+    they are of one age."""
+    found: list[messages.Member] = []
+    asked = dict.fromkeys(range(state.shards), "")
+    while asked and (most is None or len(found) < most):
+        answers = yield [(shard, messages.Members(flow, after)) for shard, after in asked.items()]
+        more = zip(list(asked), answers, strict=True)
+        found += (member for answer in answers for member in answer.members)
+        asked = {shard: answer.more for shard, answer in more if answer.more is not None}
+    return sorted(found, key=lambda member: (member.created_at, member.id))
+
+
+def _known(state: State, flow: str) -> Steps:
+    """`members` of a flow that is there.  CommandError."""
+    found = yield from members(state, flow)
+    if not found:
+        raise CommandError(f"Flow not found: {flow}", Code.FLOW_NOT_FOUND, field="flow", value=flow)
+    return found
+
+
+# Adding
+
+
+@across
+def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
+    flow = command.flow
+    jobs = [_job_of(flow, node) for node in command.nodes]
+    own = {job.id for job in jobs}
+    outside = {dep for job in jobs for dep in job.input.depends_on or () if dep not in own}
+    flow_checks.check(jobs, client.version, state.now, outside if command.grow else ())
+    there = yield from members(state, flow, most=1)
+    if command.grow and not there:
+        raise CommandError(f"Flow not found: {flow}", Code.FLOW_NOT_FOUND, field="flow", value=flow)
+    if there and not command.grow:
+        raise CommandError(f"Flow {flow} is there already", Code.FLOW_EXISTS, field="flow", value=flow)
+    wanted = [*own, *outside] if command.grow else []
+    gatherers = [id_of(flow, node.name) for node in command.nodes if node.gathers]
+    try:
+        found = yield from dependencies.look_up(state, wanted)
+        _check_names(found, outside)
+        if command.grow:
+            yield from _gather(state, flow, refused=messages.CLOSED)
+        yield from flows.place(state, jobs, flow, gatherers)
+    finally:
+        dependencies.looked(state, wanted)
+    if command.grow:
+        yield from _gather(state, flow, [*own], refused=messages.ENDED_WITHOUT)
+    return FlowAddedReply(data=FlowAdded([job.id for job in jobs]))
+
+
+def _gather(state: State, flow: str, new: Sequence[str] = (), *, refused: int) -> Steps:
+    """Tell the nodes that gather of new ones; CommandError if one is or has what is ``refused``."""
+    shard_of = yield from directory.locate(state, [id_of(flow, name) for name in GATHERERS.values()])
+    answers = yield [(shard, messages.Gather([job_id], list(new))) for job_id, shard in shard_of.items()]
+    words = [word for answer in answers for word in answer.words]
+    if refused in words:
+        raise CommandError(f"Flow {flow} was closed: it takes no more jobs", Code.FLOW_CLOSED, field="flow")
+    return words
+
+
+def _check_names(found: dict[str, messages.Outcome], outside: set[str]) -> None:
+    """CommandError if a new job is there already, or one to wait for is not."""
+    for job_id, outcome in found.items():
+        is_known = outcome.word != messages.UNKNOWN
+        if job_id in outside and not is_known:
+            raise CommandError(f"flow dependency not found: {job_id}", Code.INVALID_FLOW, field="nodes")
+        if job_id not in outside and is_known:
+            raise CommandError(f"Flow job {job_id} already exists", Code.FLOW_EXISTS, field="nodes")
+
+
+def _job_of(flow: str, node: FlowNode) -> FlowJob:
+    """A node as one of the jobs of which flows are made.  CommandError for fields that a flow has its own
+    ways for."""
+    fields = node.input
+    for name in ("job_id", "custom_id", "parent_id", "children_ids", "depends_on"):
+        if getattr(fields, name):
+            raise CommandError(
+                f"flow job {node.name}: {name} is not possible in a flow with an id, use after",
+                Code.INVALID_FLOW,
+                field="nodes",
+            )
+    if node.gathers is not None and (node.after or node.name != GATHERERS[node.gathers]):
+        text = (
+            f"flow job {node.name}: one that gathers is called {GATHERERS[node.gathers]}, and is after none"
+        )
+        raise CommandError(text, Code.INVALID_FLOW, field="nodes")
+    if node.gathers is not None:
+        fields.on_dead_dependency = "ignore" if node.gathers == "complete" else "fail"
+    if node.after:
+        fields.depends_on = fields.children_ids = [id_of(flow, name) for name in dict.fromkeys(node.after)]
+    return FlowJob(id=id_of(flow, node.name), queue=node.queue, input=fields)
+
+
+@across
+def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
+    """What was added before is seen by `members`; what comes while this runs joins when it has appeared."""
+    found = yield from _known(state, command.flow)
+    gatherers = [member for member in found if member.gathering is not None]
+    if not gatherers:
+        raise CommandError(f"Flow {command.flow} has no job that gathers", Code.FLOW_CLOSED, field="flow")
+    others = [member.id for member in found if member.gathering is None]
+    for shard, some in _by_shard(state, gatherers):
+        yield [(shard, messages.CloseGathering(member.id, others)) for member in some]
+    return FlowAddedReply(data=FlowAdded(others))
+
+
+# Looking
+
+
+@across
+def get_flow(state: State, client: Client, command: GetFlow) -> Steps:
+    found = yield from _known(state, command.flow)
+    states = Counter(state_of(member) for member in found)
+    shown = [_view(command.flow, member) for member in found[:MAX_NODES]]
+    return FlowViewReply(
+        data=FlowView(command.flow, _state_of_flow(states), dict(states), shown, len(found) > MAX_NODES)
+    )
+
+
+def state_of(member: messages.Member) -> str:
+    """The state of a node as it is shown."""
+    is_cancelled = member.state == FAILED and member.reason == CANCELLED
+    return CANCELLED if is_cancelled else STATE_NAMES[member.state]
+
+
+def _state_of_flow(states: Counter[str]) -> str:
+    if states.total() > states["completed"] + states["failed"] + states[CANCELLED]:
+        return "running"
+    return next((word for word in ("failed", CANCELLED) if states[word]), "completed")
+
+
+def _view(flow: str, member: messages.Member) -> NodeView:
+    return NodeView(
+        _name(flow, member.id),
+        member.id,
+        member.queue,
+        member.job,
+        state_of(member),
+        [_name(flow, dep) for dep in member.after],
+        [_name(flow, dep) for dep in member.pending],
+        member.attempts,
+        member.max_attempts,
+        float(member.created_at),
+        None if member.started_at is None else float(member.started_at),
+        None if member.finished_at is None else float(member.finished_at),
+        member.error,
+    )
+
+
+def _name(flow: str, job_id: str) -> str:
+    return job_id.removeprefix(f"{flow}:")
+
+
+# Cancelling and retrying
+
+
+@across
+def cancel_flow(state: State, client: Client, command: CancelFlow) -> Steps:
+    found = yield from _known(state, command.flow)
+    live = [member for member in found if member.state not in ENDED]
+    answers = yield [
+        (shard, messages.StopMembers([member.id for member in some], command.reason, int(command.grace)))
+        for shard, some in _by_shard(state, live)
+    ]
+    stopped = sum(answer.stopped for answer in answers)
+    return FlowStoppedReply(data=FlowStopped(stopped, sum(answer.running for answer in answers)))
+
+
+@across
+def retry_flow(state: State, client: Client, command: RetryFlow) -> Steps:
+    """First all jobs are brought back, then they ask for those that they wait for: so none hears of an
+    earlier failure of another one that runs again, too."""
+    found = yield from _known(state, command.flow)
+    chosen = _chosen(found, command)
+    waits = {member.id for member in found if member.state != COMPLETED} | chosen.keys()
+    parts = list(_by_shard(state, chosen.values()))
+    answers = yield [
+        (
+            shard,
+            messages.ReviveMembers([(each.id, _still(each.after, waits)) for each in some]),
+        )
+        for shard, some in parts
+    ]
+    revived = {job_id for answer in answers for job_id in answer.ids}
+    yield [(shard, messages.AskForMembers([each.id for each in some])) for shard, some in parts]
+    return FlowRetriedReply(
+        data=FlowRetried([_name(command.flow, job_id) for job_id in chosen if job_id in revived])
+    )
+
+
+def _still(after: Sequence[str], waits: Container[str]) -> list[str]:
+    """What a job that runs again waits for: not for what has completed, or has been removed since."""
+    return [dep for dep in after if dep in waits]
+
+
+def _chosen(found: Sequence[messages.Member], command: RetryFlow) -> dict[str, messages.Member]:
+    """The nodes that are to run again, or to wait again if they have not begun.  CommandError."""
+    if command.node is None:
+        return {member.id: member for member in found if member.state == FAILED}
+    by_id = {member.id: member for member in found}
+    first = by_id.get(id_of(command.flow, command.node))
+    if first is None:
+        raise CommandError(
+            f"Flow {command.flow} has no job {command.node}",
+            Code.JOB_NOT_FOUND,
+            field="node",
+            value=command.node,
+        )
+    if first.state not in ENDED:
+        raise CommandError(
+            f"Flow job {first.id} is {STATE_NAMES[first.state]}: it has not ended",
+            Code.JOB_STATE,
+            field="node",
+        )
+    followers: dict[str, list[str]] = {}
+    for member in found:
+        for dep in member.after:
+            followers.setdefault(dep, []).append(member.id)
+    met, waiting = {first.id}, [first.id]
+    while waiting:
+        new = [job_id for job_id in followers.get(waiting.pop(), ()) if job_id not in met]
+        met.update(new)
+        waiting += new
+    return {job_id: by_id[job_id] for job_id in by_id if job_id in met}
+
+
+def _by_shard(
+    state: State, nodes: Iterable[messages.Member]
+) -> Iterable[tuple[int, Sequence[messages.Member]]]:
+    """Nodes by the shards of their queues, some at a time."""
+    groups: dict[int, list[messages.Member]] = {}
+    for member in nodes:
+        groups.setdefault(slot_of_queue(member.queue) & (state.shards - 1), []).append(member)
+    for shard, all_here in groups.items():
+        for start in range(0, len(all_here), A_TIME):
+            yield shard, all_here[start : start + A_TIME]

@@ -1,0 +1,143 @@
+"""What a shard does for flows with ids: it lists its nodes of one, cancels them, and brings them back."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING, Extra, Job
+from bunqueue.protocol import peers as messages
+
+from ..lifecycle import cancellation, transitions
+from ..outbox import ROW
+from ..peer_calls import Steps
+from ..state import State
+from . import dependencies, directory
+
+PAGE = 500  # ids that are looked at for one question; some 20 ms
+
+
+def list_some(state: State, source: int, message: messages.Members) -> Steps:
+    mark = f"{message.flow}:"
+    hidden = [job_id for job_id in state.prepared if job_id.startswith(mark)]
+    yield from directory.flows_decided(state, hidden)
+    ids, more = state.archive.own_ids_after(message.after or mark, PAGE)
+    mine = [job_id for job_id in ids if job_id.startswith(mark)]
+    if len(mine) < len(ids):  # those of other flows follow
+        more = None
+    jobs = [job for job_id in mine if (job := state.jobs.get(job_id) or state.archive.known(job_id))]
+    found = [_member(job) for job in jobs if _flow_of(job) == message.flow]
+    return messages.MembersAre(found, more)
+
+
+def _flow_of(job: Job) -> str | None:
+    return None if job.extra is None else job.extra.flow_id
+
+
+def _member(job: Job) -> messages.Member:
+    extra = job.extra or Extra()
+    return messages.Member(
+        job.id,
+        job.queue,
+        job.name,
+        job.state,
+        extra.depends_on,
+        extra.pending,
+        job.attempts,
+        job.options.max_attempts,
+        job.created_at,
+        job.started_at,
+        job.finished_at,
+        job.error,
+        job.reason,
+        extra.gathering,
+    )
+
+
+def stop(state: State, source: int, message: messages.StopMembers) -> messages.MembersStopped:
+    """Those that have not begun become dead letters, too: the flow may be retried."""
+    stopped = running = 0
+    for job_id in message.ids:
+        job = state.jobs.get(job_id)
+        if job is None or _flow_of(job) is None:
+            continue
+        if job.state in (ACTIVE, SUSPENDED):
+            goes_on = cancellation.stop(state, job, message.reason, message.grace)
+            running, stopped = running + goes_on, stopped + (not goes_on)
+        else:
+            transitions.cancel_begun(state, job, message.reason)
+            stopped += 1
+    return messages.MembersStopped(stopped, running)
+
+
+def revive(state: State, source: int, message: messages.ReviveMembers) -> messages.MembersRevived:
+    revived = []
+    for job_id, pending in message.nodes:
+        if job_id in state.jobs:
+            _wait_again(state, state.jobs[job_id], pending)
+            continue
+        job = state.archive.known(job_id)
+        if job is None or job.state not in (COMPLETED, FAILED) or job.extra is None:
+            continue
+        job.extra.failures = job.extra.ignored = None
+        transitions.revive(state, state.queues[job.queue], job, pending=pending)
+        dependencies.wait_for_pending(state, job)
+        revived.append(job_id)
+    return messages.MembersRevived(revived)
+
+
+def _wait_again(state: State, job: Job, pending: list[str]) -> None:
+    """Have a node that has not begun wait for others that run again; one that runs goes on."""
+    if not pending or job.extra is None or job.state not in (WAITING, DELAYED, BLOCKED):
+        return
+    if job.state != BLOCKED:
+        job = transitions.block(state, state.queues[job.queue], job)
+    extra = dependencies.extra_of(job)
+    extra.pending = list(dict.fromkeys([*extra.pending, *pending]))
+    dependencies.wait_for_pending(state, job)
+    state.out.touch(job, ROW)
+
+
+def ask(state: State, source: int, message: messages.AskForMembers) -> messages.AskForMembers:
+    jobs = [state.jobs[job_id] for job_id in message.ids if job_id in state.jobs]
+    waiting = {dep: None for job in jobs for dep in (job.extra.pending if job.extra is not None else ())}
+    dependencies.ask_again(state, [dep for dep in waiting if dep in state.awaited])
+    return messages.AskForMembers([])
+
+
+# Nodes that gather
+
+
+def gather(state: State, source: int, message: messages.Gather) -> Steps:
+    yield from directory.flows_decided(state, message.ids)
+    return messages.Gathering([_gather(state, job_id, message.new) for job_id in message.ids])
+
+
+def _gather(state: State, job_id: str, new: list[str]) -> int:
+    """What there is; a closed node that waits still has to wait for the new ones, too."""
+    job = state.jobs.get(job_id) or state.archive.known(job_id)
+    if job is None or job.extra is None or job.extra.gathering is None:
+        return messages.NO_GATHERER
+    if job.extra.gathering:
+        return messages.OPEN
+    unheard = [other for other in new if other not in job.extra.depends_on]
+    if unheard and job.state != BLOCKED:
+        return messages.ENDED_WITHOUT
+    if unheard:
+        _wait_for(state, job, [*job.extra.depends_on, *unheard], [*job.extra.pending, *unheard])
+    return messages.CLOSED
+
+
+def close(state: State, source: int, message: messages.CloseGathering) -> messages.Gathering:
+    job = state.jobs.get(message.id)
+    if job is not None and job.extra is not None and job.state == BLOCKED and job.extra.gathering:
+        job.extra.gathering = False
+        _wait_for(state, job, message.others, message.others)
+        if not message.others:
+            transitions.unblock(state, job)
+    return messages.Gathering([_gather(state, message.id, [])])
+
+
+def _wait_for(state: State, job: Job, others: list[str], pending: list[str]) -> None:
+    extra = dependencies.extra_of(job)
+    extra.depends_on, extra.children_ids, extra.pending = others, others, pending
+    dependencies.wait_for_pending(state, job)
+    state.out.touch(job, ROW)
+    dependencies.ask_again(state, pending)
