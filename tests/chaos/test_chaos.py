@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chaos import report
 from chaos.load import Load
-from chaos.victims import ANYWHERE, IN_NETWORKS, QUEUES, Cluster, running
+from chaos.victims import ALONE, ANYWHERE, IN_NETWORKS, ON_DISKS, QUEUES, Cluster, running
 
 SECONDS = 60 * float(os.environ.get("CHAOS_MINUTES", "0.3"))
 SEED = os.environ.get("CHAOS_SEED") or secrets.token_hex(4)
@@ -48,13 +48,14 @@ async def torment(cluster: Cluster, until: float) -> None:
     """One fault after the other, sometimes two; between them the cluster has time to heal."""
     choice = random.Random(SEED)
     deeds = ANYWHERE | (IN_NETWORKS if cluster.network is not None else {})
+    deeds |= ON_DISKS if cluster.disk is not None else {}
     line: list[str] = []
     while time.monotonic() < until:
         if not line:  # each kind as often as any other
             line = sorted(deeds)
             choice.shuffle(line)
         now = [line.pop()]
-        if line and choice.random() < TWO_AT_ONCE and now[0] != "kill" and line[-1] != "kill":
+        if line and choice.random() < TWO_AT_ONCE and not ALONE & {now[0], line[-1]}:
             now.append(line.pop())
         await asyncio.gather(*(deeds[name](cluster, choice) for name in now))
         if choice.random() < 0.7:

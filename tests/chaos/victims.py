@@ -20,6 +20,7 @@ from support.aftermath import no_live_jobs, read_all
 from support.postgres import Postgres
 from support.procfs import children
 from support.server import Server, quiet_port
+from support.small_disks import FullDisk, may_mount
 from support.waiting import eventually
 from support.wire import Address, Wire
 
@@ -34,8 +35,11 @@ HEALED_S, DRAINED_S = 120.0, 120.0
 class Cluster:
     """Three hosts on one store; in networks of their own where that is possible."""
 
-    def __init__(self, postgres: Postgres, hosts: Hosts, network: Network | None) -> None:
-        self.postgres, self.hosts, self.network = postgres, hosts, network
+    def __init__(
+        self, postgres: Postgres, hosts: Hosts, network: Network | None, disk: FullDisk | None
+    ) -> None:
+        """``disk``: that of the store's leader."""
+        self.postgres, self.hosts, self.network, self.disk = postgres, hosts, network, disk
         self.faults: list[Fault] = []
         self.samples: list[Sample] = []
 
@@ -127,6 +131,16 @@ async def kill_store(cluster: Cluster, choice: random.Random) -> None:
         await asyncio.to_thread(cluster.postgres.leader.start)
 
 
+async def fill_store(cluster: Cluster, choice: random.Random) -> None:
+    """PostgreSQL's disk is full: it refuses to write, or ends.  Then somebody makes room, and starts it."""
+    assert cluster.disk is not None
+    full_s = choice.uniform(1.0, 6.0)
+    with cluster.fault(f"PostgreSQL's disk is full {full_s:.0f} s"):
+        with cluster.disk.filled():
+            await asyncio.sleep(full_s)  # as long as nobody makes room
+        await asyncio.to_thread(cluster.postgres.leader.start_if_ended)
+
+
 def cut(what: str, *nets: int) -> Deed:
     async def deed(cluster: Cluster, choice: random.Random) -> None:
         assert cluster.network is not None
@@ -151,13 +165,20 @@ IN_NETWORKS: dict[str, Deed] = {
     "cut-peers": cut("its peers", PEERS),
 }
 
+ON_DISKS: dict[str, Deed] = {"fill-store": fill_store}
+ALONE = frozenset({"kill", "fill-store"})  # beside these there is no other
+
 
 @contextmanager
 def running(folder: Path, *, code: Path | None = None) -> Iterator[Cluster]:
     """A cluster of three hosts that run; ``code``: of another version's source tree."""
     with ExitStack() as stack:
         network = stack.enter_context(Network(len(NAMES))) if possible() else None
-        postgres = stack.enter_context(Postgres(standby=True, network=network.range if network else ""))
+        disk = stack.enter_context(FullDisk()) if may_mount() else None
+        reached = network.range if network else ""
+        postgres = stack.enter_context(
+            Postgres(standby=True, network=reached, disk=disk.folder if disk else None)
+        )
         url = postgres.new_database()
         init(url, SHARDS)
         hosts = stack.enter_context(Hosts(url, folder, SHARDS))
@@ -170,7 +191,7 @@ def running(folder: Path, *, code: Path | None = None) -> Iterator[Cluster]:
         for server in hosts.servers.values():
             server.until_ready()
         hosts.until_shared(*NAMES)
-        yield Cluster(postgres, hosts, network)
+        yield Cluster(postgres, hosts, network, disk)
 
 
 def _make(hosts: Hosts, number: int, name: str, network: Network | None, url: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from replication.conftest import SHARDS, StoredServer
 from replication.test_store_kills import LOAD, check_log, under_load
+from support import wire
 from support.killer import Killer
 from support.ledger import Ledger
 from support.patroni import TTL_S, Member, PatroniCluster
@@ -23,7 +24,7 @@ from bunqueue.store.setup import init
 
 # What Patroni and PostgreSQL need, and then the server: PostgreSQL is started again, or a standby is promoted
 # when the leader's lease has run out.
-RESTART_S, FAILOVER_S = 25.0, TTL_S + 25.0
+RESTART_S, FAILOVER_S = 60.0, TTL_S + 60.0
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,9 @@ async def test_nothing_is_lost_when_the_leader_dies(
     tmp_path: Path,
     harm: Callable[[Member], None],
     within_s: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(wire, "REPLY_S", within_s)  # a command may wait as long as nobody leads
     await asyncio.to_thread(patroni.until_whole)
     url = await asyncio.to_thread(patroni.new_database)
     await asyncio.to_thread(init, url, SHARDS)

@@ -28,7 +28,7 @@ from .server import quiet_port
 from .waiting import wait_until
 
 TTL_S = 20  # the shortest that Patroni takes: so long a leader may be silent
-STARTS_S = 60.0
+STARTS_S = 180.0  # mostly initdb, on a machine whose disk is busy
 _PROGRAMS = {"patroni": "patroni", "etcd": "etcd-server"}  # and their packages
 
 
@@ -125,8 +125,15 @@ class Member:
 
     def state(self) -> dict[str, Any]:
         """What Patroni says of it; empty while it does not answer."""
+        return self._ask("patroni")
+
+    def roles(self) -> list[str]:
+        """Those of all members, as Patroni has written them down."""
+        return sorted(member["role"] for member in self._ask("cluster").get("members", []))
+
+    def _ask(self, page: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._api}/patroni", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._api}/{page}", timeout=2) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         return {}
@@ -197,10 +204,17 @@ class PatroniCluster:
         return leaders[0] if len(leaders) == 1 else None
 
     def is_whole(self) -> bool:
-        """Whether there is a leader, two standbys stream from it, and it waits for one of them."""
+        """Whether there is a leader, two standbys stream from it, and it waits for one of them.
+
+        Patroni writes down a moment later than PostgreSQL which one that is.  A leader that dies before this
+        has no heir that Patroni trusts: it chooses none, for ever, as it must.
+        """
         leader = self.leader()
         streams = (leader.state().get("replication") or []) if leader is not None else []
-        return len(streams) == 2 and any(each["sync_state"] == "sync" for each in streams)
+        if len(streams) != 2 or not any(each["sync_state"] == "sync" for each in streams):
+            return False
+        assert leader is not None
+        return leader.roles() == ["leader", "replica", "sync_standby"]
 
     def until_whole(self) -> None:
         wait_until(self.is_whole, "a leader and two standbys, one of them synchronous", STARTS_S)

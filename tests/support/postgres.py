@@ -124,6 +124,18 @@ class Node:
         assert self._process is not None
         return self._process.pid
 
+    def start_if_ended(self) -> None:
+        """It ends by itself when it has nowhere to write, and an operator starts it."""
+        wait_until(self._answers_or_ended, "PostgreSQL answers, or has ended")
+        assert self._process is not None
+        if self._process.poll() is not None:
+            self.kill()
+            self.start()
+
+    def _answers_or_ended(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None or self._answers()
+
     def pause(self) -> None:
         """SIGSTOP to the server's processes: it is there, and does not answer."""
         assert self._process is not None
@@ -152,14 +164,17 @@ class Node:
 class Postgres:
     """A leader and perhaps synchronous standbys, any one of which has to acknowledge, in a folder."""
 
-    def __init__(self, *, standby: bool = False, standbys: int = 0, network: str = "") -> None:
-        """``network``: other machines that may connect, as 10.0.0.0/8."""
+    def __init__(
+        self, *, standby: bool = False, standbys: int = 0, network: str = "", disk: Path | None = None
+    ) -> None:
+        """``network``: other machines that may connect, as 10.0.0.0/8; ``disk``: for the leader's data."""
         binaries()
         self._network = network
         self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-pg-"))
         if os.geteuid() == 0:
-            shutil.chown(self._folder, ACCOUNT, ACCOUNT)
-        self.leader = Node(self._folder / "leader", quiet_port())
+            for folder in (self._folder, *([disk] if disk else [])):
+                shutil.chown(folder, ACCOUNT, ACCOUNT)
+        self.leader = Node((disk or self._folder) / "leader", quiet_port())
         names = ["standby", *(f"standby{number}" for number in range(2, standbys + 1))]
         self.standbys = [Node(self._folder / name, quiet_port()) for name in names if standby or standbys]
         self.standby = self.standbys[0] if self.standbys else None
