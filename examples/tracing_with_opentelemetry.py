@@ -1,4 +1,5 @@
-"""One trace from the request that adds a job to the job's run, and links for its retries.
+"""One trace from the request that adds a job to the job's run, and links for its retries; and one over all
+runs of a workflow.
 
 pip install 'bunqueue[opentelemetry]' opentelemetry-sdk
 python examples/tracing_with_opentelemetry.py
@@ -10,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
-from bunqueue import ActiveJob, AsyncQueue, Worker
+from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Flow, Worker
 from bunqueue.integrations.opentelemetry import OpenTelemetry
 
 
@@ -50,6 +51,23 @@ async def main() -> None:
         async with worker:
             await done.wait()
         print(await job.result())
+    await order()
+
+
+async def order() -> None:
+    app = Bunqueue("orders", embedded=True, middleware=[OpenTelemetry()])
+
+    @app.workflow
+    async def order(flow: Flow, number: int) -> str:
+        await flow.step("charge", lambda: f"charge {number}")
+        await flow.sleep("cooling-off", seconds=1.5)  # ends the run; the next one is in the same trace
+        return await flow.wait_for("approval", str)
+
+    async with app:
+        with tracer.start_as_current_span("POST /orders"):
+            handle = await order.start_async(7)
+        await handle.signal("approval", "by ada")
+        print(await handle.result(timeout=20_000))
 
 
 asyncio.run(main())

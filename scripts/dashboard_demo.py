@@ -12,7 +12,7 @@ import asyncio
 import random
 import signal
 
-from bunqueue import ActiveJob, AsyncQueue, Worker
+from bunqueue import ActiveJob, AsyncQueue, AsyncWorkflow, Bunqueue, Flow, Retry, Undo, Worker
 
 RATES = {"emails": 10, "thumbnails": 4, "invoices": 4, "search-index": 20, "exports": 0.15}  # jobs a second
 FAILING = {"emails": 0.03, "thumbnails": 0.02, "invoices": 0.12, "search-index": 0.0, "exports": 0.1}
@@ -72,6 +72,62 @@ async def feed(queue: AsyncQueue, name: str) -> None:
         await asyncio.sleep(random.expovariate(RATES[name]))
 
 
+async def brief() -> None:
+    await asyncio.sleep(random.expovariate(4))
+
+
+async def pay(number: int) -> dict[str, object]:
+    await brief()
+    return {"charge": f"ch_{number}", "cents": 100 * (number % 90) + 99}
+
+
+async def refund(charge: dict[str, object]) -> None:
+    await brief()
+    if random.random() < 0.3:
+        raise Trouble("the bank answers 503")
+
+
+async def ship(parcels: list[str]) -> str:
+    await brief()
+    if random.random() < 0.5:
+        raise Trouble("the carrier does not answer")
+    return f"shipment of {len(parcels)} parcels"
+
+
+def workflows(app: Bunqueue) -> AsyncWorkflow[[int], str]:
+    """An order: checks, a payment that can be undone, an approval, parcels, a shipment."""
+
+    @app.job(queue="packing")
+    async def pack(item: str) -> str:
+        await brief()
+        return f"parcel with {item}"
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow, number: int) -> str:
+        await flow.gather(flow.step("check stock", brief), flow.step("check address", brief))
+        await flow.step("charge", pay, number, undo=Undo(refund, retry=2))
+        await flow.sleep("cooling-off", seconds=1 + number % 4)
+        flow.state = {"order": number, "phase": "approval"}
+        await flow.wait_for("approval", bool, key=f"order-{number}")
+        parcels = await flow.gather(*(flow.run(pack, f"item {item}") for item in range(1 + number % 9)))
+        return await flow.step("ship", ship, parcels, retry=Retry(500, max_attempts=3))
+
+    return order
+
+
+async def orders(app: Bunqueue) -> None:
+    """Work orders, start one now and then, and approve most of them."""
+    order = workflows(app)
+    number = random.randrange(10_000)
+    async with app:
+        while True:
+            number += 1
+            handle = await order.start_async(number, id=f"order-{number}")
+            if number % 5:
+                await handle.signal("approval", True)
+            await asyncio.sleep(random.expovariate(0.3))
+
+
 async def schedules(queue: AsyncQueue) -> None:
     """A few schedules."""
     await queue.upsert_cron("nightly-report", schedule="0 2 * * *", timezone="Europe/Rome")
@@ -95,6 +151,7 @@ async def main() -> None:
     running = [asyncio.create_task(worker.run()) for worker in workers]
     running += [asyncio.create_task(feed(queue, name)) for name, queue in queues.items()]
     running.append(asyncio.create_task(schedules(queues["exports"])))
+    running.append(asyncio.create_task(orders(Bunqueue("orders", **where))))
     over = asyncio.create_task(stop.wait())
     while not stop.is_set():
         done, _ = await asyncio.wait([over, *running], return_when=asyncio.FIRST_COMPLETED)

@@ -50,7 +50,8 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     terminal: bool = False
     """failed: there will be no other attempt."""
     reason: str | None = None
-    """failed: "cancelled", when somebody stopped the job; undoing: why it is undone;
+    """failed: "cancelled", when somebody stopped the job, and of workflows "undone", when somebody asked for
+    that, and "stuck", when they could not be; undoing: why it is undone;
     breaker: what opened it."""
     prev: str | None = None
     """retried and removed: the state before."""

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
-from bunqueue.client.worker.middleware import CallNext, Middleware
+from bunqueue.client.worker.middleware import CallNext, CallStep, Middleware
+from bunqueue.errors import JobSuspended
 from bunqueue.integrations import missing
+from bunqueue.model.workflow import CHILD, FAILED, SIGNAL, UNDO_MARK
 
 try:
     from opentelemetry import context, propagate, trace
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 except ImportError as error:
     raise missing("opentelemetry", error) from None
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.trace import TracerProvider
 
+    from bunqueue.client.models.jobs import Job
+    from bunqueue.client.models.workflows import Step
     from bunqueue.client.options.job import NewJob
     from bunqueue.client.worker.active_job import ActiveJob
+    from bunqueue.client.workflow.context import StepRun
 
 SYSTEM = "bunqueue"
 MAX_VALUE = 1024  # characters of a header
+_WAITS = {SIGNAL: "wait for", CHILD: "child"}  # what spans of waits begin with, if it is not their kind
 
 
 class OpenTelemetry(Middleware):
@@ -40,6 +47,10 @@ class OpenTelemetry(Middleware):
     Adding a job is a span of kind PRODUCER, "add emails"; each attempt is one of kind CONSUMER, "process
     emails". The first attempt continues the trace of who added the job, unless `first_attempt="link"`; every
     other one begins a trace of its own, with a link to it, so that a trace is not drawn out over days.
+
+    All runs of a workflow are in one trace, whichever workers they are on, with a span for each attempt of a
+    step ("step charge", "undo charge") and for each wait ("sleep cooling-off", "wait for approval", "child
+    pack"). A child continues the trace in which it was started.
 
     Without a `tracer_provider` the global one is used. What an SDK does not record costs next to nothing.
     """
@@ -62,8 +73,7 @@ class OpenTelemetry(Middleware):
         span = self._tracer.start_span(f"add {job.queue}", kind=SpanKind.PRODUCER, attributes=attributes)
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(span))
-        fitting = {name: value for name, value in carrier.items() if len(value) <= MAX_VALUE}
-        if fitting:
+        if fitting := _fitting(carrier):
             job.options["headers"] = {**(job.options.get("headers") or {}), **fitting}
         with _ending(span):
             yield
@@ -72,20 +82,18 @@ class OpenTelemetry(Middleware):
     async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
         """A span around an attempt, which is the current one for the handler."""
         known = job.job()
-        producer = propagate.extract(known.headers)
         attributes: dict[str, Any] = {
             **_attributes(job.queue, job.name, "process", "process"),
             "messaging.message.id": job.id,
             "bunqueue.job.attempt": job.attempts + 1,
         }
-        again = job.attempts > 0 or known.stall_count > 0
         with self._tracer.start_as_current_span(
             f"process {job.queue}",
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             record_exception=False,
             set_status_on_exception=False,
-            **self._relation(producer, again=again),
+            **self._relation(known),
         ) as span:
             carrier: dict[str, str] = {}
             propagate.inject(carrier)
@@ -94,13 +102,75 @@ class OpenTelemetry(Middleware):
             with _failing(span):
                 return await call_next(job)
 
-    def _relation(self, producer: Context, *, again: bool) -> Mapping[str, Any]:
-        """How a span goes together with that of who added the job."""
-        if self._first_is_child and not again:
-            return {"context": producer}
+    async def stepping(self, job: ActiveJob, step: StepRun, call_next: CallStep) -> Any:
+        """A span around an attempt of a step, which is the current one for its function."""
+        is_undo = step.name.startswith(UNDO_MARK)
+        attributes = {
+            **_of_step(job, step.name, "undo" if is_undo else "step"),
+            "bunqueue.step.key": step.key,
+            "bunqueue.step.attempt": step.attempt,
+        }
+        name = f"undo {step.name.removeprefix(UNDO_MARK)}" if is_undo else f"step {step.name}"
+        with self._tracer.start_as_current_span(
+            name, attributes=attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            with _failing(span):
+                return await call_next()
+
+    def starting(self, job: ActiveJob, headers: dict[str, str]) -> None:
+        """The child continues the trace of the run that starts it."""
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        headers.update({name: value for name, value in _fitting(carrier).items() if name not in headers})
+
+    def waited(self, job: ActiveJob, step: Step) -> None:
+        """A span from the beginning of a wait to its end, beside the runs."""
+        attributes: dict[str, Any] = {
+            **_of_step(job, step.name, step.kind),
+            "bunqueue.step.status": step.status,
+            **({"bunqueue.signal.name": step.signal} if step.signal is not None else {}),
+            **({"bunqueue.child.id": step.child} if step.child is not None else {}),
+            **({"bunqueue.child.queue": step.child_queue} if step.child_queue is not None else {}),
+        }
+        span = self._tracer.start_span(
+            f"{_WAITS.get(step.kind, step.kind)} {step.name}",
+            context=self._trace_of(job.job()),
+            attributes=attributes,
+            start_time=_nanoseconds(step.started_at_ms),
+        )
+        if step.status == FAILED:
+            span.set_status(Status(StatusCode.ERROR, step.error))
+        span.end(_nanoseconds(step.ended_at_ms or step.started_at_ms))
+
+    def _relation(self, job: Job) -> Mapping[str, Any]:
+        """How the span of a run goes together with that of who added the job."""
+        producer = propagate.extract(job.headers)
         added = trace.get_current_span(producer).get_span_context()
-        nobody = trace.set_span_in_context(trace.INVALID_SPAN)
-        return {"context": nobody, "links": [Link(added)] if added.is_valid else []}
+        links = [Link(added)] if added.is_valid else []
+        if job.workflow is not None:
+            return {"context": self._trace_of(job), "links": [] if self._first_is_child else links}
+        if self._first_is_child and not (job.attempts or job.stall_count):
+            return {"context": producer}
+        return {"context": trace.set_span_in_context(trace.INVALID_SPAN), "links": links}
+
+    def _trace_of(self, job: Job) -> Context:
+        """What is common to all runs of a workflow: the span of who started it or, if there is none to go on
+        from, a trace that every worker makes of its id."""
+        producer = propagate.extract(job.headers)
+        added = trace.get_current_span(producer).get_span_context()
+        if self._first_is_child and added.is_valid:
+            return producer
+        digest = blake2b(f"{job.id} {job.created_at_ms:.0f}".encode(), digest_size=24).digest()
+        trace_id, span_id = int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1
+        flags = added.trace_flags if added.is_valid else self._decided(trace_id)
+        common = SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags)
+        return trace.set_span_in_context(trace.NonRecordingSpan(common), Context())
+
+    def _decided(self, trace_id: int) -> TraceFlags:
+        """Whether the sampler of the SDK wants a trace, as it would decide about its first span."""
+        sampler = getattr(self._tracer, "sampler", None)
+        wanted = sampler is None or sampler.should_sample(None, trace_id, "bunqueue").decision.is_sampled()
+        return TraceFlags(TraceFlags.SAMPLED if wanted else TraceFlags.DEFAULT)
 
 
 @contextmanager
@@ -123,6 +193,24 @@ def _attributes(queue: str | None, name: str, operation: str, kind: str) -> dict
     }
 
 
+def _of_step(job: ActiveJob, name: str, kind: str) -> dict[str, Any]:
+    return {
+        "messaging.message.id": job.id,
+        "bunqueue.job.name": job.name,
+        "bunqueue.step.name": name,
+        "bunqueue.step.kind": kind,
+    }
+
+
+def _fitting(carrier: Mapping[str, str]) -> dict[str, str]:
+    """What may go with a job as headers."""
+    return {name: value for name, value in carrier.items() if len(value) <= MAX_VALUE}
+
+
+def _nanoseconds(ms: float) -> int:
+    return int(ms * 1_000_000)
+
+
 @contextmanager
 def _ending(span: Span) -> Iterator[None]:
     try:
@@ -134,9 +222,12 @@ def _ending(span: Span) -> Iterator[None]:
 
 @contextmanager
 def _failing(span: Span) -> Iterator[None]:
-    """What is raised is noted, and goes on."""
+    """What is raised is noted, and goes on. A run of a workflow that has ended to wait has not failed."""
     try:
         yield
+    except JobSuspended as suspended:
+        span.set_attribute("bunqueue.workflow.suspended", str(suspended))
+        raise
     except BaseException as error:
         kind = type(error)
         span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))

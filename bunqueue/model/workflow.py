@@ -94,3 +94,6 @@ class Run(Struct, array_like=True, gc=False):
     undoing: Undoing | None = None
     waits: Waits | None = None  # of a suspended job alone
     declared: bool = False  # it was pushed as a workflow
+    waited: list[int] | None = (
+        None  # what its last run ended to wait for: first and last number of each run of steps
+    )

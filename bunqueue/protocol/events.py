@@ -23,7 +23,7 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     terminal: bool | UnsetType = UNSET
     prev: str | UnsetType = UNSET
     delay: float | UnsetType = UNSET
-    reason: str | UnsetType = UNSET  # failed: "cancelled", when somebody stopped it; undoing, breaker: why
+    reason: str | UnsetType = UNSET  # failed: "cancelled", "undone", "stuck"; undoing, breaker: why
     progress: float | UnsetType = UNSET
     step: str | UnsetType = UNSET  # step: its name; signalled: that of the signal
     status: str | UnsetType = UNSET  # step: how it ended; signalled: taken or kept; breaker: open or closed

@@ -18,7 +18,7 @@ from bunqueue.client.worker.active_job import CANCELLED, TIMED_OUT, ActiveJob, E
 from bunqueue.client.worker.failures import checked, fail_command, made_final, stop_command
 from bunqueue.client.worker.job_channel import DONE
 from bunqueue.client.worker.job_runner import end
-from bunqueue.client.worker.middleware import around_steps
+from bunqueue.client.worker.middleware import Middleware, around_steps, observing
 from bunqueue.client.worker.results import encode_result
 from bunqueue.client.workflow.channel import Answers, AroundStep
 from bunqueue.errors import (
@@ -322,6 +322,10 @@ class Runs:
     @property
     def around_step(self) -> AroundStep | None:
         return None if self._current is None else around_steps(self._handlers.of(self._current).middleware)
+
+    @property
+    def observers(self) -> tuple[Middleware, ...]:
+        return () if self._current is None else observing(self._handlers.of(self._current).middleware)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -137,6 +137,9 @@ class RunArchive(Protocol):
     def result(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
         """The result and the error of a step."""
 
+    def name(self, seq: int, number: int) -> str:
+        """The name of a step; "" if there is none."""
+
     def open_in(self, seq: int, first: int, last: int) -> int:
         """How many steps with these numbers have not ended."""
 

@@ -122,6 +122,13 @@ class RunReads:
         rows = self._rows("steps", query, (seq, number))
         return rows[0] if rows else (None, None)
 
+    def name(self, seq: int, number: int) -> str:
+        query = "select name from steps where seq = ? and number = ?"
+        with self._guard("steps"):  # mostly it was written long ago, and what is pending can wait
+            row = self._db.execute(query, (seq, number)).fetchone()
+        rows = [row] if row is not None else self._rows("steps", query, (seq, number))
+        return str(rows[0][0]) if rows else ""
+
     def open_in(self, seq: int, first: int, last: int) -> int:
         query = """select count(*) from steps where seq = ? and ended_at is null
                    and number between ? and ?"""

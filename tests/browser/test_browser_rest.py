@@ -136,7 +136,16 @@ def test_tokens(visit: Visit, make_server: StartServer) -> None:
         page = visitor.go(path)
         expect(page.locator("h1")).to_be_visible()
         expect(page.locator(".skeleton")).to_have_count(0)
-        for button in ("Add job", "Pause", "More", "Change", "Purge", "Add schedule", "Add webhook"):
+        for button in (
+            "Add job",
+            "Pause",
+            "More",
+            "Change",
+            "Set bounds",
+            "Purge",
+            "Add schedule",
+            "Add webhook",
+        ):
             expect(page.get_by_role("button", name=button, exact=True)).to_have_count(0)
     act(page, "Log out")
     expect(page.locator("h1")).to_have_text("Log in")

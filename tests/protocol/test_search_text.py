@@ -51,6 +51,7 @@ NOW = 1_700_000_000_000
             "priority > 5 and attempts = 0",
             [Condition("priority", ">", (5,)), Condition("attempts", "=", (0,))],
         ),
+        ("workflow = True", [Condition("workflow", "=", (True,))]),
         ('tag = "\\u00fc\\n"', [Condition("tag", "=", ("ü\n",))]),
     ],
 )
@@ -82,6 +83,7 @@ def test_a_query_is_read(text: str, conditions: list[Condition]) -> None:
         ("created > 2026-01-31", "where: 2026-01-31 has no time zone"),
         ("priority > high", "where: priority is compared with numbers, high is none"),
         ("priority = true", "where: priority is compared with numbers, true is none"),
+        ("workflow = yes", "where: workflow is true or false, not yes"),
         ('name = "open', 'where: "open cannot be read; is a quote missing?'),
         ("name = a=b", "where: name = a = b: put quotes around a value with such signs in it"),
         ("name = (a, b", "where: name = ( a , b: a closing parenthesis is missing"),

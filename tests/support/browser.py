@@ -113,11 +113,13 @@ Visit = Callable[..., Visitor]
 class Api:
     """What a test does behind the page's back."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, token: str | None = None) -> None:
         self._url = server.url
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def __call__(self, command: str, **fields: object) -> dict[str, object]:
-        reply = httpx2.post(f"{self._url}/commands/{command}", json=fields, trust_env=False, timeout=30)
+        url, headers = f"{self._url}/commands/{command}", self._headers
+        reply = httpx2.post(url, json=fields, headers=headers, trust_env=False, timeout=30)
         found: dict[str, object] = reply.json()
         assert found["ok"], found
         return found

@@ -138,9 +138,10 @@ def start(session: Session, name: Name, queue: Queue, data: MaybeData = None, **
 @with_filter
 def list_(session: Session, where: Where = None, limit: Limit = 100, **filters: Any) -> None:
     """List workflows in any state, the newest first: of all queues or one, or those that meet conditions."""
-    place, wanted = searched(session, where, filters)
-    found = (job for job in place.iter_found(**wanted) if job.workflow is not None)
-    session.out.rows(list(islice(found, limit)), WORKFLOWS, none="there are no such workflows")
+    conditions = " and ".join(filter(None, ("workflow = true", (where or "").strip())))
+    place, wanted = searched(session, conditions, filters)
+    found = list(islice(place.iter_found(**wanted), limit))
+    session.out.rows(found, WORKFLOWS, none="there are no such workflows")
 
 
 @verb(app, "bunqueue workflow show order-7", "bunqueue workflow show order-7 --json | jq '.steps[].name'")

@@ -101,6 +101,8 @@ class RunInfo(Struct, frozen=True):
     undoing: RunUndo | None = None
     suspended: int = 0
     """How many runs have ended to wait."""
+    waited: list[int] = []
+    """What its last run ended to wait for: the first and last number of each run of steps."""
 
 
 class PulledRun(Struct, rename="camel", frozen=True):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from bunqueue.client import background, substitute
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.replies import R
-from bunqueue.client.worker.middleware import Middleware, around_steps
+from bunqueue.client.worker.middleware import Middleware, around_steps, observing
 from bunqueue.client.worker.recorder import Recorder
 from bunqueue.client.worker.threads import Outcome, Threads
 from bunqueue.client.workflow.channel import Answers
@@ -60,6 +60,7 @@ class WorkerChannel:
         self.stopping = False
         self.short_ms = SHORT_MS if substitute.current is None else 0.0  # in a sandbox time stands still
         self.around_step = around_steps(middleware)
+        self.observers = observing(middleware)
         self._caller = caller
         self._persistence = persistence
         self._recorder = Recorder(persistence)

@@ -22,6 +22,7 @@ from bunqueue.client.connection.options import shown
 from bunqueue.errors import BunqueueError, OptionError
 
 if TYPE_CHECKING:
+    from bunqueue.client.models.workflows import Step
     from bunqueue.client.options.job import NewJob
     from bunqueue.client.worker.active_job import ActiveJob
     from bunqueue.client.workflow.channel import AroundStep
@@ -75,6 +76,14 @@ class Middleware:
         """Around each attempt of a step of a workflow, or of a job: give what `call_next` gives; see what it
         raises. What it raises itself fails the attempt. Finished steps of earlier runs do not come by."""
         return await call_next()
+
+    def starting(self, job: ActiveJob, headers: dict[str, str]) -> None:
+        """A workflow starts a child: add to the headers that go with it. It runs in the worker's event loop,
+        in the context in which the workflow asked for the child."""
+
+    def waited(self, job: ActiveJob, step: Step) -> None:
+        """A workflow goes on after a wait: `step.kind` is sleep, signal or child, `step.status` how it ended.
+        Called in the worker's event loop, once for each wait, by the run that goes on with it."""
 
 
 class AsyncAround:
@@ -187,6 +196,16 @@ def around_steps(middleware: Sequence[Middleware]) -> AroundStep | None:
         return call()
 
     return around
+
+
+def observing(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Those that want to hear of the waits of workflows."""
+    plain = Middleware
+    return tuple(
+        each
+        for each in middleware
+        if type(each).starting is not plain.starting or type(each).waited is not plain.waited
+    )
 
 
 def _inside(middleware: Middleware, call_next: CallNext) -> CallNext:

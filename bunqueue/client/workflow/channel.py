@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
 
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
+    from bunqueue.client.worker.middleware import Middleware
     from bunqueue.client.workflow.context import StepRun
 
 Answers = list[StepAnswer | None]
@@ -37,6 +38,10 @@ class FlowChannel(Protocol):
     @property
     def around_step(self) -> AroundStep | None:
         """What is around each attempt of a step, if there is something."""
+
+    @property
+    def observers(self) -> Sequence[Middleware]:
+        """Those that want to hear of waits."""
 
     def record(self, job: ActiveJob[Any], records: list[StepRecord]) -> asyncio.Future[Answers]:
         """Have steps of a job stored; those of one job in the order in which they come. The future has the

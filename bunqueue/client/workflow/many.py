@@ -65,6 +65,7 @@ class Many:
                 cancelled.append(place)
             else:
                 raw = await self._flow._raw(known)
+                self._flow._waits.found(known)
                 self._enter(
                     place,
                     Ended(claim.name, known.status, raw, known.error or "", known.child, known.child_queue),
@@ -93,7 +94,7 @@ class Many:
 
     def _record(self, place: int, name: str, *, start: bool) -> StepRecord:
         order = self._orders[place]
-        child = order.job if start else None
+        child = self._flow._waits.begins(name, order.job) if start else None
         return self._flow._record(name, kind=CHILD, status=WAITING, arguments=order.arguments, child=child)
 
     async def _heard(self, place: int, name: str, answer: StepAnswer) -> None:
@@ -101,12 +102,17 @@ class Many:
             self._open[answer.number] = place
             return
         self._open.pop(answer.number, None)
+        self._over(place, answer)
         raw = values.NIL if answer.result is UNSET else answer.result
         if answer.left_out:
             raw = await self._flow._fetched(name)
         error = "" if answer.error is UNSET else answer.error
         child = None if answer.child is UNSET else answer.child
         self._enter(place, Ended(name, answer.status, raw, error, child, None))
+
+    def _over(self, place: int, answer: StepAnswer) -> None:
+        claim, queue = self._claims[place], self._orders[place].job.queue
+        self._flow._waits.over(claim.name, CHILD, claim.known, answer, queue=queue)
 
     def _enter(self, place: int, ended: Ended) -> None:
         try:
@@ -120,5 +126,7 @@ class Many:
         flow = self._flow
         if flow._outcome is None and self._open:
             places = self._open.values()
+            for place in places:
+                self._over(place, StepAnswer(status=CANCELLED))
             flow._pending += [flow._record(names[place], kind=CHILD, status=CANCELLED) for place in places]
             flow._send_soon()

@@ -21,6 +21,7 @@ from bunqueue.client.workflow.parking import Parking
 from bunqueue.client.workflow.plans import Plan
 from bunqueue.client.workflow.run_log import Claim, Conflict, base_of
 from bunqueue.client.workflow.threads import thread_var
+from bunqueue.client.workflow.waits import Waits
 from bunqueue.errors import BunqueueError, LockLost, WorkflowError
 from bunqueue.model.workflow import CANCELLED, FAILED, WAITING
 from bunqueue.protocol.codes import Code
@@ -58,6 +59,7 @@ class Runtime(FlowCore):
     def __init__(self, job: ActiveJob[Any], encode: Encode) -> None:
         super().__init__(job, encode)
         self._channel: FlowChannel = job.channel
+        self._waits = Waits(self)
         self._loop = asyncio.get_running_loop()
         self._watch = Watch(self._loop, self._is_waiting, self._idle)
         self._conflicts: list[tuple[Conflict, asyncio.Future[Claim]]] = []
@@ -191,23 +193,30 @@ class Runtime(FlowCore):
         name, known = claim.name, claim.known
         if known is not None and not known.is_open:
             raw = await self._raw(known)
+            self._waits.found(known)
             return Ended(name, known.status, raw, known.error or "", known.child, known.child_queue)
         if self.undoing:
             await self._parking.never()
         self._check()
+        child = fields.get("child")
+        told = {name: fields.get(name) for name in ("signal", "key")} | {"queue": child and child.queue}
+        if known is None:
+            fields["child"] = self._waits.begins(name, child)
         try:
             answer = await self._wait(name, known, kind, fields)
         except asyncio.CancelledError:  # by the code itself: the branch has lost
             if self._outcome is None:
                 self._pending.append(self._record(name, kind=kind, status=CANCELLED))
                 self._send_soon()
+                self._waits.lost(name, kind, known, **told)
             raise
+        self._waits.over(name, kind, known, answer, **told)
         raw = values.NIL if answer.result is UNSET else answer.result
         if answer.left_out:
             raw = await self._fetched(name)
         error = "" if answer.error is UNSET else answer.error
-        child = None if answer.child is UNSET else answer.child
-        return Ended(name, answer.status, raw, error, child, None)
+        started = None if answer.child is UNSET else answer.child
+        return Ended(name, answer.status, raw, error, started, None)
 
     async def _wait(self, name: str, known: Step | None, kind: str, fields: dict[str, Any]) -> StepAnswer:
         if known is not None:

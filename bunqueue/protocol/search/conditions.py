@@ -67,6 +67,7 @@ FIELDS: Mapping[str, Kind] = {
     "finished": Kind.TIME,
     "priority": Kind.NUMBER,
     "attempts": Kind.NUMBER,
+    "workflow": Kind.WORD,
     "data": Kind.ANY,
 }
 

@@ -165,7 +165,15 @@ def _value(field: str, kind: Kind, tokens: Sequence[_Token], now: int) -> Any:
         raise problem(f"{field} is compared with numbers, {_cut(words)} is none")
     if field == "state":
         return state_of(words)
+    if field == "workflow":
+        return _flag(field, words)
     return words
+
+
+def _flag(field: str, words: str) -> bool:
+    if words.lower() not in ("true", "false"):
+        raise problem(f"{field} is true or false, not {_cut(words)}")
+    return words.lower() == "true"
 
 
 def _json(words: str) -> Any:

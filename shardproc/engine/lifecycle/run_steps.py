@@ -28,7 +28,8 @@ def end(
     head = _head(state, job, number)
     if head is not None:
         head.status = status
-    events.emit(state, events.STEP, job, step=name or (head.name if head is not None else ""), status=status)
+    name = name or (head.name if head is not None else state.archive.runs.name(job.seq, number))
+    events.emit(state, events.STEP, job, step=name, status=status)
     ended(state, job, number, status)
 
 

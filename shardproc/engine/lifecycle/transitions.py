@@ -36,7 +36,7 @@ from bunqueue.model.job import (
     Moment,
 )
 from bunqueue.model.stall import StallConfig
-from bunqueue.model.workflow import Waits
+from bunqueue.model.workflow import STUCK, UNDONE, Waits
 from bunqueue.protocol.job_timeline import timeline
 
 from ..memory.queue_configs import of_queue
@@ -219,12 +219,12 @@ def fail(
     attempt.error_type = types[0] if types else None
     unique_keys.release_after_attempt(queue, job)
     final = final or job.attempts >= options.max_attempts or not _may_retry(job, types, reason)
+    if final and undo.is_underway(job):
+        return end_undo(state, queue, job)
     undoes = final and undo.comes_first(job)
     emit(state, events.FAILED, job, error=job.error or "", terminal=final and not undoes)
     if undoes:
         begin_undo(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason)
-    elif final and undo.is_underway(job):
-        dead_letter(state, queue, job, undo.end(state, job))
     elif final:
         dead_letter(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
     else:
@@ -259,12 +259,12 @@ def stall(state: State, job: Job, error: str) -> None:
     emit(state, events.STALLED, job)
     stalled = job.stalls >= of_queue(state, job.queue, StallConfig).max_stalls
     if stalled or job.attempts >= job.shared.options.max_attempts:
+        if undo.is_underway(job):
+            return end_undo(state, queue, job)
         undoes = undo.comes_first(job)
         emit(state, events.FAILED, job, error=error, terminal=not undoes)
         if undoes:
             begin_undo(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
-        elif undo.is_underway(job):
-            dead_letter(state, queue, job, undo.end(state, job))
         else:
             dead_letter(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
     else:
@@ -312,14 +312,15 @@ def cancel_begun(state: State, job: Job, why: str | None) -> None:
 
 def _cancelled(state: State, queue: QueueState, job: Job) -> None:
     """A cancelled job has left its place: it ends, or what it has done is undone first."""
-    undoes = undo.comes_first(job)
-    emit(state, events.FAILED, job, error=job.error or "", terminal=not undoes, reason=CANCELLED)
-    if undoes:
-        begin_undo(state, queue, job, CANCELLED)
-    elif undo.is_underway(job):
-        dead_letter(state, queue, job, undo.end(state, job))
+    if undo.is_underway(job):
+        end_undo(state, queue, job)
     else:
-        dead_letter(state, queue, job, CANCELLED)
+        undoes = undo.comes_first(job)
+        emit(state, events.FAILED, job, error=job.error or "", terminal=not undoes, reason=CANCELLED)
+        if undoes:
+            begin_undo(state, queue, job, CANCELLED)
+        else:
+            dead_letter(state, queue, job, CANCELLED)
     state.out.touch(job, ROW)
 
 
@@ -445,6 +446,8 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
     del queue.active[job.seq]
     if state.runs:
         state.runs.pop(job.id, None)
+    if job.run is not None:
+        job.run.waited = None
     if queue.gate is not None:
         queue_limits.freed(state, queue, queue.gate, job)
 
@@ -696,7 +699,17 @@ def begin_undo(state: State, queue: QueueState, job: Job, reason: str) -> None:
     emit(state, events.UNDOING, job, reason=reason)
 
 
-def suspend(state: State, job: Job, waits: Waits | None, until: int | None) -> None:
+def end_undo(state: State, queue: QueueState, job: Job) -> None:
+    """To FAILED, of a job that has left its place: all has been undone, or its undo is stuck."""
+    reason = undo.end(state, job)
+    why = {"reason": reason} if reason in (CANCELLED, STUCK, UNDONE) else {}
+    emit(state, events.FAILED, job, error=job.error or "", terminal=True, **why)
+    dead_letter(state, queue, job, reason)
+
+
+def suspend(
+    state: State, job: Job, waits: Waits | None, until: int | None, waited: list[int] | None = None
+) -> None:
     """ACTIVE to SUSPENDED, until it is woken or that time has come; without ``waits`` to DELAYED, or to
     WAITING if it has come."""
     queue, run = state.queues[job.queue], job.run
@@ -705,7 +718,7 @@ def suspend(state: State, job: Job, waits: Waits | None, until: int | None) -> N
     job.started_at = None
     job.run_at = state.now if until is None else until
     run.suspended += 1
-    run.waits = waits
+    run.waits, run.waited = waits, waited
     if waits is None:
         note(job, Moment("delayed" if job.run_at > state.now else "waiting", state.now))
         enqueue(state, queue, job)

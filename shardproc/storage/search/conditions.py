@@ -48,6 +48,7 @@ _COLUMNS = {
     "finished": "coalesce(completed.finished_at, dead_letters.finished_at)",
     "priority": "jobs.priority",
     "attempts": "coalesce(completed.attempts, dead_letters.attempts)",
+    "workflow": "(jobs.run is not null)",
 }
 _FIXED = frozenset({"name", "created"})  # the row of a live job says the same as memory does
 _SELECT = """select jobs.seq, jobs.queue_id,

@@ -115,6 +115,24 @@ def test_jobs_are_found_by_what_they_are(driver: Driver) -> None:
                 work(driver, queue)
 
 
+def test_workflows_are_found_among_jobs(driver: Driver) -> None:
+    flow = driver.push(name="order", workflow=True)
+    plain = driver.push(name="order")
+    steps = driver.push(name="import")
+    for _ in range(2):  # live, and finished
+        found = [flow] if driver.state(flow) == "waiting" else [steps, flow]
+        assert ids(driver, where="workflow = true") == found
+        assert ids(driver, where="workflow = true and name != order") == found[:-1]
+        assert plain in ids(driver, where="workflow != true")
+        if driver.state(flow) == "waiting":
+            work(driver)
+            work(driver)
+            token = driver.ask(cmd="PULL", queue="q", owner="w")["token"]
+            driver.ask(cmd="RecordSteps", queue="q", steps=[{"id": steps, "token": token, "name": "rows"}])
+            assert ids(driver, where="workflow = true", state="active") == [steps]
+            driver.ask(cmd="ACK", id=steps, token=token)
+
+
 def test_jobs_are_found_by_worker_error_and_attempts(driver: Driver) -> None:
     dead = driver.push(maxAttempts=1)
     work(driver, owner="left", error="Boom: no such mailbox")

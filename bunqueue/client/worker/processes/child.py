@@ -190,6 +190,7 @@ class Child:
 
     short_ms = 0.0
     around_step = None
+    observers = ()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

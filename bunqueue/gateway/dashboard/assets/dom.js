@@ -55,5 +55,7 @@ export const card = (title, extra, ...children) =>
 export const button = (label, onclick, kind = "") =>
   h("button", { type: "button", class: `button ${kind}`, onclick }, label);
 
+const WORDS = { "waiting-children": "waits for jobs", "waiting-signal": "waits for a signal" };
+
 /** The state of a job, never told by its colour alone. */
-export const badge = (state, tone = state) => h("span", { class: "badge", "data-state": tone }, state.replace("waiting-children", "waits for jobs"));
+export const badge = (state, tone = state) => h("span", { class: "badge", "data-state": tone }, (WORDS[state] ?? state));

@@ -15,8 +15,9 @@ import { queue } from "./views/queue.js";
 import { search, searchOf } from "./views/search.js";
 import { webhooks } from "./views/webhooks.js";
 import { workers } from "./views/workers.js";
+import { workflows } from "./views/workflow/list.js";
 
-const VIEWS = [["/", "Overview"], ["/search", "Search"], ["/dlq", "Dead letters"], ["/cron", "Schedules"], ["/workers", "Workers"],
+const VIEWS = [["/", "Overview"], ["/workflows", "Workflows"], ["/search", "Search"], ["/dlq", "Dead letters"], ["/cron", "Schedules"], ["/workers", "Workers"],
   ["/webhooks", "Webhooks"], ["/events", "Events"]];
 
 function frame() {
@@ -53,6 +54,8 @@ async function enter() {
 route("/", "Overview", overview);
 route("/queues/:name", "Queue", queue);
 route("/jobs/:id", "Job", job);
+route("/workflows", "Workflows", workflows);
+route("/workflows/:id", "Workflow", job);
 route("/search", "Search", search);
 route("/dlq", "Dead letters", dlq);
 route("/dlq/:name", "Dead letters", dlq);

@@ -66,4 +66,5 @@ _VALUES: Mapping[str, Callable[[QueueState, Job], Any]] = {
     "finished": lambda queue, job: job.finished_at if job.state in (COMPLETED, FAILED) else None,
     "priority": lambda queue, job: job.priority,
     "attempts": lambda queue, job: job.attempts,
+    "workflow": lambda queue, job: job.run is not None,
 }

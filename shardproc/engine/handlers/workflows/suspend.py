@@ -30,17 +30,18 @@ def suspend_job(state: State, client: Client, command: SuspendJob) -> Ok:
     run = open_run(state, job)
     groups = [_heads(run, job, group) for group in command.groups]
     waited_for = [head for group in groups for head in group if run_steps.is_open(head)]
+    waited = run_steps.spans([head.number for group in groups for head in group])
     if any(map(_is_ready, groups)):
-        transitions.suspend(state, job, None, None)
+        transitions.suspend(state, job, None, None, waited)
         return Ok()
     times = [head.until for head in waited_for if head.until is not None]
     until = min(times) if times else None
     kinds = {head.kind for head in waited_for}
     if (until is not None and until <= state.now) or not kinds & {SIGNAL, CHILD}:
-        transitions.suspend(state, job, None, until)
+        transitions.suspend(state, job, None, until, waited)
         return Ok()
     spans = [run_steps.spans([head.number for head in group]) for group in groups]
-    transitions.suspend(state, job, Waits(spans, SIGNAL in kinds, until), until)
+    transitions.suspend(state, job, Waits(spans, SIGNAL in kinds, until), until, waited)
     return Ok()
 
 

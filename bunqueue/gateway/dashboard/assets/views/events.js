@@ -7,8 +7,8 @@ import { setQuery } from "../router.js";
 
 const KEPT = 200; // rows; what is older goes
 const DRAW_MS = 250;
-const TYPES = ["pushed", "pulled", "completed", "failed", "retried", "delayed", "ready", "progress", "stalled", "removed", "discarded", "revived", "paused", "resumed"];
-const COLOUR = { pushed: "waiting", ready: "waiting", pulled: "active", progress: "active", retried: "delayed", revived: "waiting", stalled: "failed", discarded: "failed" };
+const TYPES = ["pushed", "pulled", "completed", "failed", "retried", "delayed", "ready", "progress", "stalled", "removed", "discarded", "revived", "paused", "resumed", "step", "signalled", "suspended", "undoing", "continued"];
+const COLOUR = { pushed: "waiting", ready: "waiting", pulled: "active", progress: "active", retried: "delayed", revived: "waiting", stalled: "failed", discarded: "failed", undoing: "failed", suspended: "waiting-signal", signalled: "waiting-signal" };
 
 export function events({ query, main, signal }) {
   let rows = [], held = [], paused = false, seen = 0, timer = null;
@@ -63,9 +63,9 @@ function row(event) {
   if (event.eventType === "lost") {
     return h("tr", { class: "lost" }, h("td", {}, time(event.timestamp)), h("td", { colspan: 4 }, event.count ? `up to ${event.count.toLocaleString("en")} events passed by: more happens than can be shown` : "some events passed by"));
   }
-  const detail = event.error || (event.progress !== undefined ? `${Math.round(event.progress)} %` : event.message || "");
+  const detail = event.error || (event.progress !== undefined ? `${Math.round(event.progress)} %` : event.step && `${event.step}: ${event.status}` || event.message || event.reason || "");
   const name = badge(event.eventType);
-  name.dataset.state = COLOUR[event.eventType] || event.eventType;
+  name.dataset.state = COLOUR[event.eventType] || (event.eventType === "step" ? event.status : event.eventType);
   return h("tr", {}, h("td", { class: "id" }, time(event.timestamp)), h("td", {}, name), h("td", {}, event.queue ? h("a", { href: `/queues/${encodeURIComponent(event.queue)}` }, event.queue) : ""),
     h("td", { class: "id" }, event.jobId ? h("a", { href: `/jobs/${encodeURIComponent(event.jobId)}`, title: event.jobId }, shortId(event.jobId)) : ""), h("td", { class: "wide preview" }, detail));
 }

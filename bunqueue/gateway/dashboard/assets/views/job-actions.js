@@ -6,35 +6,39 @@ import { button, fill } from "../dom.js";
 import { isEncoded } from "../encoded.js";
 import { write } from "../numbers.js";
 import { go } from "../router.js";
+import { workflowButtons } from "./workflow/actions.js";
 
-const LIVE = ["waiting", "prioritized", "delayed", "waiting-children"];
+const LIVE = ["waiting", "prioritized", "delayed", "waiting-children", "waiting-signal"];
 
-/** Draws the buttons that fit the job's state; gives a function to call with the job as it is now, or null. */
+/** Draws the buttons that fit the job's state; gives a function to call with the job as it is now, or null, and with
+ * what there is to see of it if it is a workflow. */
 export function jobActions(id, box, refresh) {
-  let shown = "", latest = null;
-  return (job) => {
-    latest = job;
-    const now = job ? `${job.state}${job.cancelling}` : "";
+  let shown = "", latest = null, seen = null;
+  return (job, view = null) => {
+    [latest, seen] = [job, view];
+    const now = job ? JSON.stringify([job.state, job.cancelling, view && [view.undoable, view.undone, view.undoing !== null, view.steps.length > 0]]) : "";
     if (now === shown || !mayWrite()) return;
     shown = now;
-    fill(box, job ? buttons(id, job.state, job.cancelling, () => latest, refresh) : null);
+    fill(box, job ? buttons(id, job.state, job.cancelling, () => latest, refresh, view && workflowButtons({ job, view }, () => ({ job: latest, view: seen }), refresh)) : null);
   };
 }
 
-/** `job` gives it as it is when a button is pressed, and not as it was when that was drawn. */
-function buttons(id, state, cancelling, job, refresh) {
+/** `job` gives it as it is when a button is pressed, and not as it was when that was drawn.  A workflow has buttons of its
+ * own in place of some. */
+function buttons(id, state, cancelling, job, refresh, own) {
   const then = async (work, done) => { if (await attempt(work, done)) refresh(); };
-  const dead = state === "failed" || state === "cancelled";
+  const dead = ["failed", "cancelled"].includes(state);
   return [
     dead ? button("Retry", () => then(() => retry(job()), "It waits for another try"), "primary") : null,
     state === "completed" ? button("Run again", () => then(() => call("RetryCompleted", { queue: job().queue, id }), "It runs again")) : null,
-    state === "delayed" ? button("Run now", () => then(() => call("Promote", { id }), "It may run now"), "primary") : null,
-    LIVE.includes(state) ? button("Data", () => editData(id, job(), refresh)) : null,
-    LIVE.includes(state) ? button("Priority", () => editPriority(id, job(), refresh)) : null,
-    state === "active" && !cancelling ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
-    LIVE.includes(state) ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
-    ["waiting", "prioritized", "delayed", "active"].includes(state) ? button("Discard", () => discard(id, job(), refresh), "bad") : null,
-    state !== "active" ? button("Remove", () => remove(id, job()), "bad") : null,
+    own,
+    state === "delayed" && !own ? button("Run now", () => then(() => call("Promote", { id }), "It may run now"), "primary") : null,
+    LIVE.includes(state) && !own ? button("Data", () => editData(id, job(), refresh)) : null,
+    LIVE.includes(state) && !own ? button("Priority", () => editPriority(id, job(), refresh)) : null,
+    state === "active" && !cancelling && !own ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
+    LIVE.includes(state) && !own ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
+    ["waiting", "prioritized", "delayed", "active"].includes(state) && !own ? button("Discard", () => discard(id, job(), refresh), "bad") : null,
+    state !== "active" && !(own && LIVE.includes(state)) ? button("Remove", () => remove(id, job()), "bad") : null,
   ];
 }
 

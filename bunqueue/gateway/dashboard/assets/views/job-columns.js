@@ -9,6 +9,12 @@ import { jobLink } from "./job-link.js";
 
 export const SHOWN_BYTES = 2000; // of the data of a job; larger ones are told by their size
 
+/** The state of a job, and what is done about it meanwhile. */
+export function wordOf(job) {
+  if (job.cancelling) return "stopping";
+  return job.workflow?.undoing && !["failed", "cancelled", "stuck"].includes(job.state) ? "undoing" : job.state;
+}
+
 function when(job) {
   if (job.state === "completed" && job.completedAt) return ["completed", job.completedAt];
   if (job.state === "delayed") return ["due", job.runAt];
@@ -32,7 +38,7 @@ function preview(job) {
 export const COLUMNS = [
   { name: "id", title: "Job", class: "id", cell: jobLink },
   { name: "name", title: "Name", class: "name", cell: (job) => job.name },
-  { name: "state", title: "State", cell: (job) => badge(job.state) },
+  { name: "state", title: "State", cell: (job) => badge(wordOf(job)) },
   { name: "data", title: "Data", class: "wide preview", cell: preview },
   { name: "priority", title: "Priority", class: "number", cell: (job) => job.priority || "" },
   { name: "attempts", title: "Attempts", class: "number", cell: (job) => (job.attempts ? `${job.attempts} / ${job.maxAttempts}` : "") },

@@ -10,7 +10,7 @@ export function flowOf({ parent, children, depends, more }) {
   if (!parent && !children.length && !depends.length) return null;
   const done = children.filter(({ state }) => state === "completed").length;
   const all = more ? `the first ${children.length} of ${num(children.length + more)}` : children.length;
-  return card("Flow", children.length ? h("span", { class: "muted" }, `${done} of ${all} children completed`) : null,
+  return card("Parent and children", children.length ? h("span", { class: "muted" }, `${done} of ${all} children completed`) : null,
     h("div", { class: "flow" },
       parent ? [h("h3", {}, "Parent"), h("ul", {}, entry(parent))] : null,
       children.length ? [h("h3", {}, "Children"), h("ul", {}, children.map(entry), more ? h("li", { class: "muted" }, `and ${plural(more, "other")}`) : null)] : null,

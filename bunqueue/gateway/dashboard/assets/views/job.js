@@ -6,11 +6,14 @@ import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
 import { duration, moment, num, plural, relative, shortId, time } from "../format.js";
 import { json } from "../json.js";
 import { keepFresh } from "../live.js";
+import { flowGraph } from "./flow-graph.js";
+import { wordOf } from "./job-columns.js";
 import { flowOf, relatives } from "./job-flow.js";
 import { jobActions } from "./job-actions.js";
+import { kept, stateOf, steps, stuck, waitsOf } from "./workflow/steps.js";
 
 const EVERY_MS = 10_000;
-const FINISHED = ["completed", "failed", "cancelled"];
+const FINISHED = ["completed", "failed", "cancelled", "stuck"];
 
 /** Change an element only when what it shows differs: open details and selections stay. */
 function part(make) {
@@ -95,15 +98,19 @@ function backoff({ backoff: delay, backoffConfig: config }) {
 
 const when = (at) => h("time", { title: relative(at) }, moment(at));
 
-function progress(state, value, message) {
+function progress(state, value, message, quiet) {
+  if (quiet && !value && !message) return null;
   if (state !== "active" && !(value && state !== "completed") && !message) return null;
   return h("div", { class: "progress" }, h("progress", { max: 100, value: String(value || 0), "aria-label": "Progress" }), h("span", {}, `${Math.round(value || 0)} %`, message ? ` · ${message}` : ""));
 }
 
-export function job({ params, main, signal }) {
+export function job({ params, query, main, signal }) {
   const { id } = params;
+  const refreshed = () => fresh.refresh();
+  let flow = null; // its steps, if it is a workflow
   const parts = { why: part(waiting), progress: part(progress), data: part((value) => json(value, "Data")), result: part((value) => (value === undefined ? null : card("Result", null, json(value, "Result")))),
-    failed: part((reason) => (reason ? h("p", { class: "error big" }, reason) : null)), attempts: part(attempts), logs: part(logs), timeline: part(timeline), facts: part(facts), flow: part(flowOf) };
+    failed: part((reason) => (reason ? h("p", { class: "error big" }, reason) : null)), attempts: part(attempts), logs: part(logs), timeline: part(timeline), facts: part(facts), flow: part(flowOf),
+    waits: part((shown, why) => waitsOf(shown, why, refreshed)), stuck: part((shown) => stuck(shown, refreshed)), value: part(stateOf), kept: part(kept) };
   const title = h("h1", {}, "Job");
   const status = h("span");
   const crumbs = h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"));
@@ -111,17 +118,18 @@ export function job({ params, main, signal }) {
   const actions = h("div", { class: "actions" });
   const body = h("div", {}, skeleton(8));
   fill(main, crumbs, h("div", { class: "page-head" }, title, status, note, actions), h("p", { class: "job-id" }, h("code", {}, id)), body);
-  const drawActions = jobActions(id, actions, () => fresh.refresh());
-  const around = relatives();
+  const drawActions = jobActions(id, actions, refreshed);
+  const around = relatives(), whole = flowGraph({ signal, changed: refreshed });
   let placed = false, gone = false;
 
   function place(found) {
     if (placed) return;
     [placed, gone] = [true, false];
-    fill(crumbs, h("a", { href: "/" }, "Queues"), " / ", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue));
+    flow = found.workflow ? steps({ query, signal, refresh: refreshed }) : null;
+    fill(crumbs, flow ? h("a", { href: "/workflows" }, "Workflows") : h("a", { href: "/" }, "Queues"), " / ", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue));
     document.title = `${found.name} · ${found.queue} · bunqueue`;
-    fill(body, parts.why.element, parts.progress.element, parts.failed.element, h("div", { class: "split" },
-      h("div", {}, card("Data", null, parts.data.element), parts.result.element, card("Attempts", null, parts.attempts.element), card("Log", null, parts.logs.element)),
+    fill(body, parts.why.element, parts.waits.element, parts.stuck.element, parts.progress.element, parts.failed.element, flow?.element, whole.element, h("div", { class: "split" },
+      h("div", {}, parts.value.element, parts.kept.element, card("Data", null, parts.data.element), parts.result.element, card("Attempts", null, parts.attempts.element), card("Log", null, parts.logs.element)),
       h("div", {}, card("Details", null, parts.facts.element), card("Timeline", null, parts.timeline.element), parts.flow.element)));
   }
 
@@ -141,13 +149,14 @@ export function job({ params, main, signal }) {
       }
       const [{ job: found }, past, why, log] = await Promise.all([call("GetJob", { id }, signal), call("GetAttempts", { id }, signal),
         call("WhyWaiting", { id }, signal), call("GetLogs", { id }, signal)]);
-      const flow = await around(found, signal);
+      const relations = await around(found, signal);
       place(found);
+      const view = flow && await flow.load(id, signal);
       text(title, found.name);
-      fill(status, badge(found.cancelling ? "stopping" : found.state));
-      parts.why.update(FINISHED.includes(found.state) ? [] : why.data.reasons);
-      parts.progress.update(found.state, found.progress, found.progressMessage);
-      parts.failed.update(found.state === "completed" ? null : found.failedReason);
+      fill(status, badge(wordOf(found)));
+      parts.why.update(view || FINISHED.includes(found.state) ? [] : why.data.reasons);
+      parts.progress.update(found.state, found.progress, found.progressMessage, view !== null);
+      parts.failed.update(["completed", "stuck"].includes(found.state) ? null : found.failedReason);
       const payload = (name) => (found.unreadable?.startsWith(`${name} `) ? found.unreadable : found[name]);
       parts.data.update(payload("data"));
       parts.result.update(payload("returnvalue"));
@@ -155,8 +164,16 @@ export function job({ params, main, signal }) {
       parts.logs.update(log.data);
       parts.timeline.update(found.timeline);
       parts.facts.update(found);
-      parts.flow.update(flow);
-      drawActions(found);
+      parts.flow.update(relations);
+      whole.start(found);
+      if (view) {
+        flow.update({ job: found, view });
+        parts.waits.update({ job: found, view }, why.data.reasons);
+        parts.stuck.update({ job: found, view });
+        parts.value.update(view.value);
+        parts.kept.update(view.signals);
+      }
+      drawActions(found, view);
     } catch (error) {
       if (signal.aborted || error.status !== 404) throw error;
       missing();

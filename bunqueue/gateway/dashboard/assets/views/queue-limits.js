@@ -3,8 +3,9 @@
 import { call, mayWrite } from "../api.js";
 import { ask, attempt } from "../dialogs.js";
 import { badge, button, card, empty, fill, h } from "../dom.js";
-import { bytes, duration, num, plural } from "../format.js";
+import { duration, num, plural } from "../format.js";
 import { pager, table } from "../table.js";
+import { bounds } from "./queue-bounds.js";
 
 const SIZE = 25;
 
@@ -16,34 +17,24 @@ export function limits(queue, changed) {
   const edit = mayWrite() ? button("Change", () => change(queue, now, changed), "small") : null;
   const groups = table({ columns: columns(queue, changed), key: (group) => group.id, label: "Groups",
     none: empty("No groups", "Jobs with a groupId share limits.") });
-  const element = h("div", { class: "columns" }, card("Limits", edit, box),
+  const bounded = bounds(queue, changed);
+  const element = h("div", { class: "columns" }, h("div", {}, card("Limits", edit, box), bounded.element),
     h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Groups"), count), groups.element, pages.element));
 
   async function refresh(signal) {
-    const [found, usual, bounds, list] = await Promise.all([call("GetQueueLimits", { queue }, signal), call("GetGroupDefaults", { queue }, signal), call("GetBounds", { queue }, signal), call("ListGroups", { queue, limit: SIZE, offset: page * SIZE }, signal)]);
-    now = { ...found.data.limits, groups: usual.config, bounds: bounds.config };
+    const [found, usual, list] = await Promise.all([call("GetQueueLimits", { queue }, signal), call("GetGroupDefaults", { queue }, signal), call("ListGroups", { queue, limit: SIZE, offset: page * SIZE }, signal)]);
+    now = { ...found.data.limits, groups: usual.config };
     const rate = now.rateLimit;
     fill(box, fact("Rate", rate ? `${num(rate.max)} jobs in ${duration(rate.duration)}` : "no limit"),
       fact("Active at a time", now.concurrencyLimit === null ? "any number" : `at most ${num(now.concurrencyLimit)}`, now.maxed ? badge("reached") : null),
       fact("Active of a group", usual.config.concurrency === null ? "any number" : `at most ${num(usual.config.concurrency)}`),
-      fact("Rate of a group", usual.config.max === null ? "no limit" : `${num(usual.config.max)} jobs in ${duration(usual.config.duration)}`),
-      ...ofBounds(bounds));
+      fact("Rate of a group", usual.config.max === null ? "no limit" : `${num(usual.config.max)} jobs in ${duration(usual.config.duration)}`));
     count.textContent = list.data.total ? plural(list.data.total, "group") : "";
     groups.update(list.data.groups);
     pages.update({ page, size: SIZE, total: list.data.total, more: list.data.total > (page + 1) * SIZE });
+    await bounded.refresh(signal);
   }
   return { element, refresh };
-}
-
-function ofBounds({ config, space }) {
-  const turned = [space.refused ? `${num(space.refused)} refused` : "", space.dropped ? `${num(space.dropped)} dropped` : ""].filter(Boolean).join(", ");
-  const full = config.whenFull === "refuse" ? "pushes are refused" : "the oldest are dropped";
-  const waiting = [config.maxWaiting === null ? "" : `${num(space.waiting)} of ${num(config.maxWaiting)} jobs`,
-    config.maxWaitingBytes === null ? "" : `${bytes(space.waitingBytes)} of ${bytes(config.maxWaitingBytes)}`].filter(Boolean).join(", ");
-  const kept = [config.keepAge ? `for ${duration(config.keepAge)}` : "", config.keepCount ? `at most ${num(config.keepCount)}` : ""].filter(Boolean).join(", ");
-  const lifted = config.keepAge === 0 || config.keepCount === 0 ? "without a limit" : "as the server says";
-  return [fact("Waiting", waiting ? `${waiting}; beyond, ${full}` : "any number", turned ? [" ", badge(turned)] : null),
-    fact("Completed jobs are kept", kept || lifted)].flat();
 }
 
 const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, value)];
@@ -56,17 +47,13 @@ function change(queue, now, changed) {
     { name: "groupMost", label: "Active of each group", kind: "number", min: 1, step: 1, value: now.groups.concurrency },
     { name: "groupRate", label: "Jobs of each group", kind: "number", min: 1, step: 1, value: now.groups.max },
     { name: "groupWithin", label: "in so many ms", kind: "number", min: 1, value: now.groups.duration },
-    { name: "maxWaiting", label: "Jobs that may wait", kind: "number", min: 1, step: 1, value: now.bounds.maxWaiting },
-    { name: "maxWaitingBytes", label: "Bytes of data that may wait", kind: "number", min: 1, step: 1, value: now.bounds.maxWaitingBytes },
-  ], submit: async ({ rate, duration: within, most, groupMost, groupRate, groupWithin, maxWaiting, maxWaitingBytes }) => {
+  ], submit: async ({ rate, duration: within, most, groupMost, groupRate, groupWithin }) => {
     if (rate === undefined) await call("RateLimitClear", { queue });
     else await call("RateLimit", { queue, limit: rate, duration: within });
     if (most === undefined) await call("ClearConcurrency", { queue });
     else await call("SetConcurrency", { queue, limit: most });
     const config = { concurrency: groupMost ?? null, max: groupRate ?? null, duration: groupWithin ?? now.groups.duration };
     if (Object.keys(config).some((name) => config[name] !== now.groups[name])) await call("SetGroupDefaults", { queue, config });
-    const bounds = { maxWaiting: maxWaiting ?? null, maxWaitingBytes: maxWaitingBytes ?? null };
-    if (Object.keys(bounds).some((name) => bounds[name] !== now.bounds[name])) await call("SetBounds", { queue, config: bounds });
     changed();
   } });
 }

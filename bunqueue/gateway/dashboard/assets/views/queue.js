@@ -16,7 +16,7 @@ import { limits } from "./queue-limits.js";
 const SIZE = 50;
 const EVERY_MS = 8000;
 const STATES = [["", "All"], ["waiting", "Waiting"], ["prioritized", "Prioritized"], ["paused", "Paused"], ["active", "Active"], ["delayed", "Delayed"],
-  ["waiting-children", "Waits for jobs"], ["completed", "Completed"], ["failed", "Dead letters"]];
+  ["waiting-children", "Waits for jobs"], ["waiting-signal", "Waits for a signal"], ["completed", "Completed"], ["failed", "Dead letters"]];
 
 function tabs(state) {
   const counts = Object.fromEntries(STATES.map(([name]) => [name, h("span", { class: "count" })]));
@@ -26,7 +26,7 @@ function tabs(state) {
     STATES.forEach(([name], place) => {
       const count = name ? found[name] || 0 : all;
       text(counts[name], compact(count));
-      links[place].hidden = !count && name !== state && ["prioritized", "paused", "waiting-children"].includes(name);
+      links[place].hidden = !count && name !== state && ["prioritized", "paused", "waiting-children", "waiting-signal"].includes(name);
     });
   } };
 }

@@ -14,7 +14,7 @@ const SIZE = 50;
 const MAX_OFFERED = 500; // queues to choose from
 const SHOWN = [COLUMNS[0], QUEUE, ...COLUMNS.slice(1)];
 const EXAMPLES = ["state = failed and finished > 1h ago", "name = welcome and data.order.id = 7", "tag in (vip, eu) and error ~ timeout"];
-const CONDITION = /^(?:state|queue|name|tag|group|worker|error|created|finished|priority|attempts|data\b\S*)\s*(?:!?=|~|<|>|in\b)/;
+const CONDITION = /^(?:state|queue|name|tag|group|worker|workflow|error|created|finished|priority|attempts|data\b\S*)\s*(?:!?=|~|<|>|in\b)/;
 
 /** The address of a search, if somebody has written conditions; undefined if it is no search. */
 export const searchOf = (wanted) => (CONDITION.test(wanted) ? address(wanted) : undefined);
