@@ -16,6 +16,7 @@ import pytest
 import yaml
 from cluster.conftest import SHARDS
 from cluster.hosts import Hosts
+from support.cli import Cli
 from support.postgres import Postgres
 from support.receiver import receiving
 from support.server import ROOT, Server
@@ -194,6 +195,24 @@ def test_alerts_and_the_page_name_metrics_that_there_are(hosts: Hosts) -> None:
     page = (ROOT / "docs" / "cluster.md").read_text()
     named = set(re.findall(r"`(bunqueue_cluster_\w+)`", page))
     assert named == {name for name in known if name.startswith("bunqueue_cluster_")}
+
+
+def test_doctor_and_check_know_the_cluster(hosts: Hosts) -> None:
+    cli = Cli(at(hosts, "b"))
+    found = [row for row in cli.json("doctor") if row["check"] == "cluster"]
+    assert found == [
+        {
+            "status": "ok",
+            "check": "cluster",
+            "finding": f"3 hosts share {SHARDS} shards, all have owners and copies",
+        }
+    ]
+    assert cli.json("cluster", "check") == []
+    cli("cluster", "drain", "c")
+    drained = "the host c is draining: replace it, or bunqueue cluster drain --undo c"
+    assert drained in [row["finding"] for row in cli.json("doctor") if row["status"] == "warning"]
+    cli("cluster", "drain", "--undo", "c")
+    hosts.until_shared(*NAMES)
 
 
 async def test_when_a_host_dies(hosts: Hosts) -> None:

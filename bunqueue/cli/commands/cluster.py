@@ -13,11 +13,11 @@ from ..framework.shared import noun, verb
 from ..framework.values import Yes, argument, option
 from ..output.output import Column, Kind, plain
 from ..output.progress import advancing, confirm
+from .cluster_findings import PROBLEM, cluster_findings
 
 app = noun("The hosts of a cluster: show them, check them, move shards between them.")
 
 LOOK_S = 0.5  # between two looks at how far it is
-LAG = 1_000  # records by which a copy may be behind under load
 HOSTS = (
     Column("name"),
     Column("state", Kind.STATE),
@@ -83,41 +83,14 @@ def check(session: Session) -> None:
 
     Exit status: 1 when something needs attention. For the database itself: bunqueue store check.
     """
-    findings = list(_findings(session.admin.cluster_status()))
-    session.out.rows(findings, FINDINGS, none="all is well: hosts live, shards have owners and copies")
-    if any(found["level"] == "problem" for found in findings):
+    findings = cluster_findings(session.admin.cluster_status())
+    session.out.rows(
+        [found._asdict() for found in findings],
+        FINDINGS,
+        none="all is well: hosts live, shards have owners and copies",
+    )
+    if any(found.level == PROBLEM for found in findings):
         raise typer.Exit(exits.FAILED)
-
-
-def _findings(found: Any) -> list[dict[str, str]]:
-    rows = []
-    if found.error:
-        rows.append(_finding("problem", f"the store cannot be read: {found.error}", "bunqueue store check"))
-    for host in found.hosts:
-        if not host.alive:
-            cure = f"start its server, or bunqueue cluster forget {host.name}"
-            rows.append(_finding("problem", f"the host {host.name} is dead", cure))
-        elif not host.reached:
-            text = f"{found.host} does not reach {host.name} at {host.link}"
-            rows.append(_finding("problem", text, "look at the network and at --cluster-address"))
-        elif host.draining:
-            cure = f"replace it, or bunqueue cluster drain --undo {host.name}"
-            rows.append(_finding("warning", f"the host {host.name} is draining", cure))
-    if len({host.version for host in found.hosts if host.alive}) > 1:
-        rows.append(_finding("warning", "hosts run different versions", "go on with the upgrade"))
-    if sum(host.alive for host in found.hosts) == 1:
-        rows.append(_finding("warning", "only one host lives: nobody could take over", "start another one"))
-    for place in found.shards:
-        if not place.owner:
-            rows.append(_finding("problem", f"shard {place.shard} has no owner", "look at the hosts' logs"))
-        elif len(found.hosts) > 1 and not any(each.behind < LAG for each in place.copies):
-            text = f"shard {place.shard} has no copy that is up to date: a take-over would take longer"
-            rows.append(_finding("warning", text, "wait, or look at the followers' logs"))
-    return rows
-
-
-def _finding(level: str, text: str, cure: str) -> dict[str, str]:
-    return {"level": level, "finding": text, "cure": cure}
 
 
 @verb(app, "bunqueue cluster drain one", "bunqueue cluster drain --undo one")

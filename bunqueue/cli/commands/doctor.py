@@ -74,6 +74,8 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
     With --repair as well, it replaces each damaged file with a new one of all that can be read, keeps the old
     file beside it, and reports what was lost. If it is interrupted, run it again.
 
+    Of a host of a cluster it also says what bunqueue cluster check finds.
+
     With BUNQUEUE_STORE or BUNQUEUE_CONFIG set as for the server, it also looks at the database of its store.
 
     It changes nothing without --repair. Exit status: 1 when there is a problem, 0 when there are at most
@@ -135,6 +137,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     )
     yield _damage(samples)
     yield from (stores := list(_stores(samples)))
+    yield from _cluster(admin, samples)
     yield from _database()
     yield _memory(samples)
     lag = samples.get(("event_loop_lag_seconds", frozenset()), 0.0)
@@ -191,6 +194,21 @@ def _stores(samples: Any) -> Iterator[Finding]:
         )
     else:
         yield Finding(OK, "store", f"acknowledges; a commit takes {span_of(slow)}")
+
+
+def _cluster(admin: Any, samples: Any) -> Iterator[Finding]:
+    """What `bunqueue cluster check` finds, if the server is a host of a cluster."""
+    if not any(name.startswith("cluster_") for name, _ in samples):
+        return
+    from .cluster_findings import cluster_findings
+
+    found = admin.cluster_status()
+    findings = cluster_findings(found)
+    for each in findings:
+        yield Finding(each.level, "cluster", f"{each.finding}: {each.cure}")
+    if not findings:
+        shared = f"{plural(len(found.hosts), 'host')} share {plural(len(found.shards), 'shard')}"
+        yield Finding(OK, "cluster", f"{shared}, all have owners and copies")
 
 
 def _database() -> Iterator[Finding]:
