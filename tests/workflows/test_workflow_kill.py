@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import pytest
 from support.server import Server, StartServer, quiet_port
+from support.waiting import eventually
 
 from bunqueue import Bunqueue, BunqueueError, CommandFailed, JobFailed, ResultTimeout
 
@@ -99,12 +100,21 @@ class Workers:
         self._process.wait()
 
 
-async def kill_at_random(server: Server, workers: Workers, kills: int, rng: random.Random) -> Counter[str]:
-    """Each kind at least once."""
+def size_of(log: Path) -> int:
+    return log.stat().st_size
+
+
+async def kill_at_random(
+    server: Server, workers: Workers, log: Path, kills: int, rng: random.Random
+) -> Counter[str]:
+    """Each kind at least once. Most kills wait until something runs again, others meet what still starts."""
     kinds = [*KINDS, *rng.choices(KINDS, WEIGHTS, k=max(0, kills - len(KINDS)))]
     rng.shuffle(kinds)
     for kind in kinds:
-        await asyncio.sleep(rng.uniform(0.1, 1.0))  # the pace of the kills
+        size = size_of(log)
+        if rng.random() < 0.8:
+            await eventually(lambda size=size: size_of(log) > size, "steps run", 60)  # type: ignore[misc]
+        await asyncio.sleep(rng.uniform(0, 0.5))  # so that they meet every place
         if kind == "worker":
             workers.kill()
             workers.start()
@@ -210,6 +220,7 @@ async def test_no_kill_repeats_a_recorded_step_or_loses_a_signal(
     await asyncio.to_thread(server.start)
     program, log = tmp_path / "works.py", tmp_path / "log"
     program.write_text(PROGRAM)
+    log.touch()
     url = f"bunqueue://{server.host}:{server.port}"
     workers = Workers(program, url, log)
     app = Bunqueue("flows", url=url)
@@ -218,7 +229,7 @@ async def test_no_kill_repeats_a_recorded_step_or_loses_a_signal(
     load = Load(app, log, random.Random(f"{seed}/load"))
     running = asyncio.create_task(load.run())
     try:
-        killing = asyncio.create_task(kill_at_random(server, workers, kills, rng))
+        killing = asyncio.create_task(kill_at_random(server, workers, log, kills, rng))
         await asyncio.wait([killing, running], return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             load.over.set()

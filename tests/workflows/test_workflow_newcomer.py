@@ -30,7 +30,7 @@ def middle(what: str) -> None:
         file.write(what + "\n")
     with open(os.environ["STEPS"]) as file:
         if file.read().split("\n").count(what) == 1:
-            time.sleep(60)
+            time.sleep(60)  # until it is killed
 
 
 @dataclass
