@@ -47,7 +47,7 @@ class Application:
         self._history = History(self._carrier)
         access = Access(settings)
         self.guesses = access.guesses
-        self._health = Health(self._carrier, version(), self.guesses)
+        self._health = Health(self._carrier, version(), self.guesses, settings.cluster)
         self._sockets = Sockets(self._carrier, self.feed, access, settings.shards)
         self._deliverer = Deliverer(
             self.backend,

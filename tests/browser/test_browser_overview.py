@@ -17,6 +17,7 @@ PATHS = (
     "/dlq",
     "/cron",
     "/workers",
+    "/hosts",
     "/webhooks",
     "/events",
     "/login",

@@ -35,6 +35,7 @@ VIEWS = {
     "/dlq/:name": View(f"/dlq/{QUEUE}", "Dead letters", MANY),
     "/cron": View("/cron", "Schedules", MANY),
     "/workers": View("/workers", "Workers", MANY),
+    "/hosts": View("/hosts"),
     "/webhooks": View("/webhooks", "Webhooks", MANY),
     "/events": View("/events", "Events", MANY),
     "/login": View("/login"),

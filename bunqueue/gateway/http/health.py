@@ -26,10 +26,12 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 class Health:
     """The endpoints /health, /healthz, /ready and /prometheus."""
 
-    def __init__(self, carrier: CommandEndpoint, version: str, guesses: Guesses) -> None:
+    def __init__(self, carrier: CommandEndpoint, version: str, guesses: Guesses, cluster: str) -> None:
+        """``cluster`` is the name of the host's cluster, "" without one."""
         self._carrier = carrier
         self._version = version
         self._guesses = guesses
+        self._cluster = cluster
         self._since = time.monotonic()
 
     async def alive(self, request: Request) -> Response:
@@ -71,6 +73,8 @@ class Health:
             "uptime": round(time.monotonic() - self._since, 3),
             "role": request.state.role.name.lower(),
         }
+        if self._cluster and request.state.role >= Role.READER:
+            body["cluster"] = self._cluster
         if problem is not None:
             body["error"] = problem
         elif request.state.role >= Role.READER:

@@ -5,6 +5,7 @@ import { parse, write } from "./numbers.js";
 
 const KEY = "bunqueue-token";
 let role = "nobody";
+let shared = "";
 
 /** What cannot be done, in words for whoever asked: mostly the server's own.  `status` is 0 where no server has answered. */
 export class Refused extends Error {
@@ -25,10 +26,13 @@ export const setToken = (token) => sessionStorage.setItem(KEY, token);
 export function forget() {
   sessionStorage.removeItem(KEY);
   role = "nobody";
+  shared = "";
 }
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 /** Whether this user may change things. */
 export const mayWrite = () => role === "writer";
+/** The name of the cluster that this server is a host of; "" if it is none. */
+export const cluster = () => shared;
 export const mayRead = () => role !== "nobody";
 
 function headers(more = {}) {
@@ -82,6 +86,7 @@ export async function greet() {
   const response = await reach("/health", { headers: headers() });
   const health = await response.json();
   role = health.role || "nobody";
+  shared = health.cluster || "";
   return health;
 }
 

@@ -1,6 +1,6 @@
 // The beginning: the frame around all views, who is there, and which view an address shows.
 
-import { forget, greet, hasToken, mayRead, mayWrite } from "./api.js";
+import { cluster, forget, greet, hasToken, mayRead, mayWrite } from "./api.js";
 import { fill, h } from "./dom.js";
 import { help, shortcuts } from "./keyboard.js";
 import { go, route, start } from "./router.js";
@@ -8,6 +8,7 @@ import * as theme from "./theme.js";
 import { cron } from "./views/cron.js";
 import { dlq } from "./views/dlq.js";
 import { events } from "./views/events.js";
+import { hosts } from "./views/hosts.js";
 import { job } from "./views/job.js";
 import { login } from "./views/login.js";
 import { overview } from "./views/overview.js";
@@ -21,7 +22,8 @@ const VIEWS = [["/", "Overview"], ["/workflows", "Workflows"], ["/search", "Sear
   ["/webhooks", "Webhooks"], ["/events", "Events"]];
 
 function frame() {
-  fill(document.getElementById("nav"), VIEWS.map(([href, name]) => h("a", { href }, name)));
+  const views = cluster() ? [...VIEWS, ["/hosts", "Hosts"]] : VIEWS;
+  fill(document.getElementById("nav"), views.map(([href, name]) => h("a", { href }, name)));
   const find = h("input", { id: "find", class: "find", type: "text", placeholder: "Job id or conditions", "aria-label": "Go to a job by its id, or search", autocomplete: "off", spellcheck: "false" });
   const form = h("form", { role: "search", onsubmit: (event) => {
     event.preventDefault();
@@ -61,6 +63,7 @@ route("/dlq", "Dead letters", dlq);
 route("/dlq/:name", "Dead letters", dlq);
 route("/cron", "Schedules", cron);
 route("/workers", "Workers", workers);
+route("/hosts", "Hosts", hosts);
 route("/webhooks", "Webhooks", webhooks);
 route("/events", "Events", events);
 route("/login", "Log in", (context) => login(context, enter));
