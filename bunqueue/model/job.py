@@ -175,6 +175,12 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     never_on: list[str] = []  # classes of errors after which there is none
     on_dead: bytes | None = None  # the job that is added when it has failed for good, as MessagePack
     cause: Cause | None = None  # the job that it was added for in this way
+    keep_completed: float | None = None  # how long it is kept when it has completed; None: as its queue says
+    keep_failed: float | None = None  # the same as a dead letter
+
+    def kept_for(self, state: int) -> float | None:
+        """How long the job is to be kept in that state, whatever its queue says; None: as that says."""
+        return self.keep_completed if state == COMPLETED else self.keep_failed
 
     @property
     def has_policy(self) -> bool:
@@ -221,6 +227,8 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "never_on",
             "on_dead",
             "cause",
+            "keep_completed",
+            "keep_failed",
         }
     )
 

@@ -105,6 +105,8 @@ class _Own(Struct, rename="camel", gc=False):
     unreadable: str | UnsetType = UNSET  # why the rest is not true: the file is damaged
     last_report: Report | UnsetType = UNSET  # of an earlier run, while none is active
     on_dead: dict[str, Any] | UnsetType = UNSET  # what is added if it fails for good: queue and name
+    keep_completed: float | UnsetType = UNSET
+    keep_failed: float | UnsetType = UNSET
 
 
 _OWN_FIELDS = 16  # those that are always there
@@ -256,6 +258,12 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
         fields += 1
     if job.extra is not None and job.extra.on_dead is not None:
         own.on_dead = _called(job.extra.on_dead, job.queue)
+        fields += 1
+    if job.extra is not None and job.extra.keep_completed is not None:
+        own.keep_completed = job.extra.keep_completed
+        fields += 1
+    if job.extra is not None and job.extra.keep_failed is not None:
+        own.keep_failed = job.extra.keep_failed
         fields += 1
     return _assemble(_encode(own), fields, job)
 

@@ -68,6 +68,23 @@ class DeadLetter(Struct, gc=False):
     next_retry_at: int | None
 
 
+class Outdated(NamedTuple):
+    """Of completed jobs that were looked at, those that go by the age that their queue allows, and the number
+    of the last one looked at; ``spared``: some of them say themselves how long they are kept."""
+
+    jobs: list[Finished]
+    last: int | None
+    spared: bool
+
+
+class Expired(NamedTuple):
+    """A finished job whose own time to be kept is over; ``state`` is COMPLETED or FAILED."""
+
+    seq: int
+    queue_id: int
+    state: int
+
+
 class QueueRow(Struct, gc=False):
     """A queue that was met for the first time."""
 
@@ -276,8 +293,11 @@ class Archive(Protocol):
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         """Dead letters after ``(entered_at, seq)``, oldest first."""
 
-    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
-        """The oldest dead letters, those that died at ``until`` at the latest.
+    def old_dead_letters(
+        self, queue_id: int, until: int, limit: int, *, spare: bool = False
+    ) -> list[Finished]:
+        """The oldest dead letters, those that died at ``until`` at the latest; with ``spare`` but for those
+        that say themselves how long they are kept.
 
         At most ``limit``; fewer when their payloads are large, at least one if there is any."""
 
@@ -288,6 +308,13 @@ class Archive(Protocol):
         completed at ``until`` at the latest; and the number of the last job looked at, None at the end.
 
         Looks at fewer when their payloads are large."""
+
+    def outdated(self, queue_id: int, until: int, limit: int, after: int) -> Outdated:
+        """As `old_completed`, but for jobs that say themselves how long they are kept."""
+
+    def expired(self, until: int, limit: int) -> list[Expired]:
+        """Finished jobs of all queues that were to be kept until ``until`` at the latest, as they say
+        themselves.  Fewer than ``limit`` when their payloads are large."""
 
     def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
         """Those of these dead letters whose job has that name, and whose error has that text in it."""

@@ -21,10 +21,12 @@ from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import (
     Attempt,
     DeadLetter,
+    Expired,
     Finished,
     LogEntry,
     LogRow,
     Outbox,
+    Outdated,
     PushedEntry,
     Remains,
     Trim,
@@ -269,14 +271,23 @@ class CarefulStore(Store):
         # What cannot be loaded stays due for ever, so it is looked at here, once.
         return list(self.load(readable)) if self.damage else readable
 
-    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
-        return self._to_purge(lambda: Store.old_dead_letters(self, queue_id, until, limit), [])
+    def old_dead_letters(
+        self, queue_id: int, until: int, limit: int, *, spare: bool = False
+    ) -> list[Finished]:
+        return self._to_purge(lambda: Store.old_dead_letters(self, queue_id, until, limit, spare=spare), [])
 
     def old_completed(
         self, queue_id: int, until: int, limit: int, after: int
     ) -> tuple[list[Finished], int | None]:
         nothing: tuple[list[Finished], int | None] = ([], None)
         return self._to_purge(lambda: Store.old_completed(self, queue_id, until, limit, after), nothing)
+
+    def outdated(self, queue_id: int, until: int, limit: int, after: int) -> Outdated:
+        nothing = Outdated([], None, False)
+        return self._to_purge(lambda: Store.outdated(self, queue_id, until, limit, after), nothing)
+
+    def expired(self, until: int, limit: int) -> list[Expired]:
+        return self._to_purge(lambda: Store.expired(self, until, limit), [])
 
     def _to_purge(self, read: Callable[[], T], nothing: T) -> T:
         """Nothing is deleted from a damaged file: SQLite would join what is left of its pages with others."""
@@ -410,6 +421,7 @@ _PLACES = {
     "job_logs": "select number from job_logs where seq = :seq",
     "steps": "select * from steps where seq = :seq",
     "signals": "select * from signals where seq = :seq",
+    "expiries": "select * from expiries where seq = :seq",
 }
 _ENDS = {
     "events": "select min(first_seq) from events union all select max(first_seq) from events",

@@ -9,7 +9,7 @@ import sqlite3
 from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
-from shardproc.engine.outbox import Attempt, DeadLetter, Finished, LogEntry, Remains
+from shardproc.engine.outbox import Attempt, DeadLetter, Expired, Finished, LogEntry, Outdated, Remains
 
 from . import attempts, rows
 
@@ -123,9 +123,11 @@ class FinishedJobs:
         self._see()
         return [LogEntry(*row) for row in self._db.execute(rows.LOG, (seq,))]
 
-    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
+    def old_dead_letters(
+        self, queue_id: int, until: int, limit: int, *, spare: bool = False
+    ) -> list[Finished]:
         self._see()
-        found = self._db.execute(rows.OLD_DEAD_LETTERS, (queue_id, until, limit))
+        found = self._db.execute(rows.OLD_DEAD_LETTERS, (queue_id, until, spare, limit))
         return [(seq, job_id) for seq, job_id, _, _ in rows.bounded(found)]
 
     def old_completed(
@@ -133,5 +135,19 @@ class FinishedJobs:
     ) -> tuple[list[Finished], int | None]:
         self._see()
         looked_at = list(rows.bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
-        found = [(seq, job_id) for seq, job_id, finished_at, _ in looked_at if finished_at <= until]
+        found = [(seq, job_id) for seq, job_id, finished_at, *_ in looked_at if finished_at <= until]
         return found, looked_at[-1][0] if looked_at else None
+
+    def outdated(self, queue_id: int, until: int, limit: int, after: int) -> Outdated:
+        self._see()
+        looked_at = list(rows.bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
+        found = [
+            (seq, job_id) for seq, job_id, at, expires, _ in looked_at if at <= until and expires is None
+        ]
+        spared = any(expires is not None for *_, expires, _ in looked_at)
+        return Outdated(found, looked_at[-1][0] if looked_at else None, spared)
+
+    def expired(self, until: int, limit: int) -> list[Expired]:
+        self._see()
+        found = rows.bounded(self._db.execute(rows.EXPIRED, (until, limit)))
+        return [Expired(seq, queue_id, state) for seq, queue_id, state, _ in found]

@@ -18,6 +18,7 @@ from .search.index import SearchIndex
 
 OF_ATTEMPTS = (statements.DELETE_ATTEMPTS, statements.DELETE_NOTES, statements.DELETE_LOGS)
 PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, *OF_ATTEMPTS)
+PURGE_EXPIRIES = (statements.DELETE_EXPIRIES,)
 PURGE_RUNS = (statements.DELETE_STEPS, statements.DELETE_SIGNALS)
 
 # An outcome is deleted before another may take its place; a job's other rows go after all that may still
@@ -26,6 +27,7 @@ ORDER = (
     statements.DELETE_DEAD,
     statements.DELETE_COMPLETED,
     statements.DELETE_LARGE,
+    statements.DELETE_EXPIRIES,
     statements.PUT_STRAGGLER,
     statements.INSERT_FRESH,
     statements.INSERT_JOB,
@@ -39,6 +41,7 @@ ORDER = (
     statements.PUT_COMPLETED,
     statements.PUT_LARGE,
     statements.PUT_DEAD_LETTER,
+    statements.PUT_EXPIRY,
     statements.DELETE_JOBS,
     *OF_ATTEMPTS,
 )
@@ -59,6 +62,7 @@ class Journal:
         self._removed: list[int] = []
         self._without_steps: list[int] = []  # of the removed ones, those whose steps go, too
         self.has_steps = False  # or signals; else no purge looks for them
+        self.has_expiries = False  # else no purge looks for them
         self.live_from = 0  # jobs of lower numbers that are live stand among the stragglers
         self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> how many more
 
@@ -127,7 +131,11 @@ class Journal:
             self._counts[queue_id, COMPLETED_ROW] -= completed.rowcount
             dead = connection.executemany(statements.PURGE_DEAD, gone)
             self._counts[queue_id, DEAD_ROW] -= dead.rowcount
-            for sql in (*PURGE, *PURGE_RUNS) if self.has_steps else PURGE:
+            for sql in (
+                *PURGE,
+                *(PURGE_RUNS if self.has_steps else ()),
+                *(PURGE_EXPIRIES if self.has_expiries else ()),
+            ):
                 connection.executemany(sql, gone)
         self._book(connection)
 
@@ -176,13 +184,21 @@ class Journal:
             todo[statements.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
             if rows.is_large(job):
                 todo[statements.PUT_LARGE].append(rows.large_row(job))
+            self._expire(job, queue_id)
             return COMPLETED_ROW
         if job.state == FAILED:
             self._ended.append(job.seq)
             self._counts[queue_id, DEAD_ROW] += not job.stored & DEAD_ROW
             todo[statements.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
+            self._expire(job, queue_id)
             return DEAD_ROW
         return 0
+
+    def _expire(self, job: Job, queue_id: int) -> None:
+        row = rows.expiry_row(job, queue_id)
+        if row is not None:
+            self._parameters[statements.PUT_EXPIRY].append(row)
+            self.has_expiries = True
 
     def _remove(self, job: Job, queue_id: int) -> None:
         self._removed.append(job.seq)
@@ -195,6 +211,8 @@ class Journal:
         self._forget_outcome(job, queue_id)
 
     def _forget_outcome(self, job: Job, queue_id: int) -> None:
+        if self.has_expiries and job.extra is not None and job.stored & (DEAD_ROW | COMPLETED_ROW):
+            self._parameters[statements.DELETE_EXPIRIES].append((job.seq, job.seq))
         if job.stored & DEAD_ROW and job.state != FAILED:
             self._parameters[statements.DELETE_DEAD].append((job.seq,))
             self._parameters[statements.PUT_STRAGGLER].append((job.seq,))
@@ -236,7 +254,9 @@ def _is_fresh(job: Job) -> bool:
 
 
 def _is_success(job: Job) -> bool:
-    return not rows.is_large(job) and _is_fresh(job)
+    return (
+        not rows.is_large(job) and _is_fresh(job) and (job.extra is None or job.extra.keep_completed is None)
+    )
 
 
 def _is_plain(job: Job) -> bool:

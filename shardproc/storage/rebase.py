@@ -28,6 +28,7 @@ _MOVES = (
     ("job_logs", statements.MOVE_LOGS),
     ("steps", statements.MOVE_STEPS),
     ("signals", statements.MOVE_SIGNALS),
+    ("expiries", statements.MOVE_EXPIRIES),
 )
 
 

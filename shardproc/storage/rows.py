@@ -185,22 +185,44 @@ def dead_letter_row(job: Job, queue_id: int) -> Row:
     )
 
 
+def expiry_row(job: Job, queue_id: int) -> Row | None:
+    """Of a finished job: when it goes, if it says that itself."""
+    kept = None if job.extra is None else job.extra.kept_for(job.state)
+    if kept is None or job.finished_at is None:
+        return None
+    return (job.seq, queue_id, job.finished_at, job.finished_at + int(kept))
+
+
 # Numbers, ids, times and bytes of finished jobs.  Of those that are too young no payload is looked up.
 OLD_COMPLETED = """
-select old.seq, jobs.id, old.finished_at,
+select old.seq, jobs.id, old.finished_at, expiries.at,
        length(jobs.data) + coalesce(length(large_outcomes.result), 0)
 from (select seq, finished_at, large from completed
       where queue_id = ? and seq > ? order by seq limit ?) old
 left join jobs on jobs.seq = old.seq and old.finished_at <= ?
 left join large_outcomes on large_outcomes.seq = jobs.seq and old.large
+left join expiries on expiries.seq = old.seq
 order by old.seq
 """
 OLD_DEAD_LETTERS = """
 select old.seq, jobs.id, old.finished_at, length(jobs.data)
 from (select seq, finished_at from dead_letters
-      where queue_id = ? and finished_at <= ? order by finished_at, seq limit ?) old
+      where queue_id = ? and finished_at <= ?
+      and not (? and exists (select 1 from expiries where expiries.seq = dead_letters.seq))
+      order by finished_at, seq limit ?) old
 join jobs on jobs.seq = old.seq
 order by old.finished_at, old.seq
+"""
+EXPIRED = f"""
+select expiries.seq, jobs.queue_id, iif(completed.seq is null, {FAILED}, {COMPLETED}),
+       length(jobs.data) + coalesce(length(large_outcomes.result), 0)
+from expiries
+join jobs on jobs.seq = expiries.seq
+left join completed on completed.queue_id = jobs.queue_id and completed.seq = expiries.seq
+left join dead_letters on dead_letters.seq = expiries.seq
+left join large_outcomes on large_outcomes.seq = expiries.seq
+where expiries.at <= ? and (completed.seq is not null or dead_letters.seq is not null)
+order by expiries.at, expiries.seq limit ?
 """
 DEAD_LETTERS = """
 select finished_at, seq, reason, next_retry_at from dead_letters

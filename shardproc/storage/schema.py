@@ -358,7 +358,18 @@ left join completed on completed.queue_id = jobs.queue_id and completed.seq = jo
 left join dead_letters on dead_letters.seq = jobs.seq;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
+_SEVENTH = """
+-- Finished jobs that say themselves how long they are kept; the others go as their queue or the server says.
+create table if not exists expiries (
+    seq integer primary key,
+    queue_id integer not null,
+    finished_at integer not null,
+    at integer not null                 -- when the job is to be removed
+);
+create index if not exists expiries_by_time on expiries (at, seq);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
 CURRENT = len(MIGRATIONS)
 
 

@@ -204,6 +204,17 @@ MOVE_SIGNALS = _numbered(
     "update signals set at = min(at - :by, :now), expires_at = expires_at - :by "
     "where seq > :after and seq <= :until and at > :now and at <= :last",
 )
+# When jobs go that say themselves how long they are kept.
+PUT_EXPIRY = _numbered(
+    87, "insert or replace into expiries (seq, queue_id, finished_at, at) values (?,?,?,?)"
+)
+DELETE_EXPIRIES = _numbered(88, "delete from expiries where seq between ? and ?")
+MOVE_EXPIRIES = _numbered(
+    89,
+    "update expiries set at = at - finished_at + min(finished_at - :by, :now), finished_at = "
+    "min(finished_at - :by, :now) where seq > :after and seq <= :until and finished_at > :now and "
+    "finished_at <= :last",
+)
 PUT_NOTE = _numbered(
     90,
     "insert or replace into attempt_notes (seq, number, ended_at, error_type, delay) values (?,?,?,?,?)",

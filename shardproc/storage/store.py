@@ -89,6 +89,9 @@ class Store(FinishedJobs):
         reserved = engine.state.next_seq  # by records
         engine.state.next_seq = max((last or 0) + 1, self._journal.live_from, reserved)
         self._journal.has_steps = bool(self._db.execute(run_rows.ANY).fetchone()[0])
+        self._journal.has_expiries = bool(
+            self._db.execute("select exists (select 1 from expiries)").fetchone()[0]
+        )
         self._carry_out(self._search.recover(engine.state.next_seq))
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)

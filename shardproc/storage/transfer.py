@@ -34,7 +34,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 # Tables that have rows of a job, the job's own first.
 PER_JOB = (
     "jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "attempt_notes",
-    "job_logs", "steps", "signals",
+    "job_logs", "steps", "signals", "expiries",
 )  # fmt: skip
 # The others: from stragglers on they follow from these.
 APART = (

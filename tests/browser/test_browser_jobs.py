@@ -167,11 +167,13 @@ def test_the_attempts_of_a_job_that_was_retried(visit: Visit, shop: Server, api:
 
 def test_an_active_job_is_stopped_and_a_finished_one_runs_again(visit: Visit, shop: Server, api: Api) -> None:
     queue = fresh_queue()
-    job = api.push(queue, name="long")
+    job = api.push(queue, name="long", keepCompleted=3_600_000, keepFailed=86_400_000)
     token = api("PULL", queue=queue, owner="w")["token"]
     api("Progress", id=job, progress=40, message="half way, nearly")
     page = visit(shop).go(f"/jobs/{job}")
     expect(page.locator(".progress")).to_contain_text("40 % · half way, nearly")
+    kept = page.locator(".facts dt", has_text="Kept").locator("+ dd")
+    expect(kept).to_have_text("1 h when it has completed, 1 d as a dead letter")
     act(page, "Cancel")
     page.get_by_label("Reason").fill("not needed")
     page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()

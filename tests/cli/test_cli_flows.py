@@ -154,6 +154,8 @@ def test_flags_of_jobs(cli: Cli) -> None:
     assert job(cli, *headers)["headers"] == {"tenant": "acme", "trace": "a=b"}
     assert job(cli, "--backoff", "5s", "--backoff-type", "fixed")["backoff"] == 5000
     assert job(cli, "--keep-logs", "5", "--stack-trace-limit", "3", "--size-limit", "100")["keepLogs"] == 5
+    kept = job(cli, "--keep-completed", "10m", "--keep-failed", "30d")
+    assert (kept["keepCompleted"], kept["keepFailed"]) == (600_000, 30 * 86_400_000)
     repeated = job(cli, "--repeat", "1h", "--repeat-limit", "2")["repeat"]
     assert (repeated["every"], repeated["limit"]) == (3_600_000, 2)  # type: ignore[index]
 

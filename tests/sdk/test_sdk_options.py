@@ -17,6 +17,7 @@ from bunqueue import (
     Debounce,
     Dedup,
     JobNotFound,
+    JobOptions,
     NewJob,
     OptionError,
     PayloadError,
@@ -128,6 +129,22 @@ async def test_numbers_arrive(queue: AsyncQueue) -> None:
         )
     ).job()
     assert (job.stall_timeout, job.keep_logs, job.stack_trace_limit, job.size_limit) == (9000, 5, 3, 100)
+
+
+async def test_how_long_a_job_is_kept(queue: AsyncQueue, where: EndpointOptions) -> None:
+    handle = await queue.add("n", keep_completed=timedelta(hours=1), keep_failed=60_000)
+    job = await handle.job()
+    assert (job.keep_completed, job.keep_failed) == (3_600_000, 60_000)
+    with pytest.raises(OptionError, match="keep_completed: remove_on_complete keeps nothing; leave out"):
+        await queue.add("n", keep_completed=5, remove_on_complete=True)
+    with pytest.raises(OptionError, match="keep_failed must be a positive number of milliseconds, at most"):
+        await queue.add("n", keep_failed=0)
+    usual: JobOptions = {"remove_on_complete": True, "keep_failed": 5}
+    async with AsyncQueue(queue.name, default_job_options=usual, **where) as other:
+        job = await (await other.add("n", keep_completed=7)).job()
+        assert (job.keep_completed, job.remove_on_complete, job.keep_failed) == (7, False, 5)
+        job = await (await other.add("n", remove_on_fail=True)).job()
+        assert (job.remove_on_complete, job.remove_on_fail, job.keep_failed) == (True, True, None)
 
 
 async def test_data_that_is_larger_than_it_may_be(queue: AsyncQueue) -> None:

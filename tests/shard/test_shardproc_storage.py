@@ -28,6 +28,7 @@ from shardproc.storage.schema import CURRENT, SchemaTooNew
 
 TABLES = {
     "attempt_notes",
+    "expiries",
     "records",
     "meta",
     "queues",

@@ -82,11 +82,11 @@ async def _finished(wire: Wire, made: Made, number: int) -> None:
         await wire.ok("Progress", id=done["job"]["id"], progress=70, message="soon")
         await wire.ok("ACK", id=done["job"]["id"], token=done["token"], result=result)
     for options in (
-        {"jobId": f"own-done-{number}"},
+        {"jobId": f"own-done-{number}", "keepCompleted": 48 * HOUR_MS},
         {"removeOnComplete": True},
         {"uniqueKey": "ended", "dedup": {"ttl": 24 * HOUR_MS, "onConflict": "keep"}},
         {"uniqueKey": "kept", "dedup": {"states": ["completed"]}},
-        {"jobId": f"own-dead-{number}"},
+        {"jobId": f"own-dead-{number}", "keepFailed": 48 * HOUR_MS},
     ):
         job_id = await push(wire, made, queue, **options)
         token = (await wire.ok("PULL", queue=queue, owner="w"))["token"]

@@ -15,7 +15,16 @@ from .naming import shard_of, slot_of
 
 Row = dict[str, Any]
 
-OF_JOBS = ("locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs")
+OF_JOBS = (
+    "locks",
+    "completed",
+    "large_outcomes",
+    "dead_letters",
+    "attempts",
+    "attempt_notes",
+    "job_logs",
+    "expiries",
+)
 LIVE = """
 select id from jobs
 where (seq >= (select cast(value as integer) from meta where key = 'live_from')

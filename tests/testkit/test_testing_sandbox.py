@@ -150,6 +150,22 @@ def test_time_stands_still_until_it_is_told_to_go_on(bunqueue: Sandbox) -> None:
         bunqueue.advance(-1)
 
 
+def test_a_job_is_kept_as_long_as_it_says(bunqueue: Sandbox) -> None:
+    short, long = (
+        EMAILS.add("n", 1, keep_completed=timedelta(hours=1)),
+        EMAILS.add("n", 2, keep_completed=timedelta(days=365)),
+    )
+    bunqueue.drain(double)
+    bunqueue.advance(timedelta(minutes=59))
+    assert (short.state(), long.state()) == ("completed", "completed")
+    bunqueue.advance(timedelta(minutes=2))
+    assert (short.state(), long.state()) == ("unknown", "completed")
+    bunqueue.advance(timedelta(days=360))
+    assert long.state() == "completed"
+    bunqueue.advance(timedelta(days=6))
+    assert long.state() == "unknown"
+
+
 @pytest.mark.bunqueue(start="2026-01-01T09:00+01:00")
 def test_schedules_fire_as_time_passes(bunqueue: Sandbox) -> None:
     EMAILS.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", job_name="report")

@@ -67,6 +67,8 @@ OF_JOBS = (
     "lifo",
     "remove_on_complete",
     "remove_on_fail",
+    "keep_completed",
+    "keep_failed",
     "durable",
     "tags",
 )

@@ -105,6 +105,8 @@ FLAGS: dict[str, Flag] = {
     ),
     "remove_on_complete": Flag(bool, "Forget the job and its result when it has completed."),
     "remove_on_fail": Flag(bool, "Forget the job when it has failed for good."),
+    "keep_completed": Flag(span, "Remove it and its result so long after it completed.", SPAN),
+    "keep_failed": Flag(span, "Remove it so long after it failed for good.", SPAN),
     "durable": Flag(bool, "Acknowledged only when it would survive a power loss."),
 }
 

@@ -140,6 +140,10 @@ class Job(Struct, rename="camel", kw_only=True):
     durable: bool = False
     remove_on_complete: bool = False
     remove_on_fail: bool = False
+    keep_completed: Millis | None = None
+    """How long it is kept when it has completed, if it said so; None in jobs that were pulled."""
+    keep_failed: Millis | None = None
+    """The same as a dead letter."""
     progress: float = 0
     """0 to 100, of its run or, when it has completed, 100."""
     progress_message: str | None = None

@@ -61,7 +61,7 @@ class CronOptions(TypedDict, total=False):
     """What else may become of a job whose key is taken."""
     job_options: JobOptions | None
     """Further options of its jobs: delay, timeout, max_attempts, backoff, retry_on, never_on, ttl,
-    stall_timeout, lifo, durable, remove_on_complete, remove_on_fail, tags."""
+    stall_timeout, lifo, durable, remove_on_complete, remove_on_fail, keep_completed, keep_failed, tags."""
 
 
 _decode = Decoder().decode

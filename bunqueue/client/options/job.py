@@ -15,6 +15,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.backoff import backoff_map
 from bunqueue.client.options.checks import nested
 from bunqueue.client.options.errors_named import ErrorClass, class_names
+from bunqueue.client.options.keeping import KEEPING, defaults_beside
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.on_dead import MakesJob, on_dead
 from bunqueue.client.options.plain_data import check_plain
@@ -80,6 +81,10 @@ class CommonJobOptions(TypedDict, total=False):
     """Forget the job and its result when it has completed."""
     remove_on_fail: bool | None
     """Forget the job when it has failed for good."""
+    keep_completed: Duration | None
+    """Remove it so long after it completed, whatever queue and server say; at most 10 years."""
+    keep_failed: Duration | None
+    """The same when it has failed for good."""
     durable: bool | None
     """Acknowledged only when it would survive a power loss."""
     tags: Iterable[str] | None
@@ -195,6 +200,8 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "ttl": time_left,
     "timeout": milliseconds,
     "stall_timeout": milliseconds,
+    "keep_completed": milliseconds,
+    "keep_failed": milliseconds,
     "backoff": backoff_map,
     "on_dead": lambda value, name: on_dead(value, name, wire_fields, job_data),
     "retry_on": class_names,
@@ -276,6 +283,8 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
             given[wire_name] = given.pop(name)
     if "unique" in given or ("unique" in defaults and "unique_key" in given):
         defaults = {name: value for name, value in defaults.items() if name not in _KEYS}
+    if not KEEPING.isdisjoint(given):
+        defaults = defaults_beside(given, defaults)
     fields = {**defaults, **given}
     if fields.get("priority", 0) < 0 and fields.get("group_id"):
         fields["fair"] = True  # else it would be the priority of a BullMQ group, where lower is earlier

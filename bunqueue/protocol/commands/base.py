@@ -283,6 +283,14 @@ Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Delay = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 Ttl = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 Timeout = Annotated[float, Meta(ge=0, le=DAY_MS)]
+KeptFor = Annotated[
+    float,
+    Meta(
+        ge=1,
+        le=10 * YEAR_MS,
+        extra={"problem": "must be a positive number of milliseconds, at most 10 years"},
+    ),
+]
 MaxAttempts = Annotated[int, Meta(ge=1, le=1000)]
 Backoff = Annotated[float, Meta(ge=0, le=DAY_MS)]
 MAX_DELAYS, MAX_ERROR_TYPES = 100, 64

@@ -24,6 +24,7 @@ from bunqueue.protocol.commands.base import (
     Ids,
     JobId,
     JobName,
+    KeptFor,
     KeptIds,
     Key,
     LockTtl,
@@ -162,6 +163,8 @@ class OnDead(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
     keep_logs: Annotated[int, Meta(ge=0)] | None = None
     headers: Headers | None = None
+    keep_completed: KeptFor | None = None
+    keep_failed: KeptFor | None = None
 
 
 class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -208,6 +211,8 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     ignore_dependency_on_failure: bool = False
     on_dead: OnDead | None = None  # added when the job has failed for good
     on_dead_dependency: DeadDependency | None = None  # what the failure of a job of depends_on means for it
+    keep_completed: KeptFor | None = None  # removed so long after it completed, whatever its queue says
+    keep_failed: KeptFor | None = None  # removed so long after it became a dead letter
 
 
 class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):

@@ -14,6 +14,7 @@ from bunqueue.protocol.commands.base import (
     Command,
     Delay,
     ErrorTypes,
+    KeptFor,
     Key,
     MaxAttempts,
     Merge,
@@ -67,6 +68,8 @@ class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=
     durable: bool = False
     workflow: bool = False
     tags: Annotated[list[Text], Meta(max_length=64)] | None = None
+    keep_completed: KeptFor | None = None
+    keep_failed: KeptFor | None = None
 
 
 class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):

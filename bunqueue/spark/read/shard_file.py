@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS
 
-SCHEMA = 6  # the newest that `tables` describes, which says what older ones lack; see `_LATER`, too
+SCHEMA = 7  # the newest that `tables` describes, which says what older ones lack; see `_LATER`, too
 ROWS = 8192  # fetched at a time: more is not faster
 STEP = 4096  # pages that are copied at a time, 16 MiB
 KEPT_FREE = 16 << 20  # bytes: a copy must not make a server on the same disk run out of space

@@ -8,6 +8,8 @@ in between.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 
 from bunqueue.model.bounds import Bounds
 from bunqueue.model.dead_letters import DlqConfig
@@ -16,6 +18,7 @@ from bunqueue.model.workflow import REMEMBERED_MS
 
 from ..lifecycle import dlq_retries, removal, transitions, unique_keys
 from ..memory.queue_configs import of_queue
+from ..outbox import Outdated
 from ..run_writes import Op
 from ..state import QueueState, State
 from . import unused_queues
@@ -27,7 +30,10 @@ HURRY_MS = 1  # the same, where far too much is kept
 PIECE = 250  # jobs removed, or looked at; 2 ms
 REVIVALS = 100  # jobs brought back: their payloads are read, too
 FAR = 50_000  # jobs more than may be kept
+SPARED = 40  # pieces of a queue, with jobs that are kept longer than the others, passed over in one round
 QUEUES = 50  # looked at in one piece, where nothing is to be done
+
+_PLACE = attrgetter("queue_id", "state")
 
 Pieces = Iterator[int]  # how many ms until the next
 
@@ -45,6 +51,7 @@ def step(state: State) -> None:
 def _round(state: State) -> Pieces:
     while unique_keys.expire(state, PIECE) == PIECE:
         yield PACE_MS
+    yield from _expired(state)
     dead = state.now >= state.upkeep.dlq_at
     if dead:
         state.upkeep.dlq_at = state.now + DEAD_MS
@@ -60,6 +67,15 @@ def _round(state: State) -> Pieces:
             unused_queues.look(state, queue, with_schedules)
         if number % QUEUES == 0:
             yield PACE_MS
+
+
+def _expired(state: State) -> Pieces:
+    """Jobs that say themselves how long they are kept, of all queues and in both states."""
+    while found := state.archive.expired(state.upkeep.doubt.time(state.now), PIECE):
+        names = {queue.id: queue for queue in state.queues.values()}
+        for (queue_id, finished), some in groupby(sorted(found, key=_PLACE), key=_PLACE):
+            removal.purge(state, names[queue_id], finished, [job.seq for job in some])
+        yield PACE_MS
 
 
 def forget_broadcasts(state: State) -> None:
@@ -94,24 +110,25 @@ def _too_old(state: State, queue: QueueState) -> Pieces:
     complete in the order in which they came."""
     if not _longest(state, queue):
         return
-    while _purge_old(state, queue, -1)[0]:
+    while _purge_old(state, queue, -1).jobs:
         yield PACE_MS
-    found = True
-    while found:
-        found, last = _purge_old(state, queue, queue.kept)
+    spared = 0
+    while spared < SPARED:
+        old, last, has_spared = _purge_old(state, queue, queue.kept)
         queue.kept = -1 if last is None else last
-        if found:
-            yield PACE_MS
+        if not old and not has_spared:
+            return
+        spared += not old
+        yield PACE_MS
 
 
-def _purge_old(state: State, queue: QueueState, after: int) -> tuple[bool, int | None]:
-    """Remove what is too old of the next PIECE jobs after a number; whether that was any, and the last
-    number looked at."""
+def _purge_old(state: State, queue: QueueState, after: int) -> Outdated:
+    """Remove what is too old of the next PIECE jobs after a number, and say what that was."""
     until = state.upkeep.doubt.time(state.now) - _longest(state, queue)
-    old, last = state.archive.old_completed(queue.id, until, PIECE, after)
-    if old:
-        removal.purge(state, queue, COMPLETED, [seq for seq, _ in old])
-    return bool(old), last
+    found = state.archive.outdated(queue.id, until, PIECE, after)
+    if found.jobs:
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in found.jobs])
+    return found
 
 
 def _dead_letters(state: State, queue: QueueState) -> Pieces:
@@ -125,7 +142,7 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
         yield PACE_MS
     while config.max_age is not None:
         until = state.upkeep.doubt.time(state.now) - int(config.max_age)
-        old = state.archive.old_dead_letters(queue.id, until, PIECE)
+        old = state.archive.old_dead_letters(queue.id, until, PIECE, spare=True)
         if not old:
             break
         removal.purge(state, queue, FAILED, [seq for seq, _ in old])

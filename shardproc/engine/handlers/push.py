@@ -29,6 +29,7 @@ from bunqueue.protocol.commands.core import (
     PushBatchReply,
     PushReply,
 )
+from bunqueue.protocol.commands.cron import SpawnOptions
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
 from bunqueue.protocol.peers import DEAD_REMOVED, UNKNOWN, Outcome
 from bunqueue.protocol.readable import check_readable, is_readable
@@ -383,8 +384,24 @@ def check_fields(fields: JobFields | Push, version: int, now: int, where: str = 
         )
     if fields.repeat is not None:
         repeating.check(fields.repeat, now, where)
+    check_keeping(fields, where)
     if fields.on_dead is not None:
         _check_on_dead(fields.on_dead, where)
+
+
+def check_keeping(fields: JobFields | Push | OnDead | SpawnOptions, where: str = "") -> None:
+    """CommandError for what is to be kept and not to be kept."""
+    for kept, name, removes, said in (
+        (fields.keep_completed, "keepCompleted", fields.remove_on_complete, "removeOnComplete"),
+        (fields.keep_failed, "keepFailed", fields.remove_on_fail, "removeOnFail"),
+    ):
+        if kept is not None and removes:
+            raise CommandError(
+                f"{where}{name} is {kept:g}, but {said} keeps nothing; leave one of them out",
+                Code.INVALID_FIELD,
+                field=path_of(f"{where}{name}"),
+                value=kept,
+            )
 
 
 def _check_on_dead(on_dead: OnDead, where: str) -> None:
@@ -393,6 +410,7 @@ def _check_on_dead(on_dead: OnDead, where: str) -> None:
         field = path_of(f"{where}onDead.queue")
         raise CommandError(f"{where}onDead: {problem}", Code.INVALID_QUEUE, field=field, value=on_dead.queue)
     check_data(bytes(on_dead.data), f"{where}onDead: ")
+    check_keeping(on_dead, f"{where}onDead.")
 
 
 def options_of(fields: JobFields | Push) -> JobOptions:
@@ -459,6 +477,8 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         never_on=fields.never_on or [],
         on_dead=None if fields.on_dead is None else _encode(fields.on_dead),
         on_dead_dependency=fields.on_dead_dependency,
+        keep_completed=fields.keep_completed,
+        keep_failed=fields.keep_failed,
     )
     return None if extra == _NO_EXTRA else extra
 

@@ -29,12 +29,15 @@ from ..search.index import KEY as SEARCH
 from .live_around import Fates
 from .walking import Row, by_number, walk
 
-BY_NUMBER = {"queues": "id", "jobs": "seq", "locks": "seq", "large_outcomes": "seq", "dead_letters": "seq"}
+BY_NUMBER = {
+    "queues": "id", "jobs": "seq", "locks": "seq", "large_outcomes": "seq", "dead_letters": "seq",
+    "expiries": "seq",
+}  # fmt: skip
 SEVERAL = ("attempts", "attempt_notes", "job_logs", "steps", "signals")  # several rows a job
 NOT_KEPT = frozenset({"live_from", "probe", PARKED, SEARCH})  # of meta: they follow from the rest
 OF_JOBS = (
     "completed", "dead_letters", "locks", "large_outcomes", "attempts", "attempt_notes", "job_logs",
-    "steps", "signals",
+    "steps", "signals", "expiries",
 )  # fmt: skip
 BEYOND = 3000  # keys that one unreadable page at the end may have held
 FIRST_FREE = (

@@ -19,6 +19,7 @@ EVERY_TABLE = (
     "dead_letters",
     "attempts",
     "attempt_notes",
+    "expiries",
     "job_logs",
 )
 

@@ -20,6 +20,7 @@ TABLES = (
     "dead_letters",
     "attempts",
     "attempt_notes",
+    "expiries",
     "job_logs",
 )
 

@@ -207,6 +207,8 @@ def _check(command: Cron) -> None:
             "Cron job must have either schedule or repeatEvery", Code.INVALID_SCHEDULE, field="schedule"
         )
     push.check_data(bytes(command.data))
+    if command.job_options is not None:
+        push.check_keeping(command.job_options, "jobOptions.")
     for field, problem in _contradictions(command):
         raise CommandError(f"{field}: {problem}", Code.INVALID_FIELD, field=field)
 
