@@ -142,6 +142,20 @@ def test_a_handler(run: Run, shared_server: Server) -> None:
     assert "stop it with Ctrl-C; once more does not wait for running jobs" in said
 
 
+@pytest.mark.parametrize(("order", "left"), [("strict", (1, 4)), ("{0}=2,{1}=1", (2, 3))])
+def test_the_order_of_several_queues(
+    run: Run, shared_server: Server, order: str, left: tuple[int, int]
+) -> None:
+    names = [f"cli-order-{kind}-{left[0]}" for kind in ("high", "low")]
+    with queue_of(shared_server, names[0]) as high, queue_of(shared_server, names[1]) as low:
+        for queue in (low, high):
+            for number in range(4):
+                queue.add("n", number)
+        flags = ("-q", names[0], "-q", names[1], "--order", order.format(*names), "--max-jobs", "3")
+        assert run("tasks:send", *flags).wait() == 75
+        assert (high.counts().waiting, low.counts().waiting) == left
+
+
 def test_a_worker_by_its_usual_name(run: Run, shared_server: Server, tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("from tasks import worker\n")
     command = run("other", "--concurrency", "9")
@@ -211,6 +225,12 @@ def test_the_server_by_flags(run: Run, make_server: StartServer) -> None:
         (["tasks:app", "--url", "redis://x"], "--url: it is no address of a server"),
         (["quits"], "module quits ends the program while it is imported"),
         (["tasks:send", "-q", "q", "--run-in", "fork"], "run_in: 'fork' is not allowed"),
+        (["tasks:send", "-q", "q", "-q", "r", "--order", "first"], "order: 'first' is not allowed"),
+        (["tasks:send", "-q", "q", "-q", "r", "--order", "q=1,q=2"], "order: 'q=1,q=2' is not allowed"),
+        (["tasks:send", "-q", "q", "-q", "r", "--order", "q=1"], "give a weight for each of q, r"),
+        (["tasks:send", "-q", "q", "-q", "r", "--order", "q=1,r=x"], "order['r']: 'x' is not allowed"),
+        (["tasks:send", "-q", "q", "--order", "strict"], "as the worker has one queue, 'q'"),
+        (["tasks:app", "--order", "strict"], "as the worker has one queue, 'cli-app'"),
         (["tasks:app", "-q", "q"], "has no queue 'q' to work; it has cli-app, cli-other"),
         (["tasks:app", "-c", "0"], "'-c': 0 is not allowed"),
         (["tasks:worker", "-q", "q"], "--queue: tasks:worker names its own queues"),

@@ -55,6 +55,10 @@ Queues = Annotated[
 Concurrency = Annotated[
     int | None, _text("N", "How many jobs run at a time in each process.", "--concurrency", "-c", min=1)
 ]
+Order = Annotated[
+    str | None,
+    _text("even|strict|QUEUE=N,...", "Which of several queues is next; N: weights.", "--order"),
+]
 Processes = Annotated[
     int, typer.Option("--processes", "-p", metavar="N", min=1, help="The number of processes.")
 ]
@@ -77,6 +81,7 @@ LogFormat = Annotated[
 
 
 RUN = "run"
+PASSED_ON = ("concurrency", "run_in", "grace", "max_jobs", "name")
 WORKERS = (
     Column("name"),
     Column("hostname", title="host"),
@@ -125,6 +130,7 @@ def _run_command(
     target: Target,
     queue: Queues = None,
     concurrency: Concurrency = None,
+    order: Order = None,
     processes: Processes = 1,
     run_in: RunIn = None,
     grace: Grace = None,
@@ -140,6 +146,16 @@ def _run_command(
     """The parameters of the command, besides the connection options."""
 
 
+def _order(text: str | None) -> Any:
+    """As the option of a worker takes it, which refuses what it does not know."""
+    if text is None or "=" not in text:
+        return text
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    if len({queue for queue, _, _ in pairs}) < len(pairs):  # one of two weights would be dropped
+        return text
+    return {queue: int(weight) if weight.isdecimal() else weight for queue, _, weight in pairs}
+
+
 def _worker(context: typer.Context, **flags: Any) -> None:
     """Run workers until SIGTERM or SIGINT; a second signal does not wait for running jobs.
 
@@ -151,7 +167,8 @@ def _worker(context: typer.Context, **flags: Any) -> None:
     if flags["processes"] > 1 or flags["reload"]:
         raise typer.Exit(_oversee(context, flags["processes"], flags["app_dir"] if flags["reload"] else None))
     memory = flags["max_memory"]
-    options = {key: flags[key] for key in ("concurrency", "run_in", "grace", "max_jobs", "name")}
+    options: dict[str, Any] = {key: flags[key] for key in PASSED_ON}
+    options["order"] = _order(flags["order"])
     options["max_memory"] = None if memory is None else memory << 20
     chosen = {key: value for key, value in options.items() if value is not None}
     sys.path.insert(0, os.path.abspath(flags["app_dir"]))

@@ -15,6 +15,7 @@ from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Transport
 from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.intake import Intake
+from bunqueue.client.worker.order import Order
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands.core import FAIR, GroupRule, PullBatch
@@ -36,6 +37,17 @@ class FetchConfig:
     lock_ttl: int
     poll_timeout: float
     group: GroupRule = FAIR
+    order: Order = "even"
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether the queues are asked one after the other."""
+        return len(self.queues) > 1 and self.order != "even"
+
+    @property
+    def least(self) -> int:
+        """Places that the worker needs: in even order each queue has one of its own."""
+        return len(self.queues) if self.order == "even" else 1
 
 
 class Fetcher:
@@ -75,11 +87,14 @@ class Fetcher:
     def start(self, transport: Transport) -> None:
         """Poll over this connection, which nobody shares."""
         self._transport = transport
-        only = len(self._config.queues) == 1
-        queues = [queue for queue in self._config.queues for _ in range(POLLS if only else 1)]
-        self._tasks = [self._loop.create_task(self._poll(queue)) for queue in queues]
+        self._tasks = self._begin()
         for task in self._tasks:
             task.add_done_callback(self._ended)
+
+    def _begin(self) -> list[asyncio.Task[None]]:
+        only = len(self._config.queues) == 1
+        queues = [queue for queue in self._config.queues for _ in range(POLLS if only else 1)]
+        return [self._loop.create_task(self._poll(queue)) for queue in queues]
 
     def stop_asking(self) -> None:
         """Begin no more polls; those under way end with their connection."""
@@ -103,7 +118,8 @@ class Fetcher:
             self._asked_for += room
             self._under_way[queue] += 1
             try:
-                reply = await self._pull(queue, room, idle=idle)
+                patient = idle or len(self._under_way) == 1
+                reply = await self._pull(queue, room, self._config.poll_timeout if patient else 0)
                 failures = 0
             except AuthError as error:
                 self._give_up(error)
@@ -117,10 +133,13 @@ class Fetcher:
                 self._under_way[queue] -= 1
                 if len(self._under_way) > 1:
                     self.change.set()  # what it did not bring, others may
-            self.heard_at = time.monotonic()
             idle = not reply.jobs
-            if not self._stopping.is_set():  # else they are left alone: closing gives them back
-                self._intake.take(reply)
+            self._hear(reply)
+
+    def _hear(self, reply: PulledJobs) -> None:
+        self.heard_at = time.monotonic()
+        if not self._stopping.is_set():  # else they are left alone: closing gives them back
+            self._intake.take(reply)
 
     def _room(self, queue: str, *, idle: bool) -> int:
         """How many jobs could start at once, are not asked for yet, and may come from this queue."""
@@ -132,12 +151,12 @@ class Fetcher:
                 room -= 1  # kept for it
         return min(room, 1) if idle else room
 
-    async def _pull(self, queue: str, count: int, *, idle: bool) -> PulledJobs:
+    async def _pull(self, queue: str, count: int, wait: float) -> PulledJobs:
         config = self._config
         command = PullBatch(
             queue=queue,
             count=count,
-            timeout=config.poll_timeout if idle or len(config.queues) == 1 else 0,
+            timeout=wait,
             owner=config.owner,
             lock_ttl=config.lock_ttl,
             signals=True,

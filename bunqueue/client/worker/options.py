@@ -17,6 +17,7 @@ from bunqueue.client.worker.fetcher import MAX_PULL, FetchConfig
 from bunqueue.client.worker.job_logging import level_of
 from bunqueue.client.worker.job_runner import RunConfig
 from bunqueue.client.worker.middleware import Middleware, checked
+from bunqueue.client.worker.order import Order, checked_order
 from bunqueue.client.worker.processes.pool import Recycle
 from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
@@ -36,6 +37,9 @@ class WorkerOptions(EndpointOptions, total=False):
 
     concurrency: int
     """Jobs at a time, of all kinds together; 1 unless given."""
+    order: Order
+    """Of several queues: "even" (unless given): each has a place of its own; "strict": the later ones only
+    when the earlier ones have nothing ready; or a map with the weight of each queue."""
     run_in: RunIn
     """Where plain functions run: "thread" (unless given), or "process", a process of its own."""
     at_most_once: bool
@@ -133,7 +137,8 @@ def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
     """The configuration of a worker of these queues. OptionError, or TypeError for what is no handler."""
     lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
     run, concurrency = _run_config(handlers, options)
-    if concurrency < len(queues):
+    order = checked_order(options.get("order", "even"), queues)
+    if order == "even" and concurrency < len(queues):
         raise OptionError(
             f"concurrency: {concurrency} is too little for {len(queues)} queues; give one for each at least"
         )
@@ -144,6 +149,7 @@ def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
         pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
         lock_ttl=lock_ttl,
         poll_timeout=_poll_timeout(options.get("poll_timeout", 5_000)),
+        order=order,
         group=_group_rule(options.get("group_concurrency"), options.get("group_rate")),
     )
     return WorkerConfig(

@@ -18,7 +18,7 @@ from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.control import Control
-from bunqueue.client.worker.fetcher import MAX_PULL, FetchConfig, Fetcher
+from bunqueue.client.worker.fetcher import MAX_PULL, FetchConfig
 from bunqueue.client.worker.intake import Intake
 from bunqueue.client.worker.job_channel import WorkerChannel
 from bunqueue.client.worker.job_logging import forward
@@ -26,6 +26,7 @@ from bunqueue.client.worker.job_runner import PROCESS_PATIENCE, JobRunner, RunCo
 from bunqueue.client.worker.lock_renewer import LockRenewer, heartbeat
 from bunqueue.client.worker.log import logger
 from bunqueue.client.worker.loop_monitor import LoopMonitor
+from bunqueue.client.worker.ordered_fetcher import fetcher_for
 from bunqueue.client.worker.persistence import Persistence
 from bunqueue.client.worker.presence import Presence
 from bunqueue.client.worker.reporter import Reporter
@@ -101,15 +102,11 @@ class WorkerRun:
             max_jobs=config.max_jobs,
             address=address,
         )
-        self._fetcher = Fetcher(config.fetch, intake, self.stats, self._give_up, self._change, address)
-        self._presence = Presence(
-            config.name,
-            config.fetch.queues,
-            config.fetch.owner,
-            control,
-            self._slots,
-            self.stats,
+        self._fetcher = fetcher_for(config.fetch)(
+            config.fetch, intake, self.stats, self._give_up, self._change, address
         )
+        fetch = config.fetch
+        self._presence = Presence(config.name, fetch.queues, fetch.owner, control, self._slots, self.stats)
         self._loop = asyncio.get_running_loop()
         self._monitor = LoopMonitor(self._loop)
         self._end_forwarding: Callable[[], None] | None = None
@@ -190,7 +187,7 @@ class WorkerRun:
         if wishes.paused is not UNSET:
             self._control.paused = wishes.paused
         if wishes.concurrency is not UNSET:
-            self._control.concurrency = max(wishes.concurrency, len(self._config.fetch.queues))
+            self._control.concurrency = max(wishes.concurrency, self._config.fetch.least)
         self._take_over()
 
     # -- notices from the server

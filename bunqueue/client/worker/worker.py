@@ -175,7 +175,7 @@ class Worker:
 
         The limits `threads` and `processes` are raised along if they are not lower than the concurrency was.
         """
-        count, least = checks.whole("concurrency", concurrency), len(self.queues)
+        count, least = checks.whole("concurrency", concurrency), self._config.fetch.least
         if count < least:
             raise OptionError(f"concurrency: {count} is too little for {least} queues; give one for each")
         self._change(concurrency=count)

@@ -1,0 +1,74 @@
+"""Which of several queues a worker asks next: the rules, without I/O.
+
+Even: each queue has a place of its own, see `Fetcher`. Strict: a queue is asked only when those before it
+have nothing ready. Weighted: while all have jobs, they get places in proportion to their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from bunqueue.client.connection.options import shown
+from bunqueue.errors import OptionError
+
+Order = Literal["even", "strict"] | Mapping[str, int]
+
+MAX_WEIGHT = 1000  # more than a worker can have places for in one poll
+
+
+class Turns:
+    """Of queues that are asked one after the other. `weights`: None means strict."""
+
+    def __init__(self, queues: tuple[str, ...], weights: Mapping[str, int] | None) -> None:
+        self._queues = queues
+        self._weights = weights
+        self._passed = dict.fromkeys(queues, 0.0)  # places got, divided by the weight
+
+    def ask(self, room: int, empty: Collection[str]) -> tuple[str, int]:
+        """The queue to ask next, and for how many jobs; `empty` ones, not all, have just had nothing more."""
+        left = [queue for queue in self._queues if queue not in empty]
+        if self._weights is None or len(left) == 1:
+            return left[0], room
+        passed = {queue: self._passed[queue] for queue in left}
+        first = min(left, key=passed.__getitem__)
+        count = 0
+        for _ in range(room):
+            queue = min(left, key=passed.__getitem__)
+            passed[queue] += 1 / self._weights[queue]
+            count += queue == first
+        return first, count
+
+    def took(self, queue: str, jobs: int) -> None:
+        """So many came from this queue."""
+        if self._weights is not None:
+            self._passed[queue] += jobs / self._weights[queue]
+
+    def ended(self, empty: Collection[str]) -> None:
+        """A queue that had nothing does not save up turns for later."""
+        rest = [self._passed[queue] for queue in self._queues if queue not in empty]
+        least = min(rest, default=0.0)
+        for queue in self._queues:
+            passed = max(self._passed[queue], least) if queue in empty else self._passed[queue]
+            self._passed[queue] = passed - least if rest else 0.0
+
+
+def checked_order(order: object, queues: tuple[str, ...]) -> Literal["even", "strict"] | dict[str, int]:
+    """OptionError for an order that there is not, or weights that do not name each queue once."""
+    if order == "even":
+        return "even"
+    if len(queues) == 1 and (order == "strict" or isinstance(order, Mapping)):
+        raise OptionError(f"order: {shown(order)} is not allowed, as the worker has one queue, {queues[0]!r}")
+    if order == "strict":
+        return "strict"
+    if not isinstance(order, Mapping):
+        allowed = '"even", "strict", or a weight for each queue'
+        raise OptionError(f"order: {shown(order)} is not allowed; give {allowed}")
+    if set(order) != set(queues):
+        allowed = f"a weight for each of {', '.join(queues)}"
+        raise OptionError(f"order: {shown(order)} is not allowed; give {allowed}")
+    for queue, weight in order.items():
+        if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
+            allowed = f"a whole number from 1 to {MAX_WEIGHT}"
+            raise OptionError(f"order[{queue!r}]: {shown(weight)} is not allowed; give {allowed}")
+    return dict(order)
