@@ -84,14 +84,14 @@ function facts(found) {
     ["Retried after", found.retryOn?.join(", ")], ["Never retried after", found.neverOn?.join(", ")],
     ["If it fails for good", found.onDead ? `${found.onDead.name} is added to ${found.onDead.queue}` : null],
     ["Added for", found.cause ? [h("a", { href: `/jobs/${encodeURIComponent(found.cause.id)}` }, `${found.cause.name} ${shortId(found.cause.id)}`), `, which failed for good: ${found.cause.error ?? found.cause.reason}`] : null],
-    ["Timeout", found.timeout ? duration(found.timeout) : null], ["Expires", found.ttl ? when(found.createdAt + found.ttl) : null], ["Kept", kept(found)], ["Tags", found.tags?.length ? found.tags.join(", ") : null],
+    ["Timeout", found.timeout ? duration(found.timeout) : null], ["Expires", found.ttl ? when(found.createdAt + found.ttl) : null], ["Kept", retention(found)], ["Tags", found.tags?.length ? found.tags.join(", ") : null],
     ["Order", found.lifo ? "last in, first out" : null], ["Stalled", found.stallCount ? `${found.stallCount} times` : null],
     ["Repeats", found.repeat ? JSON.stringify(found.repeat) : null]];
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
 /** How long it stays once it has finished, in words. */
-function kept({ keepCompleted, keepFailed, removeOnComplete, removeOnFail }) {
+function retention({ keepCompleted, keepFailed, removeOnComplete, removeOnFail }) {
   const said = (age, removed, when) => (removed ? `not at all ${when}` : age ? `${duration(age)} ${when}` : null);
   return [said(keepCompleted, removeOnComplete, "when it has completed"), said(keepFailed, removeOnFail, "as a dead letter")].filter(Boolean).join(", ") || null;
 }
