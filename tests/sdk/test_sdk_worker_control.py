@@ -72,7 +72,12 @@ async def test_a_paused_worker_takes_nothing_and_goes_on_with_what_it_has(
         await eventually(lambda: worker.stats.active == 0, "nothing is in hand")
         later = await queue.add("n")
         assert gate.most == 1
-        assert [(await job.job()).state for job in (polled, later)] == ["waiting", "waiting"]
+
+        async def both_wait() -> bool:  # one that a poll brought is reported back a moment later
+            return [(await job.job()).state for job in (polled, later)] == ["waiting", "waiting"]
+
+        await eventually(both_wait, "both wait")
+        assert gate.most == 1
         assert (await polled.job()).attempts == 0
         worker.resume()
         for job in (polled, later):
