@@ -53,8 +53,9 @@ class Worker(Struct):
     failed: int = 0
     current_job: str | None = None
     paused: bool = False
-    wanted_paused: bool | None = None  # until it says that it is so
+    wanted_paused: bool | None = None  # until it says that it was done
     wanted_concurrency: int | None = None
+    wish: int = 0  # the number of the last request
     born: str | None = None  # when its process began, if that runs on this machine
 
 
@@ -151,6 +152,7 @@ class Workers:
                 value=command.concurrency,
                 bound=least,
             )
+        worker.wish = max(worker.wish + 1, now)  # higher than those of a router that has ended
         if command.paused is not None:
             worker.wanted_paused = command.paused
         if command.concurrency is not None:
@@ -246,14 +248,20 @@ class Workers:
 
 
 def _wishes(worker: Worker, said: Heartbeat) -> Wishes:
-    """What is still to be told to a worker; what it says itself is done."""
-    if worker.wanted_paused == said.paused:
-        worker.wanted_paused = None
-    if worker.wanted_concurrency == said.concurrency:
-        worker.wanted_concurrency = None
+    """What is still to be told to a worker.  Once: what it does by itself afterwards is not undone."""
+    if said.wish is not None and said.wish >= worker.wish:
+        worker.wanted_paused = worker.wanted_concurrency = None
+    elif said.wish is None:  # a worker of an earlier version, which says only how it is
+        if worker.wanted_paused == said.paused:
+            worker.wanted_paused = None
+        if worker.wanted_concurrency == said.concurrency:
+            worker.wanted_concurrency = None
+    if worker.wanted_paused is None and worker.wanted_concurrency is None:
+        return Wishes()
     return Wishes(
         paused=UNSET if worker.wanted_paused is None else worker.wanted_paused,
         concurrency=UNSET if worker.wanted_concurrency is None else worker.wanted_concurrency,
+        number=UNSET if said.wish is None else worker.wish,
     )
 
 

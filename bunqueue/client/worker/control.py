@@ -11,3 +11,5 @@ class Control:
 
     concurrency: int
     paused: bool = False
+    wish: int = 0
+    """The number of the last request from elsewhere that was carried out."""

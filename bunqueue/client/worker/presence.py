@@ -62,4 +62,5 @@ class Presence:
             current_job=current_job,
             paused=self._control.paused,
             concurrency=self._control.concurrency,
+            wish=self._control.wish,
         )

@@ -183,7 +183,11 @@ class WorkerRun:
             self._fetcher.pull_size = min(size, MAX_PULL)
 
     def _wished(self, wishes: Wishes) -> None:
-        """Somebody asked the server for it."""
+        """Somebody asked the server for it. An answer that comes twice is obeyed once."""
+        if wishes.number is not UNSET:
+            if wishes.number <= self._control.wish:
+                return
+            self._control.wish = wishes.number
         if wishes.paused is not UNSET:
             self._control.paused = wishes.paused
         if wishes.concurrency is not UNSET:

@@ -103,11 +103,13 @@ class ListWorkers(Command, tag="ListWorkers"):
 
 
 class Wishes(Struct, gc=False):
-    """What somebody has asked of the worker with ControlWorker, until a heartbeat says that it is so."""
+    """What somebody has asked of the worker with ControlWorker, until a heartbeat says with ``wish`` that it
+    was done, or, without that, that it is so.  A later request has a higher ``number``."""
 
     ok: bool = True
     paused: bool | UnsetType = UNSET
     concurrency: int | UnsetType = UNSET
+    number: int | UnsetType = UNSET
 
 
 class WorkerHeartbeatReply(Reply, kw_only=True):
@@ -125,6 +127,7 @@ class Heartbeat(Command, tag="Heartbeat"):
     current_job: Text | None = None
     paused: bool | None = None
     concurrency: Slots | None = None
+    wish: Amount | None = None  # the number of the last request that was carried out; 0: none was
 
 
 class WorkerInfoReply(Reply, kw_only=True):
