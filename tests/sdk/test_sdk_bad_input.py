@@ -132,7 +132,7 @@ def test_a_group_without_a_name() -> None:
         (lambda: AsyncQueue("a", embedded=True, data_path="a\0b"), "data_path: .* is not allowed"),
         (lambda: Worker("a", print, prot=1), "a worker has no option 'prot'; did you mean port?"),
         (lambda: AsyncQueueEvents("a", prot=1), "no option 'prot'; did you mean port?"),
-        (lambda: FlowJob("a", queue="q").after("b"), r"flow: 'b' is not allowed; give a bunqueue\.FlowJob"),
+        (lambda: FlowJob("a", queue="q").after(5), r"flow: 5 is not allowed; give a bunqueue\.FlowJob"),  # type: ignore[arg-type]
         (lambda: FlowJob("a", queue="q", children=["b"]), "flow: 'b' is not allowed"),
     ],
 )
