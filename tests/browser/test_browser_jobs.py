@@ -28,7 +28,7 @@ def test_jobs_page_by_page_and_by_state(visit: Visit, shop: Server, api: Api) ->
     page.goto(f"{page.url.split('?')[0]}?state=none-of-them")
     expect(page.get_by_text("50 of 121")).to_be_visible()
     page.get_by_role("link", name=re.compile("^Waiting")).click()
-    page.get_by_label("Order").select_option("oldest first")
+    page.get_by_label("Order", exact=True).select_option("oldest first")
     expect(page.locator("tbody tr").first).to_contain_text("job-0")
 
 

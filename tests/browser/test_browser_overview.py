@@ -34,7 +34,7 @@ def test_the_overview_shows_what_flows(visit: Visit, shop: Server) -> None:
     expect(rows.filter(has_text="emails")).to_have_count(1)
     completed = page.locator(".tiles [data-kind=rate] dd")
     expect(completed).not_to_have_text(re.compile(r"^\D?$|^0$"))
-    expect(page.locator(".tiles [data-kind=workers] dd")).to_have_text("5")
+    expect(page.locator(".tiles [data-kind=workers] dd")).to_have_text("7")
     expect(page.locator(".shard")).to_have_count(2)
     expect(page.locator(".shard .dot.good")).to_have_count(2)
     # Two answers make a line, and rates are told beside it.
@@ -132,7 +132,7 @@ def test_an_unknown_address_says_so(visit: Visit, shop: Server) -> None:
 
 def test_workers_are_listed(visit: Visit, shop: Server) -> None:
     page = visit(shop).go("/workers")
-    expect(page.locator("tbody tr")).to_have_count(5)
+    expect(page.locator("tbody tr")).to_have_count(7)
     page.get_by_role("searchbox").fill("invoices")
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("tbody tr")).to_contain_text("of 4")

@@ -92,6 +92,12 @@ def test_the_steps_stand_below_each_other_and_open(visit: Visit, shop: Server, w
     expect(there.get_by_label("Data", exact=True)).to_contain_text('"order": 7')
 
 
+def boxes(nodes: Locator) -> dict[str, dict[str, float]]:
+    """Where the nodes of a graph are, by their labels; all at one moment, as it is drawn again and again."""
+    place = "[node.getAttribute('aria-label'), node.getBoundingClientRect().toJSON()]"
+    return dict(nodes.evaluate_all(f"nodes => nodes.map((node) => {place})"))
+
+
 def test_the_graph_says_what_came_after_what(visit: Visit, shop: Server, waiting: Run) -> None:
     page = visit(shop).go(waiting.path)
     page.get_by_role("button", name="Graph").click()
@@ -99,9 +105,9 @@ def test_the_graph_says_what_came_after_what(visit: Visit, shop: Server, waiting
     nodes = page.locator(".graph .node")
     expect(nodes).to_have_count(5)  # and the beginning
     expect(page.locator(".graph .edge")).to_have_count(5)  # two from the beginning, two to the charge, one on
-    places = {node.get_attribute("aria-label"): node.bounding_box() for node in nodes.all()}
+    places = boxes(nodes)
     stock, address, charge, approval = (
-        next(box for label, box in places.items() if label and box and label.startswith(name))
+        next(box for label, box in places.items() if label.startswith(name))
         for name in ("stock", "address", "charge", "approval")
     )
     assert stock["x"] == address["x"], "beside each other"

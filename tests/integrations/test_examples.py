@@ -13,7 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SAYS = {
     "tracing_with_opentelemetry": r"([0-9a-f]{32}) PRODUCER add emails\n(?s:.*)"
-    r"CONSUMER process emails, linked to \1\nsent to ada@example\.com\n$",
+    r"CONSUMER process emails, linked to \1\nsent to ada@example\.com\n"
+    r"([0-9a-f]{32}) PRODUCER add orders\n\2 INTERNAL POST /orders\n"
+    r"(?s:.*)\2 INTERNAL sleep cooling-off\n(?s:.*)"
+    r"\2 CONSUMER process orders\nby ada\n$",
     "logging_with_structlog": r'"attempt": 1, "event": "connecting".*"job": "welcome".*"tenant": "acme"',
     "fastapi_tenants": r"^\{'number': 1, 'text': 'globex owes 20 EUR'\}\n"
     r"acme had most of its 1000 still to come: True\n422\n404\n$",

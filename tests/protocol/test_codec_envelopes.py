@@ -237,6 +237,7 @@ SECRETS = [
     ),
     core.Fail(id="1", error=f"{SECRET}: what a person wrote", stack=SECRET),
     flows.PushFlow(jobs=[flows.FlowJob(id="1", queue="q", input=FIELDS)]),
+    flows.AddFlow(flow="f", nodes=[flows.FlowNode(name="n", queue="q", input=FIELDS)]),
     jobs.Update(id="1", data=DATA),
     jobs.AddLog(id="1", message=SECRET),
     query.Progress(id="1", progress=5, message=SECRET),
