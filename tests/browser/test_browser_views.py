@@ -30,13 +30,13 @@ VIEWS = {
     "/": View("/", "Queues", MANY + 2),
     "/queues/:name": View(f"/queues/{QUEUE}", f"Jobs of {QUEUE}", 3 * MANY),
     "/jobs/:id": View("/jobs/crowded-job"),
-    "/search": View("/search", "Jobs found", 5 * MANY),
+    "/search": View("/search", "Jobs found", 5 * MANY + 1),
     "/dlq": View("/dlq", "Dead letters", 50),  # of many queues only the newest are shown
     "/dlq/:name": View(f"/dlq/{QUEUE}", "Dead letters", MANY),
     "/cron": View("/cron", "Schedules", MANY),
     "/workers": View("/workers", "Workers", MANY),
     "/hosts": View("/hosts"),
-    "/workflows": View("/workflows", "Workflows", MANY),
+    "/workflows": View("/workflows", "Workflows", MANY + 1),
     "/workflows/:id": View("/workflows/crowded-workflow"),
     "/webhooks": View("/webhooks", "Webhooks", MANY),
     "/events": View("/events", "Events", MANY),
@@ -67,7 +67,7 @@ def crowded(api: Api) -> None:
     api("PUSHB", queue=QUEUE, jobs=[{"data": number, "groupId": f"g{number}"} for number in range(MANY)])
     api("PUSHB", queue=QUEUE, jobs=[{"data": number, "delay": 9_000_000} for number in range(MANY - 1)])
     api.push(QUEUE, customId="crowded-job", delay=9_000_000)
-    flows = [{"data": number, "workflow": True} for number in range(MANY - 1)]
+    flows = [{"data": number, "workflow": True} for number in range(MANY)]
     api("PUSHB", queue="elsewhere", jobs=flows)
     api.push("elsewhere", workflow=True, customId="crowded-workflow")
     for number in range(MANY):
