@@ -136,7 +136,7 @@ class Channel:
 def channel_to(endpoint: Endpoint, queue: str) -> Channel:
     """The channel that all listeners to a queue in this event loop share."""
     loop = asyncio.get_running_loop()
-    # Who has another codec hears other data. A channel keeps its codec alive, so no other one has its id.
+    # Another codec decodes to other data. A channel keeps its codec alive, so the id cannot be used again.
     key = (loop, endpoint, queue, substitute.current, id(endpoint.codec))
     with _lock:
         for other in [other for other in _channels if other[0].is_closed()]:

@@ -154,8 +154,8 @@ class OpenTelemetry(Middleware):
         return {"context": trace.set_span_in_context(trace.INVALID_SPAN), "links": links}
 
     def _trace_of(self, job: Job) -> Context:
-        """What is common to all runs of a workflow: the span of who started it or, if there is none to go on
-        from, a trace that every worker makes of its id."""
+        """The trace that all runs of a workflow share: that of the program that started it. Without one, each
+        worker derives the same trace from the workflow's id."""
         producer = propagate.extract(job.headers)
         added = trace.get_current_span(producer).get_span_context()
         if self._first_is_child and added.is_valid:

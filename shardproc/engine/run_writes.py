@@ -138,7 +138,7 @@ class RunArchive(Protocol):
         """The result and the error of a step."""
 
     def name(self, seq: int, number: int) -> str:
-        """The name of a step; "" if there is none."""
+        """The name of a step; "" if the run has no such step."""
 
     def open_in(self, seq: int, first: int, last: int) -> int:
         """How many steps with these numbers have not ended."""

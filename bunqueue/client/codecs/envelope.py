@@ -164,7 +164,7 @@ def _compressed(level: int, plain: bytes) -> bytes:
 
 
 def _binary(value: Any) -> bytes:
-    """Bytes, or their Base64 from where there are none, as in JSON."""
+    """The bytes of a field; JSON has no bytes, so there it is Base64."""
     if isinstance(value, bytes):
         return value
     try:

@@ -166,7 +166,7 @@ def _hash(codec: Codec, text: str, owner: Any) -> str:
 
 
 def _same(codec: Codec, text: str, owner: Any) -> str:
-    """A fingerprint of arguments: equal ones stay equal, and only who has the key can try which they are."""
+    """A fingerprint of arguments: equal ones for equal arguments; without the key nobody can guess them."""
     if codec.encryption is None:
         return text
     return SAME + base64.urlsafe_b64encode(codec.encryption.same.encrypt(text.encode(), None)).decode()

@@ -15,11 +15,11 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.backoff import backoff_map
 from bunqueue.client.options.checks import nested
 from bunqueue.client.options.errors_named import ErrorClass, class_names
-from bunqueue.client.options.keeping import KEEPING, defaults_beside
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.on_dead import MakesJob, on_dead
 from bunqueue.client.options.plain_data import check_plain
 from bunqueue.client.options.repeat import repeat_map
+from bunqueue.client.options.retention import RETENTION, defaults_beside
 from bunqueue.client.options.types import (
     POLICIES,
     Backoff,
@@ -283,7 +283,7 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
             given[wire_name] = given.pop(name)
     if "unique" in given or ("unique" in defaults and "unique_key" in given):
         defaults = {name: value for name, value in defaults.items() if name not in _KEYS}
-    if not KEEPING.isdisjoint(given):
+    if not RETENTION.isdisjoint(given):
         defaults = defaults_beside(given, defaults)
     fields = {**defaults, **given}
     if fields.get("priority", 0) < 0 and fields.get("group_id"):

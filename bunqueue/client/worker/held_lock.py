@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from bunqueue.client import substitute
 from bunqueue.client.connection.transport import Endpoint
-from bunqueue.client.worker.lock_renewer import Channel, EmbeddedChannel, ServerChannel
+from bunqueue.client.worker.lock_renewer import Channel, channel_to
 from bunqueue.errors import BunqueueError, LockLost
 from bunqueue.protocol.commands.core import HeartbeatReply, JobHeartbeat
 
@@ -47,9 +47,7 @@ class HeldLock:
 
     def _run(self) -> None:
         interval = self._lock_ms / 1000 / RENEWALS
-        channel: Channel = (
-            EmbeddedChannel(self._endpoint) if self._endpoint.embedded else ServerChannel(self._endpoint)
-        )
+        channel = channel_to(self._endpoint)
         pause = interval
         try:
             while not self._released.wait(pause):

@@ -97,6 +97,12 @@ class EmbeddedChannel:
             runner.close()
 
 
+def channel_to(endpoint: Endpoint) -> Channel:
+    """One that is not connected yet; within the sandbox of a test, to its engine."""
+    local = endpoint.embedded or substitute.current is not None
+    return EmbeddedChannel(endpoint) if local else ServerChannel(endpoint)
+
+
 class LockRenewer:
     """The thread. `keep` and `release` are called from the worker's loop, and cost next to nothing."""
 
@@ -124,8 +130,7 @@ class LockRenewer:
         self._loop = asyncio.get_running_loop()
         self._presence: Presence | None = None
         self._address = endpoint.address
-        local = endpoint.embedded or substitute.current is not None
-        self._channel: Channel = EmbeddedChannel(endpoint) if local else ServerChannel(endpoint)
+        self._channel = channel_to(endpoint)
         self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is lock enough
         self._registered = False
         self._beat_at = 0.0  # when to say next how the worker does

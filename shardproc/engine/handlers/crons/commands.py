@@ -220,9 +220,9 @@ def _contradictions(command: Cron) -> Iterator[tuple[str, str]]:
         if command.unique_key is not None or command.dedup is not None:
             yield "overlap", f"{overlap} has a unique key of its own; leave out uniqueKey and dedup"
         if not command.prevent_overlap:
-            yield "preventOverlap", f"it is false, and overlap is {overlap}; leave one of them out"
+            yield "preventOverlap", f"false contradicts overlap {overlap}; leave out one of them"
     if on_missed == NONE and not command.skip_missed_on_restart:
-        yield "skipMissedOnRestart", "it is false, and onMissed is none; leave one of them out"
+        yield "skipMissedOnRestart", "false contradicts onMissed none; leave out one of them"
     overlaps = overlap in (ALLOW, QUEUE) or (overlap is None and not command.prevent_overlap)
     if on_missed == ALL and not overlaps:
         yield "onMissed", "all of them need overlap allow or queue: else only the first would have a job"

@@ -1,4 +1,4 @@
-"""How long a job is kept once it has finished, or that it is not."""
+"""Options that say how long a job is kept once it has finished, or that it is not kept at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from bunqueue.errors import OptionError
 
 _PAIRS = (("keep_completed", "remove_on_complete"), ("keep_failed", "remove_on_fail"))
-KEEPING = frozenset(name for pair in _PAIRS for name in pair)
-"""The options that are about it."""
+RETENTION = frozenset(name for pair in _PAIRS for name in pair)
+"""Their names."""
 
 
 def defaults_beside(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Mapping[str, Any]:
