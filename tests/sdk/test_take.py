@@ -9,7 +9,7 @@ import pytest
 from sdk.conftest import EndpointOptions
 from support.waiting import eventually
 
-from bunqueue import AsyncQueue, LockLost, Postpone, Queue, Retry, Unrecoverable
+from bunqueue import AsyncQueue, Backoff, LockLost, Postpone, Queue, Retry, Unrecoverable
 from bunqueue.testing import Sandbox
 
 LOCK_MS = 600
@@ -80,6 +80,45 @@ async def test_an_exception_is_what_it_is_in_a_worker_and_is_raised_on(
         shown = await queue.get_job(added.id)
         assert shown is not None
         assert shown.attempts == attempts
+
+
+class Busy(Exception):
+    retry_after = 20  # seconds
+
+
+async def test_a_delay_comes_from_the_exception_as_in_a_worker(where: EndpointOptions) -> None:
+    async with AsyncQueue("take-after", **where) as queue:
+        bounded = await queue.add("x", backoff=Backoff(1, max_delay=5_000, retry_after=True))
+        asked = await queue.add("x", backoff=Backoff(1, retry_after=True))
+        deaf = await queue.add("x", backoff=Backoff(70_000, "fixed", 0))
+        for _ in range(3):
+            with pytest.raises(Busy):
+                async with queue.take():
+                    raise Busy
+        waits = [[attempt.delay for attempt in await each.attempts()] for each in (bounded, asked, deaf)]
+        assert waits == [[5_000], [20_000], [70_000]]
+
+
+def test_postponing_ends_at_its_max_as_in_a_worker(where: EndpointOptions) -> None:
+    with Queue("take-max", **where) as queue:
+        added = queue.add("x", max_attempts=1)
+        for _ in range(2):
+            with pytest.raises(Postpone), queue.take(timeout=5_000):
+                raise Postpone(0, max=1)
+        job = added.job()
+        assert (job.state, job.attempts, job.postponed) == ("failed", 1, 1)
+        assert "was put back 1 times, its max is 1" in str(added.attempts()[-1].error)
+
+
+@pytest.mark.parametrize("where_it_is", ["delay", "max"])
+def test_a_postponement_that_cannot_be_fails_the_attempt(where: EndpointOptions, where_it_is: str) -> None:
+    wrong = Postpone(-1) if where_it_is == "delay" else Postpone(1, max=-1)
+    with Queue(f"take-wrong-{where_it_is}", **where) as queue:
+        added = queue.add("x", max_attempts=1)
+        with pytest.raises(Postpone), queue.take():
+            raise wrong
+        assert added.job().state == "failed"
+        assert where_it_is in str(added.attempts()[-1].error)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from bunqueue.client.conversion.raised import MAX_ERROR as MAX_ERROR
 from bunqueue.client.conversion.raised import is_final as is_final
@@ -39,6 +39,25 @@ PACKAGE = __package__.partition(".")[0]
 _DELAY = "__bunqueue_delay__"
 HEADING = "Traceback (most recent call last)"
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
+
+
+class Attempt(Protocol):
+    """A job that somebody holds, as far as it takes to report that its run has failed."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def postponed(self) -> int: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def raw(self) -> Raw:
+        """As it came from the server, or that part of it which says when it is retried."""
+        ...
 
 
 class _Later(Struct):
@@ -132,7 +151,7 @@ def retry_in(error: BaseException) -> float | None:
     return delay
 
 
-def checked(job: ActiveJob, error: BaseException) -> BaseException:
+def checked(job: Attempt, error: BaseException) -> BaseException:
     """What a handler raised; instead of a Postpone or Retry that cannot be, the error that says why."""
     try:
         if isinstance(error, Postpone):
@@ -147,7 +166,7 @@ def checked(job: ActiveJob, error: BaseException) -> BaseException:
     return error
 
 
-def chosen_delay(job: ActiveJob[Any], error: BaseException) -> float | None:
+def chosen_delay(job: Attempt, error: BaseException) -> float | None:
     """The same, or as the exception itself says, if the job's backoff goes by that."""
     delay = retry_in(error)
     return asked_delay(job, error) if delay is None and not isinstance(error, ChildError) else delay
@@ -163,7 +182,7 @@ def error_types(error: BaseException) -> list[str]:
 
 
 def fail_command(
-    job: ActiveJob[Any], error: BaseException, text: str = ""
+    job: Attempt, error: BaseException, text: str = ""
 ) -> Fail | MoveToDelayed | SuspendJob | ContinueAsNew:
     """How a worker says that an attempt failed, is put off, or has ended to wait; `text` stands for the
     error's own."""

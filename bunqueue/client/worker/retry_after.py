@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.client.options.moments import now_ms
@@ -30,7 +30,12 @@ class RetrySettings(Struct, rename="camel"):
 _decode_settings = Decoder(RetrySettings).decode
 
 
-def settings_of(job: ActiveJob[Any]) -> RetrySettings:
+class _Held(Protocol):
+    @property
+    def raw(self) -> Raw: ...
+
+
+def settings_of(job: _Held) -> RetrySettings:
     """Those of a job in hand."""
     return _decode_settings(job.raw)
 
@@ -39,6 +44,10 @@ def retry_after(job: ActiveJob[Any], error: BaseException) -> float | None:
     """How many ms an exception says to wait: by its `retry_after`, or by the header Retry-After of the HTTP
     response that it is about, as exceptions of httpx, requests, aiohttp and urllib have it. None: it does not
     say. At most a day."""
+    return _asked(error)
+
+
+def _asked(error: BaseException) -> float | None:
     found = getattr(error, "retry_after", None)
     if found is None:
         found = _header(getattr(error, "response", None)) or _header(error)
@@ -70,13 +79,13 @@ def _seconds(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def asked_delay(job: ActiveJob[Any], error: BaseException) -> float | None:
+def asked_delay(job: _Held, error: BaseException) -> float | None:
     """After how many ms the next attempt is to begin as an exception says, if the job's backoff goes by
     that; no more than its longest wait."""
     backoff = settings_of(job).backoff_config
     if backoff is None or not backoff.retry_after:
         return None
-    asked = retry_after(job, error)
+    asked = _asked(error)
     if asked is None:
         return None
     return asked if backoff.max_delay is None else min(asked, backoff.max_delay)

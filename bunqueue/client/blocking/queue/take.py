@@ -5,26 +5,19 @@ from __future__ import annotations
 import os
 import socket
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from msgspec import Raw
+from msgspec.msgpack import encode
 
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration
 from bunqueue.client.models.jobs import Job, as_data
 from bunqueue.client.models.views import TakenJob
-from bunqueue.client.worker.failures import (
-    error_stack,
-    error_text,
-    error_types,
-    is_final,
-    postponed,
-    retry_in,
-)
+from bunqueue.client.worker.failures import checked, fail_command
 from bunqueue.client.worker.held_lock import HeldLock
-from bunqueue.errors import Postpone
-from bunqueue.protocol.commands import Ok
-from bunqueue.protocol.commands.core import AckReply, Fail
-from bunqueue.protocol.commands.jobs import MoveToDelayed
+from bunqueue.protocol.commands.core import FailReply
 
 T = TypeVar("T")
 
@@ -116,21 +109,25 @@ class Take:
         handle = JobHandle[Any](self._caller, held.job.queue, held.id)
         if error is None:
             handle.complete(held.result, lock_token=held.token)
-        elif isinstance(error, Postpone):
-            self._caller.call(MoveToDelayed(id=held.id, delay=postponed(error), token=held.token), Ok)
         elif isinstance(error, Exception):
-            self._caller.call(_failed(held, error), AckReply)
+            attempt = _attempt(held)
+            self._caller.call(fail_command(attempt, checked(attempt, error)), FailReply)
         else:  # the program is told to end, which is no fault of the job
             handle.fail(lock_token=held.token, give_back=True)
 
 
-def _failed(held: HeldJob, error: Exception) -> Fail:
-    return Fail(
-        id=held.id,
-        error=error_text(error),
-        token=held.token,
-        stack=error_stack(error) or None,
-        unrecoverable=is_final(error),
-        delay=retry_in(error),
-        error_types=error_types(error) or None,
-    )
+class _Attempt(NamedTuple):
+    """The job as a worker would report on it."""
+
+    id: str
+    queue: str
+    name: str
+    postponed: int
+    token: str
+    raw: Raw
+
+
+def _attempt(held: HeldJob) -> _Attempt:
+    job = held.job
+    raw = Raw(encode({"backoffConfig": job.backoff_config}))
+    return _Attempt(job.id, job.queue, job.name, job.postponed, held.token, raw)
