@@ -6,6 +6,7 @@ so whatever the number of shards is, some of these pairs are on one shard and ot
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -21,7 +22,15 @@ SIDE = [queue_on(number, "side", SPREAD) for number in range(SPREAD)]  # with li
 ORDER = [queue_on(number, "order", SPREAD) for number in range(SPREAD)]  # of which nothing is pulled
 FLOWS = [queue_on(number, "flows", SPREAD) for number in range(SPREAD)]  # workflows that wait
 CHILDREN = [queue_on(number, "children", SPREAD) for number in range(SPREAD)]  # for jobs that nobody takes
-ALL = [*QUEUES, *SIDE, *ORDER, *FLOWS, *CHILDREN]
+NODES = [queue_on(number, "nodes", SPREAD) for number in range(SPREAD)]  # jobs of flows with names
+ALL = [*QUEUES, *SIDE, *ORDER, *FLOWS, *CHILDREN, *NODES]
+GRAPHS = (0, 3, 6)  # flows with names begin in these queues, and go on in those that follow
+SOON = {  # nodes that end before anything is asked
+    "diamond": ("fetch", "left"),
+    "dead": ("bad",),
+    "open": ("one",),
+    "closed": ("one", "two"),
+}
 HOUR_MS = 3_600_000
 LONG = {"delay": 24 * HOUR_MS}
 
@@ -44,6 +53,7 @@ class Made:
     needs: dict[str, list[str]] = field(default_factory=dict)  # job -> what has to be done before
     delayed: list[str] = field(default_factory=list)
     once: dict[str, str] = field(default_factory=dict)  # idempotency key -> the job that it pushed
+    flows: list[str] = field(default_factory=list)  # flows with names
 
 
 async def fill(wire: Wire) -> Made:
@@ -59,6 +69,8 @@ async def fill(wire: Wire) -> Made:
     await _families(wire, made)
     for number in range(SPREAD):
         await _workflows(wire, made, number)
+    for number in GRAPHS:
+        await _graphs(wire, made, number)
     await wire.ok("Broadcast", name="paid", key="k", data={"eur": 5}, keep=24 * HOUR_MS)
     await wire.ok("AddWebhook", url="https://example.com/a", events=["job.completed"], queue=QUEUES[3])
     hook = await wire.ok("AddWebhook", url="https://example.com/b", events=["job.failed"], secret="s")
@@ -222,6 +234,81 @@ async def _workflows(wire: Wire, made: Made, number: int) -> None:
         await wire.ok("SuspendJob", queue=queue, id=job_id, token=token, groups=[{"steps": ["wait"]}])
 
 
+async def _graphs(wire: Wire, made: Made, number: int) -> None:
+    """Flows with names over all queues: a diamond that has half run, one that has failed and hears of it by
+    each policy, one that was cancelled, and batches: an open one and a closed one."""
+    diamond = {"fetch": [], "left": ["fetch"], "right": ["fetch"], "join": ["left", "right"]}
+    await _graph(wire, made, f"diamond-{number}", diamond, left={"removeOnComplete": True})
+    await _end_next(wire, number, f"diamond-{number}:fetch")
+    await _end_next(wire, number + 1, f"diamond-{number}:left")
+    policies = ("fail", "ignore", "continue", "remove", "wait")
+    options = {policy: {"onDeadDependency": policy} for policy in policies}
+    graph = {"bad": [], "later": [], **{policy: ["bad", "later"] for policy in policies}}
+    await _graph(wire, made, f"dead-{number}", graph, **options)
+    await _end_next(wire, number, f"dead-{number}:bad", error="it is down")
+    await _graph(wire, made, f"cancelled-{number}", {"a": [], "b": ["a"]})
+    await wire.ok("CancelFlow", flow=f"cancelled-{number}", reason="it was withdrawn")
+    for kind in ("open", "closed"):
+        await _graph(wire, made, f"{kind}-{number}", {"on-complete": [], "on-success": []})
+        await _graph(wire, made, f"{kind}-{number}", {"one": [], "two": [], "three": []}, grow=True)
+        await _end_next(wire, number, f"{kind}-{number}:one")
+        if kind == "closed":
+            await _end_next(wire, number + 1, f"{kind}-{number}:two", error="no such address")
+            await wire.ok("CloseFlow", flow=f"{kind}-{number}")
+    needs = {
+        "diamond": {"join": ["right"]},
+        "dead": {
+            "fail": ["bad", "later"],
+            "wait": ["bad", "later"],
+            "ignore": ["later"],
+            "remove": ["later"],
+        },
+        "cancelled": {"b": ["a"]},
+        "open": {"on-complete": ["two", "three"], "on-success": ["two", "three"]},
+        "closed": {"on-complete": ["three"], "on-success": ["two", "three"]},
+    }
+    for flow, nodes in needs.items():
+        for name, before in nodes.items():
+            made.needs[f"{flow}-{number}:{name}"] = [f"{flow}-{number}:{other}" for other in before]
+
+
+async def _graph(
+    wire: Wire, made: Made, flow: str, graph: dict[str, list[str]], *, grow: bool = False, **options: Any
+) -> None:
+    """A flow whose first job is of the queue with the number of the flow, its second of the next one, and so
+    on.  Those that end before the questions go first."""
+    kind, _, first = flow.partition("-")
+    nodes = [
+        {
+            "name": name,
+            "queue": NODES[(int(first) + place) % SPREAD],
+            "after": after,
+            "input": {
+                "data": {"n": place},
+                "maxAttempts": 1,
+                "priority": 9 if name in SOON.get(kind, ()) else 0,
+                **options.get(name, {}),
+            },
+        }
+        | ({"gathers": name.removeprefix("on-")} if name.startswith("on-") else {})
+        for place, (name, after) in enumerate(graph.items())
+    ]
+    made.ids += (await wire.ok("AddFlow", flow=flow, nodes=nodes, grow=grow))["data"]["ids"]
+    made.flows += [] if grow else [flow]
+
+
+async def _end_next(wire: Wire, number: int, job_id: str, error: str | None = None) -> None:
+    async with asyncio.timeout(30):
+        while (await wire.ok("GetState", id=job_id))["state"] == "waiting-children":
+            pass  # what it waits for has ended on another shard
+    pulled = await wire.ok("PULL", queue=NODES[number % SPREAD], owner="w")
+    assert (pulled["job"] or {}).get("id") == job_id, (job_id, pulled["job"])
+    if error is None:
+        await wire.ok("ACK", id=job_id, token=pulled["token"], result={"of": job_id})
+    else:
+        await wire.ok("FAIL", id=job_id, token=pulled["token"], error=error)
+
+
 # Questions
 
 
@@ -239,9 +326,7 @@ async def shown(wire: Wire, made: Made) -> dict[str, Any]:
             key = "customId" if name == "GetJobByCustomId" else "id"
             questions += [{"cmd": name, key: job_id} for job_id in made.ids]
         else:
-            names = [f"cron {number}" for number in range(SPREAD)] if name == "CronGet" else [None]
-            all_at_once = {"limit": 1000} if name == "FindJobs" else {}
-            questions += [{"cmd": name} | all_at_once | ({"name": cron} if cron else {}) for cron in names]
+            questions += [{"cmd": name, **extra} for extra in _rest(name, made)]
     found = {}
     for start in range(0, len(questions), 40):  # as many as a connection may have under way
         some = questions[start : start + 40]
@@ -266,6 +351,15 @@ def _extra(name: str) -> list[dict[str, Any]]:
     if "Group" in name and name not in ("GetGroupsJobsCount", "GetGroupDefaults"):
         return [{"groupId": group} for group in ("a", "b", "b/c")]
     return [{}]
+
+
+def _rest(name: str, made: Made) -> list[dict[str, Any]]:
+    """The fields of queries about something else."""
+    if name == "CronGet":
+        return [{"name": f"cron {number}"} for number in range(SPREAD)]
+    if name == "GetFlow":
+        return [{"flow": flow} for flow in made.flows]
+    return [{"limit": 1000}] if name == "FindJobs" else [{}]
 
 
 def _still(value: Any) -> Any:
@@ -300,17 +394,46 @@ async def work_off(wire: Wire, made: Made) -> list[str]:
         signal = {"id": f"workflow-signal-{number}", "name": "go", "data": number}
         assert (await wire.ok("SendSignal", **signal))["data"]["delivered"]
         await wire.ok("PromoteJobs", queue=FLOWS[number])
-    before = -1
-    while before < len(done):  # what was done may have let others go on
-        before = len(done)
-        for queue in (*QUEUES, *SIDE, *CHILDREN, *FLOWS):
-            if queue not in FLOWS:
-                await wire.ok("PromoteJobs", queue=queue)
-            await _work(wire, queue, done)
+    await _all_rounds(wire, done)
+    for number in GRAPHS:
+        await _go_on(wire, made, number)
+    await _all_rounds(wire, done)
+    for flow in made.flows:
+        view = (await wire.ok("GetFlow", flow=flow))["data"]
+        assert view["state"] == "completed", view
     for number in range(SPREAD):
         steps = (await wire.ok("GetWorkflow", id=f"workflow-child-{number}"))["data"]["steps"]
         assert [step["status"] for step in steps] == ["completed"] * 2
     return done
+
+
+async def _all_rounds(wire: Wire, done: list[str]) -> None:
+    before = -1
+    while before < len(done):  # what was done may have let others go on
+        before = len(done)
+        for queue in (*QUEUES, *SIDE, *CHILDREN, *FLOWS, *NODES):
+            if queue not in FLOWS:
+                await wire.ok("PromoteJobs", queue=queue)
+            await _work(wire, queue, done)
+
+
+async def _go_on(wire: Wire, made: Made, number: int) -> None:
+    """Flows are retried, grow and are closed."""
+    more = {"name": "more", "queue": NODES[number], "after": ["one"], "input": {"data": {}}}
+    for flow in ("diamond", "dead", "cancelled", "open"):
+        again = await wire.error("AddFlow", flow=f"{flow}-{number}", nodes=[{**more, "after": []}])
+        assert "is there already" in again, again
+    assert "was closed" in await wire.error("AddFlow", flow=f"closed-{number}", nodes=[more], grow=True)
+    made.ids += (await wire.ok("AddFlow", flow=f"open-{number}", nodes=[more], grow=True))["data"]["ids"]
+    closed = (await wire.ok("CloseFlow", flow=f"open-{number}"))["data"]["ids"]
+    assert {job_id.partition(":")[2] for job_id in closed} == {"one", "two", "three", "more"}
+    found = (await wire.ok("RetryFlow", flow=f"dead-{number}"))["data"]["names"]
+    assert set(found) == {"bad", "fail"}
+    assert set((await wire.ok("RetryFlow", flow=f"cancelled-{number}"))["data"]["names"]) == {"a", "b"}
+    assert set((await wire.ok("RetryFlow", flow=f"closed-{number}"))["data"]["names"]) == {
+        "two",
+        "on-success",
+    }
 
 
 async def _work(wire: Wire, queue: str, done: list[str]) -> None:
