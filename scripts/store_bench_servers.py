@@ -71,9 +71,9 @@ class Measured:
         shards = self._shards()
         stores = [shard.store for shard in shards if shard.store is not None]
         return Used(
-            shards_s=sum(_cpu_s(child.pid) for child in self.server.shard_processes()),
-            router_s=_cpu_s(self.server.pid),
-            postgres_s=0.0 if self.postgres is None else _tree_s(self.postgres.pids()),
+            shards_s=sum(cpu_s(child.pid) for child in self.server.shard_processes()),
+            router_s=cpu_s(self.server.pid),
+            postgres_s=0.0 if self.postgres is None else tree_s(self.postgres.pids()),
             log_bytes=sum(store.appended for store in stores),
             commits=[sum(counts) for counts in zip(*(store.commits for store in stores), strict=True)],
         )
@@ -83,18 +83,19 @@ class Measured:
             return admin.list_shards()
 
 
-def _cpu_s(pid: int) -> float:
-    """Processor time of a process, and of its children that have ended."""
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time of a process, and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(fields[place]) for place in (11, 12, 13, 14)) * TICK_S
 
 
-def _tree_s(roots: Sequence[int]) -> float:
+def tree_s(roots: Sequence[int]) -> float:
+    """The same of processes with their children."""
     total = 0.0
     for root in roots:
-        total += _cpu_s(root)
+        total += cpu_s(root)
         children = Path(f"/proc/{root}/task/{root}/children").read_text().split()
-        total += sum(_cpu_s(int(child)) for child in children if Path(f"/proc/{child}").exists())
+        total += sum(cpu_s(int(child)) for child in children if Path(f"/proc/{child}").exists())
     return total
 
 
