@@ -56,7 +56,8 @@ MAX_STATE_BYTES = 64 << 10
 MAX_STEP_NAME = 256
 MAX_ERROR = 4_096  # characters of an error that are kept with a step
 KEEP_MS = DAY_MS  # for which a broadcast waits for those who come later, unless it says otherwise
-REMEMBERED_MS = 5 * 60_000  # for which a broadcast is known by its id, so that it may be sent again
+REMEMBERED_MS = 5 * 60_000  # for which a broadcast is known by its id at least, so that it may be sent again;
+# also a signal that was taken before its workflow began again
 
 STEP_ROWS = 16  # a bit of Job.stored: it may have steps, which go with it
 

@@ -27,6 +27,7 @@ class Op(IntEnum):
     TAKE_SIGNAL = auto()
     DELETE_SIGNALS = auto()
     DELETE_SIGNAL = auto()
+    FORGET_SIGNALS = auto()
     PUT_BROADCAST = auto()
     DELIVERED = auto()
     DELETE_BROADCAST = auto()

@@ -225,6 +225,7 @@ MOVE_NOTES = _numbered(
     "update or ignore attempt_notes set ended_at = min(ended_at - :by, :now) where seq > :after and seq <= "
     ":until and ended_at > :now and ended_at <= :last",
 )
+FORGET_SIGNALS = _numbered(100, "delete from signals where seq=? and taken_by is not null and at<?")
 
 # 110 and on: what a search need not look at.
 PUT_BLOCK = _numbered(110, "insert or replace into search_blocks values (?,?,?,?)")

@@ -81,7 +81,8 @@ async def test_no_route_takes_an_unknown_name(web: httpx2.AsyncClient, resource:
     path = resource.path.format(**dict.fromkeys(resource.names, "q"))
     in_query = "in the query" if resource.has_body else "unknown; "
     check(await web.request(resource.method, f"{path}?nonsense=1"), f"nonsense is {in_query}")
-    check(await web.request(resource.method, path, json={"nonsense": 1}), "nonsense is unknown; ")
+    if resource.whole is None:
+        check(await web.request(resource.method, path, json={"nonsense": 1}), "nonsense is unknown; ")
 
 
 @pytest.mark.parametrize(

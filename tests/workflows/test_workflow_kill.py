@@ -25,11 +25,13 @@ from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
 
 from bunqueue import Bunqueue, BunqueueError, CommandFailed, JobFailed, ResultTimeout
+from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 
 AT_ONCE = 12
 STEPS = 6
 SIGNALS = 3
-PATIENCE = 120_000
+PATIENCE = 600_000
+"""ms for one workflow, which may lose its worker again and again, and then waits until its lock expires."""
 KINDS = ("worker", "shard", "router", "all")
 WEIGHTS = (6, 3, 2, 1)
 
@@ -110,10 +112,10 @@ async def kill_at_random(
     """Each kind at least once. Most kills wait until something runs again, others meet what still starts."""
     kinds = [*KINDS, *rng.choices(KINDS, WEIGHTS, k=max(0, kills - len(KINDS)))]
     rng.shuffle(kinds)
-    for kind in kinds:
+    for number, kind in enumerate(kinds, 1):
         size = size_of(log)
         if rng.random() < 0.8:
-            await eventually(lambda size=size: size_of(log) > size, "steps run", 60)  # type: ignore[misc]
+            await eventually(lambda size=size: size_of(log) > size, "steps run", 120)  # type: ignore[misc]
         await asyncio.sleep(rng.uniform(0, 0.5))  # so that they meet every place
         if kind == "worker":
             workers.kill()
@@ -123,6 +125,8 @@ async def kill_at_random(
         else:
             await asyncio.to_thread(server.kill_router if kind == "router" else server.kill_all)
             await asyncio.to_thread(server.restart)
+        if number % 100 == 0:
+            print(f"{number} kills", flush=True)
     return Counter(kinds)
 
 
@@ -135,6 +139,15 @@ async def persistently(call: Callable[[], Awaitable[T]]) -> T:
             raise
         except BunqueueError:
             await asyncio.sleep(0.1)  # the server is away
+
+
+async def result(handle: AsyncWorkflowHandle[Any]) -> Any:
+    """What it gives. An error says what it waits for if that does not come."""
+    try:
+        return await persistently(lambda: handle.result(PATIENCE))
+    except ResultTimeout as error:
+        error.add_note(f"{await persistently(handle.job)}\n{await persistently(handle.info)}")
+        raise
 
 
 @dataclass
@@ -167,10 +180,10 @@ class Load:
         await self._signal(name)
         if fails:
             with pytest.raises(JobFailed, match="in the end"):
-                await persistently(lambda: handle.result(PATIENCE))
+                await result(handle)
         else:
             expected = [*range(STEPS), *range(100, 100 + SIGNALS), "everybody", 70, 80, 90]
-            assert await persistently(lambda: handle.result(PATIENCE)) == expected
+            assert await result(handle) == expected
         steps = await persistently(handle.history)
         undone = [step.name for step in steps if step.kind == "undo"]
         assert len({step.name for step in steps}) == len(steps) == STEPS + 1 + SIGNALS + 1 + 3 + len(undone)

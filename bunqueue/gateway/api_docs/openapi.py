@@ -79,7 +79,7 @@ def _operation(resource: Resource, schemas: Schemas, name: str) -> Schema:
         "parameters": [_parameter(each, "path", fields[each], True) for each in resource.names],
         "responses": _responses(schemas.of(spec.reply)),
     }
-    others = {each: fields[each] for each in fields if each not in resource.names}
+    others = {each: fields[each] for each in fields if each not in (*resource.names, resource.whole)}
     missing = [each for each in required if each in others]
     if resource.has_body:
         body = {
@@ -94,11 +94,16 @@ def _operation(resource: Resource, schemas: Schemas, name: str) -> Schema:
         operation["parameters"] += [
             _parameter(each, "query", schema, each in missing) for each, schema in others.items()
         ]
+    if resource.whole is not None:
+        content = {"application/json": {"schema": fields[resource.whole]}}
+        operation["requestBody"] = {"required": False, "content": content}
     return operation
 
 
 def _described(resource: Resource, spec: Spec, text: str) -> str:
     parts = [text, f"The command `{spec.name}`."]
+    if resource.whole is not None:
+        parts.append(f"The body, whatever JSON it is, is the field `{resource.whole}`.")
     if defaults := DEFAULTS.get(spec.name):
         parts.append(
             f"Unless the request says otherwise, with {' and '.join(f'`{name}`' for name in defaults)}."

@@ -50,15 +50,15 @@ class Bodies:
         self._room = room
 
     @asynccontextmanager
-    async def read(self, request: Request) -> AsyncIterator[dict[str, Any]]:
-        """The fields in a body, which takes room until the block ends; none if there is no body.  Raises
-        Problem.
+    async def read(self, request: Request, whole: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """The fields in a body, which takes room until the block ends; none if there is no body.  The whole
+        body is the field `whole`, if that is given.  Raises Problem.
         """
         with self._room.share() as take:
-            yield _fields(request, await _bytes(request, take))
+            yield _fields(request, await _bytes(request, take), whole)
 
 
-def _fields(request: Request, body: bytes) -> dict[str, Any]:
+def _fields(request: Request, body: bytes, whole: str | None) -> dict[str, Any]:
     if not body.strip():
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -67,9 +67,10 @@ def _fields(request: Request, body: bytes) -> dict[str, Any]:
             status.WRONG_TYPE, "the body must be JSON, with the header Content-Type: application/json"
         )
     try:
-        fields = read_json(body)
+        given = read_json(body)
     except NotJson as error:
         raise Problem(status.BAD_REQUEST, str(error)) from None
+    fields = given if whole is None else {whole: given}
     if not isinstance(fields, dict):
         raise Problem(status.BAD_REQUEST, "the body must be a JSON object")
     return fields

@@ -52,11 +52,11 @@ class CommandEndpoint:
             if spec.writes and request.method == "GET" and is_lured(request.headers):
                 text = "a browser may be made to send a GET by any page: send POST to {}/pull"
                 raise Problem(status.FORBIDDEN, text.format(request.url.path))
-            async with self._bodies.read(request) as given:
+            async with self._bodies.read(request, resource.whole) as given:
                 if resource.has_body:
                     _check_no_query(request)
                 else:
-                    given |= _from_query(request, spec)
+                    given |= _from_query(request, spec, resource.whole)
                 fields = _with_path(given, decoded(request.path_params))
                 return shown(await self.carry_out(spec, fields, request, request.state.role))
 
@@ -168,8 +168,12 @@ def _lost(error: RouterGone) -> str:
     return "the server is not there at present; nothing was changed, try again"
 
 
-def _from_query(request: Request, spec: Spec) -> dict[str, Any]:
+def _from_query(request: Request, spec: Spec, whole: str | None) -> dict[str, Any]:
     query = request.query_params
+    if whole is not None and whole in query:
+        raise Problem(
+            status.INVALID, f"{whole} is the body; leave it out of the query", reason=Code.UNKNOWN_FIELD
+        )
     return {name: from_texts(spec.request, name, query.getlist(name)) for name in dict.fromkeys(query.keys())}
 
 

@@ -43,6 +43,8 @@ class Resource:
     path: str
     command: str
     tag: str
+    whole: str | None = None
+    """The field that the body is as a whole, whatever JSON it is; the other fields are in the query."""
 
     @property
     def spec(self) -> Spec:
@@ -56,11 +58,11 @@ class Resource:
     @property
     def has_body(self) -> bool:
         """Whether the other fields are in the body, not in the query."""
-        return self.method in ("POST", "PUT")
+        return self.method in ("POST", "PUT") and self.whole is None
 
 
-def _group(tag: str, prefix: str, *rows: tuple[str, str, str]) -> list[Resource]:
-    return [Resource(method, prefix + path, command, tag) for method, path, command in rows]
+def _group(tag: str, prefix: str, *rows: tuple[str, str, str], whole: str | None = None) -> list[Resource]:
+    return [Resource(method, prefix + path, command, tag, whole) for method, path, command in rows]
 
 
 RESOURCES: tuple[Resource, ...] = (
@@ -165,6 +167,13 @@ RESOURCES: tuple[Resource, ...] = (
         ("POST", "/{id}/undo", "UndoWorkflow"),
     ),
     *_group("Workflows", "/signals", ("POST", "/{name}", "Broadcast")),
+    *_group(
+        "Workflows",
+        "",
+        ("POST", "/workflows/{id}/signals/{name}/raw", "SendSignal"),
+        ("POST", "/signals/{name}/raw", "Broadcast"),
+        whole="data",
+    ),
     *_group(
         "Dead letters",
         "/queues/{queue}/dlq",

@@ -119,6 +119,16 @@ def test_a_signal_that_is_sent_again_counts_once(flows: Workflows) -> None:
     assert flows.signal("w", "s", 1, signalId="y") is True
 
 
+def test_a_signal_may_be_sent_again_when_its_workflow_has_ended(flows: Workflows) -> None:
+    begin(flows)
+    flows.wait("w", "a", "s")
+    assert flows.signal("w", "s", 1, signalId="x") is True
+    flows.ok("ACK", **flows.held("w"))
+    assert flows.signal("w", "s", 1, signalId="x") is False
+    assert "has ended" in flows.refused("SendSignal", id="w", name="s", signalId="y")
+    assert "has ended" in flows.refused("SendSignal", id="w", name="s")
+
+
 def test_a_wait_that_takes_too_long(flows: Workflows) -> None:
     begin(flows)
     flows.wait("w", "ok?", "approval", delay=HOUR)
@@ -322,6 +332,21 @@ def test_a_workflow_continues_as_new(flows: Workflows) -> None:
     view = flows.view("w")
     assert (view["steps"], "value" in view, view["generation"]) == ([], False, 1)
     assert flows.wait("w", "a", "s")["result"] == "kept"
+
+
+def test_a_long_life_does_not_collect_signals(flows: Workflows) -> None:
+    """Those that were taken are known for a while, in case they are sent again."""
+    begin(flows)
+    for name in ("old", "young"):
+        flows.wait("w", name, name)
+        assert flows.signal("w", name, signalId=name) is True
+        flows.signal("w", "later", name)
+        flows.pass_time(4 * 60 * SECOND)
+    flows.ok("ContinueAsNew", queue=ALPHA, data={}, **flows.held("w"))
+    assert flows.signal("w", "young", signalId="young") is False
+    assert [signal["name"] for signal in flows.view("w")["signals"]] == ["later", "later"]
+    assert flows.signal("w", "old", signalId="old") is False
+    assert [signal["name"] for signal in flows.view("w")["signals"]] == ["later", "later", "old"]
 
 
 def test_only_who_holds_it_continues_it(flows: Workflows) -> None:

@@ -58,7 +58,7 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
     data = payload(command.data, "data")
     job = state.jobs.get(command.id)
     if job is None:
-        raise _not_there(state, command.id)
+        return _sent_before(state, command)
     if job.run is None:
         text = f"Job {job.id} is no workflow: it takes no signals"
         raise CommandError(text, Code.NOT_A_WORKFLOW, field="id")
@@ -82,10 +82,17 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
     return SignalReply(data=Delivered(waiting is not None, kept + (waiting is None)))
 
 
-def _not_there(state: State, job_id: str) -> CommandError:
-    if state.archive.find(job_id) is None:
-        return CommandError("Job not found", Code.JOB_NOT_FOUND)
-    return CommandError(f"Workflow {job_id} has ended: it takes no signals", Code.JOB_STATE, field="id")
+def _sent_before(state: State, command: SendSignal) -> SignalReply:
+    """The answer again that was lost, if it was the last signal before the workflow ended."""
+    job = state.archive.find(command.id)
+    if job is None:
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    if command.signal_id is not None:
+        _, kept, known = state.archive.runs.counted(job.seq, command.signal_id)
+        if known:
+            return SignalReply(data=Delivered(False, kept))
+    text = f"Workflow {command.id} has ended: it takes no signals"
+    raise CommandError(text, Code.JOB_STATE, field="id")
 
 
 def _first_wait(state: State, job: Job, name: str) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.job import NIL, UNDEFINED, Job
-from bunqueue.model.workflow import CHILD, FAILED, SIGNAL, Waits
+from bunqueue.model.workflow import CHILD, FAILED, REMEMBERED_MS, SIGNAL, Waits
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.workflows import ContinueAsNew, SuspendJob, WaitGroup
@@ -70,6 +70,7 @@ def continue_as_new(state: State, client: Client, command: ContinueAsNew) -> Ok:
     children.cancel_all(state, job, f"its workflow {job.id} has begun again")
     undo.forget_steps(state, job, 1)
     state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, 0, 0)))
+    state.out.runs.append((Op.FORGET_SIGNALS, (job.seq, state.now - REMEMBERED_MS)))
     space.change_data(state.queues[job.queue], job, NIL if data == UNDEFINED else data)
     job.attempts = job.stalls = 0
     transitions.suspend(state, job, None, None)
