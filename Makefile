@@ -66,6 +66,7 @@ pins: $(TOOLS) ## make requirements/ anew from pyproject.toml (ARGS=--upgrade: i
 	.tools/bin/$(PINS) $(ARGS) --group build --output-file requirements/build.txt
 	.tools/bin/$(PINS) $(ARGS) --output-file requirements/run.txt pyproject.toml
 	.tools/bin/$(PINS) $(ARGS) --constraints requirements/run.txt --extra dev --output-file requirements/dev.txt pyproject.toml
+	.tools/bin/$(PINS) $(ARGS) --constraints requirements/dev.txt --extra store --extra s3 --output-file requirements/image.txt pyproject.toml
 	.tools/bin/$(PINS) $(ARGS) --group interop --output-file requirements/interop.txt
 	.tools/bin/$(PINS) $(ARGS) --group s3 --output-file requirements/s3.txt
 	.tools/bin/$(PINS) $(ARGS) --group tools --output-file requirements/tools.txt

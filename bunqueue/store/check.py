@@ -122,10 +122,21 @@ def standbys(connection: Any) -> list[Finding]:
         text = f"synchronous_standby_names is {names!r}, and no such standby is connected: commits wait"
         return [Finding(Level.PROBLEM, text, "start the standbys, and look at their logs")]
     findings = [Finding(Level.OK, f"synchronous standbys: {', '.join(good)} ({names})")]
-    if len(good) == 1:
+    others = [
+        standby.name for standby in found if not standby.is_synchronous and standby.state == "streaming"
+    ]
+    if len(good) == 1 and not others:
         text = "only one synchronous standby: while it is away, nothing can be acknowledged"
         findings.append(Finding(Level.WARNING, text, "add a second one"))
+    elif len(good) == 1:
+        text = f"only one synchronous standby: while it is away, commits wait for {_one_of(others)} to be one"
+        cure = "Patroni does that by itself; with synchronous_mode: quorum, of Patroni 4, none has to wait"
+        findings.append(Finding(Level.WARNING, text, cure))
     return findings
+
+
+def _one_of(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"one of {', '.join(sorted(names))}"
 
 
 class Standby(NamedTuple):

@@ -6,7 +6,9 @@ import configparser
 import os
 import re
 import shlex
+import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -133,3 +135,27 @@ def test_notify_knows_abstract_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
         assert notify("READY=1") is True
         assert manager.recv(100) == b"READY=1"
+
+
+# A host of a cluster
+
+
+def test_a_hosts_settings_are_those_of_a_cluster() -> None:
+    settings = load_settings({"config": str(CONFIG / "cluster" / "bunqueue.toml")}, HOME)
+    assert settings.cluster
+    assert settings.store
+    assert settings.data_dir == "/var/lib/bunqueue"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    unit = (CONFIG / "bunqueue.service").read_text()
+    program = shutil.which("true")
+    (tmp_path / "bunqueue.service").write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={program}", unit))
+    more = tmp_path / "bunqueue.service.d" / "cluster.conf"
+    more.parent.mkdir()
+    more.write_text((CONFIG / "cluster" / "bunqueue.service.conf").read_text())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / "bunqueue.service")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -109,6 +109,7 @@ class Member:
                 "connect_address": f"127.0.0.1:{self.port}",
                 "data_dir": str(self.data),
                 "bin_dir": str(binaries()),
+                "basebackup": [{"checkpoint": "fast"}],  # else a standby waits for one that takes minutes
                 "pgpass": str(folder / f"{self.name}.pgpass"),
                 "authentication": {
                     "superuser": {"username": "postgres"},

@@ -14,7 +14,9 @@ PATIENCE_S = 30.0  # far more than anything here takes, on a machine that is bus
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], what: str, within_s: float = PATIENCE_S) -> T:
+def wait_until(
+    condition: Callable[[], T], what: str, within_s: float = PATIENCE_S, step_s: float = STEP_S
+) -> T:
     """Poll until ``condition`` gives something true, and return that."""
     deadline = time.monotonic() + within_s
     while True:
@@ -23,7 +25,7 @@ def wait_until(condition: Callable[[], T], what: str, within_s: float = PATIENCE
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what} (last value {value!r})")
-        time.sleep(STEP_S)  # between two looks
+        time.sleep(step_s)  # between two looks
 
 
 async def eventually(
