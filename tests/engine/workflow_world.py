@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.shard_world import CONN, World
 
-ALPHA, BETA, GAMMA = "alpha", "beta", "gamma"  # on shards of their own, if there are four
+ALPHA, BETA, GAMMA = "alpha", "delta", "gamma"  # on shards of their own, if there are four
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
 
 

@@ -54,8 +54,7 @@ def begin(state: State, job: Job, children: list[tuple[int, messages.NewChild]])
     """Have children started whose steps are stored in this batch."""
     for number, child in children:
         state.children.setdefault(job.id, {})[number] = Child(child.id, child.queue, starting=True)
-    for start in range(0, len(children), A_TIME):
-        peer_calls.start(state, _start(state, job.id, job.seq, children[start : start + A_TIME]))
+    _start(state, job, children)
 
 
 def recovered(state: State) -> None:
@@ -71,9 +70,7 @@ def recovered(state: State) -> None:
         else:
             _watch(state, child.job_id, child.number, child.child, child.queue)
     for parent, children in unstarted.items():
-        for start in range(0, len(children), A_TIME):
-            some = children[start : start + A_TIME]
-            peer_calls.start(state, _start(state, parent, state.jobs[parent].seq, some))
+        _start(state, state.jobs[parent], children)
     for child_id, order in list(state.cancels.items()):
         _send_cancel(state, child_id, order)
 
@@ -82,18 +79,24 @@ def _shard_of(state: State, queue: str) -> int:
     return slot_of_queue(queue) & (state.shards - 1)
 
 
-def _start(state: State, parent: str, seq: int, children: list[tuple[int, messages.NewChild]]) -> Steps:
+def _start(state: State, job: Job, children: list[tuple[int, messages.NewChild]]) -> None:
+    """Ask each shard for itself: how a child has ended may come right after the answer that it has begun,
+    and must not come before that is noted, which it would be if other shards had to answer first."""
     groups: dict[int, list[tuple[int, messages.NewChild]]] = {}
     for number, child in children:
         groups.setdefault(_shard_of(state, child.queue), []).append((number, child))
-    found = yield [
-        (shard, messages.StartChildren(parent, [child for _, child in some]))
-        for shard, some in groups.items()
-    ]
-    for some, answer in zip(groups.values(), found, strict=True):
-        known = {outcome.id: outcome for outcome in answer.outcomes}
-        for (number, child), started in zip(some, answer.started, strict=True):
-            _started(state, parent, seq, number, child, started, known.get(started.id))
+    for shard, some in groups.items():
+        for start in range(0, len(some), A_TIME):
+            peer_calls.start(state, _start_on(state, shard, job.id, job.seq, some[start : start + A_TIME]))
+
+
+def _start_on(
+    state: State, shard: int, parent: str, seq: int, children: list[tuple[int, messages.NewChild]]
+) -> Steps:
+    (answer,) = yield [(shard, messages.StartChildren(parent, [child for _, child in children]))]
+    known = {outcome.id: outcome for outcome in answer.outcomes}
+    for (number, child), started in zip(children, answer.started, strict=True):
+        _started(state, parent, seq, number, child, started, known.get(started.id))
 
 
 def _started(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.workflow_world import ALPHA, BETA, GAMMA, Workflows
+from engine.workflow_world import ALPHA, BETA, DAY, GAMMA, Workflows
+
+from bunqueue.model.ids import slot_of_queue
 
 
 def begin(flows: Workflows, job_id: str = "w", queue: str = ALPHA, **options: Any) -> None:
@@ -41,6 +44,36 @@ def test_a_child_is_started_once(flows: Workflows) -> None:
     flows.ack(child)
     assert flows.child("w", "pack") == child
     assert flows.pull(BETA) is None
+
+
+def test_a_child_may_end_before_others_have_begun(tmp_path: Path) -> None:
+    """The shard of one is slow, while another one has started its child and said how that has ended."""
+    flows = Workflows(tmp_path, 4, crashes=False)
+    world = flows.world
+    begin(flows)
+    home, quick = slot_of_queue(ALPHA) & 3, slot_of_queue(BETA) & 3
+    records = [
+        {
+            **flows.held("w"),
+            "name": queue,
+            "kind": "child",
+            "status": "waiting",
+            "child": {"queue": queue, "input": {}},
+        }
+        for queue in (BETA, GAMMA)
+    ]
+    world.send(cmd="RecordSteps", queue=ALPHA, steps=records)
+    world.deliver(home, quick)
+    pulled = world.replies[world.send(cmd="PULL", queue=BETA, owner="w", lockTtl=DAY)]
+    world.send(cmd="ACK", id=pulled["job"]["id"], token=pulled["token"], result=7)
+    while world.wires[quick, home]:
+        world.deliver(quick, home)
+    assert len(world.wires[home, slot_of_queue(GAMMA) & 3]) == 1
+    world.settle()
+    found = flows.step("w", BETA)
+    assert (found["status"], found["result"]) == ("completed", 7)
+    assert flows.step("w", GAMMA)["status"] == "waiting"
+    world.close()
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -113,7 +146,7 @@ def test_children_end_with_their_parent(flows: Workflows, how: str) -> None:
     children = [flows.child("w", f"pack {queue}", queue) for queue in (BETA, GAMMA)]
     flows.run(children[0], BETA)
     if how in ("cancel waiting", "remove", "retry"):
-        flows.suspend("w", ["pack beta"])
+        flows.suspend("w", [f"pack {BETA}"])
     if how == "complete":
         flows.ack("w")
     elif how == "fail":
@@ -123,7 +156,7 @@ def test_children_end_with_their_parent(flows: Workflows, how: str) -> None:
     elif how == "remove":
         flows.ok("RemoveJob", id="w")
     elif how == "retry":
-        flows.ok("RetryWorkflow", id="w", step="pack beta")
+        flows.ok("RetryWorkflow", id="w", step=f"pack {BETA}")
     else:
         flows.ok("ContinueAsNew", queue=ALPHA, **flows.held("w"))
     assert flows.job(children[0])["cancelling"] is True
