@@ -10,6 +10,8 @@ a missing, empty or foreign file is refused.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import secrets
@@ -260,6 +262,24 @@ def own_data_folder(folder: Path) -> FolderLock:
         lock.close()
         refuse(folder, "is in use by another server; stop that one, or choose another --data-dir")
     return lock
+
+
+def is_served(folder: Path) -> bool:
+    """Whether a server has the folder (`own_data_folder`).
+
+    A server that starts in the very moment of this look is turned away, so look only where it matters.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def is_resharded(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bunqueue.data_folder import NAME, is_resharded, private, shard_file, shards_of, sync
 from bunqueue.spark.errors import NoRoom, UnreadableShard
-from bunqueue.spark.read.shard_file import KEPT_FREE, opened
+from bunqueue.spark.read.shard_file import KEPT_FREE, current
 
 AT_ONCE = 4  # shards: their moments are near each other, and more would only wait for the disk
 
@@ -46,7 +46,7 @@ def take(source: Path, target: Path) -> list[Path]:
 
 def _copy(file: Path, target: Path) -> None:
     try:
-        with opened(file) as shard:
+        with current(file) as shard:
             shard.copy_to(target)
     except (UnreadableShard, NoRoom) as error:
         text = str(error).replace(", or leave it out with the option unreadable=skip", "")  # of Spark

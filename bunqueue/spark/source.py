@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from pyspark.sql.types import StructType
 from .errors import BadOption
 from .options import STREAMING, ReadOptions, columns_named, read_options, refuse, stream_options
 from .read.conditions import Condition
-from .read.folders import Shard, find_shards
+from .read.folders import Shard, find_shards, kept_snapshots
 from .read.pushdown import conditions
 from .read.reading import Piece, Selection, pieces_of, read
 from .read.remote import is_remote, shown
@@ -58,7 +59,7 @@ class BunqueueDataSource(DataSource):
                 f"table: {options.table.name} cannot be streamed; give table=events, or use spark.read"
             )
         for path in options.paths:
-            if is_remote(path):
+            if is_remote(path) or kept_snapshots(Path(path)):
                 raise BadOption(
                     f"path: {shown(path)} cannot be streamed; give the folder of a server on this machine"
                 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bunqueue.data_folder import DataFolderError, is_resharded, may_be_database, shard_file, shards_of
+from bunqueue.data_folder import NAME, DataFolderError, is_resharded, may_be_database, shard_file, shards_of
 
 from ..errors import BadOption, NotReadable
 from .remote import is_remote, remote_shards
@@ -55,6 +55,9 @@ def _shards_at(path: str, host: str) -> Iterator[Shard]:
         return
     if not place.is_dir():
         raise NotReadable(f"there is no folder {path}; give the --data-dir of a server, or a copy of it")
+    if snapshots := kept_snapshots(place):
+        yield from (Shard(host, number, str(file)) for number, file in enumerate(snapshots))
+        return
     try:
         if is_resharded(place):
             raise NotReadable(f"{path} has an interrupted reshard; run bunqueue reshard again to finish it")
@@ -65,3 +68,16 @@ def _shards_at(path: str, host: str) -> Iterator[Shard]:
         raise NotReadable(f"{path} cannot be read: {error.strerror}; run this as a user who may") from error
     for number in range(count):
         yield Shard(host, number, str(shard_file(place.absolute(), number)))
+
+
+def kept_snapshots(folder: Path) -> list[Path]:
+    """The newest snapshot of each shard of a store that keeps them in this folder; none if it does not.
+
+    Where a shard has none yet there is no such file.
+    """
+    if (folder / NAME).exists():
+        return []
+    found = {int(file.name[6:8]): file for file in sorted(folder.glob("shard-[0-9][0-9].*.db.gz"))}
+    count = 1 << max(found, default=0).bit_length()  # a power of two
+    none = "shard-{:02}.none.db.gz"
+    return [found.get(number, folder / none.format(number)) for number in range(count)] if found else []

@@ -23,8 +23,8 @@ from .event_rows import EventRow
 from .event_selection import gap, selected
 from .folders import Shard
 from .queries import Span, query, spans
-from .remote import fetched, is_remote
-from .shard_file import ROWS, Identity, identity, opened
+from .remote import fetched, is_remote, is_snapshot
+from .shard_file import ROWS, Identity, check_kept, current, identity, opened
 from .tables import Column, Table
 
 logger = logging.getLogger("bunqueue.spark")
@@ -56,10 +56,11 @@ def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> l
     With ``skip``, a shard that cannot be read is left out as a whole, and logged; otherwise it raises
     UnreadableShard.
     """
-    if is_remote(shard.path):  # each piece would have to be fetched as a whole
+    if is_remote(shard.path) or is_snapshot(shard.path):  # each piece would have to be fetched as a whole
         return [Piece(shard, skip=skip)]
     path = Path(shard.path)
     try:
+        check_kept(path)
         known = identity(path)
         if known is None or skip or not table.key:
             return [Piece(shard, known, skip=skip)]
@@ -96,7 +97,7 @@ def _readable(whole: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _read(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
     table = selection.table
-    with fetched(piece.shard.path) as path, opened(path, piece.identity) as file:
+    with fetched(piece.shard.path) as path, current(path, piece.identity) as file:
         if file.is_empty or file.schema < table.since:
             return
         if table.name == "events":
@@ -122,7 +123,7 @@ def read_events(
 def _read_events(
     shard: Shard, selection: Selection, after: int | None, until: int, strict: bool
 ) -> Iterator[pa.RecordBatch]:
-    with opened(Path(shard.path)) as file:
+    with current(Path(shard.path)) as file:
         lost = gap(file, after or 0, until) if after is not None else None
         if lost is not None and strict:
             raise EventsLost(

@@ -1,11 +1,15 @@
-"""Copies of data folders in object stores: ``s3://bucket/backup``, and any other store that Arrow can open.
+"""Copies of data folders in object stores: ``s3://bucket/backup``, and any other store that Arrow can open;
+and snapshots of a bunqueue store, in a folder.
 
-SQLite needs a file, so each task fetches the shard that it reads.
+SQLite needs a file, so each task fetches or expands the shard that it reads.
 """
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +21,8 @@ from pyarrow import fs
 from bunqueue.data_folder import COMPLETE, NAME, RESHARD, DataFolderError, shards_of
 
 from ..errors import NotReadable, UnreadableShard
+
+CHUNK = 4 << 20  # bytes
 
 
 def is_remote(path: str) -> bool:
@@ -51,6 +57,10 @@ def shown(uri: str) -> str:
 @contextmanager
 def fetched(path: str) -> Iterator[Path]:
     """A shard's file on this machine, while it is used.  UnreadableShard when it cannot be fetched."""
+    if is_snapshot(path):
+        with expanded(Path(path)) as file:
+            yield file
+        return
     if not is_remote(path):
         yield Path(path)
         return
@@ -67,6 +77,34 @@ def fetched(path: str) -> Iterator[Path]:
                 f"{shown(path)} is missing; put it there, or leave it out with unreadable=skip"
             )
         yield Path(scratch) / _file_name(path)
+
+
+def is_snapshot(path: str) -> bool:
+    """Whether a shard's file is a snapshot of a store: compressed."""
+    return not is_remote(path) and path.endswith(".db.gz")
+
+
+@contextmanager
+def expanded(snapshot: Path) -> Iterator[Path]:
+    """The shard's file that is in a snapshot, while it is used.  UnreadableShard when it cannot be read."""
+    with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
+        file = Path(scratch) / f"{snapshot.name.partition('.')[0]}.db"
+        try:
+            with gzip.open(snapshot) as packed, file.open("wb") as target:
+                shutil.copyfileobj(packed, target, CHUNK)
+        except FileNotFoundError:
+            raise UnreadableShard(
+                f"{snapshot.parent} has no snapshot of shard {snapshot.name[6:8]}, or not any more: make one "
+                "with bunqueue store snapshot, or leave it out with unreadable=skip"
+            ) from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UnreadableShard(
+                f"{snapshot} is damaged, or not whole ({error}); make another one with bunqueue store "
+                "snapshot, or leave it out with unreadable=skip"
+            ) from None
+        except OSError as error:
+            raise UnreadableShard(f"{snapshot} cannot be read: {error.strerror}") from None
+        yield file
 
 
 def _within(uri: str, name: str) -> str:

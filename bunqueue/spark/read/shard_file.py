@@ -11,10 +11,13 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from bunqueue.data_folder import DataFolderError, is_served, read_manifest
 
 from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS
@@ -24,6 +27,7 @@ ROWS = 8192  # fetched at a time: more is not faster
 STEP = 4096  # pages that are copied at a time, 16 MiB
 KEPT_FREE = 16 << 20  # bytes: a copy must not make a server on the same disk run out of space
 _CACHE_KIB = 16_384
+CHANGES_HANDS_S = 2.0  # for a file to be opened again by the next process of its host
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 Row = tuple[Any, ...]
@@ -146,6 +150,39 @@ def opened(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
             raise _problem(path, error) from error
 
 
+@contextmanager
+def current(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
+    """As `opened`; UnreadableShard, too, for a copy of a store's shard that nobody keeps up to date here.
+
+    A host of a cluster has files of the shards that it owns and of those that it follows.  Others are old, or
+    missing.
+    """
+    check_kept(path)
+    with opened(path, expected) as file:
+        yield file
+
+
+def check_kept(path: Path) -> None:
+    """UnreadableShard if the file is one of a store's shard that nobody keeps up to date here."""
+    try:
+        manifest = read_manifest(path.parent)
+    except DataFolderError:  # an embedded queue's file
+        return
+    if not manifest.store:
+        return
+    if not path.exists():
+        raise UnreadableShard(f"{path} is missing: this host has no copy of the shard; {_ELSEWHERE}")
+    deadline = time.monotonic() + CHANGES_HANDS_S
+    while not _is_owned(path) and is_served(path.parent):
+        if time.monotonic() > deadline:
+            raise UnreadableShard(f"{path} is old: this host does not keep it up to date; {_ELSEWHERE}")
+        time.sleep(0.05)  # until its process has started
+
+
+_ELSEWHERE = (
+    "read it on a host that does (bunqueue cluster status --shards), let each host keep copies of all shards "
+    "(--cluster-copies), or leave it out with the option unreadable=skip"
+)
 _NO_NOTES = """create temp view attempt_notes as
 select 0 as seq, 0 as number, 0 as ended_at, null as error_type, null as delay where false"""
 _LATER = {6: _NO_NOTES}

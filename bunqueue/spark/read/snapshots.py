@@ -19,8 +19,8 @@ from bunqueue.data_folder import read_manifest, save_manifest
 
 from ..errors import NotReadable, UnreadableShard
 from .folders import Shard, find_shards
-from .remote import is_remote
-from .shard_file import KEPT_FREE, identity, opened
+from .remote import is_remote, is_snapshot
+from .shard_file import KEPT_FREE, current, identity
 
 AT_ONCE = 4  # shards; more would only wait for the disk
 logger = logging.getLogger("bunqueue.spark")
@@ -53,6 +53,8 @@ def copy(
     """
     place, folder = Path(path), Path(target)
     shards = find_shards([str(place)], ["copied"])
+    if any(is_snapshot(shard.path) for shard in shards):
+        raise NotReadable(f"{place} holds snapshots of a store, which do not change: read them as they are")
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
@@ -84,7 +86,7 @@ def _check_room(shards: Sequence[Shard], folder: Path) -> None:
 def _copy_shard(path: Path, folder: Path, skip: bool) -> None:
     target = folder / path.name
     try:
-        with opened(path) as file:
+        with current(path) as file:
             file.copy_to(target)
     except UnreadableShard as error:
         if not skip:

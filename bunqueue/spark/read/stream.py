@@ -27,7 +27,7 @@ from .event_rows import Bounds, bounds, first_since
 from .folders import Shard, find_shards
 from .offsets import Offset, key_of, limited, losses, reached, resharded, went_back
 from .reading import Selection, read_events
-from .shard_file import opened
+from .shard_file import current
 
 logger = logging.getLogger("bunqueue.spark")
 
@@ -58,7 +58,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounds(self) -> dict[str, Bounds]:
         found = {}
         for key, shard in self._shards().items():
-            with opened(Path(shard.path)) as file:
+            with current(Path(shard.path)) as file:
                 found[key] = bounds(file)
         return found
 
@@ -71,7 +71,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = -(-microseconds(start) // 1000)
         offset = {}
         for key, shard in self._shards().items():
-            with opened(Path(shard.path)) as file:
+            with current(Path(shard.path)) as file:
                 offset[key] = first_since(file, at) - 1
         return offset
 

@@ -1,0 +1,140 @@
+"""Files of a cluster's hosts, which own shards and follow those of others, and snapshots of the store."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cluster.hosts import Hosts
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.cli import Cli
+from support.naming import queue_on
+from support.postgres import Postgres
+from support.spark import read
+from support.waiting import wait_until
+
+from bunqueue import Admin, Queue
+from bunqueue.spark import NotReadable, copy
+from bunqueue.spark.read import shard_file
+from bunqueue.store.setup import init
+
+SHARDS, BATCH = 2, 50
+QUEUES = tuple(queue_on(shard, SHARDS) for shard in range(SHARDS))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where snapshots of the store are."""
+    return tmp_path_factory.mktemp("snapshots")
+
+
+@pytest.fixture(scope="module")
+def hosts(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts: each owns one shard, and follows the other one."""
+    with Postgres() as postgres:
+        url = postgres.new_database()
+        init(url, SHARDS)
+        with Hosts(url, tmp_path_factory.mktemp("hosts"), SHARDS) as made:
+            made.start("a", "b", flags=("--store-snapshots", str(kept)))
+            yield made
+
+
+def folder(hosts: Hosts, name: str) -> Path:
+    return Path(hosts.servers[name].data_dir)
+
+
+@contextmanager
+def pushing(hosts: Hosts) -> Iterator[dict[str, int]]:
+    """Batches are pushed to all queues meanwhile; how many jobs each has got."""
+    added, enough = dict.fromkeys(QUEUES, 0), threading.Event()
+
+    def push() -> None:
+        while not enough.is_set():
+            for name in QUEUES:
+                with Queue(name, port=hosts.servers["a"].port) as queue:
+                    queue.add_bulk([("job", number) for number in range(BATCH)])
+                added[name] += BATCH
+
+    thread = threading.Thread(target=push)
+    thread.start()
+    try:
+        wait_until(lambda: min(added.values()) > 0, "all queues have jobs")
+        yield added
+    finally:
+        enough.set()
+        thread.join()
+
+
+def counts(spark: SparkSession, place: Path, **options: str) -> dict[str, int]:
+    rows = read(spark, place, columns="queue", **options).groupBy("queue").count().collect()
+    return {row["queue"]: row["count"] for row in rows}
+
+
+def test_each_host_shows_all_shards_while_it_follows(
+    spark: SparkSession, hosts: Hosts, tmp_path: Path
+) -> None:
+    with pushing(hosts) as added:
+        for name in ("a", "b"):
+            known = dict(added)
+            owner = hosts.owners()
+            found = counts(spark, folder(hosts, name))
+            assert all(count % BATCH == 0 for count in found.values()), "a record is applied as a whole"
+            own = QUEUES[owner.index(name)]
+            assert found[own] >= known[own], "its own shard has what was acknowledged"
+        copied = copy(folder(hosts, "b"), tmp_path / "copy")
+    for name in ("a", "b"):
+        wait_until(lambda name=name: counts(spark, folder(hosts, name)) == added, f"{name} has caught up")
+    assert counts(spark, copied) == counts(spark, copied)
+    assert all(count % BATCH == 0 for count in counts(spark, copied).values())
+
+
+def test_snapshots_of_the_store(spark: SparkSession, hosts: Hosts, kept: Path, tmp_path: Path) -> None:
+    Cli(hosts.servers["a"])(
+        *("store", "snapshot", "--store", hosts.store, "--store-snapshots", str(kept)),
+        *("--data-dir", str(folder(hosts, "a"))),
+    )
+    assert counts(spark, kept) == counts(spark, folder(hosts, "a"))
+    with pytest.raises(NotReadable, match="read them as they are"):
+        copy(kept, tmp_path / "copy")
+    broken = tmp_path / "broken"
+    shutil.copytree(kept, broken)
+    half = max(broken.glob("shard-00.*"))
+    half.write_bytes(half.read_bytes()[:-100])
+    with pytest.raises(PySparkException, match="damaged, or not whole"):
+        counts(spark, broken)
+    assert counts(spark, broken, unreadable="skip").keys() == {QUEUES[1]}
+    half.unlink()
+    for older in broken.glob("shard-00.*"):
+        older.unlink()
+    with pytest.raises(PySparkException, match="no snapshot of shard 00, or not any more"):
+        counts(spark, broken)
+
+
+def test_what_a_host_has_let_go_of_is_not_read(
+    spark: SparkSession, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.start("c")
+    place = folder(hosts, "b")
+    with Admin(port=hosts.servers["a"].port) as admin:
+        admin.drain_host("b")
+        wait_until(lambda: "b" not in hosts.owners(), "b owns nothing", 60)
+        wait_until(lambda: hosts.follows("b") == 0, "b follows nothing", 60)
+    assert (place / "shard-00.db").exists()
+    with pytest.raises(PySparkException, match="is old: this host does not keep it up to date"):
+        counts(spark, place)
+    monkeypatch.setattr(shard_file, "CHANGES_HANDS_S", 0.0)  # not in the processes of Spark
+    with pytest.raises(NotReadable, match="bunqueue cluster status --shards"):
+        copy(place, tmp_path / "copy")
+    words = ("snapshot", "--data-dir", str(place), "--out", str(tmp_path / "out"))
+    done = Cli(hosts.servers["b"])(*words, status=None)
+    assert done.status != 0
+    assert "is old" in done.err
+    assert counts(spark, place, unreadable="skip") == {}
+    (place / "shard-00.db").unlink()
+    with pytest.raises(PySparkException, match="this host has no copy of the shard"):
+        counts(spark, place)
