@@ -25,6 +25,7 @@ from .engine.memory.vitals import MB
 from .engine.state import State
 from .replication.owner import Fenced
 from .resilient import ResilientShard
+from .routers import Routers
 from .server import Server
 from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
@@ -54,6 +55,7 @@ class Start(msgspec.Struct):
     epoch: str
     settings: str
     seen: SeenOwner | None = None
+    routers: str = ""  # the path of the socket at which further routers dial it; "": there are none
     in_cluster: bool = False
 
 
@@ -105,13 +107,15 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         return 1
     except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
         return _refused(start, settings, error)
-    return _serve(shard, Server(shard, sock, settings.busy_poll), sock)
+    return _serve(shard, Server(shard, sock, settings.busy_poll), sock, start)
 
 
-def _serve(shard: ResilientShard, server: Server, sock: socket.socket) -> int:
+def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: Start) -> int:
     """Until the router goes, or wants the end; the exit status."""
     shard.files.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
     try:
+        if start.routers:
+            server.share(Routers(start.routers, start.secret, server.connections))
         sock.sendall(link.answer(link.CONTROL, link.READY, shard.epoch.to_bytes(8)))
         server.run()
         if server.draining:
@@ -131,6 +135,7 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket) -> int:
         _log.exception("stopped by an error")
         return 1
     finally:
+        server.close()
         shard.close()
     return 0
 
@@ -151,7 +156,7 @@ def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> in
     except LOST as error:
         _log.error("stopped before it was ready, to begin again", error=str(error))
         return 1
-    return _serve(shard, server_of(shard, sock, start, settings), sock)
+    return _serve(shard, server_of(shard, sock, start, settings), sock, start)
 
 
 def _refused(start: Start, settings: Settings, error: Exception) -> int:

@@ -1,7 +1,8 @@
 """The loop of a shard process: read a batch, handle each command, commit once, answer.
 
 A blocking loop and no event loop: there is one socket, and everything that is read from it at once
-is one transaction.  The router never stops reading, so sending cannot block for long.
+is one transaction.  The router never stops reading, so sending cannot block for long.  Where the host has
+several routers, the sockets of the others are in `shardproc.routers`, and are read in the same turns.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from bunqueue.protocol.framing import frame
 
 from .core import Shard
 from .engine.state import Client
+from .routers import READ_SIZE, Envelope, Routers
 
-READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes all there is
 MAX_UNSENT = 8 << 20  # bytes of replies in one turn; what would cause more waits for the next
 TURN_S = 0.05  # of commands in one turn; then what is done is committed and answered
 LOOKS = 64  # commands from one look at the clock to the next
@@ -30,7 +31,6 @@ ENDS = frozenset({link.CLOSED, link.SEVERED, link.BROKEN})  # of a connection
 _log = get_logger("shard")
 
 Item = tuple[int, bytes]  # kind and body of an envelope
-Envelope = tuple[tuple[int, ...], bytes]  # connection and kind, and the body
 
 
 class Server:
@@ -45,12 +45,35 @@ class Server:
         self._buffer = memoryview(bytearray(READ_SIZE))
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self.draining = False  # told to end
+        self._routers: Routers | None = None  # beside the first
+        self._told_to_end = False
         self._answered_at = 0  # the last batch, ns
         self._prompt = False  # it had come within the window after the one before
         self._until = 0.0  # when this turn has gone on for long enough
         self._control: list[bytes] = []  # messages to the router beside replies
         self._backlog: dict[int, deque[Item]] = {}  # of the connections that had too much to answer
+
+    def share(self, routers: Routers) -> None:
+        """Serve further routers, too."""
+        self._routers = routers
+
+    def close(self) -> None:
+        """Hear no further router any more."""
+        if self._routers is not None:
+            self._routers.close()
+
+    @property
+    def draining(self) -> bool:
+        """Told to end, and no router has anything more to ask."""
+        return self._told_to_end and self._others_have_ended
+
+    @property
+    def _others_have_ended(self) -> bool:
+        return self._routers is None or self._routers.have_ended
+
+    def connections(self) -> Iterable[int]:
+        """Those that the shard knows."""
+        return self._shard.engine.state.clients
 
     def run(self) -> None:
         """Until the end of the link.  Everything that was answered is committed by then."""
@@ -64,42 +87,65 @@ class Server:
     def _busy(self) -> bool:
         return bool(self._backlog or self._shard.engine.state.works)
 
-    def _wait(self, limit_ms: int) -> bool:
-        """Whether there is something to read, within that time.
+    def _wait(self, limit_ms: int) -> list[tuple[int, int]]:
+        """What there is to read, and from whom, within that time.
 
         Whom it answered may ask again at once: see `bunqueue.busy_poll`.
         """
+        if self._routers is not None and self._routers.changed:
+            self._poll = self._routers.poll(self._sock)
         poll = self._poll.poll
         if self._prompt and limit_ms:
             end = self._answered_at + self._window
             while time.monotonic_ns() < end:
-                if poll(0):
-                    return True
+                if ready := poll(0):
+                    return ready
                 give_way()
-        return bool(poll(limit_ms))
+        return poll(limit_ms)
 
     def _turn(self) -> bool:
         """One batch, or one moment that was waited for; False when the router has gone."""
         shard = self._shard
-        data = None
-        if self._wait(0 if self._backlog else shard.wait_ms()):
-            data = self._read()
-            if not data:
+        envelopes: Iterable[Envelope] = ()
+        if ready := self._wait(0 if self._backlog else shard.wait_ms()):
+            arrived = self._receive_from(ready)
+            if arrived is None:
                 return False
+            envelopes = arrived
             shard.hear()
-        self._carry_out(self._splitter.feed(data) if data else ())
+        self._carry_out(envelopes)
         self._commit_and_send()
-        if data:
+        if ready:
             self._answered_at = time.monotonic_ns()
         return True
 
+    def _receive_from(self, ready: list[tuple[int, int]]) -> list[Envelope] | None:
+        """What has arrived; None when the router has gone."""
+        routers = self._routers
+        if routers is None:
+            data = self._read()
+            return self._splitter.feed(data) if data else None
+        found: list[Envelope] = []
+        if any(descriptor == self._sock.fileno() for descriptor, _ in ready):
+            data = self._read()
+            if not data:
+                return None
+            found = self._splitter.feed(data)
+        others = routers.hear(ready)
+        self._note(routers.heard)
+        return found + others
+
     def _read(self) -> bytes:
-        """What has arrived; nothing when the router has gone."""
+        """What has arrived from the first router; nothing when it has gone."""
         size = self._sock.recv_into(self._buffer)
-        self._prompt = size <= SMALL and time.monotonic_ns() - self._answered_at < self._window
+        self._note(size)
         if not size:
             _log.info("router is gone")
         return bytes(self._buffer[:size])
+
+    def _note(self, size: int) -> None:
+        """So many bytes have come."""
+        self._prompt = size <= SMALL and time.monotonic_ns() - self._answered_at < self._window
 
     def _carry_out(self, envelopes: Iterable[Envelope]) -> None:
         """A batch, up to its commit: what is due, what has arrived, and some of what had to wait."""
@@ -110,7 +156,7 @@ class Server:
             if kind == link.PING:
                 self._control.append(link.answer(link.CONTROL, link.PONG))
             elif kind == link.DRAIN:
-                self.draining = True
+                self._told_to_end = True
             elif self._backlog:
                 self._backlog.setdefault(conn, deque()).append((kind, body))
             else:
@@ -146,6 +192,14 @@ class Server:
             shard.engine.router_gone(link.origin_of(conn))
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
+        elif kind == link.ROUTER:
+            self._end_others(link.router_of(conn), frozenset(link.unpack_connections(body)), now)
+
+    def _end_others(self, router: int, live: frozenset[int], now: int) -> None:
+        """A router says which of its connections are open: others have ended while it was not connected."""
+        for conn in list(self.connections()):
+            if link.router_of(conn) == router and conn not in live:
+                self._shard.disconnect(conn, now, severed=False, broken=True)
 
     def _execute(self, client: Client, kind: int, body: bytes, now: int) -> None:
         """Carry out commands, until there is enough to answer or others have waited for long; the rest goes
@@ -204,33 +258,52 @@ class Server:
         for peer, message in self._shard.peer_messages():
             parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + message))
         if self._shard.published:
-            self._publish(parts)
+            self._publish()
         for conn, frames in answers.items():
             client = clients.get(conn)
             slow = 0
             if client is not None:
                 slow, client.slow = client.slow, 0
             body = b"".join(frames)
-            parts.append(link.TO_ROUTER.pack(len(body), conn, link.REPLIES, len(frames), slow))
-            parts.append(body)
+            to = parts if self._routers is None else self._parts(conn)
+            to.append(link.TO_ROUTER.pack(len(body), conn, link.REPLIES, len(frames), slow))
+            to.append(body)
         for conn, notice in self._shard.notices:  # after the pulls that they are about
-            parts.append(link.answer(conn, link.REPLIES, notice))
+            self._parts(conn).append(link.answer(conn, link.REPLIES, notice))
         if lost := self._shard.lost():
-            parts.append(link.answer(link.CONTROL, link.LOST, link.pack_connections(lost)))
+            for to, some in self._by_router(lost):
+                to.append(link.answer(link.CONTROL, link.LOST, link.pack_connections(some)))
         self._send()
+
+    def _parts(self, conn: int) -> list[bytes]:
+        """What goes to the router of a connection, or a ticket, in this turn."""
+        return self._control if self._routers is None else self._routers.parts(conn, self._control)
+
+    def _by_router(self, conns: Iterable[int]) -> list[tuple[list[bytes], list[int]]]:
+        """Connections, by the router that is to hear of them."""
+        if self._routers is None:
+            return [(self._control, list(conns))]
+        found: dict[int, tuple[list[bytes], list[int]]] = {}
+        for conn in conns:
+            to = self._parts(conn)
+            found.setdefault(id(to), (to, []))[1].append(conn)
+        return list(found.values())
 
     def _send(self) -> None:
         """Let go what is to go."""
         if self._control:
             self._sock.sendall(b"".join(self._control))
             self._control.clear()
+        if self._routers is not None:
+            self._routers.send()
 
-    def _publish(self, parts: list[bytes]) -> None:
+    def _publish(self) -> None:
         """Send events to their subscribers."""
         state = self._shard.engine.state
         for queue, published in self._shard.published.items():
             if published.lost:
                 published.frames.append(lost_frame(queue, published.lost, state.now))
             if listeners := state.listeners.get(queue):
-                body = link.pack_events(listeners, published.frames)
-                parts.append(link.answer(link.CONTROL, link.EVENTS, body))
+                for to, some in self._by_router(listeners):
+                    body = link.pack_events(some, published.frames)
+                    to.append(link.answer(link.CONTROL, link.EVENTS, body))

@@ -37,6 +37,7 @@ GONE = 12  # the process of a worker on this machine has ended: the body is the 
 HANDOVER = 13  # another host takes the shard over: answer what is here, give up the shard, exit
 SUBSCRIBE = 15  # a connection goes on with the events of a queue: the body is its name
 ORIGIN_GONE = 16  # the router of this origin, which the connection's number has, is gone with all its workers
+ROUTER = 17  # first message of a further router of this host: the body is RouterHello
 LOOK = 14  # before READY: the owner that is waited for has given the shard up
 
 # Kinds, shard to router.
@@ -59,16 +60,25 @@ RELEASED = 12  # with HANDOVER: the shard has no owner now
 CONTROL = 0  # the "connection" of messages that concern no client
 
 # A connection's number: a bit for tickets, eight bits that tell the router (its *origin*, 0 for the only
-# one), and the number that this router gave it.
+# one), and the number that this router gave it.  Where a host has several routers, the first five bits of
+# that number tell which one it is.
 TICKET = 0x8000_0000  # numbers from here on are tickets of gathered commands
 ORIGIN_SHIFT = 23
 MAX_NUMBER = (1 << ORIGIN_SHIFT) - 1
 MAX_ORIGIN = 255
+ROUTER_SHIFT = 18
+MAX_ROUTERS = 1 << (ORIGIN_SHIFT - ROUTER_SHIFT)  # of one host
 
 
 def origin_of(conn: int) -> int:
     """The router that a connection, or a ticket, belongs to."""
     return (conn >> ORIGIN_SHIFT) & MAX_ORIGIN
+
+
+def router_of(conn: int) -> int:
+    """The router that a connection, or a ticket, belongs to, where hosts have several: its origin and which
+    one of that host it is."""
+    return (conn & ~TICKET) >> ROUTER_SHIFT
 
 
 class ShardHello(Struct):
@@ -86,6 +96,15 @@ class ShardProgress(Struct):
     total: int
 
 
+class RouterHello(Struct):
+    """Who dials a shard: `router_of` its connections, the shard's secret, and those that are open (packed
+    u32)."""
+
+    router: int
+    secret: str
+    live: bytes
+
+
 class WorkerPresence(Struct):
     """Queues of a shard, and whether registered workers say that they work on them."""
 
@@ -96,6 +115,7 @@ class WorkerPresence(Struct):
 encode = Encoder().encode
 decode_worker_presence = Decoder(WorkerPresence).decode
 decode_hello = Decoder(ShardHello).decode
+decode_router_hello = Decoder(RouterHello).decode
 decode_progress = Decoder(ShardProgress).decode
 
 

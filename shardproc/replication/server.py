@@ -32,7 +32,8 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 from shardproc.core import StorageFailed, spec_of
 from shardproc.engine.memory.vitals import Trouble
 from shardproc.engine.state import Client
-from shardproc.server import ENDS, READ_SIZE, Envelope, Server
+from shardproc.routers import READ_SIZE, Envelope
+from shardproc.server import ENDS, Server
 
 from .owner import LogDamaged, Phase
 from .shard import RETRY_AFTER_MS, UNPROTECTED, ReplicatedShard
@@ -90,7 +91,7 @@ class ReplicatedServer(Server):
             self._close_in_order()
 
     def _turn(self) -> bool:
-        if self._poll_both(self._pause_ms()) and not self._hear():
+        if (ready := self._poll_both(self._pause_ms())) and not self._hear(ready):
             return False
         now = time.monotonic()
         self._advance(now)
@@ -108,11 +109,16 @@ class ReplicatedServer(Server):
             return False
         state = self._shard.engine.state
         assert self._leaves_at is not None
-        return not (state.works or state.asked) or now > self._leaves_at
+        under_way = bool(state.works or state.asked or not self._others_have_ended)
+        return not under_way or now > self._leaves_at
 
-    def _poll_both(self, limit_ms: float) -> bool:
-        """Wait for the router, the log or the time; whether there is something to read from the router."""
-        wanted = {} if self._arrived_bytes > MAX_ARRIVED else {self._sock.fileno(): select.POLLIN}
+    def _poll_both(self, limit_ms: float) -> list[tuple[int, int]]:
+        """Wait for the routers, the log or the time; what there is to read from routers."""
+        wanted = {}
+        if self._arrived_bytes <= MAX_ARRIVED:
+            wanted[self._sock.fileno()] = select.POLLIN
+            if self._routers is not None:
+                wanted |= self._routers.wanted
         if (number := self._log.link.fileno) is not None:
             wanted[number] = select.POLLIN | (select.POLLOUT if self._log.link.wants_write else 0)
         if wanted != self._polled:
@@ -120,8 +126,7 @@ class ReplicatedServer(Server):
             for descriptor, what in wanted.items():
                 self._poll.register(descriptor, what)
             self._polled = wanted
-        ready = self._poll.poll(limit_ms)
-        return any(descriptor == self._sock.fileno() for descriptor, _ in ready)
+        return [(descriptor, what) for descriptor, what in self._poll.poll(limit_ms) if descriptor != number]
 
     def _pause_ms(self) -> float:
         now = time.monotonic()
@@ -138,18 +143,18 @@ class ReplicatedServer(Server):
     def _has_work(self) -> bool:
         return bool(self._arrived or self._pinged or self._backlog or self._shard.engine.state.works)
 
-    def _hear(self) -> bool:
-        """Take what the router has sent; False when it has gone."""
-        data = self._read()
-        if not data:
+    def _hear(self, ready: list[tuple[int, int]]) -> bool:
+        """Take what the routers have sent; False when the first one has gone."""
+        envelopes = self._receive_from(ready)
+        if envelopes is None:
             return False
-        for envelope in self._splitter.feed(data):
+        for envelope in envelopes:
             (_, kind), body = envelope
             if kind == link.PING:
                 self._pinged = True
                 self._control.append(link.answer(link.CONTROL, link.PONG))
             elif kind == link.DRAIN:
-                self.draining = True
+                self._told_to_end = True
             elif kind == link.HANDOVER:
                 self._leaves_at = time.monotonic() + LEAVE_S
             else:
@@ -241,7 +246,7 @@ class ReplicatedServer(Server):
             returned.setdefault((client.conn, client.version), []).append(frame(payload))
         for (conn, version), frames in returned.items():
             body = link.pack_connections([conn]) + bytes((version,)) + b"".join(frames)
-            self._control.append(link.answer(link.CONTROL, link.RETURNED, body))
+            self._parts(conn).append(link.answer(link.CONTROL, link.RETURNED, body))
         self._close_in_order()
         if self._log.owner.phase is Phase.RELEASED:
             self._control.append(link.answer(link.CONTROL, link.RELEASED))
@@ -266,7 +271,7 @@ class ReplicatedServer(Server):
                 error=self._log.owner.trouble or "it does not acknowledge",
             )
             for conn, reply in shard.take_operational():
-                self._control.append(link.answer(conn, link.REPLIES, encode_frame(reply), 1))
+                self._parts(conn).append(link.answer(conn, link.REPLIES, encode_frame(reply), 1))
         trouble = shard.store_is_away()
         if self._arrived and trouble is not None:
             self._refuse_arrived(trouble)
@@ -296,7 +301,7 @@ class ReplicatedServer(Server):
         client = Client(conn, version)  # not that of the shard, whose replies wait
         frames = [encode_frame(self._reply_while_away(client, payload, trouble)) for payload in payloads]
         slow = sum(map(_is_slow, payloads))
-        self._control.append(link.answer(conn, link.REPLIES, b"".join(frames), len(frames), slow))
+        self._parts(conn).append(link.answer(conn, link.REPLIES, b"".join(frames), len(frames), slow))
 
     def _reply_while_away(self, client: Client, payload: bytes, trouble: Trouble) -> Reply | Raw:
         try:
