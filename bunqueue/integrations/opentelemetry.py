@@ -174,11 +174,12 @@ class OpenTelemetry(Middleware):
 
 
 @contextmanager
-def continued(carrier: Mapping[str, str]) -> Iterator[None]:
-    """In a process of a handler: what was current in its worker is so here, the span of the run above all."""
+def continued(carrier: Mapping[str, str]) -> Iterator[OpenTelemetry]:
+    """In a process of a handler: what was current in its worker is so here, the span of the run above all.
+    Steps are spans of the provider that the handler's module has set up for its process."""
     token = context.attach(propagate.extract(carrier))
     try:
-        yield
+        yield OpenTelemetry()
     finally:
         context.detach(token)
 

@@ -196,6 +196,26 @@ async def test_handlers_in_processes_are_within_the_span_of_their_run(server: Se
     assert seen == {"trace": f"{trace_id:032x}", "parent": f"{span_id:016x}"}
 
 
+async def test_steps_in_processes_are_spans_within_their_run(server: Server, traces: Traces) -> None:
+    tracing = OpenTelemetry(tracer_provider=traces.provider)
+    async with AsyncQueue("emails", port=server.port, middleware=[tracing]) as queue:
+        job = await queue.add("n")
+        handler = traced.stepping_handler
+        async with Worker("emails", handler, run_in="process", port=server.port, middleware=[tracing]):
+            seen = await job.result(30_000)
+    (run,) = traces.named("process emails")
+    trace_id, span_id = identity(run.get_span_context())
+    assert [(span["name"], span["status"]) for span in seen] == [
+        ("step load", "UNSET"),
+        ("step ship", "ERROR"),
+        ("inside", "UNSET"),
+        ("step ship", "UNSET"),
+    ]
+    assert {span["trace"] for span in seen} == {f"{trace_id:032x}"}
+    assert {span["parent"] for span in seen if span["name"] != "inside"} == {f"{span_id:016x}"}
+    assert seen[2]["parent"] == seen[3]["id"]
+
+
 async def test_handlers_in_processes_have_what_structlog_binds(server: Server) -> None:
     async with AsyncQueue("emails", port=server.port) as queue:
         job = await queue.add("n", headers={"x-tenant": "acme"})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bunqueue import ActiveJob
+from bunqueue import ActiveJob, Retry
 
 provider = TracerProvider()
 
@@ -18,6 +22,34 @@ def handler(job: ActiveJob) -> dict[str, str]:
             "trace": f"{span.get_span_context().trace_id:032x}",
             "parent": "" if around is None else f"{around.span_id:016x}",
         }
+
+
+def stepping_handler(job: ActiveJob) -> list[dict[str, str]]:
+    """The spans of its steps, one of which is tried twice."""
+    exporter = InMemorySpanExporter()
+    own = TracerProvider()
+    own.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(own)  # of this process
+    tries = count()
+
+    def shaky() -> str:
+        if next(tries) == 0:
+            raise ConnectionError("away")
+        with trace.get_tracer("test").start_as_current_span("inside"):
+            return "there"
+
+    job.step("load", str, "rows")
+    job.step("ship", shaky, retry=Retry(1, max_attempts=2))
+    return [
+        {
+            "name": span.name,
+            "trace": f"{span.context.trace_id:032x}",
+            "id": f"{span.context.span_id:016x}",
+            "parent": "" if span.parent is None else f"{span.parent.span_id:016x}",
+            "status": span.status.status_code.name,
+        }
+        for span in exporter.get_finished_spans()
+    ]
 
 
 def logging_handler(job: ActiveJob) -> dict[str, object]:

@@ -235,8 +235,9 @@ class ActiveJob(Generic[T]):
         """For middleware: have what it sets around a run be there in a process of its own, too.
 
         `path`, "package.module:function", leads to a function that gives a context manager when it is called
-        with these values; a handler that runs in a process runs within it. Elsewhere nothing is done: there
-        handlers see the middleware's own context. Raises PayloadError for what MessagePack has not.
+        with these values; a handler that runs in a process runs within it. If that gives a Middleware, its
+        `stepping` is around the steps there. Elsewhere nothing is done: there handlers see the middleware's
+        own context. Raises PayloadError for what MessagePack has not.
         """
         self.carried = (*self.carried, (path, encode_data(values, f"what {path} is carried")))
 

@@ -36,6 +36,7 @@ from bunqueue.client.worker.failures import (
     well_formed,
 )
 from bunqueue.client.worker.job_channel import DONE
+from bunqueue.client.worker.middleware import Middleware, around_steps
 from bunqueue.client.worker.processes.handler_path import imported, object_at
 from bunqueue.client.worker.processes.messages import (
     Ask,
@@ -55,7 +56,7 @@ from bunqueue.client.worker.processes.messages import (
     to_child,
 )
 from bunqueue.client.worker.results import encode_result
-from bunqueue.client.workflow.channel import Answers
+from bunqueue.client.workflow.channel import Answers, AroundStep
 from bunqueue.errors import BunqueueError, Postpone
 from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
 from bunqueue.vitals import memory
@@ -127,8 +128,10 @@ class Child:
             self._apply(self._end)
             job.raise_if_cancelled()
             with ExitStack() as around:
-                for path, values in run.around:
-                    around.enter_context(object_at(path)(**_decode(values)))
+                given = [
+                    around.enter_context(object_at(path)(**_decode(values))) for path, values in run.around
+                ]
+                self.around_step = around_steps([each for each in given if isinstance(each, Middleware)])
                 return self._handlers[run.path](job)
         finally:
             self._job = None
@@ -189,7 +192,7 @@ class Child:
     # -- its steps, see `FlowChannel`
 
     short_ms = 0.0
-    around_step = None
+    around_step: AroundStep | None = None  # of the job that runs
     observers = ()
 
     @property
