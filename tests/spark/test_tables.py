@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sqlite3
@@ -20,7 +21,7 @@ from support.naming import shard_of
 from support.server import Server, dispose
 from support.spark import Full, read
 
-from bunqueue import Queue
+from bunqueue import Bunqueue, Flow, JobFailed, Queue, Retry, Step, Undo
 from bunqueue.spark.read.arrow import schema_of
 from bunqueue.spark.read.tables import TABLES
 from shardproc.storage.schema import CURRENT
@@ -111,6 +112,79 @@ def test_attempts_are_those_that_failed_and_those_that_completed(spark: SparkSes
     for row in completed:
         found = by_key[row["id"], row["attempts"] + 1, "completed"]
         assert (ms(found["started_at"]), ms(found["ended_at"])) == (row["started_at"], row["finished_at"])
+
+
+def test_steps_of_workflows_that_wait(spark: SparkSession, full: Full) -> None:
+    columns = "job_id,queue,number,step,kind,status,until,signal,child,child_queue,undo,result,result_bytes"
+    rows = {
+        (row["job_id"], row["step"]): row
+        for row in read(spark, full.folder, "steps", columns=columns).collect()
+    }
+    workflows = [job_id for job_id in full.made.ids if job_id.startswith("workflow-")]
+    assert set(rows) == {(job_id, step) for job_id in workflows for step in ("charge", "wait")}
+    for job_id in workflows:
+        kind, number = job_id.split("-")[1:]
+        done, wait = rows[job_id, "charge"], rows[job_id, "wait"]
+        assert done["queue"] == wait["queue"] == full.jobs[job_id]["queue"]
+        assert (done["number"], done["kind"], done["status"], done["undo"]) == (1, "step", "completed", True)
+        assert (json.loads(done["result"]), done["result_bytes"]) == ({"paid": 5}, 7)
+        assert (wait["number"], wait["kind"], wait["status"], wait["result"]) == (2, kind, "waiting", None)
+        assert wait["signal"] == (None if kind == "child" else "go")
+        assert (wait["until"] is None) == (kind == "child")
+        assert wait["child"] == (f"own-started-{number}" if kind == "child" else None)
+        assert (wait["child_queue"] is None) == (kind != "child")
+
+
+def test_steps_are_as_their_workflow_tells_them(spark: SparkSession, tmp_path: Path) -> None:
+    """One that has failed, and was undone as far as that was possible."""
+    file = tmp_path / "jobs.db"
+    app = Bunqueue("orders", embedded=True, data_path=file)
+
+    def refuse(charge: str) -> None:
+        raise ConnectionError("the bank is away")
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> None:
+        await flow.step("reserve", lambda: {"shelf": 7}, undo=lambda shelf: None)
+        await flow.step("charge", lambda: "charge-1", undo=Undo(refuse, retry=1))
+        await flow.wait_for("approval", timeout=1, default=None)
+        await flow.step("ship", refuse, "now", retry=Retry(1, max_attempts=2))
+
+    async def work() -> list[Step]:
+        async with app:
+            handle = await order.start_async()
+            with pytest.raises(JobFailed, match="the bank is away"):
+                await handle.result(30_000)
+            return await handle.history()
+
+    told = asyncio.run(work())
+    assert [(step.name, step.status) for step in told] == [
+        ("reserve", "completed"),
+        ("charge", "completed"),
+        ("approval", "timed-out"),
+        ("ship", "retrying"),  # it runs again if somebody has the workflow retried
+        ("undo:charge", "failed"),
+    ]
+    columns = ",".join(column.name for column in TABLES["steps"].columns)
+    rows = read(spark, file, "steps", columns=columns).orderBy("number").collect()
+    for row, step in zip(rows, told, strict=True):
+        for name in (
+            "number",
+            "kind",
+            "status",
+            "attempts",
+            "worker",
+            "signal",
+            "key",
+            "child",
+            "undo",
+            "error",
+        ):
+            assert row[name] == getattr(step, name), (name, step)
+        assert (row["step"], row["workflow"], row["queue"]) == (step.name, "order", "orders")
+        assert (ms(row["started_at"]), ms(row["ended_at"])) == (step.started_at_ms, step.ended_at_ms)
+        assert (None if row["result"] is None else json.loads(row["result"])) == step.result
+        assert row["result_bytes"] == step.size
 
 
 def test_events(spark: SparkSession, full: Full) -> None:
