@@ -42,7 +42,17 @@ STREAMING = {
     "startat": "where a new stream begins: earliest, latest, or a time",
     "failondataloss": "true, or false: go on where events are missing",
 }
-_STATES = ("waiting", "delayed", "active", "waiting-children", "completed", "failed", "cancelled")
+_STATES = (
+    "waiting",
+    "delayed",
+    "active",
+    "waiting-children",
+    "waiting-signal",
+    "completed",
+    "failed",
+    "cancelled",
+    "stuck",
+)
 
 T = TypeVar("T")
 

@@ -122,6 +122,8 @@ def test_steps_of_workflows_that_wait(spark: SparkSession, full: Full) -> None:
     }
     workflows = [job_id for job_id in full.made.ids if job_id.startswith("workflow-")]
     assert set(rows) == {(job_id, step) for job_id in workflows for step in ("charge", "wait")}
+    waiting = read(spark, full.folder, states="waiting-signal", columns="id").collect()
+    assert {row["id"] for row in waiting} == {job_id for job_id in workflows if "-signal-" in job_id}
     for job_id in workflows:
         kind, number = job_id.split("-")[1:]
         done, wait = rows[job_id, "charge"], rows[job_id, "wait"]

@@ -87,7 +87,7 @@ def _scalar(value: Any) -> Scalar:
 def is_blocked(stored: bytes) -> bool:
     """Whether a job waits for others."""
     extra = _decode_extra(stored)
-    return bool(extra.pending or extra.parked)
+    return extra.is_held
 
 
 FUNCTIONS: Mapping[str, Callable[..., Scalar]] = {
