@@ -180,9 +180,11 @@ class Hub:
             command = decode(payload)
             reply = await self.cluster.commands.answer(command)
             reply.req_id = command.req_id
-            client.gathered(encode_frame(reply))
+            frame = encode_frame(reply)
         except CommandError as error:
-            client.gathered(refusal(error, request_id(payload)))
+            frame = refusal(error, request_id(payload))
+        if not client.finished:
+            client.gathered(frame)
 
     @property
     def others(self) -> Links:

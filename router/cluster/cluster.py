@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0  # between two looks at the store
 TTL_S = 4.0  # a host whose beat has not changed for so long is dead
+SILENT_S = 3.0  # a store that does not answer for so long is away
 SUSPECT_S = 2.0  # an owner: its shard's next process starts, so that it is ready at the end of the lease
 TURN_S = 1.0  # for each host whose copy is nearer to the end of the log
 STOOD_STILL_S = 2.5  # between two looks: this host was stopped, and must not think that the others were
@@ -66,8 +67,8 @@ class Cluster:
         self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
         self.commands = ClusterCommands(self)
         self.view: View | None = None
-        self.away = ""
-        """Why the store cannot be read; "" while it can."""
+        self._away = ""
+        self._asked_at: float | None = None  # since when a look has been under way
         self._followers = Followers(settings, me.id, self._reported)
         self._seen: dict[str, tuple[int, float]] = {}  # host -> its beat, and since when it has been that
         self._looked_at = 0.0
@@ -162,16 +163,18 @@ class Cluster:
     async def _keep_looking(self) -> None:
         while True:
             try:
+                self._asked_at = asyncio.get_running_loop().time()
                 await self._look()
-                if self.away:
+                if self._away:
                     _log.info("the store answers again")
-                self.away = ""
+                self._away = ""
             except StoreError as error:
-                if not self.away:
+                if not self._away:
                     _log.warning("the store cannot be read", error=str(error))
-                self.away = str(error)
+                self._away = str(error)
             except Exception:
                 _log.exception("the cluster could not be looked after")
+            self._asked_at = None
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), LOOK_S)
             self._look_now.clear()
@@ -221,13 +224,21 @@ class Cluster:
             if known is None or known[0] != host.beat:
                 self._seen[host.id] = host.beat, now
 
+    @property
+    def away(self) -> str:
+        """Why the store cannot be read; "" while it can."""
+        if self._away or self._asked_at is None:
+            return self._away
+        silent_s = asyncio.get_running_loop().time() - self._asked_at
+        return f"it has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
+
     def lives_on(self, host: str) -> bool:
-        """Whether a host has given a sign of life lately."""
+        """Whether a host had given a sign of life lately when the store was read last."""
         if host == self.me.id:
             return True
         seen = self._seen.get(host)
         listed = self.view is None or any(row.id == host for row in self.view.hosts)
-        return listed and seen is not None and asyncio.get_running_loop().time() - seen[1] < TTL_S
+        return listed and seen is not None and self._looked_at - seen[1] < TTL_S
 
     def name(self, host: str) -> str:
         """For people."""

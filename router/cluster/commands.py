@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,14 @@ from .store import HostRow, ShardRow
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+
+
+ANSWER_S = 10.0  # less than clients wait for a reply
+
+
+def _away(why: str) -> CommandError:
+    text = f"the store cannot be changed now: {why}; see bunqueue store check"
+    return CommandError(text, Code.STORE_UNAVAILABLE, retry_after=1000)
 
 
 class ClusterCommands:
@@ -84,11 +93,16 @@ class ClusterCommands:
 
     async def answer(self, command: Command) -> ClusterReply:
         """Carry out a command that changes something.  CommandError if that is not possible."""
+        if self._cluster.away:
+            raise _away(self._cluster.away)
         try:
-            await _CHANGES[type(command)](self, command)
-            await self._cluster.look_now()
+            async with asyncio.timeout(ANSWER_S):
+                await _CHANGES[type(command)](self, command)
+                await self._cluster.look_now()
         except StoreError as error:
-            raise CommandError(str(error), Code.STORE_UNAVAILABLE, retry_after=1000) from error
+            raise _away(str(error)) from error
+        except TimeoutError as error:
+            raise _away(f"it has not answered within {ANSWER_S:g} s") from error
         return self.status()
 
     def _known(self, name: str) -> HostRow:
@@ -129,7 +143,8 @@ class ClusterCommands:
                 bound=last,
             )
         if not self._cluster.lives_on(host.id) or host.draining:
-            what = "is draining" if host.draining else "is dead"
+            drains = f"is draining: end that first, with bunqueue cluster drain --undo {host.name}"
+            what = drains if host.draining else "is dead: start its server, or give another host"
             raise CommandError(
                 f"the host {host.name!r} {what}", Code.HOST_STATE, field="host", value=command.host
             )

@@ -121,6 +121,7 @@ class Follower:
         self._connection: Any = None
         self._context: Any = None
         self._answered_at = time.monotonic()
+        self._is_away = False
 
     def look(self) -> Report:
         """Close what is not wanted any more, open what is, and bring all files up to date."""
@@ -136,9 +137,12 @@ class Follower:
                 more = self._read()
             self._see()
             self._answered_at = time.monotonic()
+            self._is_away = False
         except StoreError as error:
             self._disconnect()
-            _log.warning("the store is away", error=str(error))
+            if not self._is_away:
+                _log.warning("the store is away", error=str(error))
+            self._is_away = True
         return self._report()
 
     def close(self) -> None:

@@ -11,7 +11,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import orjson
 import pytest
 import yaml
 from cluster.conftest import SHARDS
@@ -20,11 +22,13 @@ from support.cli import Cli
 from support.postgres import Postgres
 from support.receiver import receiving
 from support.server import ROOT, Server
-from support.waiting import wait_until
+from support.waiting import eventually, wait_until
 from support.web import client as web_of
 from support.web import events
+from support.wire import Wire
 
-from bunqueue import Admin, FlowJob, FlowProducer, Queue, QueueEvents, Worker
+from bunqueue import Admin, ConnectionOptions, FlowJob, FlowProducer, Queue, QueueEvents, Worker
+from bunqueue.errors import ShardUnavailable
 from bunqueue.store.setup import init
 
 NAMES = ("a", "b", "c")
@@ -215,6 +219,84 @@ def test_doctor_and_check_know_the_cluster(hosts: Hosts) -> None:
     hosts.until_shared(*NAMES)
 
 
+MOVE, DRAIN, FORGET = "ClusterMove", "ClusterDrain", "ClusterForget"
+LAST = SHARDS - 1
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "told", "words", "status", "http"),
+    [
+        (DRAIN, {"host": "zz"}, ("HOST_NOT_FOUND", "host", "zz", None), "there are a, b, c", 3, 404),
+        (DRAIN, {"host": ""}, ("INVALID_FIELD", "host", "", 1), "must be a non-empty string", 2, None),
+        (DRAIN, {"host": "x" * 64}, ("INVALID_FIELD", "host", "x" * 64, 63), "at most 63 characters", 2, 422),
+        (MOVE, {"shard": 0, "host": "zz"}, ("HOST_NOT_FOUND", "host", "zz", None), "there are a, b", 3, 404),
+        (MOVE, {"shard": 7, "host": "b"}, ("INVALID_FIELD", "shard", 7, LAST), f"most {LAST}", 1, 422),
+        (MOVE, {"shard": 64, "host": "b"}, ("INVALID_FIELD", "shard", 64, 63), "at most 63", 2, 422),
+        (MOVE, {"shard": 1.5, "host": "b"}, ("INVALID_FIELD", "shard", 1.5, None), "", 2, 422),
+        (MOVE, {"shard": "NaN", "host": "b"}, ("INVALID_FIELD", "shard", "NaN", None), "", 2, 422),
+        (FORGET, {"host": "b"}, ("HOST_STATE", "host", "b", None), "stop its server first", 7, 409),
+        (FORGET, {"host": "zz"}, ("HOST_NOT_FOUND", "host", "zz", None), "there are a, b, c", 3, 404),
+    ],
+)
+async def test_operators_mistakes(
+    hosts: Hosts,
+    command: str,
+    fields: dict[str, Any],
+    told: tuple[str, str, object, object],
+    words: str,
+    status: int,
+    http: int | None,
+) -> None:
+    """Over TCP, HTTP and on the command line; nothing changes."""
+    server, before = at(hosts, "b"), hosts.ask("select id, wanted from bunqueue.shards order by id")
+    async with await Wire.open(server.address) as wire:
+        reply = await wire.call(command, **fields)
+    known = tuple(reply.get(name) for name in ("code", "field", "value", "bound"))
+    assert (reply["ok"], known) == (False, told)
+    assert words in reply["error"]
+    if http is not None:
+        method, path = {
+            DRAIN: ("POST", "/cluster/hosts/{host}/drain"),
+            MOVE: ("PUT", "/cluster/shards/{shard}"),
+            FORGET: ("DELETE", "/cluster/hosts/{host}"),
+        }[command]
+        body = {"host": fields["host"]} if command == MOVE else {} if command == DRAIN else None
+        async with web_of(server) as web:
+            answer = await web.request(method, path.format(**fields), json=body)
+        assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (http, *told[:2])
+    verb = command.removeprefix("Cluster").lower()
+    done = await asyncio.to_thread(
+        Cli(server),
+        "cluster",
+        verb,
+        *map(str, fields.values()),
+        *(["--yes"] * (verb == "forget")),
+        status=status,
+    )
+    assert words in done.err
+    assert "--host" not in done.err, "it is an argument"
+    assert hosts.ask("select id, wanted from bunqueue.shards order by id") == before
+
+
+def test_while_the_store_does_not_answer(hosts: Hosts, store_cluster: Postgres) -> None:
+    """Nobody is taken for dead who could not give a sign of life, and changes are refused."""
+    cli = Cli(at(hosts, "b"))
+    store_cluster.leader.pause()
+    try:
+        wait_until(lambda: cli.json("cluster", "status")["error"], "it is noticed", PATIENCE_S)
+        (found,) = cli.json("cluster", "check", status=1)
+        assert found["finding"].startswith("the store cannot be read: it has not answered for ")
+        assert found["cure"] == "bunqueue store check"
+        with Admin(port=at(hosts, "b").port, connection=ConnectionOptions(command_timeout=1000)) as admin:
+            for change in (admin.rebalance, lambda: admin.drain_host("a"), lambda: admin.move_shard(0, "c")):
+                with pytest.raises(ShardUnavailable, match="the store cannot be changed now") as caught:
+                    change()
+                assert caught.value.server_code == "STORE_UNAVAILABLE"
+    finally:
+        store_cluster.leader.resume()
+    wait_until(lambda: cli("cluster", "check", status=None).status == 0, "all is well", 60)
+
+
 async def test_when_a_host_dies(hosts: Hosts) -> None:
     """What needs all shards waits for the take-over; a listener and the webhooks go on elsewhere; and a host
     that comes back owns and follows shards again."""
@@ -234,6 +316,17 @@ async def test_when_a_host_dies(hosts: Hosts) -> None:
         with Admin(port=at(hosts, two).port) as admin:
             return {found.name for found in admin.list_queues()}
 
+    def until_doctor_says_so() -> None:
+        cure = f"start its server, or bunqueue cluster forget {victim}"
+        finding = f"the host {victim} is dead: its beats have stopped: {cure}"
+        expected = {"status": "problem", "check": "cluster", "finding": finding}
+        doctor = Cli(at(hosts, two))
+        wait_until(
+            lambda: expected in orjson.loads(doctor("doctor", "--json", status=None).out or "[]"),
+            "doctor knows",
+            PATIENCE_S,
+        )
+
     with receiving() as receiver, Admin(port=at(hosts, one).port) as admin:
         hook = await asyncio.to_thread(lambda: admin.add_webhook(receiver.url, ["job.pushed"]))
         async with web_of(at(hosts, victim)) as web, events(web, path) as stream:
@@ -242,17 +335,20 @@ async def test_when_a_host_dies(hosts: Hosts) -> None:
             place = stream.last_id
         await asyncio.to_thread(receiver.wait_for, 3)
         at(hosts, victim).kill_all()
+        looking = asyncio.create_task(asyncio.to_thread(until_doctor_says_so))
         listing = asyncio.create_task(asyncio.to_thread(list_queues))
         late = await asyncio.to_thread(add, 2)
         assert set(names) <= await listing, "nobody was refused"
+        await looking
         async with (
             web_of(at(hosts, one)) as web,
             events(web, path, headers={"Last-Event-ID": place}) as stream,
         ):
             assert {event["jobId"] for event in await stream.take(3)} == set(late)
-        await asyncio.to_thread(receiver.wait_for, 6)
+        await eventually(
+            lambda: {message["jobId"] for message in receiver.arrived()} == {*added, *late}, "all arrive"
+        )
         arrived = Counter(message["jobId"] for message in receiver.arrived())
-        assert arrived.keys() == {*added, *late}
         assert all(arrived[job] == 1 for job in late), "those of before may come again, as for any webhook"
         await asyncio.to_thread(admin.remove_webhook, hook)
     await asyncio.to_thread(at(hosts, victim).restart)

@@ -82,8 +82,13 @@ def as_usage(error: BunqueueError, context: Any) -> str:
     params = {param.name: param for param in context.command.params}
     if found is None:
         return text
-    param = params.get(found[0]) or params.get(_ALSO.get(found[0]))
+    arguments = {param.metavar.strip("[]").lower(): param for param in params.values() if _is_argument(param)}
+    param = arguments.get(found[0]) or params.get(found[0]) or params.get(_ALSO.get(found[0]))
     if param is None:
         return text
-    shown = param.metavar.strip("[]") if param.param_type_name == "argument" else max(param.opts, key=len)
+    shown = param.metavar.strip("[]") if _is_argument(param) else max(param.opts, key=len)
     return f"{shown}{text[found.end() :]}"
+
+
+def _is_argument(param: Any) -> bool:
+    return bool(param.param_type_name == "argument")

@@ -162,7 +162,8 @@ def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
     if kind is Kind.UNKNOWN:
         return ConnectionLost(f"{message}, before you add them again", address=address, **about)
     made = _KINDS[kind]
-    error = made(message + _HINTS.get(made, ""), reason=refused.error, address=address, **about)
+    hint = "" if code == Code.HOST_STATE else _HINTS.get(made, "")  # that of jobs
+    error = made(message + hint, reason=refused.error, address=address, **about)
     if made is CommandFailed and refused.code is not None:
         error.code = refused.code
     error.field, error.value, error.bound = refused.field, refused.value, refused.bound

@@ -57,7 +57,7 @@ class CommandEndpoint:
                     _check_no_query(request)
                 else:
                     given |= _from_query(request, spec, resource.whole)
-                fields = _with_path(given, decoded(request.path_params))
+                fields = _with_path(given, _from_path(request, spec))
                 return shown(await self.carry_out(spec, fields, request, request.state.role))
 
         return endpoint
@@ -184,7 +184,13 @@ def _check_no_query(request: Request) -> None:
         raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD)
 
 
-def _with_path(given: dict[str, Any], path: dict[str, str]) -> dict[str, Any]:
+def _from_path(request: Request, spec: Spec) -> dict[str, Any]:
+    return {
+        name: from_texts(spec.request, name, [text]) for name, text in decoded(request.path_params).items()
+    }
+
+
+def _with_path(given: dict[str, Any], path: dict[str, Any]) -> dict[str, Any]:
     """All fields of a request.  Raise Problem for one whose value is in the path already."""
     for name in path.keys() & given.keys():
         text = f"{name} is in the path already; leave it out of the body and the query"
