@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from support.naming import queue_on
 from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
 
@@ -41,7 +42,7 @@ PROGRAM = """
 import asyncio, os, sys
 from bunqueue import Bunqueue, Flow, Retry, Unrecoverable
 
-URL, LOG = sys.argv[1:]
+URL, LOG, *QUEUES = sys.argv[1:]
 app = Bunqueue("flows", url=URL, concurrency=20)
 file = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -50,10 +51,12 @@ def note(*words):
     os.write(file, (" ".join(map(str, words)) + "\\n").encode())
 
 
-@app.job(queue="parts", max_attempts=20)
-async def part(name: str, number: int) -> int:
+async def made(name: str, number: int) -> int:
     note("child", name, number)
     return number * 10
+
+
+parts = [app.job(made, queue=queue, name=queue, max_attempts=20) for queue in QUEUES]  # of both shards
 
 
 @app.workflow(max_attempts=20)
@@ -76,10 +79,11 @@ async def works(flow: Flow, name: str, steps: int, signals: int, fails: bool) ->
     for _ in range(signals):
         found.append(await flow.wait_for("go"))
     found.append(await flow.wait_for("all", key=name))
-    parts = await flow.gather(*(flow.run(part, name, number) for number in (7, 8, 9)))
+    some = [(7, parts[0]), (8, parts[1]), (9, parts[0])]
+    results = await flow.gather(*(flow.run(part, name, number) for number, part in some))
     if fails:
         raise Unrecoverable("in the end")
-    return [*found, *parts]
+    return [*found, *results]
 
 
 app.run()
@@ -90,7 +94,8 @@ class Workers:
     """One process that works the app, whoever kills it."""
 
     def __init__(self, program: Path, url: str, log: Path) -> None:
-        self._command = [sys.executable, str(program), url, str(log)]
+        queues = [queue_on(shard, "parts") for shard in range(2)]
+        self._command = [sys.executable, str(program), url, str(log), *queues]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
