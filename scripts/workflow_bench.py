@@ -55,7 +55,7 @@ PIP = ["dbos==3.4.0", "psycopg[binary]==3.3.9"]
 PATIENCE_S = 1800.0  # for one run
 
 COUNTS = {"steps": 1_000, "step": 2_000, "whole": 300, "signal": 100, "sleepers": 100_000, "recovery": 10_000}
-FEWER = {"steps": 200, "step": 400, "whole": 100, "signal": 20, "sleepers": 2_000, "recovery": 500}
+FEWER = {"steps": 1_000, "step": 400, "whole": 100, "signal": 20, "sleepers": 10_000, "recovery": 500}
 UNITS = {"steps": "steps/s", "step": "ms", "whole": "ms", "signal": "ms", "sleepers": "MB", "recovery": "s"}
 
 Figures = dict[str, float]
