@@ -20,6 +20,7 @@ class Story(ABC):
     """One thing that users do."""
 
     letters: tuple[str, ...] = ()  # between shards because of `act`; as often as it may be hit
+    sparse = False  # few of its steps are tried unless all are asked for
 
     def __init__(self, town: Town) -> None:
         self.town = town
