@@ -334,7 +334,8 @@ class ClientConnection(asyncio.Protocol):
             self._forward(batches, out)
             batches.clear()
             shard = routes.of_queue(look.key)
-            subscribe(self, self._hub.links, shard, look.key)
+            in_cluster = self._hub.cluster is not None
+            subscribe(self, self._hub.links, shard, look.key, may_wait=in_cluster)
             return shard
         if handling == IDS:
             try:

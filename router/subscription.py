@@ -25,21 +25,27 @@ class Subscription:
 
     __slots__ = ("_client", "_link", "_lost", "_queue", "shard")
 
-    def __init__(self, client: ClientConnection, link: ShardLink | RemoteShard, queue: str) -> None:
+    def __init__(
+        self, client: ClientConnection, shard: int, link: ShardLink | RemoteShard | None, queue: str
+    ) -> None:
+        """``link``: None while the command that asks for it waits for the shard's next owner."""
         self._client = client
         self._link = link
         self._queue = queue
         self._lost = 0  # events left out since the client stopped reading
-        self.shard = link.shard
+        self.shard = shard
 
     def end(self) -> None:
         """The client wants no more events."""
-        self._link.control(link_protocol.UNSUBSCRIBE, self._client.number)
+        if self._link is not None:
+            self._link.control(link_protocol.UNSUBSCRIBE, self._client.number)
 
     def resume(self, link: ShardLink | RemoteShard) -> None:
         """The shard has another process, perhaps on another host, which goes on with the events.  The client
         is told that some may be missing."""
-        self._link = link
+        begins, self._link = self._link is None, link
+        if begins:
+            return  # the command is about to be sent
         link.control(link_protocol.SUBSCRIBE, self._client.number, self._queue.encode())
         self._lost += 1
         if not self._client.behind:
@@ -62,13 +68,18 @@ class Subscription:
 
 
 def subscribe(
-    client: ClientConnection, links: Sequence[ShardLink | RemoteShard | None], shard: int, queue: str
+    client: ClientConnection,
+    links: Sequence[ShardLink | RemoteShard | None],
+    shard: int,
+    queue: str,
+    *,
+    may_wait: bool = False,
 ) -> None:
     """The client asks for the events of a queue, in place of others; what is about to be refused changes
-    nothing."""
+    nothing.  ``may_wait``: while the shard has no owner, the command waits for one."""
     link = links[shard]
-    if link is None or queue_name_problem(queue):
+    if queue_name_problem(queue) or (link is None and not may_wait):
         return
     if client.subscription is not None and client.subscription.shard != shard:
         client.subscription.end()
-    client.subscription = Subscription(client, link, queue)
+    client.subscription = Subscription(client, shard, link, queue)

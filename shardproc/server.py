@@ -190,6 +190,9 @@ class Server:
             shard.engine.subscribe(conn, body.decode())
         elif kind == link.ORIGIN_GONE:
             shard.engine.router_gone(link.origin_of(conn))
+        elif kind == link.ORIGIN_CUT:
+            origin = link.origin_of(conn)
+            shard.engine.unheard([each for each in self.connections() if link.origin_of(each) == origin])
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
         elif kind == link.ROUTER:

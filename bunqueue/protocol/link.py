@@ -37,6 +37,9 @@ GONE = 12  # the process of a worker on this machine has ended: the body is the 
 HANDOVER = 13  # another host takes the shard over: answer what is here, give up the shard, exit
 SUBSCRIBE = 15  # a connection goes on with the events of a queue: the body is its name
 ORIGIN_GONE = 16  # the router of this origin, which the connection's number has, is gone with all its workers
+ORIGIN_CUT = (
+    18  # the router of this origin is not reached: it closes connections that wait for an answer from here
+)
 ROUTER = 17  # first message of a further router of this host: the body is RouterHello
 LOOK = 14  # before READY: the owner that is waited for has given the shard up
 

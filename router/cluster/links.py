@@ -244,6 +244,8 @@ class Links:
         future = self._asked.get(downlink.peer)
         if future is not None and not future.done():
             future.set_result(frozenset())
+        for link in self.hub.local_links():  # lest they hand out jobs that nobody gets
+            link.control(link_protocol.ORIGIN_CUT, downlink.origin << link_protocol.ORIGIN_SHIFT)
         loop = asyncio.get_running_loop()
         self._going[downlink.origin] = loop.call_later(GONE_S, self._gone, downlink.origin)
 

@@ -175,6 +175,12 @@ class Engine:
         disconnects.disconnect(self.state, conn, severed=severed, broken=broken)
         self._serve()
 
+    def unheard(self, conns: Iterable[int]) -> None:
+        """What these connections wait for would not reach them: they ask again.  Their jobs stay theirs."""
+        for conn in conns:
+            self.unsubscribe(conn)
+            disconnects.hang_up(self.state, conn)
+
     def unsubscribe(self, conn: int) -> None:
         """A connection wants no more events."""
         if conn in self.state.clients:

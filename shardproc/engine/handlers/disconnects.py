@@ -40,6 +40,17 @@ def disconnect(state: State, conn: int, *, severed: bool, broken: bool) -> None:
         chores.begin(state, conn, _give_back(state, client, severed, broken))
 
 
+def hang_up(state: State, conn: int) -> None:
+    """Nobody hears the answers to what a connection has asked, as its router is not reached; it may still be
+    there, and keeps its jobs."""
+    before = state.clients[conn]
+    before.closed = True
+    job_waiters.leave(state, before)
+    client = state.clients[conn] = Client(conn, before.version)
+    client.held, before.held = before.held, set()
+    client.signals = before.signals
+
+
 def _give_back(state: State, client: Client, severed: bool, broken: bool) -> Iterator[None]:
     for job in sorted(client.held, key=lambda job: job.seq):
         while state.spare <= 0:
