@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from support.promises import promises
@@ -19,6 +20,7 @@ from bunqueue import (
     StepChanged,
     StepFailed,
     StepTimeout,
+    Undo,
     Unrecoverable,
     WorkflowError,
     current_step,
@@ -194,6 +196,31 @@ def test_results_are_what_is_stored_in_every_run(sandbox: Sandbox) -> None:
     order.start()
     sandbox.drain(app, within=2 * DAY)
     assert seen == [[1, 2], (1, 2), [1, 2], (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"timeout": -1}, "timeout: -1 is not allowed; give a time above 0"),
+        ({"timeout": 0}, "timeout: 0 is not allowed; give a time above 0"),
+        ({"retry": 0}, "retry: max_attempts: 0 is not allowed; give a whole number from 1 on"),
+        ({"undo": "x"}, "undo: 'x' cannot be called; give a function of the step's result"),
+        ({"undo": Undo(print, retry=0)}, "retry: max_attempts: 0 is not allowed"),
+        ({"undo": Undo(print, timeout=-1)}, "undo: timeout: -1 is not allowed; give a time above 0"),
+    ],
+)
+def test_a_mistake_is_told_before_the_step_runs(sandbox: Sandbox, options: dict[str, Any], text: str) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> None:
+        await flow.step("charge", ran.append, "charge", **options)
+
+    handle = order.start()
+    sandbox.drain(app)
+    assert text in str(handle.job().error)
+    assert (ran, handle.history()) == ([], [])
 
 
 @promises("A step that was running when its worker died runs again", "`flow.key` is the same in each")

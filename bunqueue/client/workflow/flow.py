@@ -185,7 +185,7 @@ class Flow(Runtime):
     ) -> Any:
         ended = await self._waited(claim, kind=SIGNAL, **fields)
         if ended.status == COMPLETED:
-            return values.value_of(ended.raw, converting, ended.name)
+            return values.signal_of(ended.raw, converting, ended.name)
         if default is RAISE:
             raise self._signal_timeout(fields["signal"], ended.name)
         return default

@@ -62,26 +62,44 @@ def plan_of(
         )
     if undo is not None and not isinstance(undo, Undo):
         undo = Undo(undo)
-    if undo is not None and not callable(undo.function):
-        raise TypeError(
-            f"undo: {shown(undo.function)} cannot be called; give a function of the step's result"
-        )
+    if undo is not None:
+        _check_undo(undo)
     return Plan(
         function,
         args,
         kwargs,
         policy_of(retry),
-        None if timeout is None else seconds(timeout, "timeout"),
+        _limit(timeout, "timeout"),
         undo,
         values.converter(function),
         values.fingerprint(args, kwargs),
     )
 
 
+def _check_undo(undo: Undo) -> None:
+    """Before the step runs: later there would be something that nobody can undo."""
+    if not callable(undo.function):
+        raise TypeError(
+            f"undo: {shown(undo.function)} cannot be called; give a function of the step's result"
+        )
+    policy_of(undo.retry)
+    _limit(undo.timeout, "undo: timeout")
+
+
+def _limit(timeout: Duration | None, name: str) -> float | None:
+    """Of each attempt, in seconds. OptionError."""
+    if timeout is None:
+        return None
+    limit = seconds(timeout, name)
+    if limit <= 0:
+        raise OptionError(f"{name}: {shown(timeout)} is not allowed; give a time above 0")
+    return limit
+
+
 def undo_plan(undo: Undo, value: Any) -> Plan:
     """What undoes a step that has given this value."""
-    timeout = None if undo.timeout is None else seconds(undo.timeout, "undo: timeout")
-    return Plan(undo.function, (value,), {}, policy_of(undo.retry), timeout, None, None, None)
+    limit = _limit(undo.timeout, "undo: timeout")
+    return Plan(undo.function, (value,), {}, policy_of(undo.retry), limit, None, None, None)
 
 
 @dataclass(slots=True)

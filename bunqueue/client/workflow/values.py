@@ -102,21 +102,33 @@ def stored_state(value: object) -> Raw:
     return stored(value, "flow.state", MAX_STATE_BYTES)
 
 
-def value_of(raw: Raw, converting: Converter | None, step: str) -> Any:
+def signal_of(raw: Raw, converting: Converter | None, step: str) -> Any:
+    """The data of a signal as the workflow wants it. Raises StepChanged."""
+    advice = "retry the workflow from this step, and send the signal again"
+    return value_of(raw, converting, step, "the data that came for", "that is waited for", advice)
+
+
+def value_of(
+    raw: Raw,
+    converting: Converter | None,
+    step: str,
+    what: str = "the stored result of",
+    promised: str = "that its function promises now",
+    advice: str = "retry the workflow from this step, or give the step another name",
+) -> Any:
     """A stored value as its function has promised it. Raises StepChanged.
 
     The same in the run that stored it and in each later one, so that nobody has to ask which it is.
     CodecError for one that is still encoded.
     """
     if MARK_BYTES in bytes(raw):
-        check_opened(_decode(raw), f"the stored result of step {step!r}")
+        check_opened(_decode(raw), f"{what} step {step!r}")
     try:
         return _decode(raw) if converting is None else converting.decode(raw)
     except WRONG as error:
         kind = converting.hint if converting is not None else Any
         raise StepChanged(
-            f"the stored result of step {step!r} is not of the type {kind!r} that its function promises now: "
-            f"{error}; retry the workflow from this step, or give the step another name",
+            f"{what} step {step!r} is not of the type {kind!r} {promised}: {error}; {advice}",
             step=step,
         ) from None
 
