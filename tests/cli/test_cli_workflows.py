@@ -85,6 +85,7 @@ def test_a_workflow_is_started_shown_and_signalled(cli: Cli) -> None:
     cli("workflow", "signal", "order-7", "approval", "true")
     assert cli("job", "wait", "order-7", "--timeout", "20s").value == '"shipped 7"'
     whole = cli("workflow", "show", "order-7", "--json").json
+    assert (whole["state"], whole["returnvalue"], whole["failedReason"]) == ("completed", "shipped 7", None)
     assert [(step["name"], step["value"]) for step in whole["steps"]] == [
         ("charge", "charge-7"),
         ("approval", True),
@@ -106,6 +107,7 @@ def test_a_workflow_is_cancelled_and_undone(cli: Cli) -> None:
     cli("workflow", "cancel", one, "--reason", "withdrawn")
     wait_until(lambda: state(cli, one) == "cancelled", "it has ended")
     assert undone[-1] == "charge-9"
+    assert "withdrawn" in cli("workflow", "show", one, "--json").json["failedReason"]
 
 
 def test_a_stuck_workflow_is_edited_or_skipped(cli: Cli) -> None:

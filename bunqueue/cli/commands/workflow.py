@@ -39,6 +39,8 @@ WORKFLOW = (
     Column("name"),
     Column("state", Kind.STATE),
     Column("value", Kind.DATA, "shows"),
+    Column("returnvalue", Kind.DATA, "result"),
+    Column("failedReason", Kind.TEXT, "error"),
     Column("signals", Kind.DATA, "kept signals"),
     Column("suspended", Kind.NUMBER, "waits so far"),
     Column("generation", Kind.NUMBER, "beginnings before"),
@@ -146,11 +148,14 @@ def list_(session: Session, where: Where = None, limit: Limit = 100, **filters: 
 
 @verb(app, "bunqueue workflow show order-7", "bunqueue workflow show order-7 --json | jq '.steps[].name'")
 def show(session: Session, workflow_id: Id, results: Results = False) -> None:
-    """Print what a workflow waits for, and its steps: their states, times, attempts, errors and sizes."""
+    """Print what a workflow waits for, how it has ended, and its steps: their states, times, attempts, errors
+    and sizes."""
     handle = session.admin.find_workflow(workflow_id)
     info = handle.info()
     steps = [_step(step, results=results or session.out.as_json) for step in handle.history()]
-    row = {**plain(info), "value": info.value}
+    job = plain(handle.job())
+    ended = {name: job.get(name) for name in ("returnvalue", "failedReason")}
+    row = {**plain(info), "value": info.value, **ended}
     if session.out.as_json:
         session.out.record({**row, "steps": steps, "next": None}, WORKFLOW)
         return
