@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bunqueue.client.flow_graph import AsyncFlowBatch, AsyncFlowGraph
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
-    from bunqueue.client.models.flows import FlowInfo, FlowMember
+    from bunqueue.client.models.flows import BatchInfo, FlowInfo, FlowLine, FlowMember, FlowPage
     from bunqueue.client.models.jobs import Cause, Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.models.search import ChangedJobs, FoundPage, SearchPlan
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
@@ -132,7 +132,7 @@ _WHERE = {
     "bunqueue.client.blocking.flow_graph": ("FlowBatch", "FlowGraph"),
     "bunqueue.client.flow": ("AsyncFlowProducer",),
     "bunqueue.client.flow_graph": ("AsyncFlowBatch", "AsyncFlowGraph"),
-    "bunqueue.client.models.flows": ("FlowInfo", "FlowMember"),
+    "bunqueue.client.models.flows": ("BatchInfo", "FlowInfo", "FlowLine", "FlowMember", "FlowPage"),
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode", "FlowTree"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
     "bunqueue.client.options.breaker": ("Breaker",),
@@ -225,6 +225,7 @@ __all__ = [
     "AsyncWorkflowHandle",
     "AuthError",
     "Backoff",
+    "BatchInfo",
     "BlockingFlow",
     "Breaker",
     "Bunqueue",
@@ -254,8 +255,10 @@ __all__ = [
     "FlowGraph",
     "FlowInfo",
     "FlowJob",
+    "FlowLine",
     "FlowMember",
     "FlowNode",
+    "FlowPage",
     "FlowProducer",
     "FlowTree",
     "FoundPage",

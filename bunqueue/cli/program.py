@@ -36,7 +36,7 @@ COMMANDS = {
     "heartbeat": Entry("pull_ack_fail", "Keep a pulled job: renew its lock.", True),
     "job": Entry("job", "Show a job, wait for it, change it, cancel it."),
     "bulk": Entry("bulk", "Retry, cancel, remove, prioritise or move all jobs that a search finds."),
-    "flow": Entry("flow", "Flows, jobs that wait for each other: add, show, cancel or retry one."),
+    "flow": Entry("flow", "Flows, jobs that wait for each other: list, add, show, close, cancel or retry."),
     "workflow": Entry("workflow", "Workflows: start, list and show them; signal, cancel, retry or undo one."),
     "queue": Entry("queue", "List queues; pause, count, clean, drain or remove one."),
     "dlq": Entry("dlq", "Dead letters: list, retry or purge them."),

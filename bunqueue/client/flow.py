@@ -15,7 +15,9 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import AsyncGather
 from bunqueue.client.flow_graph import AsyncFlowBatch, AsyncFlowGraph
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
+from bunqueue.client.models.flows import FlowPage, SomeFlows
 from bunqueue.client.models.jobs import as_result, decode_job
+from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle
 from bunqueue.client.worker.active_job import current_job
@@ -177,6 +179,17 @@ class AsyncFlowProducer(AsyncClient):
         """A batch that was added with `add_batch`: to add jobs to it, from one of its jobs, say, or to close
         it."""
         return AsyncFlowBatch(self._caller, flow_id, self._defaults, self._around)
+
+    async def list_flows(
+        self, *, prefix: str = "", queue: str | None = None, after: str | None = None, limit: int = 20
+    ) -> FlowPage:
+        """Flows with ids, in alphabetical order: those whose ids begin with `prefix`, those with a job in
+        `queue`. At most 100 at a time: give the `cursor` of a page as `after` for the next one. A page may
+        be short before the last one is reached."""
+        if queue is not None:
+            checks.queue_name(queue)
+        command = flows.ListFlows(prefix=prefix, queue=queue, after=after or "", limit=limit)
+        return (await self._caller.call(checks.checked(command), SomeFlows)).data
 
     # -- looking
 

@@ -102,12 +102,18 @@ class AsyncFlowBatch(AsyncFlowGraph):
             await self.close()
 
     async def open(
-        self, *, on_complete: FlowJob[Any] | None = None, on_success: FlowJob[Any] | None = None
+        self,
+        *,
+        on_complete: FlowJob[Any] | None = None,
+        on_success: FlowJob[Any] | None = None,
+        jobs: Mapping[str, FlowJob[Any]] | None = None,
     ) -> None:
-        """Add it, with the jobs that run at its end. Raises CommandFailed with the code FLOW_EXISTS when
-        there is one."""
-        jobs, nodes = flow_names.callbacks(on_complete, on_success, self._defaults)
-        await self._send(jobs, nodes, grow=False)
+        """Add it, with the jobs that run at its end, and its first `jobs` by their names. Raises
+        CommandFailed with the code FLOW_EXISTS when there is one."""
+        ends, nodes = flow_names.callbacks(on_complete, on_success, self._defaults)
+        if jobs:
+            nodes += flow_names.nodes(jobs, self._defaults)
+        await self._send({**ends, **(jobs or {})}, nodes, grow=False)
 
     async def add_all(self, jobs: Iterable[FlowJob[Any]]) -> list[AsyncJobHandle[Any]]:
         """Add jobs whose names do not matter; returns their handles in order. Raises CommandFailed with the

@@ -344,6 +344,22 @@ class MembersAre(Message):
     more: str | None
 
 
+class Flows(Message):
+    """Which flows have nodes here, with ids above ``after``?  At most ``limit`` of them."""
+
+    prefix: str
+    queue: str | None
+    after: str
+    limit: int
+
+
+class FlowsAre(Message):
+    """``more``: the id up to which was looked; None: that is all."""
+
+    flows: list[str]
+    more: str | None
+
+
 class StopMembers(Message):
     """Cancel these nodes, as far as they have not ended."""
 
@@ -508,6 +524,7 @@ _Any = Union[  # noqa: UP007
     Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder, StartChildren, ChildrenStarted,
     CancelChildren, ChildrenCancelled, MoveIn, MovedIn, MoveEnded, Rehome, Settled,
     Calls, Called, CallsKnown,
+    Flows, FlowsAre,
     Members, MembersAre, StopMembers, MembersStopped, ReviveMembers, MembersRevived, AskForMembers,
     Gather, Gathering, CloseGathering,
 ]  # fmt: skip

@@ -64,6 +64,7 @@ from bunqueue.protocol.commands.flows import (
     GetFailedChildrenValues,
     GetFlow,
     GetIgnoredChildrenFailures,
+    ListFlows,
     MoveToWaitingChildren,
     PushFlow,
     RemoveChildDependency,
@@ -390,6 +391,7 @@ HANDLERS: Mapping[type, Handler] = {
     # peers/flow_graphs.py
     AddFlow: flow_graphs.add_flow,
     GetFlow: flow_graphs.get_flow,
+    ListFlows: flow_graphs.list_flows,
     CloseFlow: flow_graphs.close_flow,
     CancelFlow: flow_graphs.cancel_flow,
     RetryFlow: flow_graphs.retry_flow,
@@ -416,6 +418,7 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     messages.CancelChildren: children.cancel_children,
     messages.FamilyOperation: families.operate,
     messages.Members: flow_members.list_some,
+    messages.Flows: flow_members.list_flows,
     messages.StopMembers: flow_members.stop,
     messages.ReviveMembers: flow_members.revive,
     messages.AskForMembers: flow_members.ask,

@@ -120,9 +120,39 @@ def test_a_flow_with_names_is_added_grown_shown_cancelled_and_retried(cli: Cli) 
     assert "has not ended" in cli("flow", "retry", "fl-7", "b", status=exits.WRONG_STATE).err
 
 
+def test_a_batch_is_added_grows_and_is_closed_and_flows_are_listed(
+    cli: Cli, terminals: list[Terminal]
+) -> None:
+    job = {"name": "send", "queue": "fl-batch"}
+    batch = {"on_complete": {"name": "summary", "queue": "fl-batch"}, "jobs": {"a": job}}
+    added = cli.json("flow", "add", "-", "--id", "fl-mails", stdin=json.dumps(batch))
+    assert [row["id"] for row in added] == ["fl-mails:on-complete", "fl-mails:a"]
+    more = json.dumps({"jobs": {"b": job}})
+    cli("flow", "add", "-", "--id", "fl-mails", "--grow", stdin=more)
+    cli("pull", "fl-batch")
+    cli("ack", "fl-mails:a")
+    terminals.append(cli.terminal("flow", "show", "fl-mails"))
+    assert "batch, open: 1 completed and 0 failed of 2 jobs; on-complete to come" in terminals[0].end().out
+    (line,) = cli.json("flow", "list", "--queue", "fl-batch")
+    assert (line["id"], line["state"], line["jobs"], line["completed"], line["batch"]) == (
+        "fl-mails", "running", 3, 1, "open"
+    )  # fmt: skip
+    assert cli("flow", "close", "fl-mails").value == "2"
+    late = json.dumps({"jobs": {"c": job}})
+    assert "was closed" in cli("flow", "add", "-", "--id", "fl-mails", "--grow", stdin=late, status=1).err
+    assert cli("flow", "list", "--prefix", "fl-mai").value.split("\t")[:6] == [
+        "fl-mails", "running", "3", "1", "0", "closed"
+    ]  # fmt: skip
+    assert cli("flow", "list", "--prefix", "fl-nobody").out == ""
+    cli("flow", "list", "--limit", "0", status=exits.USAGE)
+    cli("flow", "list", "--prefix", "a:b", status=exits.USAGE)
+
+
 @pytest.mark.parametrize(
     ("flags", "flow", "words"),
     [
+        (["--id", "x", "--grow"], {"on_complete": NAMES["jobs"]["a"]}, "--grow: on_complete is said when"),
+        ([], {"jobs": {}, "color": 1}, 'a batch has "on_complete" or'),
         (["--grow"], NAMES, "--grow: which flow? give its --id"),
         (["--id", "x"], FLOW, "--id and --grow are for a flow whose jobs have names"),
         ([], {"jobs": {"a": {"name": "a", "queue": "q", "children": []}}}, "job 'a': there is no 'children'"),
@@ -136,7 +166,7 @@ def test_a_wrong_flow_with_names(cli: Cli, flags: list[str], flow: dict[str, obj
 
 def test_an_unknown_flow(cli: Cli) -> None:
     assert "there is no job" in cli("flow", "show", "nobody", status=exits.NOT_FOUND).err
-    for verb in ("cancel", "retry"):
+    for verb in ("cancel", "retry", "close"):
         assert "Flow not found" in cli("flow", verb, "nobody", status=exits.NOT_FOUND).err
     assert cli("flow", "add", "/nowhere", status=exits.USAGE).err.startswith("bunqueue: FILE: '/nowhere'")
 

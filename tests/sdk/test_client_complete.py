@@ -32,7 +32,7 @@ ELSEWHERE = {
     **dict.fromkeys(["RegisterWorker", "UnregisterWorker", "Heartbeat"], "Worker"),
     **dict.fromkeys(["RecordSteps", "GetSteps", "SuspendJob", "ContinueAsNew"], "Worker"),
     "Auth": "each connection",
-    "PUSHF": "FlowProducer",
+    **dict.fromkeys(["PUSHF", "ListFlows"], "FlowProducer"),
     **dict.fromkeys(["AddFlow", "GetFlow", "CancelFlow", "CloseFlow", "RetryFlow"], "FlowGraph"),
     **dict.fromkeys(["SubscribeEvents", "UnsubscribeEvents"], "QueueEvents"),
     **dict.fromkeys(["GetDeliveries", "RecordDelivery", "RecordTrial"], "the HTTP gateway"),

@@ -156,7 +156,9 @@ async def flows_and_groups(say: Conversation) -> None:
         await say(cmd, flow="graph")
     gatherer = {"name": "on-success", "gathers": "success", **node}
     await say("AddFlow", flow="batch", nodes=[gatherer])
+    await say("GetFlow", flow="batch")
     await say("CloseFlow", flow="batch")
+    await say("ListFlows")
     await say.push(queue="groups", groupId="g")
     group = {"queue": "groups", "groupId": "g"}
     await say("GetGroupsJobsCount", queue="groups")

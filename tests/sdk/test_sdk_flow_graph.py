@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,7 @@ from bunqueue import (
     ActiveJob,
     AsyncFlowGraph,
     AsyncFlowProducer,
+    BatchInfo,
     CommandFailed,
     FlowJob,
     JobNotFound,
@@ -143,9 +145,20 @@ async def test_a_batch_grows_from_within_and_runs_its_callbacks_at_the_end(
                 FlowJob(word, {"n": n}, queue=f"{name}-2") for n, word in enumerate(("first", "second"), 1)
             )
             await first.result(timeout=20_000)
+            info = (await batch.info()).batch
+            assert info is not None
+            assert (info.open, info.jobs, info.waiting) == (True, 3, ["on-complete", "on-success"])
+            (line,) = (await flows.list_flows(prefix=name, queue=name)).flows
+            assert (line.id, line.state, line.open) == (name, "running", True)
         done = await batch.jobs["on-complete"].result(timeout=20_000)
         assert done == ([[1, 2], ["ValueError: broken"]] if fails else [[1, 2, 3], []])
         await in_state(batch, "failed" if fails else "completed")
+    ended = await batch.info()
+    assert ended.batch == BatchInfo(open=False, jobs=3, completed=3 - fails, failed=int(fails))
+    assert {node.name: node.gathers for node in ended.nodes if node.gathers} == {
+        "on-complete": "complete",
+        "on-success": "success",
+    }
     assert await batch.close() == 3
     with pytest.raises(CommandFailed, match="was closed: it takes no more jobs") as caught:
         await batch.add_all([FlowJob("late", queue=name)])
@@ -164,6 +177,19 @@ async def test_a_batch_is_closed_unless_an_exception_ends_it(flows: AsyncFlowPro
     graph = await flows.add_graph({"a": FlowJob("a", queue=name)})
     with pytest.raises(CommandFailed, match="has no job that gathers"):
         await flows.batch(graph.id).close()
+
+
+async def test_flows_are_listed_page_by_page(flows: AsyncFlowProducer, name: str) -> None:
+    for number in range(3):
+        await flows.add_graph({"a": FlowJob("a", queue=name)}, flow_id=f"{name}-{number}")
+    first = await flows.list_flows(prefix=f"{name}-", limit=2)
+    rest = await flows.list_flows(prefix=f"{name}-", after=first.cursor)
+    assert [line.id for page in (first, rest) for line in page.flows] == [f"{name}-{n}" for n in range(3)]
+    assert rest.cursor is None
+    assert abs(rest.flows[0].created_at.timestamp() - time.time()) < 60
+    for wrong in ({"limit": 101}, {"prefix": "a:b"}, {"queue": "a b"}):
+        with pytest.raises(OptionError):
+            await flows.list_flows(**wrong)  # type: ignore[arg-type]
 
 
 async def test_what_is_wrong_is_refused_and_changes_nothing(flows: AsyncFlowProducer, name: str) -> None:

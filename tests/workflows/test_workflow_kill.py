@@ -11,21 +11,18 @@ import asyncio
 import os
 import random
 import secrets
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from support.naming import queue_on
-from support.server import Server, StartServer, quiet_port
-from support.waiting import eventually
+from support.server import StartServer, quiet_port
+from support.worker_kills import Workers, kill_at_random, persistently
 
-from bunqueue import Bunqueue, BunqueueError, CommandFailed, JobFailed, ResultTimeout
+from bunqueue import Bunqueue, JobFailed, ResultTimeout
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 
 AT_ONCE = 12
@@ -33,10 +30,6 @@ STEPS = 6
 SIGNALS = 3
 PATIENCE = 600_000
 """ms for one workflow, which may lose its worker again and again, and then waits until its lock expires."""
-KINDS = ("worker", "shard", "router", "all")
-WEIGHTS = (6, 3, 2, 1)
-
-T = TypeVar("T")
 
 PROGRAM = """
 import asyncio, os, sys
@@ -88,62 +81,6 @@ async def works(flow: Flow, name: str, steps: int, signals: int, fails: bool) ->
 
 app.run()
 """
-
-
-class Workers:
-    """One process that works the app, whoever kills it."""
-
-    def __init__(self, program: Path, url: str, log: Path) -> None:
-        queues = [queue_on(shard, "parts") for shard in range(2)]
-        self._command = [sys.executable, str(program), url, str(log), *queues]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-
-def size_of(log: Path) -> int:
-    return log.stat().st_size
-
-
-async def kill_at_random(
-    server: Server, workers: Workers, log: Path, kills: int, rng: random.Random
-) -> Counter[str]:
-    """Each kind at least once. Most kills wait until something runs again, others meet what still starts."""
-    kinds = [*KINDS, *rng.choices(KINDS, WEIGHTS, k=max(0, kills - len(KINDS)))]
-    rng.shuffle(kinds)
-    for number, kind in enumerate(kinds, 1):
-        size = size_of(log)
-        if rng.random() < 0.8:
-            await eventually(lambda size=size: size_of(log) > size, "steps run", 120)  # type: ignore[misc]
-        await asyncio.sleep(rng.uniform(0, 0.5))  # so that they meet every place
-        if kind == "worker":
-            workers.kill()
-            workers.start()
-        elif kind == "shard":
-            await asyncio.to_thread(server.kill_shards, rng.randrange(2))
-        else:
-            await asyncio.to_thread(server.kill_router if kind == "router" else server.kill_all)
-            await asyncio.to_thread(server.restart)
-        if number % 100 == 0:
-            print(f"{number} kills", flush=True)
-    return Counter(kinds)
-
-
-async def persistently(call: Callable[[], Awaitable[T]]) -> T:
-    """What is said has an id, so it may be said again when nobody knows whether it was heard."""
-    while True:
-        try:
-            return await call()
-        except (CommandFailed, JobFailed, ResultTimeout):
-            raise
-        except BunqueueError:
-            await asyncio.sleep(0.1)  # the server is away
 
 
 async def result(handle: AsyncWorkflowHandle[Any]) -> Any:
@@ -240,7 +177,7 @@ async def test_no_kill_repeats_a_recorded_step_or_loses_a_signal(
     program.write_text(PROGRAM)
     log.touch()
     url = f"bunqueue://{server.host}:{server.port}"
-    workers = Workers(program, url, log)
+    workers = Workers(program, url, log, *[queue_on(shard, "parts") for shard in range(2)])
     app = Bunqueue("flows", url=url)
     workers.start()
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""``bunqueue flow``: adds jobs that wait for each other, shows them, and cancels or retries all of a flow."""
+"""``bunqueue flow``: adds jobs that wait for each other, lists and shows them, and ends or retries flows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from ..output.output import Column, Kind, plain
 
 if TYPE_CHECKING:
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
+    from bunqueue.client.models.flows import BatchInfo, FlowLine
 
-app = noun("Flows, jobs that wait for each other: add, show, cancel or retry one.")
+app = noun("Flows, jobs that wait for each other: list, add, show, close, cancel or retry.")
 
 FLOW = (
     Column("depth", Kind.NUMBER),
@@ -37,6 +38,17 @@ NODES = (
     Column("error"),
 )
 NAMED = NODES[:3]
+LIST = (
+    Column("id", Kind.ID),
+    Column("state", Kind.STATE),
+    Column("jobs", Kind.NUMBER),
+    Column("completed", Kind.NUMBER),
+    Column("failed", Kind.NUMBER),
+    Column("batch"),
+    Column("created", Kind.TIME),
+)
+_ENDS = ("on_complete", "on_success")  # what a batch ends with
+_GRAPH = {"jobs", *_ENDS}
 _OWN = ("name", "queue", "data", "children", "on_failure")
 
 File = Annotated[str, argument("FILE", "JSON: a flow, or a list of them; - is standard input.")]
@@ -51,6 +63,9 @@ Grace = Annotated[
         "--grace", about="How long running jobs may take to stop. Default: 10s.", metavar=SPAN, parser=span
     ),
 ]
+Prefix = Annotated[str, option("--prefix", about="Only flows whose ids begin like this.", metavar="TEXT")]
+Queue = Annotated[str | None, option("--queue", about="Only flows with a job in it.", metavar="QUEUE")]
+Limit = Annotated[int, option("--limit", about="The maximum number of flows. Default: 20.", metavar="N")]
 Depth = Annotated[int | None, option("--depth", about="The maximum number of levels, from 1.", metavar="N")]
 
 
@@ -68,10 +83,11 @@ def add(session: Session, file: File, id: Id = None, grow: Grow = False) -> None
     queue and name.
 
     {"jobs": {name: job}} is a flow whose jobs have names, and any graph: a job has "after", the names of
-    those that it waits for, instead of "children". A pipe gets name, id and queue.
+    those that it waits for, instead of "children". With "on_complete": job or "on_success": job beside them
+    it is a batch, which grows until it is closed. A pipe gets name, id and queue.
     """
     value = _read(file)
-    if isinstance(value, dict) and "jobs" in value:
+    if isinstance(value, dict) and value.keys() & _GRAPH:
         session.out.rows(_add_graph(session, value, id, grow), NAMED, none="")
         return
     if id is not None or grow:
@@ -106,6 +122,32 @@ def show(session: Session, job_id: JobId, depth: Depth = None) -> None:
     session.out.rows(rows, FLOW, none="")
 
 
+@verb(app, "bunqueue flow list --queue mails", "bunqueue flow list --prefix order- --json", name="list")
+def list_(session: Session, prefix: Prefix = "", queue: Queue = None, limit: Limit = 20) -> None:
+    """List flows whose jobs have names, and batches, in alphabetical order.
+
+    A pipe gets id, state, the numbers of jobs, completed and failed ones, whether a batch is open or closed,
+    and when the flow was added. Of flows with many jobs only the first 1,000 or so are counted.
+    """
+    from bunqueue.client.options import checks
+
+    left, after, rows = checks.whole("limit", limit), None, []
+    while left > 0:
+        page = session.flows().list_flows(prefix=prefix, queue=queue, after=after, limit=min(left, 100))
+        rows += [_line(flow) for flow in page.flows]
+        left, after = left - len(page.flows), page.cursor
+        if after is None:
+            break
+    session.out.rows(rows, LIST, none="there are no such flows")
+
+
+@verb(app, "bunqueue flow close newsletter-12")
+def close(session: Session, id: FlowId) -> None:
+    """Close a batch: it takes no more jobs, and what it ends with runs when all of these have ended."""
+    jobs = session.flows().batch(id).close()
+    session.out.done(f"closed with {plural(jobs)}", {"jobs": jobs}, "jobs")
+
+
 @verb(app, "bunqueue flow cancel order-7 --reason 'the order was withdrawn'")
 def cancel(session: Session, id: FlowId, reason: Reason = None, grace: Grace = None) -> None:
     """Cancel all jobs of a flow that have not ended. They stay, as dead letters, and can be retried."""
@@ -130,14 +172,23 @@ def retry(session: Session, id: FlowId, node: Node = None) -> None:
 def _add_graph(session: Session, value: dict[str, Any], flow_id: str | None, grow: bool) -> list[Any]:
     from bunqueue.client.flow_names import new_id
 
-    jobs = value["jobs"]
-    if value.keys() != {"jobs"} or not isinstance(jobs, dict):
-        raise SettingsError('a flow whose jobs have names is {"jobs": {name: job}}, and nothing else')
+    jobs, ends = value.get("jobs", {}), [name for name in _ENDS if name in value]
+    if value.keys() - _GRAPH or not isinstance(jobs, dict):
+        raise SettingsError(
+            'a flow whose jobs have names is {"jobs": {name: job}}, and a batch has "on_complete" or'
+            ' "on_success", too; there is nothing else'
+        )
     if grow and flow_id is None:
         raise SettingsError("--grow: which flow? give its --id")
+    if grow and ends:
+        raise SettingsError(f"--grow: {ends[0]} is said when the batch is added")
     made = {name: _job(job, f"job {name!r}", names=True) for name, job in jobs.items()}
-    graph = session.flows().graph(flow_id or new_id())
-    (graph.add if grow else graph.start)(made)
+    graph = session.flows().batch(flow_id or new_id())
+    if ends:
+        last = {name: _job(value[name], name, names=True) for name in ends}
+        graph.open(jobs=made, **last)
+    else:
+        (graph.add if grow else graph.start)(made)
     return [{"name": name, "id": job.id, "queue": job.queue} for name, job in graph.jobs.items()]
 
 
@@ -153,7 +204,30 @@ def _show_graph(session: Session, flow_id: str) -> bool:
     session.out.rows(rows, NODES, none="")
     if session.out.is_terminal:
         print(f"{info.state}: {info.counts.get('completed', 0):,} of {plural(len(info.nodes))} completed")
+        if info.batch is not None:
+            print(_batch(info.batch))
     return True
+
+
+def _batch(batch: BatchInfo) -> str:
+    """How far a batch is, in a sentence."""
+    ended = f"{batch.completed:,} completed and {batch.failed:,} failed of {plural(batch.jobs)}"
+    waiting = f"; {' and '.join(batch.waiting)} to come" if batch.waiting else ""
+    return f"batch, {'open' if batch.open else 'closed'}: {ended}{waiting}"
+
+
+def _line(flow: FlowLine) -> dict[str, Any]:
+    counts = flow.counts
+    return {
+        "id": flow.id,
+        "state": flow.state,
+        "jobs": sum(counts.values()),
+        "completed": counts.get("completed", 0),
+        "failed": counts.get("failed", 0) + counts.get("cancelled", 0),
+        "batch": None if flow.open is None else "open" if flow.open else "closed",
+        "created": flow.created_at_ms,
+        "more": flow.more,
+    }
 
 
 # -- reading

@@ -16,7 +16,9 @@ from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import Gather
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
+from bunqueue.client.models.flows import FlowPage, SomeFlows
 from bunqueue.client.models.jobs import as_result, decode_job
+from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.worker.active_job import current_job
 from bunqueue.client.worker.middleware import Around, Middleware, around_adding
@@ -173,6 +175,17 @@ class FlowProducer(Client):
         """A batch that was added with `add_batch`: to add jobs to it, from one of its jobs, say, or to close
         it."""
         return FlowBatch(self._caller, flow_id, self._defaults, self._around)
+
+    def list_flows(
+        self, *, prefix: str = "", queue: str | None = None, after: str | None = None, limit: int = 20
+    ) -> FlowPage:
+        """Flows with ids, in alphabetical order: those whose ids begin with `prefix`, those with a job in
+        `queue`. At most 100 at a time: give the `cursor` of a page as `after` for the next one. A page may
+        be short before the last one is reached."""
+        if queue is not None:
+            checks.queue_name(queue)
+        command = flows.ListFlows(prefix=prefix, queue=queue, after=after or "", limit=limit)
+        return (self._caller.call(checks.checked(command), SomeFlows)).data
 
     # -- looking
 

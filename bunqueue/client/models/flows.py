@@ -31,10 +31,26 @@ class FlowMember(Struct, rename="camel", kw_only=True, frozen=True):
     started_at_ms: float | None = msgspec.field(default=None, name="startedAt")
     finished_at_ms: float | None = msgspec.field(default=None, name="finishedAt")
     error: str | None = None
+    gathers: str | None = None
+    """complete or success, if it is what a batch ends with."""
 
     created_at = Moment("created_at_ms")
     started_at = MaybeMoment("started_at_ms")
     finished_at = MaybeMoment("finished_at_ms")
+
+
+class BatchInfo(Struct, kw_only=True, frozen=True):
+    """What a batch is waiting for."""
+
+    open: bool
+    """It takes more jobs."""
+    jobs: int
+    """How many it has, without what it ends with."""
+    completed: int
+    failed: int
+    """For good; those that were cancelled, too."""
+    waiting: list[str] = []
+    """What it ends with and has not ended: on-complete, on-success, or both."""
 
 
 class FlowInfo(Struct, kw_only=True, frozen=True):
@@ -49,6 +65,8 @@ class FlowInfo(Struct, kw_only=True, frozen=True):
     """Its jobs, those that were added first first; of those added together by name."""
     more: bool = False
     """There are more than 10,000 jobs, and the rest is left out."""
+    batch: BatchInfo | None = None
+    """Of a batch; None for other flows."""
 
     def __getitem__(self, name: str) -> FlowMember:
         """A job by its name. Raises KeyError."""
@@ -56,6 +74,34 @@ class FlowInfo(Struct, kw_only=True, frozen=True):
             if node.name == name:
                 return node
         raise KeyError(name)
+
+
+class FlowLine(Struct, rename="camel", kw_only=True, frozen=True):
+    """A flow in a list."""
+
+    id: str
+    state: str | None
+    """As that of a FlowInfo. None: there are more than 1,000 jobs, and the first of them have ended."""
+    counts: dict[str, int] = {}
+    """How many jobs are in which state: all of them, or with `more` the first 1,000 or some more."""
+    created_at_ms: float = msgspec.field(name="createdAt")
+    open: bool | None = None
+    """Whether it takes more jobs, if it is a batch."""
+    more: bool = False
+
+    created_at = Moment("created_at_ms")
+
+
+class FlowPage(Struct, kw_only=True, frozen=True):
+    """Some of the flows of a list."""
+
+    flows: list[FlowLine] = []
+    cursor: str | None = None
+    """Where to go on, as `after`; None: that is all."""
+
+
+class SomeFlows(Reply, kw_only=True):
+    data: FlowPage
 
 
 class OneFlow(Reply, kw_only=True):

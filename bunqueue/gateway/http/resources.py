@@ -145,6 +145,7 @@ RESOURCES: tuple[Resource, ...] = (
         "Flows",
         "",
         ("POST", "/flows", "PUSHF"),
+        ("GET", "/flows", "ListFlows"),
         ("POST", "/flows/{flow}", "AddFlow"),
         ("GET", "/flows/{flow}", "GetFlow"),
         ("POST", "/flows/{flow}/close", "CloseFlow"),

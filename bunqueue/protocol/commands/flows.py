@@ -182,17 +182,31 @@ class NodeView(Struct, rename="camel", gc=False):
     started_at: float | None
     finished_at: float | None
     error: str | None
+    gathers: Literal["complete", "success"] | None = None
+
+
+class BatchView(Struct, rename="camel", gc=False):
+    """A flow with jobs that gather.  It is ``open`` until CloseFlow.  ``jobs`` counts those that do not
+    gather, and of these ``completed`` and ``failed`` (cancelled, too) have ended.  ``waiting`` are the names
+    of those that gather and have not ended."""
+
+    open: bool
+    jobs: int
+    completed: int
+    failed: int
+    waiting: list[str]
 
 
 class FlowView(Struct, rename="camel", gc=False):
     """``state`` is running while a job has not ended; then failed, cancelled or completed.  ``more``: there
-    are more than 10,000 jobs, and the rest is left out."""
+    are more than 10,000 jobs, and the rest is left out.  ``batch`` is null unless some of them gather."""
 
     id: str
     state: str
     counts: dict[str, int]  # state -> jobs
     nodes: list[NodeView]
     more: bool
+    batch: BatchView | None = None
 
 
 class FlowViewReply(Reply, kw_only=True):
@@ -205,6 +219,44 @@ class GetFlow(Command, tag="GetFlow"):
     were removed are left out."""
 
     flow: FlowId
+
+
+MAX_LISTED, COUNTED = 100, 1_000
+
+
+class FlowLine(Struct, rename="camel", gc=False):
+    """A flow in a list.  ``counts`` are of its first 1,000 jobs or some more; with ``more`` there are others,
+    and ``state`` is null unless one of those counted has not ended.  ``open`` is null if it is no batch."""
+
+    id: str
+    state: str | None
+    counts: dict[str, int]  # state -> jobs
+    created_at: float  # when its oldest job was added, epoch ms
+    open: bool | None
+    more: bool
+
+
+class FlowList(Struct, rename="camel", gc=False):
+    """``cursor``: where to go on, as ``after``; null: that is all.  A page may be shorter than its limit, and
+    empty, before the last one."""
+
+    flows: list[FlowLine]
+    cursor: str | None
+
+
+class FlowListReply(Reply, kw_only=True):
+    data: FlowList
+
+
+@command(Route.FIRST, FlowListReply)
+class ListFlows(Command, tag="ListFlows"):
+    """List flows with ids, in alphabetical order: all of them, or those whose ids begin with ``prefix``, and
+    that have a job in ``queue``."""
+
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,200}$")] = ""
+    queue: QueueName | None = None
+    after: Annotated[str, Meta(max_length=1_000)] = ""
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
 
 
 @command(Route.FIRST, FlowAddedReply, writes=True, repeatable=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
+from typing import Literal
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import COMPLETED, FAILED, STATE_NAMES
@@ -15,13 +16,18 @@ from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import (
+    COUNTED,
     MAX_NODES,
     AddFlow,
+    BatchView,
     CancelFlow,
     CloseFlow,
     FlowAdded,
     FlowAddedReply,
     FlowJob,
+    FlowLine,
+    FlowList,
+    FlowListReply,
     FlowNode,
     FlowRetried,
     FlowRetriedReply,
@@ -30,6 +36,7 @@ from bunqueue.protocol.commands.flows import (
     FlowView,
     FlowViewReply,
     GetFlow,
+    ListFlows,
     NodeView,
     RetryFlow,
 )
@@ -37,10 +44,12 @@ from bunqueue.protocol.commands.flows import (
 from ..peer_calls import Steps, across
 from ..state import Client, State
 from . import dependencies, directory, flow_checks, flows
+from .flow_members import AFTER_NODES
 
 CANCELLED = "cancelled"
 ENDED = frozenset({COMPLETED, FAILED})
 GATHERERS = {"complete": "on-complete", "success": "on-success"}  # what those that gather are called
+_GATHERS: dict[str, Literal["complete", "success"]] = {"on-complete": "complete", "on-success": "success"}
 A_TIME = 500  # nodes in one question
 
 
@@ -52,6 +61,12 @@ def id_of(flow: str, name: str) -> str:
 def members(state: State, flow: str, most: int | None = None) -> Steps:
     """All nodes of a flow, or the first ``most`` and some more, the oldest first, and by name where
     they are of one age."""
+    found, _ = yield from _look(state, flow, most)
+    return found
+
+
+def _look(state: State, flow: str, most: int | None) -> Steps:
+    """`members`, and whether there are others."""
     found: list[messages.Member] = []
     asked = dict.fromkeys(range(state.shards), "")
     while asked and (most is None or len(found) < most):
@@ -59,7 +74,7 @@ def members(state: State, flow: str, most: int | None = None) -> Steps:
         more = zip(list(asked), answers, strict=True)
         found += (member for answer in answers for member in answer.members)
         asked = {shard: answer.more for shard, answer in more if answer.more is not None}
-    return sorted(found, key=lambda member: (member.created_at, member.id))
+    return sorted(found, key=lambda member: (member.created_at, member.id)), bool(asked)
 
 
 def _known(state: State, flow: str) -> Steps:
@@ -164,8 +179,57 @@ def get_flow(state: State, client: Client, command: GetFlow) -> Steps:
     found = yield from _known(state, command.flow)
     states = Counter(state_of(member) for member in found)
     shown = [_view(command.flow, member) for member in found[:MAX_NODES]]
+    more = len(found) > MAX_NODES
+    batch = _batch(command.flow, found)
     return FlowViewReply(
-        data=FlowView(command.flow, _state_of_flow(states), dict(states), shown, len(found) > MAX_NODES)
+        data=FlowView(command.flow, _state_of_flow(states), dict(states), shown, more, batch)
+    )
+
+
+def _batch(flow: str, found: Sequence[messages.Member]) -> BatchView | None:
+    gatherers = [member for member in found if member.gathering is not None]
+    if not gatherers:
+        return None
+    states = Counter(state_of(member) for member in found if member.gathering is None)
+    return BatchView(
+        any(member.gathering for member in gatherers),
+        states.total(),
+        states["completed"],
+        states["failed"] + states[CANCELLED],
+        [_name(flow, member.id) for member in gatherers if member.state not in ENDED],
+    )
+
+
+@across
+def list_flows(state: State, client: Client, command: ListFlows) -> Steps:
+    """Shards answer up to different ids: what is beyond the first of these comes on a later page."""
+    shards = range(state.shards) if command.queue is None else [_shard_of(state, command.queue)]
+    question = messages.Flows(command.prefix, command.queue, command.after, command.limit + 1)
+    answers = yield [(shard, question) for shard in shards]
+    end = min((answer.more for answer in answers if answer.more is not None), default=None)
+    flows = sorted({f"{flow}:" for answer in answers for flow in answer.flows})
+    flows = [flow for flow in flows if end is None or flow <= end]
+    lines = []
+    for flow in flows[: command.limit]:
+        found, more = yield from _look(state, flow[:-1], COUNTED)
+        if found:
+            lines.append(_line(flow[:-1], found, more))
+    if len(flows) > command.limit:
+        end = f"{flows[command.limit - 1][:-1]}{AFTER_NODES}"
+    return FlowListReply(data=FlowList(lines, end))
+
+
+def _line(flow: str, found: Sequence[messages.Member], more: bool) -> FlowLine:
+    states = Counter(state_of(member) for member in found)
+    gathering = [member.gathering for member in found if member.gathering is not None]
+    state = _state_of_flow(states)
+    return FlowLine(
+        flow,
+        None if more and state != "running" else state,
+        dict(states),
+        float(found[0].created_at),
+        any(gathering) if gathering else None,
+        more,
     )
 
 
@@ -196,6 +260,7 @@ def _view(flow: str, member: messages.Member) -> NodeView:
         None if member.started_at is None else float(member.started_at),
         None if member.finished_at is None else float(member.finished_at),
         member.error,
+        None if member.gathering is None else _GATHERS[_name(flow, member.id)],
     )
 
 
@@ -276,13 +341,17 @@ def _chosen(found: Sequence[messages.Member], command: RetryFlow) -> dict[str, m
     return {job_id: by_id[job_id] for job_id in by_id if job_id in met}
 
 
+def _shard_of(state: State, queue: str) -> int:
+    return slot_of_queue(queue) & (state.shards - 1)
+
+
 def _by_shard(
     state: State, nodes: Iterable[messages.Member]
 ) -> Iterable[tuple[int, Sequence[messages.Member]]]:
     """Nodes by the shards of their queues, some at a time."""
     groups: dict[int, list[messages.Member]] = {}
     for member in nodes:
-        groups.setdefault(slot_of_queue(member.queue) & (state.shards - 1), []).append(member)
+        groups.setdefault(_shard_of(state, member.queue), []).append(member)
     for shard, all_here in groups.items():
         for start in range(0, len(all_here), A_TIME):
             yield shard, all_here[start : start + A_TIME]

@@ -12,6 +12,8 @@ from ..state import State
 from . import dependencies, directory
 
 PAGE = 500  # ids that are looked at for one question; some 20 ms
+LOOKS, AT_ONCE = 1_000, 20  # the same, when flows are listed; ids that are read for the next flow
+AFTER_NODES = chr(ord(":") + 1)  # sorts a flow's id behind all of its nodes
 
 
 def list_some(state: State, source: int, message: messages.Members) -> Steps:
@@ -25,6 +27,32 @@ def list_some(state: State, source: int, message: messages.Members) -> Steps:
     jobs = [job for job_id in mine if (job := state.jobs.get(job_id) or state.archive.known(job_id))]
     found = [_member(job) for job in jobs if _flow_of(job) == message.flow]
     return messages.MembersAre(found, more)
+
+
+def list_flows(state: State, source: int, message: messages.Flows) -> messages.FlowsAre:
+    """One of its nodes is enough to know a flow; then those of the next one are looked at."""
+    flows: list[str] = []
+    at, left = max(message.after, message.prefix), LOOKS
+    while left > 0 and len(flows) < message.limit:
+        ids, more = state.archive.own_ids_after(at, AT_ONCE)
+        left -= len(ids)
+        for at in ids:
+            if not at.startswith(message.prefix):
+                return messages.FlowsAre(flows, None)
+            if (flow := _flow_with(state, at, message.queue)) is not None:
+                flows.append(flow)
+                at = f"{flow}{AFTER_NODES}"
+                break
+        else:
+            if more is None:
+                return messages.FlowsAre(flows, None)
+    return messages.FlowsAre(flows, at)
+
+
+def _flow_with(state: State, job_id: str, queue: str | None) -> str | None:
+    """The flow of a node, if it is one, of this queue."""
+    job = (state.jobs.get(job_id) or state.archive.known(job_id)) if ":" in job_id else None
+    return _flow_of(job) if job is not None and queue in (None, job.queue) else None
 
 
 def _flow_of(job: Job) -> str | None:

@@ -228,7 +228,8 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         return messages.Prepared("")  # who asked is gone, and with it the flow; nobody hears this
     if taken and message.flow not in state.parts:
         there = next(job_id for job_id in ids if job_id in taken)
-        return messages.Prepared(f"Flow job {there} already exists", Code.INVALID_FLOW)
+        code = Code.FLOW_EXISTS if message.flow_id else Code.INVALID_FLOW
+        return messages.Prepared(f"Flow job {there} already exists", code)
     if message.flow not in state.parts:
         try:
             _make_room(state, jobs)

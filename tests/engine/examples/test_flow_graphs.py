@@ -215,6 +215,73 @@ def test_a_dependency_that_is_removed_does_not_leave_a_job_waiting(world: World)
     assert states(world) == {"b": "failed"}
 
 
+# -- lists
+
+
+def listed(world: World, **which: Any) -> list[dict[str, Any]]:
+    """All pages of a list."""
+    found, cursor = [], ""
+    while cursor is not None:
+        page = world.ask(cmd="ListFlows", after=cursor, **which)["data"]  # type: ignore[index]
+        assert len(page["flows"]) <= which.get("limit", 20)
+        found += page["flows"]
+        cursor = page["cursor"]
+    return found
+
+
+def test_flows_are_listed_once_and_in_order_whatever_shards_they_are_on(world: World) -> None:
+    names = [f"f-{number}" for number in range(7)] + ["f", "g"]
+    for place, name in enumerate(names):
+        made = nodes({f"n{number}": [] for number in range(place + 1)})
+        assert world.ask(cmd="AddFlow", flow=name, nodes=made)
+        world.settle()
+    for number in range(30):  # others with ids of their own, some of which look like those of flows
+        world.ask(cmd="PUSH", queue=QUEUES[0], jobId=f"f-{number}{':' if number % 2 else '.'}x")
+    for limit in (1, 2, 20):
+        found = listed(world, limit=limit)
+        assert [flow["id"] for flow in found] == sorted(names, key=lambda name: f"{name}:")
+        assert {flow["id"]: flow["counts"]["waiting"] for flow in found} == {
+            name: place + 1 for place, name in enumerate(names)
+        }
+        assert {(flow["state"], flow["open"], flow["more"]) for flow in found} == {("running", None, False)}
+    assert [flow["id"] for flow in listed(world, prefix="f-", limit=3)] == names[:7]
+    assert listed(world, prefix="f-9") == []
+    assert [flow["id"] for flow in listed(world, queue=queue_of("n0"), limit=4)] == sorted(
+        names, key=lambda name: f"{name}:"
+    )
+    assert listed(world, queue="nobody") == []
+    assert world.ask(cmd="ListFlows", limit=101)["ok"] is False  # type: ignore[index]
+
+
+def test_a_batch_says_whether_it_is_open_and_how_far_it_is(world: World) -> None:
+    assert add(world, DIAMOND)["ok"]
+    assert view(world)["batch"] is None
+    both = [
+        {**node, "gathers": node["name"].removeprefix("on-")}
+        for node in nodes({"on-complete": [], "on-success": []})
+    ]
+    world.ask(cmd="AddFlow", flow="g", nodes=both)
+    world.ask(cmd="AddFlow", flow="g", nodes=nodes({"a": [], "b": [], "c": []}), grow=True)
+    world.settle()
+
+    def batch() -> dict[str, Any]:
+        return dict(world.ask(cmd="GetFlow", flow="g")["data"]["batch"])  # type: ignore[index]
+
+    nothing_yet = {"jobs": 3, "completed": 0, "failed": 0, "waiting": ["on-complete", "on-success"]}
+    assert batch() == {"open": True, **nothing_yet}
+    assert [(flow["id"], flow["open"]) for flow in listed(world)] == [("f", None), ("g", True)]
+    world.ask(cmd="CloseFlow", flow="g")
+    assert batch() == {"open": False, **nothing_yet}
+    world.ask(cmd="CancelFlow", flow="f")
+    for name, cmd in (("a", "ACK"), ("b", "FAIL"), ("c", "ACK")):
+        assert world.ask(cmd="PULL", queue=queue_of(name))["job"]["id"] == f"g:{name}"  # type: ignore[index]
+        world.ask(cmd=cmd, id=f"g:{name}")
+        world.settle()
+    assert batch() == {"open": False, "jobs": 3, "completed": 2, "failed": 1, "waiting": ["on-complete"]}
+    gathers = [node["gathers"] for node in world.ask(cmd="GetFlow", flow="g")["data"]["nodes"]]  # type: ignore[index]
+    assert sorted(map(str, gathers)) == ["None", "None", "None", "complete", "success"]
+
+
 # -- cancelling and retrying
 
 
