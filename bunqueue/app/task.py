@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from bunqueue.app.arguments import Arguments
 from bunqueue.app.dependencies import Dependencies, check_dependencies, needs_of, without_dependencies
+from bunqueue.app.many_calls import KEY, calls_of, pieces, rows_of
 from bunqueue.app.per_call import PerCall
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.flow_plan import FlowJob
@@ -19,6 +20,7 @@ from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.failures import made_final
 from bunqueue.client.worker.retry_rules import RetryRules, raise_as
 from bunqueue.client.worker.routes import Route, RunIn
+from bunqueue.errors import OptionError
 
 if TYPE_CHECKING:
     from bunqueue.app.clients import Clients
@@ -101,6 +103,26 @@ class Task(Generic[P, R]):
         job.result_type = self._arguments.result_type
         return job
 
+    def starmap(self, rows: Iterable[Iterable[Any]]) -> FlowJob[list[R]]:
+        """One job that calls the function for each row of positional arguments, one after the other; its
+        result is the list of what the calls gave. If a call raises, the job is tried again from the first.
+
+        Raises ArgumentsError for a call that could not be made, and OptionError when options are computed
+        from arguments, as there are several.
+        """
+        if self._per_call.computed:
+            names = " and ".join(self._per_call.computed)
+            raise OptionError(f"{names}: not possible for many calls in one job, as it is that of one call")
+        calls = [self._arguments.data(row, {}) for row in rows_of(rows)]
+        job: FlowJob[list[R]] = FlowJob(self.name, {KEY: calls}, queue=self.queue, **self._options)
+        job.result_type = list[self._arguments.result_type]  # type: ignore[name-defined]
+        return job
+
+    def chunks(self, rows: Iterable[Iterable[Any]], size: int) -> list[FlowJob[list[R]]]:
+        """As `starmap`, with at most `size` rows in each of several jobs, which may run side by side:
+        `app.flows.chord(resize.chunks(pairs, 100), index.job())`."""
+        return [self.starmap(piece) for piece in pieces(rows, checks.whole("size", size))]
+
     def options(self, **options: Unpack[TaskOptions]) -> Self:
         """The same job with other options: `send.options(delay=5_000).add("ada@example.com")`."""
         other = copy.copy(self)
@@ -167,6 +189,8 @@ class Task(Generic[P, R]):
 
     async def _run_coroutine(self, job: ActiveJob) -> Any:
         try:
+            if (calls := calls_of(job.data)) is not None:
+                return [await self._call_async(each, job) for each in calls]
             arguments = self._arguments.of(job.data)
             if self._has_needs:
                 result = await self._dependencies.call_async(self.__wrapped__, arguments, job)
@@ -181,8 +205,30 @@ class Task(Generic[P, R]):
         self._arguments.check_result(result)
         return result
 
+    async def _call_async(self, data: object, job: ActiveJob) -> Any:
+        """One of several calls."""
+        arguments = self._arguments.of(data)
+        if self._has_needs:
+            result = await self._dependencies.call_async(self.__wrapped__, arguments, job)
+        else:
+            result = await self.__wrapped__(**arguments)
+        self._arguments.check_result(result)
+        return result
+
+    def _call(self, data: object, job: ActiveJob) -> Any:
+        """One of several calls."""
+        arguments = self._arguments.of(data)
+        if self._has_needs:
+            result = self._dependencies.call(self.__wrapped__, arguments, job)
+        else:
+            result = self.__wrapped__(**arguments)
+        self._arguments.check_result(result)
+        return result
+
     def _run(self, job: ActiveJob) -> Any:
         try:
+            if (calls := calls_of(job.data)) is not None:
+                return [self._call(each, job) for each in calls]
             arguments = self._arguments.of(job.data)
             if self._has_needs:
                 result = self._dependencies.call(self.__wrapped__, arguments, job)

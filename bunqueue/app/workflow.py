@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
@@ -48,6 +48,10 @@ class Workflow(Task[P, R]):
             f"workflow {self.name!r} cannot be called; {self.name}.start(...) has a worker run it, and in a "
             f"workflow `await flow.run({self.name}, ...)` does"
         )
+
+    def starmap(self, rows: Iterable[Iterable[Any]]) -> NoReturn:
+        """A workflow has steps of its own: start each, or have one workflow run the others."""
+        raise TypeError(f"workflow {self.name!r} cannot be many calls in one job; start one for each")
 
     # -- starting
 

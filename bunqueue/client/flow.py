@@ -22,7 +22,7 @@ from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle
 from bunqueue.client.worker.active_job import current_job
 from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
-from bunqueue.errors import JobNotFound
+from bunqueue.errors import JobNotFound, OptionError
 from bunqueue.protocol.commands import Reply, flows, query
 
 R = TypeVar("R")
@@ -130,6 +130,24 @@ class AsyncFlowProducer(AsyncClient):
         The node is that of `final`, its children those of `parallel`, behind children of its own.
         """
         return await self.add(flow_plan.merged(parallel, final))
+
+    # -- by the names of Celery
+
+    async def group(self, jobs: Iterable[FlowJob[Any]]) -> list[AsyncJobHandle[Any]]:
+        """Add jobs that run side by side, all or none; their handles. It is `add_bulk`."""
+        return [node.job for node in await self.add_bulk(jobs)]
+
+    async def chain(self, *steps: FlowJob[Any]) -> AsyncJobHandle[Any]:
+        """Add jobs of which each waits for the one before; the handle of the last one. It is `add_chain`.
+        Raises OptionError when there is none."""
+        if not steps:
+            raise OptionError("a chain needs at least one job")
+        return (await self.add_chain(steps))[-1]
+
+    async def chord(self, header: Iterable[FlowJob[Any]], body: FlowJob[R]) -> AsyncJobHandle[R]:
+        """Add jobs that run side by side, and `body`, which runs when all have completed and finds what they
+        gave with `children_results`; the handle of `body`. It is `add_bulk_then`."""
+        return (await self.add_bulk_then(header, body)).job
 
     # -- with names
 

@@ -22,7 +22,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.worker.active_job import current_job
 from bunqueue.client.worker.middleware import Around, Middleware, around_adding
-from bunqueue.errors import JobNotFound
+from bunqueue.errors import JobNotFound, OptionError
 from bunqueue.protocol.commands import Reply, flows, query
 
 R = TypeVar("R")
@@ -128,6 +128,24 @@ class FlowProducer(Client):
         The node is that of `final`, its children those of `parallel`, behind children of its own.
         """
         return self.add(flow_plan.merged(parallel, final))
+
+    # -- by the names of Celery
+
+    def group(self, jobs: Iterable[FlowJob[Any]]) -> list[JobHandle[Any]]:
+        """Add jobs that run side by side, all or none; their handles. It is `add_bulk`."""
+        return [node.job for node in self.add_bulk(jobs)]
+
+    def chain(self, *steps: FlowJob[Any]) -> JobHandle[Any]:
+        """Add jobs of which each waits for the one before; the handle of the last one. It is `add_chain`.
+        Raises OptionError when there is none."""
+        if not steps:
+            raise OptionError("a chain needs at least one job")
+        return (self.add_chain(steps))[-1]
+
+    def chord(self, header: Iterable[FlowJob[Any]], body: FlowJob[R]) -> JobHandle[R]:
+        """Add jobs that run side by side, and `body`, which runs when all have completed and finds what they
+        gave with `children_results`; the handle of `body`. It is `add_bulk_then`."""
+        return (self.add_bulk_then(header, body)).job
 
     # -- with names
 

@@ -1,0 +1,37 @@
+"""Many calls of one function as one job: what `starmap` and `chunks` make, and how its data looks.
+
+The data is a map with one key that no parameter can have; below it are the arguments of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+from bunqueue.client.connection.options import shown
+from bunqueue.errors import OptionError
+
+KEY = "*"
+
+T = TypeVar("T")
+
+
+def calls_of(data: Any) -> list[Any] | None:
+    """The arguments of the calls; None for the data of one call."""
+    return data[KEY] if type(data) is dict and KEY in data else None
+
+
+def rows_of(rows: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Positional arguments. OptionError for a row that is none, such as a text."""
+    for number, row in enumerate(rows):
+        if isinstance(row, str | bytes) or not isinstance(row, Iterable):
+            raise OptionError(f"row {number}: {shown(row)} is not allowed; give a tuple of arguments")
+        yield tuple(row)
+
+
+def pieces(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Some rows at a time."""
+    left = iter(rows)
+    while piece := list(islice(left, size)):
+        yield piece
