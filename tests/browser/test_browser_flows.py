@@ -81,3 +81,53 @@ def test_the_page_is_no_wider_than_its_window(
     page = visitor.go(f"/jobs/{flow['report']}")
     expect(page.locator(".graph .node")).to_have_count(4)
     assert visitor.overflow() <= 0
+
+
+def named(name: str, queue: str, *after: str, **fields: object) -> dict[str, object]:
+    return {
+        "name": name,
+        "queue": queue,
+        "after": list(after),
+        "input": {"data": {}, "maxAttempts": 1},
+        **fields,
+    }
+
+
+def test_the_page_of_a_flow_with_names(visit: Visit, shop: Server, api: Api) -> None:
+    queue = fresh_queue()
+    jobs = [named("a", queue), named("b", queue, "a"), named("c", queue, "a"), named("d", queue, "b", "c")]
+    api("AddFlow", flow=f"{queue}-flow", nodes=jobs)
+    page = visit(shop).go(f"/flows?queue={queue}")
+    expect(page.get_by_label("Flows", exact=True).locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name=f"{queue}-flow").click()
+    expect(page.locator("h1")).to_have_text(f"{queue}-flow")
+    expect(page.locator(".graph .node")).to_have_count(4)
+    expect(page.locator(".graph .edge")).to_have_count(4)
+    expect(page.get_by_label("Jobs of the flow").locator("tbody tr")).to_have_count(4)
+    job = api("PULL", queue=queue)["job"]
+    api("FAIL", id=job["id"], error="no route", unrecoverable=True)  # type: ignore[index]
+    expect(page.locator('.graph .node[data-id="a"]')).to_have_attribute("data-state", "failed")
+    act(page, "Cancel", "Cancel the flow")
+    expect(page.locator('.graph .node[data-id="d"]')).to_have_attribute("data-state", "cancelled")
+    page.locator('.graph .node[data-id="a"]').click()
+    act(page, "Retry from here")
+    toast(page, "4 jobs will run again")
+    expect(page.locator('.graph .node[data-id="a"]')).to_have_attribute("data-state", "waiting")
+    page.get_by_role("link", name="Open", exact=True).click()
+    expect(page.locator("h1")).to_have_text("default")
+    page.get_by_role("link", name=f"{queue}-flow").click()
+    expect(page.locator("h1")).to_have_text(f"{queue}-flow")
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_a_batch_is_closed_on_its_page(visit: Visit, shop: Server, api: Api, size: tuple[int, int]) -> None:
+    queue = fresh_queue()
+    jobs = [named("on-complete", queue, gathers="complete"), named("send", queue)]
+    api("AddFlow", flow=f"{queue}-mails", nodes=jobs)
+    visitor = visit(shop, size)
+    page = visitor.go(f"/flows/{queue}-mails")
+    text = "0 completed and 0 failed of 1 job; on-complete to come"
+    expect(page.get_by_text(f"Batch, open: {text}")).to_be_visible()
+    act(page, "Close", "Close the batch")
+    expect(page.get_by_text(f"Batch, closed: {text}")).to_be_visible()
+    assert visitor.overflow() <= 0

@@ -30,7 +30,7 @@ VIEWS = {
     "/": View("/", "Queues", MANY + 2),
     "/queues/:name": View(f"/queues/{QUEUE}", f"Jobs of {QUEUE}", 3 * MANY),
     "/jobs/:id": View("/jobs/crowded-job"),
-    "/search": View("/search", "Jobs found", 5 * MANY + 1),
+    "/search": View("/search", "Jobs found", 7 * MANY + 1),
     "/dlq": View("/dlq", "Dead letters", 50),  # of many queues only the newest are shown
     "/dlq/:name": View(f"/dlq/{QUEUE}", "Dead letters", MANY),
     "/cron": View("/cron", "Schedules", MANY),
@@ -38,6 +38,8 @@ VIEWS = {
     "/hosts": View("/hosts"),
     "/workflows": View("/workflows", "Workflows", MANY + 1),
     "/workflows/:id": View("/workflows/crowded-workflow"),
+    "/flows": View("/flows", "Flows", MANY + 1),
+    "/flows/:id": View("/flows/crowded-flow", "Jobs of the flow", MANY),
     "/webhooks": View("/webhooks", "Webhooks", MANY),
     "/events": View("/events", "Events", MANY),
     "/login": View("/login"),
@@ -70,7 +72,10 @@ def crowded(api: Api) -> None:
     flows = [{"data": number, "workflow": True} for number in range(MANY)]
     api("PUSHB", queue="elsewhere", jobs=flows)
     api.push("elsewhere", workflow=True, customId="crowded-workflow")
+    named = [{"name": f"n{number}", "queue": "elsewhere", "input": {"data": {}}} for number in range(MANY)]
+    api("AddFlow", flow="crowded-flow", nodes=named)
     for number in range(MANY):
+        api("AddFlow", flow=f"flow-{number}", nodes=named[:1])
         api.push(f"queue-{number}")
         api("Cron", name=f"cron-{number}", queue=QUEUE, schedule="0 2 1 1 *")
         api("AddWebhook", url=f"http://127.0.0.1:9/{number}", events=["job.progress"], queue="elsewhere")

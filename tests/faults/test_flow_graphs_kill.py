@@ -32,7 +32,7 @@ SHARDS = 4
 QUEUES = [queue_on(shard, "flow", SHARDS) for shard in range(SHARDS)]
 AT_ONCE = 8
 PATIENCE = 600_000
-"""ms for one flow: a job that lost its worker waits until its lock expires, and locks start again with a shard."""
+"""ms for one flow: a job that has lost its worker waits until its lock expires."""
 ENDED = {"completed", "failed", "cancelled"}
 LENGTH = 4  # of a flow that grows
 SENT = 12  # jobs of a batch

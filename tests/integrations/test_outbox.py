@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
+from support.server import Server
 from support.waiting import eventually
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
@@ -22,10 +23,10 @@ import django  # needs the settings
 
 django.setup()
 
-from django.core.management import call_command  # noqa: E402
+from django.core.management import CommandError, call_command  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 
-from bunqueue import OptionError, PayloadError, Queue  # noqa: E402
+from bunqueue import Codec, Encryption, OptionError, PayloadError, Queue, new_key  # noqa: E402
 from bunqueue.integrations import django as integration  # noqa: E402, F401
 from bunqueue.integrations import sqlalchemy as sql  # noqa: E402
 from bunqueue.integrations.django import outbox as django_outbox  # noqa: E402
@@ -272,5 +273,24 @@ def test_the_command_of_django(
     Django().add(*[("n", number) for number in range(5)])
     call_command("bunqueue_relay", "--once", "--batch", "2")
     assert queue.count() == 5
+    for wrong, words in (("shop.nothing", "nothing"), ("json.dumps", "is no bunqueue.Codec")):
+        with pytest.raises(CommandError, match=words):
+            call_command("bunqueue_relay", "--once", "--codec", wrong)
     call_command("makemigrations", "bunqueue_outbox", "--check", "--dry-run", verbosity=0)
+    connection.close()
+
+
+def test_the_command_of_django_brings_what_only_programs_with_the_codec_read(
+    shared_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "NAME", str(tmp_path / "site.db"))
+    codec = Codec(encryption=Encryption({"k1": new_key()}, hash_key=new_key()))
+    monkeypatch.setattr("shop.mails.codec", codec, raising=False)
+    (job_id,) = Django().add(("n", 17))
+    url = f"bunqueue://{shared_server.host}:{shared_server.port}"
+    call_command("bunqueue_relay", "--once", "--url", url, "--codec", "shop.mails.codec")
+    with Queue("emails", url=url) as plain, Queue("emails", url=url, codec=codec) as ours:
+        assert "encrypted with key k1" in plain.handle(job_id).job().data["$encoded"]
+        assert ours.handle(job_id).job().data == 17
     connection.close()

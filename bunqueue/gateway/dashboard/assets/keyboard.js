@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { go } from "./router.js";
 
-const PLACES = { o: ["/", "Overview"], q: ["/", "Queues"], f: ["/workflows", "Workflows"], s: ["/search", "Search"], d: ["/dlq", "Dead letters"], c: ["/cron", "Schedules"],
+const PLACES = { o: ["/", "Overview"], q: ["/", "Queues"], f: ["/workflows", "Workflows"], l: ["/flows", "Flows"], s: ["/search", "Search"], d: ["/dlq", "Dead letters"], c: ["/cron", "Schedules"],
   w: ["/workers", "Workers"], h: ["/webhooks", "Webhooks"], e: ["/events", "Events"] };
 const PAUSE_MS = 1500; // between g and the letter
 

@@ -8,6 +8,8 @@ import * as theme from "./theme.js";
 import { cron } from "./views/cron.js";
 import { dlq } from "./views/dlq.js";
 import { events } from "./views/events.js";
+import { flow } from "./views/flow.js";
+import { flows } from "./views/flows.js";
 import { hosts } from "./views/hosts.js";
 import { job } from "./views/job.js";
 import { login } from "./views/login.js";
@@ -18,7 +20,7 @@ import { webhooks } from "./views/webhooks.js";
 import { workers } from "./views/workers.js";
 import { workflows } from "./views/workflow/list.js";
 
-const VIEWS = [["/", "Overview"], ["/workflows", "Workflows"], ["/search", "Search"], ["/dlq", "Dead letters"], ["/cron", "Schedules"], ["/workers", "Workers"],
+const VIEWS = [["/", "Overview"], ["/workflows", "Workflows"], ["/flows", "Flows"], ["/search", "Search"], ["/dlq", "Dead letters"], ["/cron", "Schedules"], ["/workers", "Workers"],
   ["/webhooks", "Webhooks"], ["/events", "Events"]];
 
 function frame() {
@@ -58,6 +60,8 @@ route("/queues/:name", "Queue", queue);
 route("/jobs/:id", "Job", job);
 route("/workflows", "Workflows", workflows);
 route("/workflows/:id", "Workflow", job);
+route("/flows", "Flows", flows);
+route("/flows/:id", "Flow", flow);
 route("/search", "Search", search);
 route("/dlq", "Dead letters", dlq);
 route("/dlq/:name", "Dead letters", dlq);

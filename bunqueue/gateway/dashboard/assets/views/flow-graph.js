@@ -57,6 +57,14 @@ function family() {
   };
 }
 
+/** The flow with names that a job is of, as its id begins with that of the flow. */
+async function flowOf(id, signal) {
+  const prefix = /^([A-Za-z0-9_.-]{1,200}):[A-Za-z0-9_.-]{1,200}$/.exec(id)?.[1];
+  if (!prefix) return null;
+  const { data } = await call("ListFlows", { prefix, limit: 1, after: `${prefix}9` }, signal); // just before "prefix:"
+  return data.flows[0]?.id === prefix ? prefix : null;
+}
+
 function noteOf(job, now) {
   if (job.state === "active" && job.startedAt) return job.progress ? `${Math.round(job.progress)} %` : `runs ${duration(Math.max(0, now - job.startedAt))}`;
   if (job.state === "completed" && job.startedAt) return duration(job.completedAt - job.startedAt);
@@ -69,8 +77,8 @@ const nodeOf = (job, now) => ({ id: job.id, title: job.name, note: `${noteOf(job
 /** The card; `start(job)` shows the flow of a job, if it has one, until the view ends. */
 export function flowGraph({ signal, changed }) {
   const note = h("p", { class: "problem" }), count = h("span", { class: "muted" }), below = h("div", { hidden: true });
-  const element = h("div", { class: "part" }), look = family();
-  let own = null, shown = null, picked = null, shows = "";
+  const body = h("div"), place = h("p", { class: "muted", hidden: true }), element = h("div", { class: "part" }, place, body), look = family();
+  let own = null, asked = false, shown = null, picked = null, shows = "";
   const picture = graph({ label: "Flow", onpick: (id) => { picked = picked === id ? null : id; draw(); } });
 
   function draw() {
@@ -98,15 +106,19 @@ export function flowGraph({ signal, changed }) {
     if (shown && shown.jobs.every(({ state }) => state === "completed") && !shown.left) return;
     shown = await look(own, signal);
     if (shown.jobs.length < 2) return;
-    if (!element.firstChild) fill(element, card("Flow", count, note, picture.element, below));
+    if (!body.firstChild) fill(body, card("Flow", count, note, picture.element, below));
     draw();
   }
 
   const fresh = keepFresh({ every: EVERY_MS, signal, note, refresh });
-  const timer = setInterval(() => { if (!document.hidden && element.firstChild && shown.jobs.some(({ state }) => !OVER.includes(state))) draw(); }, 1000);
+  const timer = setInterval(() => { if (!document.hidden && body.firstChild && shown.jobs.some(({ state }) => !OVER.includes(state))) draw(); }, 1000);
   signal.addEventListener("abort", () => clearInterval(timer));
   return { element, start(job) {
     const began = own === null;
+    if (place.hidden && !asked) {
+      asked = true;
+      flowOf(job.id, signal).then((named) => { if (named) { fill(place, "A job of the flow ", h("a", { href: `/flows/${encodeURIComponent(named)}` }, named)); place.hidden = false; } }, () => {});
+    }
     own = job;
     if (began && (job.parentId || job.childrenIds?.length || job.dependsOn?.length)) fresh.refresh();
     else if (!job.parentId && !job.childrenIds?.length && !job.dependsOn?.length) own = null;

@@ -54,7 +54,7 @@ export function queue({ params, query, main, signal }) {
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"), group ? [" / ", h("a", { href: `/queues/${encodeURIComponent(name)}` }, name), ` / group ${group}`] : null),
     h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
     card("Finished jobs in the last hour", null, bars),
-    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, h("a", { class: "aside", href: `/search?queue=${encodeURIComponent(name)}` }, "Search"), order]), list.element, pages.element), extra.map((part) => part.element));
+    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, h("a", { class: "aside", href: `/search?queue=${encodeURIComponent(name)}` }, "Search"), h("a", { class: "aside", href: `/flows?queue=${encodeURIComponent(name)}` }, "Flows"), order]), list.element, pages.element), extra.map((part) => part.element));
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
   async function refresh() {
