@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from bunqueue.client.codecs.codec import Codec
     from bunqueue.client.connection.transport import Transport
 
 
@@ -20,6 +21,9 @@ class Substitute(Protocol):
 
     async def open(self) -> Transport:
         """A session for this event loop."""
+
+    def meet(self, codec: Codec) -> None:
+        """A client is about to use this codec: what it says arrives encoded."""
 
     def step_function(self, workflow: str, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """What is called as a step of a workflow: its own function, or what a test has put in its place."""

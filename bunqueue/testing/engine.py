@@ -17,6 +17,7 @@ from .errors import SandboxError
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from bunqueue.client.codecs.codec import Codec
     from shardproc.core import Shard
 
 MAX_ROUNDS = 1_000_000  # rounds of due work at one moment; more means that it never ends
@@ -55,6 +56,7 @@ class Added:
     __slots__ = ("job", "view")
 
     def __init__(self, encoded: bytes) -> None:
+        """`encoded`: as MessagePack; what codecs have done to its payloads is undone."""
         self.job = _decode_job(encoded)
         self.view = _decode_view(encoded)
         """All fields, by their names on the wire."""
@@ -81,6 +83,8 @@ class SandboxEngine(EmbeddedEngine):
         self.clock = clock
         self.round_ms = ROUND_MS
         self.added: list[Added] = []
+        self.codecs: list[Codec] = []
+        """Those that clients have used so far."""
         super().__init__(MEMORY)
 
     def _open(self) -> Shard:
@@ -189,7 +193,15 @@ class SandboxEngine(EmbeddedEngine):
         for entry in state.out.events:
             job = state.jobs.get(entry[2]) if entry[0] == PUSHED else None
             if job is not None:
-                self.added.append(Added(queried_job(job, state_name(job, 2))))
+                self.added.append(Added(self.opened(queried_job(job, state_name(job, 2)))))
+
+    def opened(self, payload: bytes) -> bytes:
+        """A reply with its payloads as they were given, as far as a codec of the test can read them."""
+        from bunqueue.client.codecs.incoming import decoded
+
+        for codec in self.codecs:
+            payload = decoded(codec, payload)
+        return payload
 
     # -- state
 

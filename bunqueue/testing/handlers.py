@@ -13,6 +13,9 @@ from msgspec import Struct
 
 from bunqueue.app.bunqueue import Bunqueue
 from bunqueue.app.service import Service
+from bunqueue.client.codecs.codec import Codec
+from bunqueue.client.codecs.incoming import decoded
+from bunqueue.client.codecs.outgoing import encoded
 from bunqueue.client.connection.options import shown
 from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.middleware import CallNext, Middleware, around_running, checked
@@ -46,6 +49,7 @@ class Handlers:
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
         self._by_queue: dict[str, tuple[Table, tuple[Middleware, ...]]] = {}
+        self._codecs: dict[str, Codec | None] = {}
         self._rest: Table | None = None
         self.apps: list[Bunqueue] = []
         self.declarations: list[Struct] = []
@@ -53,11 +57,15 @@ class Handlers:
         for source in sources:
             if isinstance(source, Worker):
                 run = source._config.run
+                self._codecs |= dict.fromkeys(source.queues, source._endpoint.codec)
                 self._by_queue |= dict.fromkeys(source.queues, (run.table, run.middleware))
             elif isinstance(source, Bunqueue):
                 around = checked(source._middleware)
                 self._by_queue |= {queue: (Table(found), around) for queue, found in source.handlers.items()}
-                self.declarations += Service(source).declarations()
+                codec = source._endpoint.codec
+                self._codecs |= dict.fromkeys(source.handlers, codec)
+                for each in Service(source).declarations():
+                    self.declarations.append(each if codec is None else encoded(codec, each))
                 self.apps.append(source)
             elif isinstance(source, Mapping):
                 self._by_queue |= {queue: (Table(handler), ()) for queue, handler in source.items()}
@@ -73,6 +81,18 @@ class Handlers:
         yield from self._by_queue
         if self._rest is not None:
             yield from (queue for queue in engine.queues() if queue not in self._by_queue)
+
+    def outgoing(self, queue: str, command: Struct) -> Struct:
+        """What is said of a job of a queue, as its worker or app says it."""
+        codec = self._codecs.get(queue)
+        return command if codec is None else encoded(codec, command)
+
+    def incoming(self, queue: str, payload: bytes, engine: SandboxEngine) -> bytes:
+        """What its worker or app reads; handlers without these read what any codec of the test can."""
+        if queue not in self._codecs:
+            return engine.opened(payload)
+        codec = self._codecs[queue]
+        return payload if codec is None else decoded(codec, payload)
 
     def of(self, job: ActiveJob) -> Task:
         """The handler for a job of one of `queues`."""

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
+from bunqueue.client.codecs.envelope import problem_of
 from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.replies import R, decode_reply
 from bunqueue.client.models.jobs import Job, OneJob, PulledJobs
 from bunqueue.client.worker.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
 from bunqueue.client.worker.failures import checked, fail_command, made_final, stop_command
+from bunqueue.client.worker.intake import DATA, KEY_MISSING_MS
 from bunqueue.client.worker.job_channel import DONE
 from bunqueue.client.worker.job_runner import end
 from bunqueue.client.worker.middleware import Middleware, around_steps, observing
@@ -23,10 +25,12 @@ from bunqueue.client.worker.results import encode_result
 from bunqueue.client.workflow.channel import Answers, AroundStep
 from bunqueue.errors import (
     BunqueueError,
+    CodecError,
     CommandFailed,
     ConnectionLost,
     JobNotFound,
     JobSuspended,
+    KeyMissing,
     LockLost,
     Postpone,
     ResultError,
@@ -108,6 +112,7 @@ class Runs:
         self._handlers = handlers
         self._rules = rules
         self._current: ActiveJob | None = None
+        self._queue = ""  # of the job that runs, or is about to
         self._session = SandboxSession(engine, faults, self._heard)
 
     def __enter__(self) -> Self:
@@ -152,16 +157,32 @@ class Runs:
             )
 
     def _pull(self, queue: str) -> ActiveJob | None:
+        self._queue = queue
         command = core.PullBatch(queue=queue, count=1, timeout=0, owner=OWNER, signals=True, group=core.FAIR)
         reply = self._call(command, PulledJobs)
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
             job = ActiveJob(raw, token, self)
             job.open()
+            if (problem := problem_of(job.data, DATA)) is not None:
+                self._cannot_open(job, problem)
+                continue
             fault = self._faults.crashing(queue)
             if fault is None:
                 return job
             self._crash(job, renewed=fault.renewed)
         return None
+
+    def _cannot_open(self, job: ActiveJob, problem: CodecError) -> None:
+        """As in a worker: without its key it is put back, and what nobody can read has failed for good."""
+        if isinstance(problem, KeyMissing):
+            later = Postpone(KEY_MISSING_MS, str(problem))
+            later.counts = False
+            self._failed(job, later)
+        else:
+            made_final(problem)
+            self._failed(job, problem)
+        if self._rules.raising:
+            raise problem
 
     def _crash(self, job: ActiveJob, *, renewed: bool) -> None:
         self._note(job, "crashed")
@@ -282,7 +303,9 @@ class Runs:
         return answer
 
     def _call(self, command: Struct, reply: type[R]) -> R:
-        return decode_reply(self._session.call(command), reply, command, ADDRESS)
+        payload = self._session.call(self._handlers.outgoing(self._queue, command))
+        payload = self._handlers.incoming(self._queue, payload, self._engine)
+        return decode_reply(payload, reply, command, ADDRESS)
 
     # -- stopping a run
 

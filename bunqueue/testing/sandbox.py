@@ -32,6 +32,7 @@ from .runs import ADDRESS, Ran, Rules, Runs
 from .sessions import PATIENCE, SandboxSession, SandboxTransport
 
 if TYPE_CHECKING:
+    from bunqueue.client.codecs.codec import Codec
     from bunqueue.client.connection.transport import Transport
 
 LIMIT = 1000  # jobs that one drain runs before it counts as endless
@@ -323,6 +324,11 @@ class Sandbox:
         session = SandboxTransport(self._engine, self.faults, self._after)
         self._workers.append(session)
         return session
+
+    def meet(self, codec: Codec) -> None:
+        """A client is about to use this codec; called by bunqueue itself."""
+        if codec not in self._engine.codecs:
+            self._engine.codecs.append(codec)
 
     async def _after(self, command: Struct) -> None:
         if _changes(command):

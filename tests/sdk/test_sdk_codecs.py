@@ -362,7 +362,7 @@ def test_the_command_line_and_http_say_what_it_is(web_server: Server, name: str)
     assert SECRET.encode() in bytes(opened(CODEC, data))  # JSON has all that a program with the key needs
 
 
-def test_in_a_sandbox_payloads_stay_as_they_are() -> None:
+def test_in_a_sandbox_tests_compare_what_programs_have_given() -> None:
     app = Bunqueue("emails", codec=CODEC)
 
     @app.job(unique=True, group=lambda to: to)

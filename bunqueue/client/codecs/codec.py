@@ -148,8 +148,8 @@ class Codec:
 
 
 def in_use(codec: Codec | None) -> Codec | None:
-    """The codec where there is one to be used: within the sandbox of a test payloads stay as they are, so
-    that tests compare what programs have given."""
+    """The codec where names are made of arguments with its key: within the sandbox of a test these stay as
+    they are, so that tests compare what programs have given."""
     return None if substitute.current is not None else codec
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from bunqueue.client import substitute
-from bunqueue.client.codecs.codec import in_use
 from bunqueue.client.connection import blocking_pool, requests
 from bunqueue.client.connection.background_loop import check_thread, portal
 from bunqueue.client.connection.patience import Patience
@@ -161,9 +160,11 @@ class Caller:
 
     def _short_way(self, command: Struct) -> bytes | None:
         """None: it takes its time, and another session. That has the codec as well."""
-        codec = self.endpoint.codec and in_use(self.endpoint.codec)
+        codec = self.endpoint.codec
         if codec is None:
             return self._at_once(command)
+        if substitute.current is not None:
+            substitute.current.meet(codec)
         from bunqueue.client.codecs.incoming import decoded
         from bunqueue.client.codecs.outgoing import encoded
 

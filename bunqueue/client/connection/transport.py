@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from bunqueue.client import substitute
-from bunqueue.client.codecs.codec import Codec, in_use
+from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.connection.options import ConnectionOptions
 from bunqueue.client.connection.tls import TlsOptions, client_context
 
@@ -114,8 +114,10 @@ class Endpoint:
         `known`: the server was reached before, so while it refuses connections it is waited for.
         """
         transport = await self._open(private=private, known=known)
-        if self.codec is None or in_use(self.codec) is None:
+        if self.codec is None:
             return transport
+        if substitute.current is not None:
+            substitute.current.meet(self.codec)
         from bunqueue.client.codecs.transport import CodedTransport
 
         return CodedTransport(transport, self.codec)

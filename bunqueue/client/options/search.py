@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict
 
-from bunqueue.client.codecs.codec import Codec, in_use
+from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.connection.options import shown, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
@@ -62,7 +62,7 @@ def wanted(which: Mapping[str, Any], codec: Codec | None = None) -> dict[str, An
         found["data"] = _values(found["data"])
     if "where" in found:
         _check_text(found["where"])
-    if in_use(codec) is not None:
+    if codec is not None:
         _check_visible(found)
     return found
 

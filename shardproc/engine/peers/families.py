@@ -73,12 +73,16 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     child, parent = command.child_id, command.parent_id
     check_other(parent, child)
     shard_of = yield from locate(state, [child, parent])
-    (found,) = yield [(shard_of[child], messages.FamilyOperation(messages.FIND, child))]
     (at,) = yield [(shard_of[parent], messages.FamilyOperation(messages.LOOK, parent, child))]
+    takes = at.found or (at.queue and at.state not in (COMPLETED, FAILED))
+    how = messages.FIND if takes else messages.LOOK  # which changes nothing, as this will be refused
+    (found,) = yield [(shard_of[child], messages.FamilyOperation(how, child))]
     if not found.queue:
         if at.found:  # the push of the parent named it; the child has come and gone
             return Ok()
         raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId")
+    if not takes:
+        raise _no_parent(parent, at)
     operation = messages.LIST if found.state == COMPLETED else messages.JOIN
     (joined,) = yield [(shard_of[parent], messages.FamilyOperation(operation, parent, child))]
     if not joined.found:

@@ -196,7 +196,7 @@ def _batch(flow: str, found: Sequence[messages.Member]) -> BatchView | None:
         states.total(),
         states["completed"],
         states["failed"] + states[CANCELLED],
-        [_name(flow, member.id) for member in gatherers if member.state not in ENDED],
+        sorted(_name(flow, member.id) for member in gatherers if member.state not in ENDED),
     )
 
 
