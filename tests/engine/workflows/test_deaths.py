@@ -31,6 +31,7 @@ OPERATION = st.one_of(
     st.tuples(st.just("broadcast"), st.sampled_from(("a", "b"))),
     st.tuples(st.just("loser"), st.integers(1, HOUR)),
     st.tuples(st.just("children"), st.lists(PART, min_size=1, max_size=4)),
+    st.tuples(st.just("inner"), st.sampled_from(QUEUES)),
 )
 PROGRAM = st.lists(OPERATION, max_size=6).map(lambda program: list(without_twins(program)))
 STORY = st.tuples(st.sampled_from(QUEUES), PROGRAM, st.booleans())
@@ -86,6 +87,7 @@ PROGRAM_OF_ALL: list[Any] = [
     ("children", [("alpha", True), ("beta", False), ("gamma", True)]),
     ("step", False),
     ("broadcast", "a"),
+    ("inner", "gamma"),
     ("loser", HOUR),
     ("step", True),
 ]
