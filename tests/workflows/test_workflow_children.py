@@ -208,6 +208,25 @@ def test_the_winner_of_a_race_stays(sandbox: Sandbox) -> None:
     assert statuses["slow"] == statuses["loses"] == "cancelled"
 
 
+def test_races_at_the_same_time_keep_their_own_winners(sandbox: Sandbox) -> None:
+    """The second of them ends first, and its winner alone is known when the worker dies."""
+    app = Bunqueue("q")
+
+    @app.workflow
+    async def order(flow: Flow) -> list[str]:
+        async def race(one: int, two: int) -> str:
+            who, _ = await flow.race(one=flow.sleep("one", hours=one), two=flow.sleep("two", hours=two))
+            return str(who)
+
+        return await flow.gather(race(2, 30), race(25, 1))
+
+    handle = order.start()
+    sandbox.faults.crash_in_report(nth=3, stored=True)
+    sandbox.drain(app, within=timedelta(days=2))
+    assert handle.result() == ["one", "two"]
+    assert [step for step in handle.history() if step.is_open] == []
+
+
 @promises("A branch that loses is cancelled", "Its waits end, its children are cancelled")
 def test_losers_are_cancelled(sandbox: Sandbox) -> None:
     app = Bunqueue("q")

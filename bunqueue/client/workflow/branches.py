@@ -13,7 +13,6 @@ from msgspec.msgpack import Decoder
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.core import branch_var
 from bunqueue.client.workflow.parking import Group, group_var
-from bunqueue.client.workflow.run_log import Claim
 from bunqueue.errors import OptionError
 from bunqueue.model.workflow import VALUE
 
@@ -49,19 +48,21 @@ async def gather(flow: Flow, branches: Sequence[Branch], *, return_exceptions: b
 class Race:
     """Branches of which one wins: the first to end, or, if errors do not count, the first to succeed."""
 
-    def __init__(self, flow: Flow, branches: Sequence[Branch], claim: Claim, *, errors_count: bool) -> None:
+    def __init__(self, flow: Flow, what: str, branches: Sequence[Branch], *, errors_count: bool) -> None:
         if not branches:
-            raise OptionError(f"{claim.name}: give one branch at least")
+            raise OptionError(f"{what}: give one branch at least")
         self._flow = flow
         self._branches = branches
-        self._claim = claim
         self._errors_count = errors_count
         self._names = [flow._names_of(each) for each in branches]
+        # Of several races at the same time another one may have ended first: each is known by its branches.
+        self._arguments = values.fingerprint((self._names,), {}) if any(self._names) else None
+        self.claim = flow._claim_own(what, VALUE, self._arguments)
 
     async def run(self) -> tuple[int, Any]:
         """The place of the winner, and what it has given. Raises what it has raised, or an ExceptionGroup if
         none has succeeded."""
-        known = self._claim.known
+        known = self.claim.known
         if known is not None and known.raw_result is not UNSET:
             return await self._again(_decode_winner(known.raw_result))
         tasks = [
@@ -75,7 +76,9 @@ class Race:
         self._flow._check()
         lost = [name for place, names in enumerate(self._names) if place != winner for name in names]
         result = values.stored(_Winner(winner, lost), "the winner")
-        await self._flow._send(self._flow._record(self._claim.name, kind=VALUE, result=result))
+        await self._flow._send(
+            self._flow._record(self.claim.name, kind=VALUE, result=result, arguments=self._arguments)
+        )
         return winner, tasks[winner].result()
 
     async def _winner(self, tasks: list[asyncio.Task[Any]]) -> int:
@@ -88,7 +91,7 @@ class Race:
                     return place
         errors = [task.exception() for task in tasks if not task.cancelled()]
         raise ExceptionGroup(
-            f"{self._claim.name}: no branch has succeeded",
+            f"{self.claim.name}: no branch has succeeded",
             [each for each in errors if isinstance(each, Exception)],
         )
 

@@ -165,6 +165,11 @@ class FlowCore:
             self._note(claim.name)
         return claim
 
+    def _claim_own(self, base: str, kind: str, arguments: str | None) -> Claim:
+        claim = self._log.claim_own(base, kind, arguments)
+        self._note(claim.name)
+        return claim
+
     def _note(self, name: str) -> None:
         for names in branch_var.get():
             names.append(name)

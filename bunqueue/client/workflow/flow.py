@@ -18,7 +18,7 @@ from bunqueue.client.workflow.plans import Order, Plan, Undo, order_of, plan_of,
 from bunqueue.client.workflow.retry import RetryRule
 from bunqueue.client.workflow.run_log import Claim, Conflict, checked_name
 from bunqueue.client.workflow.runtime import Ended, Runtime
-from bunqueue.model.workflow import CHILD, COMPLETED, FAILED, SIGNAL, SLEEP, STEP, VALUE
+from bunqueue.model.workflow import CHILD, COMPLETED, FAILED, SIGNAL, SLEEP, STEP
 
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
@@ -288,9 +288,8 @@ class Flow(Runtime):
         self._check()
         if branches and named:
             raise TypeError(f"{what}: give all branches a name, or none")
-        claim = self._claim(what, VALUE, None)
-        assert isinstance(claim, Claim)
-        race = Race(self, branches or tuple(named.values()), claim, errors_count=errors_count)
+        race = Race(self, what, branches or tuple(named.values()), errors_count=errors_count)
+        claim = race.claim
         return self._op(_won(race, list(named)), claim)
 
     # -- what others see

@@ -81,6 +81,15 @@ class RunLog:
         self._used(free, step)
         return Claim(step.name, step)
 
+    def claim_own(self, base: str, kind: str, arguments: str | None) -> Claim:
+        """The step that was recorded with these arguments, or a new one: others of its name are not meant."""
+        free = self._free.get((kind, base), {})
+        if arguments not in free:
+            return Claim(self.new_name(base))
+        step = free[arguments].popleft()
+        self._used(free, step)
+        return Claim(step.name, step)
+
     def settle(self, conflict: Conflict) -> Claim | None:
         """What a conflict turns out to be; None: it still is one."""
         found = self.claim(conflict.base, conflict.kind, conflict.arguments)
