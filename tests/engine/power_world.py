@@ -96,6 +96,9 @@ class PowerWorld(World):
         }
 
 
+NODE = {"data": {}, "onDeadDependency": "fail"}  # what waits for one that was lost fails, too
+
+
 class PowerLife:
     """Pushes all that concerns several shards, some of it durable, and remembers what was promised."""
 
@@ -105,13 +108,25 @@ class PowerLife:
         self.promised: set[str] = set()  # ids of durable jobs whose push was answered
         self.flows: list[list[str]] = []
         self.families: list[tuple[str, str]] = []  # parent, child that was pushed as such
+        self.graphs: list[str] = []  # flows with names, which grow
+        self.gathered: list[str] = []  # flows whose jobs are gathered until they are closed
         self.needs: dict[str, list[str]] = {}
         self.done: set[str] = set()
         self.serial = 0
 
     def step(self) -> None:
         self.serial += 1
-        self.rng.choice((self.own_id, self.batch, self.flow, self.flow, self.child, self.after, self.work))()
+        some = (
+            self.own_id,
+            self.batch,
+            self.flow,
+            self.child,
+            self.after,
+            self.work,
+            self.graph,
+            self.gather,
+        )
+        self.rng.choice(some)()
 
     def push(self, *, durable: bool, **fields: Any) -> Reply | None:
         """Send a push; now and then its answer is not waited for."""
@@ -160,6 +175,56 @@ class PowerLife:
                 self.world.turn()
         elif self.world.ask(cmd="PUSHF", jobs=jobs) is not None and durable:
             self.promised.update(ids)
+
+    def graph(self) -> None:
+        """A flow with names, or more jobs of one."""
+        grow = bool(self.graphs) and self.rng.random() < 0.4
+        flow = self.rng.choice(self.graphs) if grow else f"graph-{self.serial}"
+        before = sorted({own for ids in self.flows for own in ids if own.startswith(f"{flow}:")})
+        names = [f"n{self.serial}-{n}" for n in range(self.rng.randrange(1, 5))]
+        nodes = []
+        for place, name in enumerate(names):
+            known = [own.partition(":")[2] for own in before if own in self.world.stored()] + names[:place]
+            after = self.rng.sample(known, min(len(known), self.rng.randrange(3)))
+            self.needs[f"{flow}:{name}"] = [f"{flow}:{other}" for other in after]
+            nodes.append(
+                {"name": name, "queue": self.rng.choice(QUEUES), "after": after, "input": dict(NODE)}
+            )
+        self._add(flow, nodes, grow=grow, durable=not grow and self.rng.random() < 0.4)
+        self.graphs.append(flow)
+
+    def gather(self) -> None:
+        """A batch is opened, grows or is closed."""
+        flow = self.rng.choice(self.gathered) if self.gathered and self.rng.random() < 0.7 else None
+        if flow is not None and self.rng.random() < 0.3:
+            self.close(flow)
+            return
+        names = [f"n{self.serial}-{n}" for n in range(3)] if flow else ["on-complete", "on-success"]
+        nodes = [{"name": name, "queue": self.rng.choice(QUEUES), "input": dict(NODE)} for name in names]
+        for node in [] if flow else nodes:
+            node["gathers"] = str(node["name"]).removeprefix("on-")
+        self._add(flow or f"gather-{self.serial}", nodes, grow=flow is not None, durable=False)
+        if flow is None:
+            self.gathered.append(f"gather-{self.serial}")
+
+    def _add(self, flow: str, nodes: list[dict[str, Any]], *, grow: bool, durable: bool) -> None:
+        ids = [f"{flow}:{node['name']}" for node in nodes]
+        if durable:
+            self.rng.choice(nodes)["input"]["durable"] = True
+        self.flows.append(ids)
+        if self.rng.random() < 0.4:
+            self.world.send(cmd="AddFlow", flow=flow, nodes=nodes, grow=grow)
+            for _ in range(self.rng.randrange(10)):
+                self.world.turn()
+            return
+        reply = self.world.ask(cmd="AddFlow", flow=flow, nodes=nodes, grow=grow)
+        if reply is not None and reply["ok"] and durable:
+            self.promised.update(ids)
+
+    def close(self, flow: str) -> None:
+        reply = self.world.ask(cmd="CloseFlow", flow=flow)
+        if reply is not None and reply["ok"]:
+            self.needs |= dict.fromkeys((f"{flow}:on-complete", f"{flow}:on-success"), reply["data"]["ids"])
 
     def child(self) -> None:
         """A child of a job that waits in a queue which nobody works on."""
@@ -238,6 +303,9 @@ class PowerLife:
             shard.engine.disconnect(CONN, world.now, severed=False)
             shard.engine.tick(world.now)  # locks of before the cut run out
             world.finish(number)
+        world.settle()
+        for flow in self.gathered:
+            self.close(flow)
         world.settle()
         while self.work():
             world.settle()
