@@ -224,7 +224,8 @@ class PowerLife:
     def close(self, flow: str) -> None:
         reply = self.world.ask(cmd="CloseFlow", flow=flow)
         if reply is not None and reply["ok"]:
-            self.needs |= dict.fromkeys((f"{flow}:on-complete", f"{flow}:on-success"), reply["data"]["ids"])
+            for name in ("on-complete", "on-success"):  # one that is closed again waits for no more
+                self.needs.setdefault(f"{flow}:{name}", reply["data"]["ids"])
 
     def child(self) -> None:
         """A child of a job that waits in a queue which nobody works on."""

@@ -260,7 +260,8 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
         hear(state, outcome)
         if outcome.word == messages.UNKNOWN:
             _report_child(state, state.awaited[outcome.id], outcome)
-            _give_up(state, outcome.id)
+            if not state.recovery.doubts:  # else `reconcile` first removes half flows, and then does this
+                _give_up(state, outcome.id)
     looked(state, ids)
 
 
