@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -246,3 +247,22 @@ def test_workers_are_listed_on_all_hosts(hosts: Hosts) -> None:
         worker.stop_soon()
         thread.join()
         wait_until(lambda: not admin.list_workers(), "a knows that it has gone")
+
+
+def test_new_hosts_go_on_when_all_are_lost(hosts: Hosts) -> None:
+    """As docs/cluster.md says: the same store, the same cluster, no files."""
+    old = hosts.start("a", "b")
+    with Queue("q1", port=old[0].port) as queue:
+        ids = {queue.add("job", number).id for number in range(20)}
+    for server in old:
+        server.kill_all()
+        shutil.rmtree(server.data_dir)
+    new = hosts.make("c")
+    new.start()
+    wait_until(lambda: set(hosts.owners()) == {"c"}, "c owns all shards", within_s=30)
+    with Admin(port=new.port) as admin, Queue("q1", port=new.port) as queue:
+        wait_until(lambda: not any(h.alive for h in admin.cluster_status().hosts if h.name != "c"), "known")
+        for name in ("a", "b"):
+            admin.forget_host(name)
+        assert [host.name for host in admin.cluster_status().hosts] == ["c"]
+        assert {job.id for job in queue.get_jobs("waiting")} == ids
