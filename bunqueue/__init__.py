@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat, Unique
     from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue, AsyncWorkflowHandle
     from bunqueue.client.worker.active_job import ActiveJob, current_job
+    from bunqueue.client.worker.batches import Batch
     from bunqueue.client.worker.job_logging import JobLogHandler
     from bunqueue.client.worker.middleware import CallNext, Middleware
     from bunqueue.client.worker.options import WorkerOptions
@@ -115,6 +116,7 @@ _WHERE = {
     "bunqueue.client.worker.processes.pool": ("Recycle",),
     "bunqueue.client.worker.retry_after": ("retry_after",),
     "bunqueue.client.worker.retry_rules": ("RetryRules",),
+    "bunqueue.client.worker.batches": ("Batch",),
     "bunqueue.client.worker.routes": ("Route",),
     "bunqueue.client.worker.options": ("WorkerOptions",),
     "bunqueue.app.bunqueue": ("Bunqueue",),
@@ -225,6 +227,7 @@ __all__ = [
     "AsyncWorkflowHandle",
     "AuthError",
     "Backoff",
+    "Batch",
     "BatchInfo",
     "BlockingFlow",
     "Breaker",

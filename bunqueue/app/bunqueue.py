@@ -9,7 +9,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
 
-from bunqueue.app.batches import Batch, BatchHandler
 from bunqueue.app.clients import Clients
 from bunqueue.app.decorators import CronDecorator, JobDecorator, SchedulePolicy
 from bunqueue.app.dependencies import Dependencies
@@ -28,6 +27,7 @@ from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
 from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.connection.options import Duration, shown, span, unknown_option
+from bunqueue.client.deprecation import warn
 from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob
@@ -36,6 +36,7 @@ from bunqueue.client.options.breaker import breaker_of
 from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
 from bunqueue.client.worker.active_job import ActiveJob, Handler
+from bunqueue.client.worker.batches import Batch, BatchHandler
 from bunqueue.client.worker.middleware import CallNext, Middleware, checked
 from bunqueue.client.worker.options import WorkerOptions
 from bunqueue.client.worker.retry_rules import RetryRules, checked_rules
@@ -329,21 +330,28 @@ class Bunqueue:
         name: str,
         *,
         size: int = 10,
-        wait: Duration = 1_000,
+        min_size: int | None = None,
+        max_wait: Duration = 1_000,
+        wait: Duration | None = None,
         queue: str | None = None,
         retry: RetryRules | None = None,
     ) -> Callable[[B], B]:
         """Have a function run the jobs of a name together: it gets a list of up to `size` of them.
 
-        It is called when there are `size`, or the first has waited for `wait`. It gives a list with a result
-        for each, in their order, or None; an exception in the list fails that job alone, one that is raised
-        all. `retry` says what exceptions mean.
+        It is called as soon as there are `min_size`, with all that are there; or when the first has waited
+        for `max_wait`. Unless given, `min_size` is `size`. It gives a list with a result for each, in their
+        order, or None; an exception in the list fails that job alone, one that is raised all. `retry` says
+        what exceptions mean. `wait` is an old name of `max_wait`.
         """
-        batch_options, rules = (size, wait), checked_rules(retry)
+        rules, called = checked_rules(retry), checks.job_name(name)
+        if wait is not None:
+            warn("batch(wait=...)", "max_wait=", type(self).__name__)
+            max_wait = wait
 
         def enter(handler: B) -> B:
             config = self._queue_config(queue)
-            config.enter(config.batches, name, Batch(name, handler, *batch_options, rules))
+            batch = Batch(handler, size=size, min_size=min_size, max_wait=max_wait)
+            config.enter(config.batches, called, Route(batch, retry=rules))
             return handler
 
         return enter

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bunqueue.app import queue_settings
-from bunqueue.app.batches import Batch
 from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions, split
 from bunqueue.client.options.breaker import Breaker
 from bunqueue.client.options.rates import RateLimit as RateLimit  # it was here before
 from bunqueue.client.worker.active_job import Handler
+from bunqueue.client.worker.batches import Batch
 from bunqueue.client.worker.routes import Handlers, Route
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.base import Command
@@ -27,7 +27,7 @@ class QueueConfig:
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: dict[str, Task[..., Any]] = field(default_factory=dict)
     routes: dict[str, Handler | Route] = field(default_factory=dict)
-    batches: dict[str, Batch] = field(default_factory=dict)
+    batches: dict[str, Route] = field(default_factory=dict)
     breakers: dict[str, Breaker] = field(default_factory=dict)
 
     def enter(self, table: dict[str, Any], name: str, entry: Any) -> None:
@@ -43,7 +43,7 @@ class QueueConfig:
         return {
             **self.routes,
             **{name: task.route for name, task in self.tasks.items()},
-            **{name: batch.route for name, batch in self.batches.items()},
+            **self.batches,
         }
 
     def slots(self, concurrency: int | None = None) -> int:
@@ -51,7 +51,7 @@ class QueueConfig:
         others = (
             (self.concurrency if concurrency is None else concurrency) if self.tasks or self.routes else 0
         )
-        return others + sum(batch.size for batch in self.batches.values())
+        return others + sum(_size(route) for route in self.batches.values())
 
     def declare(self, settings: Mapping[str, Any]) -> None:
         """Settings of the queue; the last word counts. OptionError."""
@@ -79,8 +79,13 @@ class QueueConfig:
         return [*queue_settings.commands(self.queue, self.settings), *breakers]
 
 
+def _size(route: Route) -> int:
+    return route.handler.size if isinstance(route.handler, Batch) else 0
+
+
 def _origin(entry: Any) -> tuple[object, object]:
     """Where something was defined: the same place again is a new version of it, as in a notebook."""
     entry = entry.handler if isinstance(entry, Route) else entry
-    function: Callable[..., Any] = getattr(entry, "__wrapped__", None) or getattr(entry, "_handler", entry)
+    entry = entry.handler if isinstance(entry, Batch) else entry
+    function: Callable[..., Any] = getattr(entry, "__wrapped__", entry)
     return getattr(function, "__module__", None), getattr(function, "__qualname__", id(function))

@@ -278,12 +278,12 @@ async def test_a_run_can_be_cancelled_wherever_it_runs(app: Bunqueue) -> None:
 async def test_batches(app: Bunqueue) -> None:
     sizes: list[int] = []
 
-    @app.batch("index", size=5, wait=50)
+    @app.batch("index", size=5, max_wait=50)
     async def index(jobs: list[ActiveJob]) -> list[Any]:
         sizes.append(len(jobs))
         return [ValueError("odd") if job.data % 2 else job.data * 10 for job in jobs]
 
-    @app.batch("plain", size=2, wait=10)
+    @app.batch("plain", size=2, max_wait=10)
     def plain(jobs: list[ActiveJob]) -> None:
         assert threading.current_thread() is not threading.main_thread()
 
@@ -310,7 +310,7 @@ async def test_batches(app: Bunqueue) -> None:
 async def test_a_batch_ends_with_the_last_of_its_jobs(app: Bunqueue) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    @app.batch("index", size=2, wait=60_000)
+    @app.batch("index", size=2, max_wait=60_000)
     async def index(jobs: list[ActiveJob]) -> None:
         begun.set()
         try:

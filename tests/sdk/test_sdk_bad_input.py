@@ -125,7 +125,10 @@ def test_a_group_without_a_name() -> None:
         (lambda: Bunqueue("a", middleware=Middleware()), "middleware: .* is no list; give one, such as"),
         (lambda: Bunqueue("a", default_job_options=[1]), r"default_job_options: \[1\] is not allowed"),
         (lambda: Bunqueue("a").on("completed")(5), "on: 5 cannot be called; give a function"),
-        (lambda: Bunqueue("a").batch("n", wait=-1)(print), "wait: -1 is not allowed; give a time from 0 on"),
+        (
+            lambda: Bunqueue("a").batch("n", max_wait=-1)(print),
+            "max_wait: -1 is not allowed; give a time from 0 on",
+        ),
         (lambda: RateLimit(0), "rate_limit: max: 0 is not allowed; give a whole number from 1 on"),
         (lambda: RateLimit("5"), "rate_limit: max: '5' is not allowed"),
         (lambda: RateLimit(5, per=0), "per must be at least 1, not 0"),

@@ -188,7 +188,7 @@ async def test_rules_of_functions(where: EndpointOptions) -> None:
     def broken_rule() -> None:
         raise ValueError("mine")
 
-    @app.batch("batch", wait=5, retry=RetryRules(never=[Declined]))
+    @app.batch("batch", max_wait=5, retry=RetryRules(never=[Declined]))
     async def batch(jobs: list[ActiveJob]) -> list[object]:
         return [Stolen("no")] * len(jobs)
 

@@ -51,7 +51,7 @@ def test_a_batch_is_not_waited_for(bunqueue: Sandbox) -> None:
     batches = Bunqueue("batches", host="queues.example.com")
     seen: list[int] = []
 
-    @batches.batch("index", size=100, wait=600_000)
+    @batches.batch("index", size=100, max_wait=600_000)
     async def index(jobs: list[ActiveJob]) -> list[int]:
         seen.append(len(jobs))
         return [job.data * 2 for job in jobs]

@@ -73,7 +73,8 @@ class JobRunner:
     ) -> None:
         """`stats` hears of what is no outcome for the server; `give_up` is called when a handler wants the
         process to end, or none can be run."""
-        table = config.table
+        self._table = table = config.table
+        self._channel = channel
         self._reporter = reporter
         self._stats = stats
         self._give_up = give_up
@@ -201,6 +202,7 @@ class JobRunner:
     def notify_stopping(self) -> None:
         """The worker takes no more jobs."""
         self._processes.notify_stopping()
+        self._table.withdraw(self._channel)
 
     def stop(self) -> None:
         """No more jobs will come. Blocks until processes have ended; threads that work are not waited for."""

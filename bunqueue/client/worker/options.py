@@ -189,6 +189,11 @@ def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]
     once = checks.one("at_most_once", options.get("at_most_once", False), bool)
     table = Table(handlers, options.get("run_in"), at_most_once=once, retry=options.get("retry"))
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
+    if concurrency < table.batch_size:
+        raise OptionError(
+            f"concurrency: {concurrency} is too little for batches of {table.batch_size} jobs; each job of a "
+            f"batch has a place of its own"
+        )
     limits = {LOOP: concurrency}
     for executor, name in ((THREAD, "threads"), (PROCESS, "processes")):
         limit: Any = options.get(name)

@@ -10,7 +10,9 @@ from typing import Literal
 
 from bunqueue.client.connection.options import shown
 from bunqueue.client.options import checks
-from bunqueue.client.worker.active_job import ActiveJob, Handler
+from bunqueue.client.worker.active_job import ActiveJob, Handler, JobChannel
+from bunqueue.client.worker.active_job import is_async as is_async
+from bunqueue.client.worker.batches import Batch
 from bunqueue.client.worker.processes.handler_path import path_of
 from bunqueue.client.worker.retry_rules import RetryRules, checked_rules, with_rules
 from bunqueue.client.worker.typed_data import with_typed_data
@@ -37,16 +39,16 @@ class Route:
     With `at_most_once` its jobs are completed before it is called, see `WorkerOptions`.
     """
 
-    handler: Handler
+    handler: Handler | Batch
     run_in: RunIn | None = None
     at_most_once: bool = False
     retry: RetryRules | None = None
     """What its exceptions mean; None: as the worker says, else as each job does."""
 
 
-Handlers = Mapping[str, Handler | Route]
+Handlers = Mapping[str, Handler | Route | Batch]
 """By the names of jobs."""
-Work = Handler | Route | Handlers
+Work = Handler | Route | Batch | Handlers
 """What a worker is given: one handler for all jobs, or several."""
 
 
@@ -61,6 +63,8 @@ class Plan:
     at_most_once: bool = False
     rules: RetryRules | None = None
     """What is still to be said of its exceptions: of what another process raises."""
+    batch: Batch | None = None
+    """What collects jobs before the handler is called."""
 
 
 class Table:
@@ -95,6 +99,17 @@ class Table:
         """What other processes have to import."""
         return sorted({plan.path for plan in self.plans.values() if plan.path})
 
+    @property
+    def batch_size(self) -> int:
+        """How many jobs all batches can hold at a time."""
+        return sum(plan.batch.size for plan in self.plans.values() if plan.batch is not None)
+
+    def withdraw(self, channel: JobChannel) -> None:
+        """The worker of this channel stops: batches of its jobs are not filled any more."""
+        for plan in self.plans.values():
+            if plan.batch is not None:
+                plan.batch.withdraw(channel)
+
     def find(self, name: str) -> Plan:
         """What runs jobs called `name`. Jobs that nothing runs are put back and logged; no attempt counts."""
         return self.plans.get(name) or self.plans.get(ANY) or Plan(unknown, LOOP)
@@ -111,16 +126,20 @@ async def unknown(job: ActiveJob) -> None:
     raise put_back
 
 
-def _plan(route: Handler | Route, run_in: RunIn | None, once: bool, general: RetryRules | None) -> Plan:
+def _plan(
+    route: Handler | Route | Batch, run_in: RunIn | None, once: bool, general: RetryRules | None
+) -> Plan:
     own = route.run_in if isinstance(route, Route) else None
     once = once or (isinstance(route, Route) and route.at_most_once)
-    handler = checked(route.handler if isinstance(route, Route) else route)
+    given = route.handler if isinstance(route, Route) else route
+    batch = given if isinstance(given, Batch) else None
+    handler = checked(given.run if isinstance(given, Batch) else given)
     rules = (checked_rules(route.retry) if isinstance(route, Route) else None) or general
     called = with_rules(with_typed_data(handler), rules)
     if is_async(handler):
         if own is not None:
-            raise TypeError(f"handler: {shown(handler)} is a coroutine function: it runs in the event loop")
-        return Plan(called, LOOP, at_most_once=once)
+            raise TypeError(f"handler: {shown(given)} is a coroutine function: it runs in the event loop")
+        return Plan(called, LOOP, at_most_once=once, batch=batch)
     executor = own or run_in or THREAD
     if executor != PROCESS:
         return Plan(called, executor, at_most_once=once)
@@ -145,10 +164,3 @@ def checked(handler: Handler) -> Handler:
     except TypeError:
         raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
     return handler
-
-
-def is_async(handler: Handler) -> bool:
-    """Whether it is a coroutine function, or an object with one as its call."""
-    if inspect.iscoroutinefunction(handler):  # sees through functools.partial
-        return True
-    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004  # an object's method

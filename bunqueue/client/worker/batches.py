@@ -1,0 +1,171 @@
+"""Jobs that are run together: a handler that takes a list of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Any, NamedTuple
+
+from bunqueue.client import substitute
+from bunqueue.client.connection.options import Duration, shown, span
+from bunqueue.client.options import checks
+from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, is_async
+from bunqueue.client.worker.threads import Threads
+from bunqueue.errors import OptionError, ResultError
+
+BatchHandler = Callable[[list[ActiveJob]], Any]
+"""Gives a list with a result for each job, in their order, or None. An exception in it fails its job."""
+
+
+class _Member(NamedTuple):
+    job: ActiveJob
+    result: asyncio.Future[Any]
+
+
+class Batch:
+    """A handler for many jobs at a time: `handler` gets a list of them.
+
+        Worker("visits", {"visit": Batch(insert, size=100, min_size=10)}, concurrency=100)
+
+    It is called as soon as there are `min_size` jobs, with all that are there, at most `size`; or when the
+    first has waited for `max_wait` (ms or a timedelta), with fewer. Unless given, `min_size` is `size`. It
+    gives a list with a result for each job, in their order, or None; an exception in the list fails that job
+    alone, one that is raised all. OptionError.
+    """
+
+    def __init__(
+        self,
+        handler: BatchHandler,
+        *,
+        size: int = 10,
+        min_size: int | None = None,
+        max_wait: Duration = 1_000,
+    ) -> None:
+        checks.function("handler", handler)
+        self.size = checks.whole("size", size)
+        self.min_size = self.size if min_size is None else checks.whole("min_size", min_size)
+        if self.min_size > self.size:
+            raise OptionError(
+                f"min_size: {self.min_size} is not allowed; a batch has at most size={self.size} jobs"
+            )
+        self.handler = handler
+        self._max_wait = span(max_wait, "max_wait") / 1000
+        self._waiting: list[_Member] = []
+        self._timer: asyncio.Handle | None = None  # until the batch begins with those that wait
+        self._tasks: dict[asyncio.Task[None], list[_Member]] = {}
+
+    def __repr__(self) -> str:
+        return f"Batch({shown(self.handler)}, size={self.size}, min_size={self.min_size})"
+
+    async def run(self, job: ActiveJob) -> Any:
+        """The result of one job; it is run together with others."""
+        loop = asyncio.get_running_loop()
+        if self._waiting and self._waiting[0].result.get_loop() is not loop:
+            self._waiting.clear()  # of a worker that is gone, and with it its loop
+        member = _Member(job, loop.create_future())
+        self._waiting.append(member)
+        if job.stopping:  # it came too late
+            self.withdraw(job.channel)
+        else:
+            self._joined(loop)
+        try:
+            return await member.result
+        except asyncio.CancelledError:
+            self._cancelled(member)
+            raise
+
+    def _joined(self, loop: asyncio.AbstractEventLoop) -> None:
+        count = len(self._waiting)
+        if count >= self.size:
+            self._go()
+        elif count == self.min_size:
+            self._set_timer(loop.call_soon(self._go_with_all, count))
+        elif count == 1:
+            wait = self._max_wait if substitute.current is None else 0.0  # in a sandbox time stands still
+            self._set_timer(loop.call_later(wait, self._go))
+
+    def _go_with_all(self, count: int) -> None:
+        """Jobs that came with one answer of the server begin a few at a time: go when there are no more."""
+        if len(self._waiting) > count:
+            self._set_timer(asyncio.get_running_loop().call_soon(self._go_with_all, len(self._waiting)))
+        else:
+            self._go()
+
+    def _set_timer(self, timer: asyncio.Handle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _cancelled(self, member: _Member) -> None:
+        """The run of one job was ended. When all jobs of a batch are, its handler is, too."""
+        if member in self._waiting:
+            self._waiting.remove(member)
+            if not self._waiting:
+                self._set_timer(None)
+        for task, members in self._tasks.items():
+            if member in members and all(each.result.done() for each in members):
+                task.cancel()
+
+    def withdraw(self, channel: JobChannel) -> None:
+        """A worker stops, so no more jobs come from it: those that still wait here go back to their queue.
+
+        Jobs that were completed before their run, at most once, cannot go back; they run now.
+        """
+        mine = [member.job for member in self._waiting if member.job.is_of(channel)]
+        if any(job.acked for job in mine):
+            self._go()
+            return
+        for job in mine:
+            job.ending = job.ending or Ending(INTERRUPTED)
+            if job.halt is not None:
+                job.halt()
+
+    def _go(self) -> None:
+        self._set_timer(None)
+        members, self._waiting = self._waiting, []
+        if members:
+            # In a context of its own: what belongs to one of the jobs must not be taken for all of them.
+            task = asyncio.get_running_loop().create_task(self._run(members), context=Context())
+            self._tasks[task] = members
+            task.add_done_callback(self._tasks.pop)
+
+    async def _run(self, members: list[_Member]) -> None:
+        results: Sequence[Any] = ()
+        try:
+            results = self._results(await self._call([member.job for member in members]), members)
+        except BaseException as error:
+            results = [error] * len(members)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            for (_, future), result in zip(members, results, strict=True):
+                if future.done():  # it was cancelled meanwhile
+                    continue
+                if isinstance(result, BaseException):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+    async def _call(self, jobs: list[ActiveJob]) -> Any:
+        if is_async(self.handler):
+            return await self.handler(jobs)
+        threads = Threads(1)
+        try:
+            succeeded, value = await threads.run(self.handler, jobs)
+        finally:
+            threads.stop()
+        if not succeeded:
+            raise value
+        return value
+
+    def _results(self, given: Any, members: list[_Member]) -> Sequence[Any]:
+        count = len(members)
+        if given is None:
+            return [None] * count
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) != count:
+            name = members[0].job.name
+            raise ResultError(
+                f"batch {name!r} got {count} jobs and gave {shown(given)}; give a result for each"
+            )
+        return given
