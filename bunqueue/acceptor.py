@@ -56,6 +56,12 @@ class Acceptor:
         self._sockets.append(sock)
         self._resume(sock)
 
+    def leave(self, sock: socket) -> None:
+        """Let nobody in there any more, but leave it open for others."""
+        if sock in self._sockets:
+            self._sockets.remove(sock)
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+
     def _resume(self, sock: socket) -> None:
         if sock in self._sockets:  # else it was closed meanwhile
             asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)

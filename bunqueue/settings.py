@@ -136,6 +136,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             default_text="the number of cores, rounded down to a power of two",
         ),
     ] = msgspec.field(default_factory=default_shards)
+    routers: Annotated[
+        int,
+        Option(
+            whole(1, 32), "How many processes let clients in; more than one if one is too busy for all cores."
+        ),
+    ] = 1
     sync: Annotated[
         Literal["normal", "full"],
         Option(SYNC, "What is acknowledged survives any crash; with full, also a power loss."),
@@ -349,6 +355,8 @@ def _check_tls(cert: str, key: str, client_ca: str) -> None:
 
 
 def _check_cluster(settings: Settings) -> None:
+    if settings.cluster and settings.routers > 1:
+        raise SettingsError("routers: a host of a cluster has one router; start more hosts instead")
     if not settings.cluster:
         for name in ("cluster_address", "cluster_host"):
             if getattr(settings, name):

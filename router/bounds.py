@@ -31,6 +31,7 @@ class Bounds:
 
     def __init__(self, clients: Mapping[int, ClientConnection]) -> None:
         self._clients = clients
+        self.most_kept = MAX_KEPT
         self._grown = 0  # bytes since the last look
         self._frames: dict[ClientConnection, tuple[int, int]] = {}  # bytes that were there, sweeps since
         self._unread: dict[ClientConnection, tuple[int, int]] = {}  # the same, of what a client has to read
@@ -49,7 +50,7 @@ class Bounds:
             return
         self._grown = 0
         kept = {client: len(client.carry or b"") + client.unread for client in self._clients.values()}
-        excess = sum(kept.values()) - MAX_KEPT
+        excess = sum(kept.values()) - self.most_kept
         if excess > 0:
             for client in sorted(kept, key=kept.__getitem__, reverse=True):
                 client.drop("dropped the client that had most bytes waiting")

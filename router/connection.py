@@ -101,10 +101,10 @@ class ClientConnection(asyncio.Protocol):
         self.gate = ReadGate(self._transport)
         self._hub.open += self.limited
         self._counted()
-        limit = self._hub.max_connections
+        limit = min(self._hub.max_connections, self._hub.most_connections)
         if self._hub.draining:
             self.abort()
-        elif self.limited and len(self._hub.clients) >= limit and not self._hub.strangers.give_way():
+        elif self.limited and self._hub.is_full and not self._hub.strangers.give_way():
             self._hub.refused += 1
             text = f"Too many connections (max {limit})"
             self.finish(link_protocol.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
@@ -349,7 +349,10 @@ class ClientConnection(asyncio.Protocol):
         # the shape that was agreed on until now.
         self._forward(batches, out)
         batches.clear()
-        if handling == HERE and look.spec.heavy and self._hub.cluster is not None:
+        if self._hub.first is not None and self._hub.first.answers(look):
+            self.slow += 1
+            self._hub.first.ask(self, bytes(payload))
+        elif handling == HERE and look.spec.heavy and self._hub.cluster is not None:
             self.slow += 1
             self._hub.answer_later(self, bytes(payload))
         elif handling == HERE:

@@ -19,14 +19,14 @@ from bunqueue.server_commands.workers import Worker, Workers
 from bunqueue.settings import Settings
 
 from .admission import Tokens
-from .bounds import Bounds
+from .bounds import MAX_KEPT, MAX_UNREAD, Bounds
 from .kernel_processes import born
 from .lag import LoopLag
 from .local import now_ms, refusal
 from .own_figures import figures
 from .routing import Routes, decode
-from .strangers import Strangers
-from .tickets import Tickets
+from .strangers import MAX_EACH, Strangers
+from .tickets import Asks, Tickets
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .cluster.links import Links
     from .cluster.remote_shard import RemoteShard
     from .connection import ClientConnection
+    from .further.first import FirstRouter
+    from .further.supervisor import FurtherRouters
+    from .further.table import Table
     from .shard_link import ShardLink
 
 SWEEP_S = 5.0
@@ -51,13 +54,17 @@ class Hub:
         self.default_kind: int = settings.default_protocol
         self.tokens = Tokens.of(settings.auth_token, settings.read_only_token)
         self.rate_limit = settings.rate_limit
-        self.max_connections = settings.max_connections
+        self.max_connections = self.most_connections = settings.max_connections
         self.max_lingering = MAX_LINGERING
         self.routes = Routes(self.shards)
         self.clients: dict[int, ClientConnection] = {}
         self.bounds = Bounds(self.clients)
         self.links: list[ShardLink | RemoteShard | None] = [None] * self.shards  # None: down, or not ready
         self.origin = 0  # of this router's connections; another one in each host of a cluster
+        self._base, self._most = 0, link_protocol.MAX_NUMBER  # the numbers of this router's connections
+        self.further: FurtherRouters | None = None  # in the first of several routers of a host
+        self.first: FirstRouter | None = None  # in the others
+        self.table: Table | None = None  # of all of them
         self.cluster: Cluster | None = None
         self.damaged: dict[int, str] = {}  # shards that stay down, and what is to be done about it
         self.exposed: dict[str, str] = {}  # what other users of the machine can read, and what to do about it
@@ -65,7 +72,7 @@ class Hub:
         self.turns = Turns()
         self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
-        self.tickets = Tickets(self.links, self.clients, self.damaged)
+        self.tickets = Tickets(self.links, self.damaged)
         self.refused = 0  # clients since the last sweep, because there are too many
         self.lag = LoopLag()
         self.heard = LoopPoll(settings.busy_poll).heard
@@ -84,18 +91,42 @@ class Hub:
 
     def add(self, client: ClientConnection) -> int:
         """Enter a client; its number, which is not used again before all others were."""
-        number, base = self._last_number, self.origin << link_protocol.ORIGIN_SHIFT
+        number, base, most = self._last_number, self._base, self._most
         while number in self.clients or number == self._last_number:
-            number = base + (number - base) % link_protocol.MAX_NUMBER + 1  # 1 .. MAX_NUMBER
+            number = base + (number - base) % most + 1  # 1 .. most
         self._last_number = number
         self.clients[number] = client
+        if self.table is not None:
+            self.table.connected(len(self.clients))
+        if self.first is not None:
+            self.first.joined(number)
         return number
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many clients as there may be, here or at all routers of the host."""
+        if len(self.clients) >= self.max_connections:
+            return True
+        return self.table is not None and self.table.connections >= self.most_connections
+
+    def one_of(self, table: Table, number: int) -> None:
+        """This is one of several routers of the host."""
+        self.table = table
+        self._base, self._most = number << link_protocol.ROUTER_SHIFT, (1 << link_protocol.ROUTER_SHIFT) - 1
+        self._last_number = self.tickets.base = self._base
+        self.bounds.most_kept = max(2 * MAX_UNREAD, MAX_KEPT // len(table.rows))
+        self.strangers.most_each = max(32, MAX_EACH // len(table.rows))
+        self.commands.router = number
 
     def remove(self, client: ClientConnection, kind: int) -> None:
         """A client is gone: tell the shards that it used.  ``kind`` is CLOSED, SEVERED or BROKEN."""
         if self.clients.pop(client.number, None) is None:
             return
         self.strangers.leave(client)
+        if self.table is not None:
+            self.table.connected(len(self.clients))
+        if self.first is not None:
+            self.first.left(client.number)
         workers = self.workers.disconnected(client.number)
         if self.draining:  # the shards are about to end
             if not self.clients:
@@ -105,8 +136,15 @@ class Hub:
             link = self.links[shard]
             if link is not None:
                 link.control(kind, client.number)
+        self._look_after(workers)
+
+    def workers_left(self, conn: int) -> None:
+        """A connection of another router has ended, whose workers are registered here."""
+        self._look_after(self.workers.disconnected(conn))
+
+    def _look_after(self, workers: Iterable[Worker]) -> None:
         for worker in workers:
-            if worker.born is not None:
+            if worker.born is not None and not self.draining:
                 asyncio.get_running_loop().call_later(GONE_S, self._look_whether_gone, worker)
 
     def _look_whether_gone(self, worker: Worker) -> None:
@@ -165,16 +203,16 @@ class Hub:
         """This router is one of several, and its connections have numbers of their own."""
         self.cluster, self.origin = cluster, origin
         self.commands.cluster_status = cluster.commands.status
-        self.tickets.origin, self.tickets.holds = origin, cluster.holds
-        self._last_number = origin << link_protocol.ORIGIN_SHIFT
+        self._last_number = self._base = self.tickets.base = origin << link_protocol.ORIGIN_SHIFT
+        self.tickets.holds = cluster.holds
 
-    def answer_later(self, client: ClientConnection, payload: bytes) -> None:
+    def answer_later(self, client: Asks, payload: bytes) -> None:
         """A command about the cluster, which takes as long as the store does."""
         task = asyncio.get_running_loop().create_task(self._answer_later(client, payload))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer_later(self, client: ClientConnection, payload: bytes) -> None:
+    async def _answer_later(self, client: Asks, payload: bytes) -> None:
         assert self.cluster is not None
         try:
             command = decode(payload)
@@ -250,7 +288,8 @@ class Hub:
 
     def link_up(self, link: ShardLink, others: Sequence[int] = ()) -> None:
         """A shard has recovered: from now on it gets commands.  ``others``: connections of other hosts."""
-        live = link_protocol.pack_connections([*self.clients, *others])
+        elsewhere = [] if self.further is None else self.further.connections
+        live = link_protocol.pack_connections([*self.clients, *others, *elsewhere])
         link.control(link_protocol.LIVE, link_protocol.CONTROL, live)
         before = self.links[link.shard]
         if before is not None and before is not link:  # another host had it
@@ -262,6 +301,8 @@ class Hub:
                 other.control(link_protocol.PEER, link_protocol.CONTROL, bytes((link.shard,)))
                 link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((other.shard,)))
         self._say_presence(link)
+        if self.further is not None:
+            self.further.shard_up(link)
         if self.cluster is not None:
             self._resume_subscriptions(link)
 
@@ -271,11 +312,6 @@ class Hub:
         if mine:
             presence = link_protocol.encode(link_protocol.WorkerPresence(mine, True))
             link.control(link_protocol.WORKER_PRESENCE, self._base, presence)
-
-    @property
-    def _base(self) -> int:
-        """In place of a connection's number: only which router says so."""
-        return self.origin << link_protocol.ORIGIN_SHIFT
 
     def _worker_presence(self, queue: str, present: bool) -> None:
         """A queue has its first worker, or has lost its last one."""
@@ -313,6 +349,8 @@ class Hub:
         elif self._leaving.get(shard) is not link and link.is_local:
             return
         self.settle(shard)
+        if self.further is not None and not self.draining:
+            self.further.shard_down(shard)
         if self.cluster is not None and link.is_local:
             self.cluster.lost(shard)
 

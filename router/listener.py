@@ -6,8 +6,10 @@ import os
 import shutil
 import ssl
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from socket import socket
 
 from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
@@ -52,6 +54,16 @@ class TcpListener:
                 if client.limited:  # not the gateway's
                     client.finish(link_protocol.BROKEN)
 
+    def stand_in(self, sockets: Sequence[socket]) -> None:
+        """Let in the clients of another router, which has ended, until it is there again."""
+        for sock in sockets:
+            self._acceptor.listen(sock, BACKLOG)
+
+    def step_back(self, sockets: Sequence[socket]) -> None:
+        """It is there again."""
+        for sock in sockets:
+            self._acceptor.leave(sock)
+
     def sweep(self) -> None:
         """Called now and then: say who was not let in since the last time, in one line however many."""
         acceptor, hub = self._acceptor, self._hub
@@ -86,6 +98,15 @@ class RuntimeFolder:
     def gateway_socket(self) -> str:
         """The path of the socket for the HTTP gateway; no longer than the other."""
         return str(self._path / "http.sock")
+
+    def shard(self, index: int) -> str:
+        """The path of the socket of a shard for further routers; no longer than the others."""
+        return str(self._path / f"{index}.sock")
+
+    @property
+    def table(self) -> str:
+        """The path of what all routers say of themselves."""
+        return str(self._path / "routers")
 
     def remove(self) -> None:
         """Remove it and what is in it."""

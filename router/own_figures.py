@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 def figures(hub: Hub) -> RouterFigures:
     """As they are now."""
+    others = [] if hub.table is None else hub.table.rows[1:]
     return RouterFigures(
         version=__version__,
         uptime_s=time.monotonic() - hub.started,
-        connections=len(hub.clients),
+        connections=len(hub.clients) + sum(row.connections for row in others),
         workers=hub.workers.stats(now_ms()),
         memory_bytes=vitals.memory(),
         cpu_s=vitals.cpu_s(),
-        lag_s=hub.lag.longest(),
+        lag_s=max([hub.lag.longest(), *(row.lag_s for row in others)]),
+        further=[(row.memory_bytes, row.cpu_s, row.connections) for row in others],
         wrong_tokens=hub.strangers.guesses.total,
         exposed=tuple(hub.exposed),
         shards=hub.shards,

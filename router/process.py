@@ -9,11 +9,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,6 +35,7 @@ from bunqueue.systemd import notify
 from bunqueue.watched_file import WatchedFile
 
 from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
+from .event_loop import calm_collector, event_loop
 from .gateway_supervisor import Gateway
 from .hub import SWEEP_S, Hub
 from .listener import TcpListener
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from bunqueue.store.database import Store
 
     from .cluster.cluster import Cluster
+    from .further.supervisor import FurtherRouters
 
 SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
 CLOSE_S = 2.0  # for clients to take their last replies
@@ -79,7 +81,7 @@ def run(settings: Settings, command: Sequence[str] = COMMAND, secrets_in: str = 
     """Run the server with these settings until a signal ends it.  ``secrets_in``: see `exposed`."""
     if settings.cluster:
         settings = msgspec.structs.replace(settings, shards=store_of(settings).shards)
-    return _event_loop()(RouterProcess(settings, command, secrets_in).run())
+    return event_loop()(RouterProcess(settings, command, secrets_in).run())
 
 
 def store_of(settings: Settings) -> Store:
@@ -137,14 +139,6 @@ def _refuse(text: str, status: int) -> int:
     return status
 
 
-def _event_loop() -> Callable[[Coroutine[Any, Any, int]], int]:
-    try:
-        import uvloop  # does not exist for every platform
-    except ImportError:
-        return asyncio.run
-    return uvloop.run
-
-
 class RouterProcess:
     """Everything that runs, in the order in which it starts; it stops in the opposite order."""
 
@@ -162,6 +156,7 @@ class RouterProcess:
         self._client_ca = WatchedFile(settings.tls_client_ca)
         self._data: FolderLock | None = None  # its lock
         self._cluster: Cluster | None = None
+        self._further: FurtherRouters | None = None
 
     async def run(self) -> int:
         """Start, serve until a signal comes, stop."""
@@ -182,7 +177,7 @@ class RouterProcess:
             folder = Path(settings.data_dir)
             self._data = own_data_folder(folder)  # first: of two new servers only one may write
         self._share_files()
-        self._sockets.bind()
+        self._sockets.bind(settings.routers - 1)
         self._gateway.bind()
         self._check_door()
         store = await self._store()
@@ -193,6 +188,7 @@ class RouterProcess:
         self._check_readers()
         await self._join(store)
         await self._supervisor.start()
+        await self._start_further()
         if self._data is not None:  # before any job is taken
             note_files(Path(settings.data_dir))
         await self._gateway.start(self._supervisor.folder.gateway_socket)
@@ -201,13 +197,22 @@ class RouterProcess:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew_certificate)
         self._sweeper = asyncio.create_task(self._sweep())
         self._measurer = asyncio.create_task(self._hub.lag.measure())
-        # What is there now stays: the collector need not look at it again.  What comes and goes is freed
-        # by counting references, so the collector need not come often.
         gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        calm_collector()
         self._announce()
         await asyncio.Event().wait()
+
+    async def _start_further(self) -> None:
+        """Start the other routers of this host, if the settings want any."""
+        if self._settings.routers == 1:
+            return
+        from .further.supervisor import FurtherRouters
+
+        folder = self._supervisor.folder
+        self._further = FurtherRouters(
+            self._hub, self._settings, self._listener, self._sockets.others, folder
+        )
+        await self._further.start()
 
     async def _store(self) -> str:
         """The id of the store, "" without one; waits until it answers.  StartError if it is none for us."""
@@ -305,6 +310,8 @@ class RouterProcess:
             assert tls is not None
             self._listener.renew(tls, again=self._client_ca.changed())
             self._gateway.renew_certificate()
+            if self._further is not None:
+                self._further.renew_certificate()
             _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
 
     async def _stop(self) -> None:
@@ -321,7 +328,11 @@ class RouterProcess:
         hub.draining = True
         for client in hub.clients.values():
             client.stop_reading()
+        if self._further is not None:
+            self._further.stop_reading()
         await self._supervisor.stop()
+        if self._further is not None:
+            await self._further.stop()
         if self._cluster is not None:
             await self._cluster.stop()
         for task in (self._sweeper, self._measurer):
@@ -351,5 +362,7 @@ class RouterProcess:
             serving.cancel()
         elif now - self._signalled_at > AGAIN_S:
             self._gateway.kill()
+            if self._further is not None:
+                self._further.kill()
             self._supervisor.kill()
             os._exit(FAILED)

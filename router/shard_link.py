@@ -75,6 +75,7 @@ class ShardLink(asyncio.Protocol):
         self._feeders: set[ClientConnection] = set()  # they wait until the shard has taken what it has
         self._held_hosts: set[Downlink] = set()  # the same of other hosts
         self.shard = -1  # known from the HELLO on
+        self.secret = ""  # with which it was started
         self.epoch = 0  # known from READY on; 0 without a log
         self.full = False
         self.heard = True  # since the last look; the owner resets it
@@ -87,6 +88,11 @@ class ShardLink(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._call_soon = loop.call_soon
         self._deadline = loop.call_later(HELLO_S, self._transport.abort)
+
+    def dialled(self, shard: int, epoch: int) -> None:
+        """It is this one, which a further router has connected to."""
+        self._deadline.cancel()
+        self.shard, self.epoch = shard, epoch
 
     def data_received(self, data: bytes) -> None:
         self.heard = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
+from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -29,6 +31,14 @@ class BoundSockets:
         self._port = port
         self._flag = flag
         self.sockets: list[socket.socket] = []
+        self.others: list[list[socket.socket]] = []  # of further routers, at the same port
+
+    @classmethod
+    def given(cls, descriptors: Iterable[int]) -> BoundSockets:
+        """Those that another process has bound."""
+        found = cls("", 0, "")
+        found.sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        return found
 
     @property
     def address(self) -> str:
@@ -41,21 +51,43 @@ class BoundSockets:
         """Whether only this machine reaches the sockets."""
         return all(ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback for sock in self.sockets)
 
-    def bind(self) -> None:
-        """Take the port on every address that the host stands for."""
+    def bind(self, others: int = 0) -> None:
+        """Take the port on every address that the host stands for; for so many further routers, too."""
         try:
             found = socket.getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            for family, _, _, _, address in dict.fromkeys(found):
-                self._bind(family, list(address))
+            addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+            for family, address in addresses:
+                self.sockets.append(self._bound(family, list(address)))
+            for _ in range(others):
+                self.others.append([])
+                for sock, (family, address) in zip(self.sockets, addresses, strict=True):
+                    self.others[-1].append(self._beside(sock, family, list(address)))
         except OSError as error:
             self.close()
             raise self.refusal(error) from error
 
-    def _bind(self, family: int, address: list[Any]) -> None:
+    def _beside(self, first: socket.socket, family: int, address: list[Any]) -> socket.socket:
+        """Another one at the port of the first: Linux spreads connections over them."""
+        if sys.platform != "linux":
+            return first.dup()
+        # Only now, as nobody else shall be able to share the port with the first one.
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        return self._bound(family, address, shared=True)
+
+    def _bound(self, family: int, address: list[Any], *, shared: bool = False) -> socket.socket:
         sock = socket.socket(family, socket.SOCK_STREAM)
-        self.sockets.append(sock)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            self._prepare(sock, family, address)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def _prepare(self, sock: socket.socket, family: int, address: list[Any]) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Accepted sockets inherit these, so that they cost nothing there.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,6 +108,7 @@ class BoundSockets:
 
     def close(self) -> None:
         """Give the port back."""
-        for sock in self.sockets:
+        for sock in (*self.sockets, *(sock for some in self.others for sock in some)):
             sock.close()
         self.sockets.clear()
+        self.others.clear()

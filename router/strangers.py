@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bunqueue.guesses import Guesses, origin
@@ -25,6 +26,9 @@ class Strangers:
 
     def __init__(self) -> None:
         self.guesses = Guesses()
+        self.most_each = MAX_EACH  # of one address
+        self.tell: Callable[[str], None] | None = None  # other routers of wrong tokens, by address
+        self.logs = True  # wrong tokens; one router does it for all
         self._all: dict[ClientConnection, _Stranger] = {}
         self._by_origin: dict[str, dict[ClientConnection, None]] = {}
         self._dropped = 0  # since the last line about them
@@ -35,7 +39,7 @@ class Strangers:
         address = str((transport.get_extra_info("peername") or ("",))[0])
         now, who = time.monotonic(), origin(address)
         same = self._by_origin.setdefault(who, {})
-        if len(same) >= MAX_EACH:
+        if len(same) >= self.most_each:
             self._drop(next(iter(same)))
             same = self._by_origin.setdefault(who, {})
         same[client] = None
@@ -73,6 +77,12 @@ class Strangers:
         if found is not None:
             found.wrong += 1
             self.guesses.wrong(found.address, time.monotonic())
+            if self.tell is not None:
+                self.tell(found.address)
+
+    def wrong_elsewhere(self, address: str) -> None:
+        """A wrong token was shown to another router."""
+        self.guesses.wrong(address, time.monotonic())
 
     def sweep(self) -> None:
         """Called now and then: end those that are late."""
@@ -84,7 +94,7 @@ class Strangers:
         if self._dropped:
             _log.warning("closed connections that showed no token", connections=self._dropped)
             self._dropped = 0
-        if news := self.guesses.news():
+        if (news := self.guesses.news()) and self.logs:
             _log.warning("wrong tokens over TCP", **news)
 
     def _drop(self, client: ClientConnection) -> None:

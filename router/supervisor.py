@@ -231,6 +231,8 @@ class Supervisor:
     def _set_aside(self, shard: int, text: str) -> None:
         """A shard whose file is damaged would end again and again: the others go on without it."""
         self._hub.damaged[shard] = text
+        if self._hub.further is not None:
+            self._hub.further.shard_damaged(shard, text)
         _log.error("shard is out of service", shard=shard, error=text)
         if self._started.done():
             return
@@ -277,6 +279,7 @@ class Supervisor:
                 "epoch": self._epoch,
                 "settings": self._settings.to_json().decode(),
                 "seen": shard.seen,
+                "routers": self._folder.shard(shard.index) if self._settings.routers > 1 else "",
                 "in_cluster": self.cluster is not None,
             }
         )
@@ -311,6 +314,7 @@ class Supervisor:
         if shard.link is not None or not hmac.compare_digest(hello.secret.encode(), shard.secret.encode()):
             return False
         shard.link = link
+        link.secret = shard.secret
         self._links_gone.clear()
         return True
 

@@ -7,8 +7,8 @@ every "connection" it has heard of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.codes import Code
@@ -16,7 +16,7 @@ from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
 from bunqueue.protocol.gather import Addition, Gather, Part, for_some, split
-from bunqueue.protocol.link import ORIGIN_SHIFT, SEVERED, TICKET
+from bunqueue.protocol.link import SEVERED, TICKET
 
 from .local import refusal
 from .routing import IDS, Peek, Routes, decode
@@ -24,13 +24,30 @@ from .routing import IDS, Peek, Routes, decode
 if TYPE_CHECKING:
     from .cluster.holds import Holds
     from .cluster.remote_shard import RemoteShard
-    from .connection import ClientConnection
     from .shard_link import ShardLink
+
+
+class Asks(Protocol):
+    """Who asks: a connection, here or at another router of the host."""
+
+    number: int
+    kind: int
+    slow: int
+
+    @property
+    def finished(self) -> bool:
+        """No longer there for anybody."""
+
+    def gathered(self, reply: bytes) -> None:
+        """The reply to a command that counts as slow."""
+
+    def finish(self, kind: int) -> None:
+        """End it."""
 
 
 class _Ticket(NamedTuple):
     gather: Gather
-    client: int
+    client: Asks
     req_id: RequestId
     once: bool  # parts of it may be done, and doing them again is something else
     partial: bool  # the answers of some shards will do
@@ -43,16 +60,14 @@ class Tickets:
     def __init__(
         self,
         links: Sequence[ShardLink | RemoteShard | None],
-        clients: MutableMapping[int, ClientConnection],
         damaged: Mapping[int, str],
     ) -> None:
         self._links = links
         self._damaged = damaged
-        self._clients = clients
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
-        self.origin = 0  # of the router
+        self.base = 0  # of the numbers of this router
         self.holds: Holds | None = None  # in a cluster
 
     def unavailable(self, shard: int, req_id: RequestId) -> bytes:
@@ -71,9 +86,7 @@ class Tickets:
         """The same for each of these frames."""
         return [self.unavailable(shard, request_id(frame[HEADER:])) for frame in frames]
 
-    def gather(
-        self, client: ClientConnection, look: Peek, payload: bytes, routes: Routes, out: list[bytes]
-    ) -> None:
+    def gather(self, client: Asks, look: Peek, payload: bytes, routes: Routes, out: list[bytes]) -> None:
         """Ask several shards; counts as slow, so that there are never many of these at once."""
         ids: list[str] = []
         try:
@@ -91,7 +104,7 @@ class Tickets:
 
     def ask(
         self,
-        client: ClientConnection,
+        client: Asks,
         spec: Spec,
         parts: Mapping[int, Part],
         req_id: RequestId,
@@ -114,7 +127,7 @@ class Tickets:
 
     def _ask(
         self,
-        client: ClientConnection,
+        client: Asks,
         spec: Spec,
         parts: Mapping[int, Part],
         req_id: RequestId,
@@ -126,11 +139,11 @@ class Tickets:
             parts = {shard: part for shard, part in parts.items() if shard not in down}
         elif down:
             return down
-        first = TICKET | (self.origin << ORIGIN_SHIFT)
+        first = TICKET | self.base
         number = self._free.pop() if self._free else first + len(self._open)
         once = spec.writes and not spec.repeatable
         gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name), spec.reply)
-        self._open[number] = _Ticket(gather, client.number, req_id, once, spec.partial, [])
+        self._open[number] = _Ticket(gather, client, req_id, once, spec.partial, [])
         for shard, part in parts.items():
             link = self._links[shard]
             assert link is not None
@@ -171,9 +184,8 @@ class Tickets:
         if ticket.partial and (ticket.gather.waiting or ticket.gather.answered):
             self._end(number, ticket)
             return
-        client = self._clients.get(ticket.client)
-        if client is not None and ticket.once:
-            client.finish(SEVERED)
+        if ticket.once and not ticket.client.finished:
+            ticket.client.finish(SEVERED)
         elif not ticket.lost:
             self._tell(ticket, self.unavailable(shard, ticket.req_id))
         ticket.lost.append(shard)
@@ -185,6 +197,5 @@ class Tickets:
         self._free.append(number)
 
     def _tell(self, ticket: _Ticket, reply: bytes) -> None:
-        client = self._clients.get(ticket.client)
-        if client is not None:
-            client.gathered(reply)
+        if not ticket.client.finished:
+            ticket.client.gathered(reply)

@@ -35,7 +35,7 @@ class Additions:
         metrics = answer.get("metrics")  # not there when it was about one queue
         if metrics is not None:
             figures = self._figures()
-            metrics["memoryUsageMb"] += figures.memory_bytes / MB
+            metrics["memoryUsageMb"] += _memory(figures) / MB
             metrics["activeConnections"] = figures.connections
 
     def _prometheus(self, answer: Answer) -> None:
@@ -45,10 +45,15 @@ class Additions:
 
     def _overview(self, answer: Answer) -> None:
         data, figures, workers = answer["data"], self._figures(), self._listing()
-        data["memory"]["rss"] += figures.memory_bytes / MB
+        data["memory"]["rss"] += _memory(figures) / MB
         data["collections"]["connections"] = figures.connections
         data["workers"] = {
             "total": workers.stats.total,
             "active": workers.stats.active,
             "list": to_builtins(workers.workers[:MAX_LISTED]),
         }
+
+
+def _memory(figures: RouterFigures) -> int:
+    """Of all routers of the host, in bytes."""
+    return figures.memory_bytes + sum(memory for memory, _, _ in figures.further)

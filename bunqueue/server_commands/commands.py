@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue import __version__
 from bunqueue.protocol.codes import Code
@@ -54,6 +54,7 @@ class ServerCommands:
         """``now``: the wall clock, epoch ms."""
         self.cluster_status: Callable[[], Reply] = _no_cluster
         self.workers = workers
+        self.router: int | UnsetType = UNSET  # which one of several routers of a host this is
         self.now = now
 
     def answer(self, connection: Connection, command: Struct) -> Reply:
@@ -75,7 +76,7 @@ class ServerCommands:
 
     def _ping(self, connection: Connection, command: Command) -> Reply:
         # A float, as all times on the wire: some clients cannot read integers beyond 32 bits.
-        return PingReply(data=Pong(pong=True, time=float(self.now())))
+        return PingReply(data=Pong(pong=True, time=float(self.now()), router=self.router))
 
     def _register_worker(self, connection: Connection, command: RegisterWorker) -> Reply:
         born = connection.born(command)

@@ -268,6 +268,8 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
     costs = [(f"shard-{each.shard}", each.memory_bytes, each.cpu_s) for each in figures.shards]
     if own.memory_bytes:  # else it has no process of its own
         costs.insert(0, ("router", own.memory_bytes, own.cpu_s))
+    for number, (resident, used_s, _) in enumerate(own.further, 1):
+        costs.insert(number, (f"router-{number}", resident, used_s))
     for process, memory_bytes, cpu_s in costs:
         memory.add_metric([process], memory_bytes)
         cpu.add_metric([process], cpu_s)
@@ -380,6 +382,13 @@ def _router(own: RouterFigures) -> Iterator[Metric]:
     connections = _family(GAUGE, "connections", "Open connections", ["transport"])
     connections.add_metric(["tcp"], own.connections)
     yield connections
+    if own.further:
+        text = "Open connections of one of several routers"
+        by_router = _family(GAUGE, "router_connections", text, ["router"])
+        counts = [count for _, _, count in own.further]
+        for number, count in enumerate([own.connections - sum(counts), *counts]):
+            by_router.add_metric([str(number)], count)
+        yield by_router
     wrong = _family(COUNTER, "wrong_tokens", "Wrong tokens that clients have shown", ["transport"])
     wrong.add_metric(["tcp"], own.wrong_tokens)
     yield wrong

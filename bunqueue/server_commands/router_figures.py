@@ -23,6 +23,7 @@ class RouterFigures(Struct):
     shards: int
     shards_up: Sequence[int]
     shards_damaged: Sequence[int] = ()  # they are not started again
+    further: Sequence[tuple[int, float, int]] = ()  # of more routers: memory in bytes, CPU in s, connections
     wrong_tokens: int = 0  # over TCP
     exposed: Sequence[str] = ()  # of `exposure.KINDS`
     cluster: ClusterView | None = None  # as this host sees it; None without one

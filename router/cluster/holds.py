@@ -21,6 +21,7 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 
 if TYPE_CHECKING:
     from ..connection import ClientConnection
+    from ..tickets import Asks
 
 HOLD_S = 15.0  # longer than a take-over takes; then they are refused
 MAX_BYTES = 32 << 20  # over all shards; beyond, they are refused at once
@@ -54,7 +55,7 @@ class Held:
 class Later:
     """A command for several shards.  ``again`` asks them if it can, and says whether it could."""
 
-    client: ClientConnection
+    client: Asks
     size: int
     again: Callable[[], bool]
     refuse: Callable[[], None]
@@ -85,7 +86,7 @@ class Holds:
 
     def later(
         self,
-        client: ClientConnection,
+        client: Asks,
         size: int,
         again: Callable[[], bool],
         refuse: Callable[[], None],

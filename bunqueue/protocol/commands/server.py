@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Reply, Route, command
 
@@ -24,6 +24,7 @@ class HelloReply(Reply, kw_only=True):
 class Pong(Struct, gc=False):
     pong: bool
     time: int | float  # epoch ms
+    router: int | UnsetType = UNSET  # which one of several answers: `bunqueue start --routers`
 
 
 class PingReply(Reply, kw_only=True):

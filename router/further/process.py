@@ -1,0 +1,141 @@
+"""The life of a further router: it is started by the first one, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+import msgspec
+
+from bunqueue import vitals
+from bunqueue.descriptors import raise_file_limit, share
+from bunqueue.logs import configure_logging, get_logger
+from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol import router_line
+from bunqueue.settings import Settings
+from bunqueue.watched_file import WatchedFile
+
+from ..errors import StartError
+from ..event_loop import calm_collector, event_loop
+from ..hub import SWEEP_S, Hub
+from ..listener import TcpListener
+from ..sockets import BoundSockets
+from ..tls import server_context
+from .first import FirstRouter
+from .line import connected
+from .table import Table
+
+NOTE_S = 1.0  # between two notes of what it costs
+STOP_S = 12.0  # for the shards to answer what they were asked
+CLOSE_S = 2.0  # for clients to take their last replies
+
+_log = get_logger("router")
+
+
+def main() -> int:
+    """Run it; the exit status."""
+    line = sys.stdin.buffer.read()
+    try:
+        start = msgspec.json.decode(line, type=router_line.Start)
+    except msgspec.DecodeError:
+        return 1  # the first router was killed before it had said everything
+    settings = Settings.from_json(start.settings)
+    os.umask(0o077)
+    configure_logging(settings.log_level, settings.log_format, router=start.number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the first router decides
+        signal.signal(number, signal.SIG_IGN)
+    return event_loop()(_run(start, settings))
+
+
+async def _run(start: router_line.Start, settings: Settings) -> int:
+    return await FurtherRouter(start, settings).run()
+
+
+class FurtherRouter:
+    """Everything that runs in it."""
+
+    def __init__(self, start: router_line.Start, settings: Settings) -> None:
+        self._start, self._settings = start, settings
+        hub = self._hub = Hub(settings)
+        hub.one_of(Table(start.table, settings.routers, start.number), start.number)
+        self._first = FirstRouter(hub, start.number)
+        self._listener = TcpListener(hub, BoundSockets.given(start.sockets))
+        self._client_ca = WatchedFile(settings.tls_client_ca)
+
+    async def run(self) -> int:
+        """Until the first router has had enough, or is gone."""
+        settings, hub, first = self._settings, self._hub, self._first
+        found = share(raise_file_limit(), settings.max_connections, shards=settings.shards)
+        hub.max_connections, hub.max_lingering = found.clients, found.lingering
+        self._client_ca.changed()
+        tls = server_context(settings)
+        await connected(first, socket.socket(fileno=self._start.line))
+        hub.first = first
+        hub.strangers.logs, hub.strangers.tell = False, self._guessed
+        first.renew = self._renew_certificate
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(work) for work in (self._sweep(), self._note(), hub.lag.measure())]
+        beginning = loop.create_task(first.begun.wait())
+        stopping = loop.create_task(first.stopped.wait())
+        await asyncio.wait([beginning, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not first.stopped.is_set():
+            await self._listener.start(tls)
+            gc.collect()
+            calm_collector()
+            first.say(router_line.BEGUN)
+            await stopping
+        beginning.cancel()
+        await self._stop()
+        for task in tasks:
+            task.cancel()
+        return 0
+
+    def _guessed(self, address: str) -> None:
+        self._first.say(router_line.GUESS, address.encode())
+
+    def _renew_certificate(self) -> None:
+        try:
+            tls = server_context(self._settings)
+        except StartError as error:
+            _log.error("the TLS certificate was not renewed", error=str(error))
+        else:
+            assert tls is not None
+            self._listener.renew(tls, again=self._client_ca.changed())
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._hub.sweep()
+            self._listener.sweep()
+
+    async def _note(self) -> None:
+        """Say what this process costs."""
+        assert self._hub.table is not None
+        while True:
+            self._hub.table.note(vitals.memory(), vitals.cpu_s(), self._hub.lag.longest())
+            await asyncio.sleep(NOTE_S)
+
+    async def _stop(self) -> None:
+        """Let nobody in, ask nothing more, deliver the answers."""
+        hub, loop = self._hub, asyncio.get_running_loop()
+        self._listener.close()
+        hub.draining = True
+        for client in hub.clients.values():
+            client.stop_reading()
+        base = self._start.number << link_protocol.ROUTER_SHIFT
+        for link in hub.local_links():
+            link.control(link_protocol.DRAIN, base)
+        end = loop.time() + STOP_S
+        while any(link is not None for link in hub.links) and loop.time() < end:
+            if self._first.closed.done():
+                break  # nobody will answer
+            await asyncio.sleep(0.02)
+        for client in list(hub.clients.values()):
+            client.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hub.emptied(), CLOSE_S)

@@ -1,0 +1,246 @@
+"""The further routers' processes: started by the first router, watched, started again when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import router_line
+from bunqueue.settings import Settings
+
+from ..errors import StartError
+from ..hub import Hub
+from ..listener import RuntimeFolder, TcpListener
+from ..shard_link import ShardLink
+from .fellow import Fellow
+from .line import connected
+from .table import Table
+
+COMMAND = (sys.executable, "-P", "-m", "router.further")
+PING_S = 1.0
+SILENT_PINGS = 15  # far more than the largest command takes, so it hangs
+GIVE_UP = 3  # failures before the first start: what keeps it from starting will not go away by itself
+FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
+HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
+STOP_S = 4.0  # after the shards have ended, for clients to take their last replies
+
+_log = get_logger("router")
+
+
+class RouterProcess:
+    """One of them."""
+
+    def __init__(self, number: int, sockets: Sequence[socket.socket]) -> None:
+        self.number = number
+        self.sockets = sockets  # at which it lets clients in
+        self.process: asyncio.subprocess.Process | None = None
+        self.line: Fellow | None = None
+        self.silent = 0  # pings without an answer
+        self.begun = False
+        self.stood_in = False  # the first router lets in its clients meanwhile
+        self.task: asyncio.Task[None] | None = None
+
+    def kill(self) -> None:
+        """End the process, if there is one, now."""
+        if self.process is not None and self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+
+
+class FurtherRouters:
+    """All of them, as the first router sees them."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        settings: Settings,
+        listener: TcpListener,
+        sockets: Sequence[Sequence[socket.socket]],
+        folder: RuntimeFolder,
+    ) -> None:
+        self._hub, self._settings, self._listener, self._folder = hub, settings, listener, folder
+        self._routers = [RouterProcess(number, some) for number, some in enumerate(sockets, 1)]
+        self._table = Table(folder.table, settings.routers, 0)
+        self._stopping = False
+        self._pinger: asyncio.Task[None] | None = None
+        hub.one_of(self._table, 0)
+        hub.further = self
+        hub.strangers.tell = lambda address: self.guessed(address, None)
+
+    # Start and stop
+
+    async def start(self) -> None:
+        """Start them; returns when all let clients in.  StartError if one cannot be started."""
+        loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = loop.create_future()
+        for router in self._routers:
+            router.task = loop.create_task(self._keep(router))
+        self._pinger = loop.create_task(self._ping())
+        await self._started
+
+    def stop_reading(self) -> None:
+        """Have them ask nothing more."""
+        self._stopping = True
+        for line in self._lines:
+            line.say(router_line.STOP)
+
+    async def stop(self) -> None:
+        """The shards have ended: wait for them to deliver what was answered."""
+        self._stopping = True
+        if self._pinger is not None:
+            self._pinger.cancel()
+        for router in self._routers:
+            if router.task is not None and (router.process is None or router.process.returncode is not None):
+                router.task.cancel()  # it waits to start the process again
+        if tasks := [router.task for router in self._routers if router.task is not None]:
+            _, late = await asyncio.wait(tasks, timeout=STOP_S)
+            if late:
+                self.kill()
+                await asyncio.wait(tasks)
+
+    def kill(self) -> None:
+        """End all at once."""
+        for router in self._routers:
+            router.kill()
+
+    async def _keep(self, router: RouterProcess) -> None:
+        """Run one, again and again."""
+        loop = asyncio.get_running_loop()
+        delay, failures = FIRST_DELAY_S, 0
+        while not self._stopping:
+            begun, status = loop.time(), ""
+            try:
+                status = str(await self._run(router))
+            except Exception as error:  # no process, say; whatever it is, the router is not given up
+                status = str(error)
+                router.kill()
+            self._table.clear(router.number)
+            if self._stopping:
+                return
+            failures, ran = failures + 1, loop.time() - begun
+            _log.error("a further router ended", number=router.number, status=status, ran_s=round(ran, 1))
+            if not self._started.done():
+                if failures >= GIVE_UP:
+                    text = f"router {router.number} ended {GIVE_UP} times at its start (last status {status})"
+                    self._started.set_exception(StartError(f"{text}; the log lines above say why"))
+                    return
+            elif not router.stood_in:
+                router.stood_in = True
+                self._listener.stand_in(router.sockets)
+            if ran >= HEALTHY_S:
+                delay = FIRST_DELAY_S
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LAST_DELAY_S)
+
+    async def _run(self, router: RouterProcess) -> int:
+        """One process, from start to end; its exit status, negative for a signal."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        router.begun, router.silent = False, 0
+        sockets = [sock.fileno() for sock in router.sockets]
+        with its:
+            # A session of its own keeps a terminal's Ctrl-C away: the first router decides when it ends.
+            process = router.process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=[its.fileno(), *sockets],
+                start_new_session=True,
+            )
+            start = router_line.Start(
+                router.number, its.fileno(), sockets, self._folder.table, self._settings.to_json().decode()
+            )
+        line = router.line = await connected(Fellow(self._hub, self, router.number), ours)
+        if self._stopping:
+            router.kill()
+        assert process.stdin is not None
+        with suppress(ConnectionError, RuntimeError):  # uvloop's word for a pipe that has closed
+            process.stdin.write(msgspec.json.encode(start))
+            await process.stdin.drain()
+            process.stdin.close()
+        for shard, text in self._hub.damaged.items():
+            line.say(router_line.SHARD_DAMAGED, text.encode(), shard=shard)
+        for link in self._hub.local_links():
+            self._say_up(line, link)
+        line.say(router_line.BEGIN)
+        status = await process.wait()
+        line.abort()
+        return status
+
+    async def _ping(self) -> None:
+        """Counts pings and not seconds: after the whole machine slept, nobody is to blame."""
+        while True:
+            await asyncio.sleep(PING_S)
+            for router in self._routers:
+                line = router.line
+                if line is None:
+                    continue
+                router.silent = 0 if line.heard_since else router.silent + 1
+                line.heard_since = False
+                if router.silent >= SILENT_PINGS:
+                    _log.error("a further router does not answer and is killed", number=router.number)
+                    router.kill()
+                line.say(router_line.PING)
+
+    # What the lines say
+
+    def begun(self, line: Fellow) -> None:
+        """It lets clients in."""
+        router = self._routers[line.number - 1]
+        router.begun = True
+        if router.stood_in:
+            router.stood_in = False
+            self._listener.step_back(router.sockets)
+        _log.info("a further router is ready", number=router.number)
+        if not self._started.done() and all(router.begun for router in self._routers):
+            self._started.set_result(None)
+
+    def parted(self, line: Fellow) -> None:
+        """Its process has ended, or is about to."""
+        router = self._routers[line.number - 1]
+        if router.line is line:
+            router.line = None
+            router.kill()
+
+    def guessed(self, address: str, heard_from: Fellow | None) -> None:
+        """A wrong token was shown to one router: the others hear of it."""
+        if heard_from is not None:
+            self._hub.strangers.wrong_elsewhere(address)
+        for line in self._lines:
+            if line is not heard_from:
+                line.say(router_line.GUESS, address.encode())
+
+    # What they are told
+
+    @property
+    def _lines(self) -> list[Fellow]:
+        return [router.line for router in self._routers if router.line is not None]
+
+    @property
+    def connections(self) -> list[int]:
+        """Those of all their clients."""
+        return [conn for line in self._lines for conn in line.live]
+
+    def shard_up(self, link: ShardLink) -> None:
+        for line in self._lines:
+            self._say_up(line, link)
+
+    def _say_up(self, line: Fellow, link: ShardLink) -> None:
+        line.say_up(link.shard, router_line.Up(self._folder.shard(link.shard), link.secret, link.epoch))
+
+    def shard_down(self, shard: int) -> None:
+        for line in self._lines:
+            line.say(router_line.SHARD_DOWN, shard=shard)
+
+    def shard_damaged(self, shard: int, text: str) -> None:
+        for line in self._lines:
+            line.say(router_line.SHARD_DAMAGED, text.encode(), shard=shard)
+
+    def renew_certificate(self) -> None:
+        for line in self._lines:
+            line.say(router_line.RENEW)

@@ -1,0 +1,63 @@
+"""What each router of a host says of itself: a file that all of them have in memory.
+
+So each of them sees at once how many clients all have together, and the first one what they cost.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import NamedTuple
+
+_ROW = struct.Struct("=QQdd")
+
+
+class Row(NamedTuple):
+    """Of one router."""
+
+    connections: int
+    memory_bytes: int
+    cpu_s: float
+    lag_s: float  # of its event loop, the longest of the last seconds
+
+
+NOBODY = Row(0, 0, 0.0, 0.0)
+
+
+class Table:
+    """A row for each router, which only that one writes while it lives."""
+
+    def __init__(self, path: str, routers: int, number: int) -> None:
+        """``number``: the router that we are; the first one makes the file."""
+        size = routers * _ROW.size
+        descriptor = os.open(path, os.O_RDWR | (0 if number else os.O_CREAT), 0o600)
+        try:
+            os.ftruncate(descriptor, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._routers = routers
+        self._number = number
+
+    def connected(self, connections: int) -> None:
+        """How many clients this router has."""
+        struct.pack_into("=Q", self._memory, self._number * _ROW.size, connections)
+
+    def note(self, memory_bytes: int, cpu_s: float, lag_s: float) -> None:
+        """What it costs."""
+        struct.pack_into("=Qdd", self._memory, self._number * _ROW.size + 8, memory_bytes, cpu_s, lag_s)
+
+    def clear(self, router: int) -> None:
+        """A router has ended."""
+        _ROW.pack_into(self._memory, router * _ROW.size, *NOBODY)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Of all routers, the first one first."""
+        return [Row(*_ROW.unpack_from(self._memory, at * _ROW.size)) for at in range(self._routers)]
+
+    @property
+    def connections(self) -> int:
+        """Of all routers."""
+        return sum(row.connections for row in self.rows)
