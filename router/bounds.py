@@ -31,7 +31,7 @@ class Bounds:
 
     def __init__(self, clients: Mapping[int, ClientConnection]) -> None:
         self._clients = clients
-        self.most_kept = MAX_KEPT
+        self.routers = 1  # of the host, which share the bound
         self._grown = 0  # bytes since the last look
         self._frames: dict[ClientConnection, tuple[int, int]] = {}  # bytes that were there, sweeps since
         self._unread: dict[ClientConnection, tuple[int, int]] = {}  # the same, of what a client has to read
@@ -50,13 +50,17 @@ class Bounds:
             return
         self._grown = 0
         kept = {client: len(client.carry or b"") + client.unread for client in self._clients.values()}
-        excess = sum(kept.values()) - self.most_kept
+        excess = sum(kept.values()) - self._most_kept
         if excess > 0:
             for client in sorted(kept, key=kept.__getitem__, reverse=True):
                 client.drop("dropped the client that had most bytes waiting")
                 excess -= kept[client]
                 if excess <= 0:
                     break
+
+    @property
+    def _most_kept(self) -> int:
+        return MAX_KEPT if self.routers == 1 else max(2 * MAX_UNREAD, MAX_KEPT // self.routers)
 
     def sweep(self) -> None:
         """End those that neither go on with a frame nor read what they asked for."""

@@ -19,7 +19,7 @@ from bunqueue.server_commands.workers import Worker, Workers
 from bunqueue.settings import Settings
 
 from .admission import Tokens
-from .bounds import MAX_KEPT, MAX_UNREAD, Bounds
+from .bounds import Bounds
 from .kernel_processes import born
 from .lag import LoopLag
 from .local import now_ms, refusal
@@ -114,7 +114,7 @@ class Hub:
         self.table = table
         self._base, self._most = number << link_protocol.ROUTER_SHIFT, (1 << link_protocol.ROUTER_SHIFT) - 1
         self._last_number = self.tickets.base = self._base
-        self.bounds.most_kept = max(2 * MAX_UNREAD, MAX_KEPT // len(table.rows))
+        self.bounds.routers = len(table.rows)
         self.strangers.most_each = max(32, MAX_EACH // len(table.rows))
         self.commands.router = number
 

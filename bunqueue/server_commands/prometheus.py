@@ -18,6 +18,7 @@ from bunqueue.protocol.commands.cluster import ClusterView, HostView
 from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, QueueFigures, ShardFigures, ShardStore
 from bunqueue.protocol.commands.workers import WorkerStats
 
+from .metric_families import Snapshot, family_of
 from .router_figures import RouterFigures
 
 MAX_QUEUES = 200  # with series of their own, over all shards
@@ -198,16 +199,6 @@ _OF_WORKERS: tuple[tuple[str, type[Metric], str, Callable[[WorkerStats], float]]
 )
 
 
-class _Snapshot:
-    """What `generate_latest` takes for a registry."""
-
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._metrics)
-
-
 def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
     """The text, from what the shards said together and what the router knows."""
     figures = convert(data, Figures)
@@ -218,24 +209,17 @@ def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
         *_router(own),
         *_cluster(own.cluster),
     ]
-    text: bytes = generate_latest(_Snapshot(metrics))
+    text: bytes = generate_latest(Snapshot(metrics))
     return text.decode()
-
-
-def _family(
-    kind: type[Metric], name: str, text: str, labels: Sequence[str] = (), value: float | None = None
-) -> Any:
-    make: Any = kind
-    return make(f"bunqueue_{name}", text, labels=labels or None, value=value)
 
 
 def _totals(figures: Figures) -> Iterator[Metric]:
     for name, kind, text, value in _TOTALS:
-        yield _family(kind, name, text, value=sum(map(value, figures.shards)))
+        yield family_of(kind, name, text, value=sum(map(value, figures.shards)))
     for name, text, times in _TIMES:
         yield _histogram(name, text, [times(shard) for shard in figures.shards])
-    yield _family(GAUGE, "webhooks_registered", "Webhooks", value=figures.webhooks)
-    yield _family(GAUGE, "webhooks_enabled", "Webhooks that are on", value=figures.webhooks_enabled)
+    yield family_of(GAUGE, "webhooks_registered", "Webhooks", value=figures.webhooks)
+    yield family_of(GAUGE, "webhooks_enabled", "Webhooks that are on", value=figures.webhooks_enabled)
 
 
 def _histogram(name: str, text: str, times: Sequence[tuple[list[int], float]]) -> Metric:
@@ -249,22 +233,22 @@ def _histogram(name: str, text: str, times: Sequence[tuple[list[int], float]]) -
 
 
 def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
-    up = _family(GAUGE, "shard_up", "The shard takes commands", ["shard"])
+    up = family_of(GAUGE, "shard_up", "The shard takes commands", ["shard"])
     for shard in range(own.shards):
         up.add_metric([str(shard)], shard in own.shards_up)
     yield up
-    out = _family(GAUGE, "shard_damaged", "The shard is out of service: its file is damaged", ["shard"])
+    out = family_of(GAUGE, "shard_damaged", "The shard is out of service: its file is damaged", ["shard"])
     for shard in range(own.shards):
         out.add_metric([str(shard)], shard in own.shards_damaged)
     yield out
     for name, kind, text, value in _BY_SHARD:
-        family = _family(kind, name, text, ["shard"])
+        family = family_of(kind, name, text, ["shard"])
         for each in figures.shards:
             family.add_metric([str(each.shard)], value(each))
         yield family
     yield from _stores([(str(each.shard), each.store) for each in figures.shards if each.store is not None])
-    memory = _family(GAUGE, "process_resident_memory_bytes", "Memory of a process", ["process"])
-    cpu = _family(COUNTER, "process_cpu_seconds", "Processor time of a process", ["process"])
+    memory = family_of(GAUGE, "process_resident_memory_bytes", "Memory of a process", ["process"])
+    cpu = family_of(COUNTER, "process_cpu_seconds", "Processor time of a process", ["process"])
     costs = [(f"shard-{each.shard}", each.memory_bytes, each.cpu_s) for each in figures.shards]
     if own.memory_bytes:  # else it has no process of its own
         costs.insert(0, ("router", own.memory_bytes, own.cpu_s))
@@ -281,7 +265,7 @@ def _stores(stores: Sequence[tuple[str, ShardStore]]) -> Iterator[Metric]:
     if not stores:
         return
     for name, kind, text, value in _BY_STORE:
-        family = _family(kind, name, text, ["shard"])
+        family = family_of(kind, name, text, ["shard"])
         for shard, store in stores:
             family.add_metric([shard], value(store))
         yield family
@@ -301,28 +285,28 @@ def _queues(figures: Figures) -> Iterator[Metric]:
     )[:MAX_QUEUES]
     largest.sort(key=lambda queue: queue.name)
     for name, text, value in _BY_QUEUE:
-        family = _family(GAUGE, name, text, ["queue"])
+        family = family_of(GAUGE, name, text, ["queue"])
         for queue in largest:
             family.add_metric([queue.name], value(queue))
         yield family
     for name, kind, text, value in _OF_SOME_QUEUES:
-        family = _family(kind, name, text, ["queue"])
+        family = family_of(kind, name, text, ["queue"])
         for queue in largest:
             if number := value(queue):
                 family.add_metric([queue.name], number)
         yield family
     yield from _breakers(figures)
     for name, kind, text, of_space in _OF_BOUNDED_QUEUES:
-        family = _family(kind, name, text, ["queue"])
+        family = family_of(kind, name, text, ["queue"])
         for queue in largest:
             if queue.bounds and queue.space and (found := of_space(queue.bounds, queue.space)) is not None:
                 family.add_metric([queue.name], found)
         yield family
     total = sum(shard.queues for shard in figures.shards)
     text = "Queues with series of their own"
-    yield _family(GAUGE, "queue_metrics_exported", text, value=len(largest))
+    yield family_of(GAUGE, "queue_metrics_exported", text, value=len(largest))
     text = f"Smaller queues left out, beyond the largest {MAX_QUEUES}"
-    yield _family(GAUGE, "queue_metrics_omitted", text, value=total - len(largest))
+    yield family_of(GAUGE, "queue_metrics_omitted", text, value=total - len(largest))
 
 
 def _breakers(figures: Figures) -> Iterator[Metric]:
@@ -331,8 +315,8 @@ def _breakers(figures: Figures) -> Iterator[Metric]:
         return
     labels = ["queue", "job"]  # job: the name of the jobs that it is for; empty for all of the queue
     text = "Whether the circuit breaker is open, or waits for a trial"
-    is_open = _family(GAUGE, "breaker_open", text, labels)
-    opened = _family(COUNTER, "breaker_opened", "How often the circuit breaker has opened", labels)
+    is_open = family_of(GAUGE, "breaker_open", text, labels)
+    opened = family_of(COUNTER, "breaker_opened", "How often the circuit breaker has opened", labels)
     for each in sorted(figures.breakers, key=lambda each: (each.queue, each.name))[:MAX_QUEUES]:
         is_open.add_metric([each.queue, each.name], each.is_open)
         opened.add_metric([each.queue, each.name], each.opened)
@@ -355,19 +339,19 @@ def _cluster(view: ClusterView | None) -> Iterator[Metric]:
     if view is None:
         return
     for name, text, value in _OF_HOSTS:
-        family = _family(GAUGE, f"cluster_host_{name}", text, ["host"])
+        family = family_of(GAUGE, f"cluster_host_{name}", text, ["host"])
         for host in view.hosts:
             family.add_metric([host.name], value(host))
         yield family
     unowned = sum(not place.owner for place in view.shards)
     moving = sum(bool(place.owner) and place.owner != place.home for place in view.shards)
-    yield _family(GAUGE, "cluster_shards_unowned", "Shards that no host owns", value=unowned)
-    yield _family(GAUGE, "cluster_shards_moving", "Shards that are to have another owner", value=moving)
-    yield _family(
+    yield family_of(GAUGE, "cluster_shards_unowned", "Shards that no host owns", value=unowned)
+    yield family_of(GAUGE, "cluster_shards_moving", "Shards that are to have another owner", value=moving)
+    yield family_of(
         GAUGE, "cluster_store_away", "This host cannot read the store", value=view.error is not None
     )
-    copies = _family(GAUGE, "cluster_shard_copies", "Copies of the shard on other hosts", ["shard"])
-    behind = _family(GAUGE, "cluster_copy_behind", "Records that a copy lacks", ["shard", "host"])
+    copies = family_of(GAUGE, "cluster_shard_copies", "Copies of the shard on other hosts", ["shard"])
+    behind = family_of(GAUGE, "cluster_copy_behind", "Records that a copy lacks", ["shard", "host"])
     for place in view.shards:
         copies.add_metric([str(place.shard)], len(place.copies))
         for copy in place.copies:
@@ -377,29 +361,29 @@ def _cluster(view: ClusterView | None) -> Iterator[Metric]:
 
 def _router(own: RouterFigures) -> Iterator[Metric]:
     for name, kind, text, value in _OF_WORKERS:
-        yield _family(kind, name, text, value=value(own.workers))
-    yield _family(GAUGE, "uptime_seconds", "Time since the server started", value=own.uptime_s)
-    connections = _family(GAUGE, "connections", "Open connections", ["transport"])
+        yield family_of(kind, name, text, value=value(own.workers))
+    yield family_of(GAUGE, "uptime_seconds", "Time since the server started", value=own.uptime_s)
+    connections = family_of(GAUGE, "connections", "Open connections", ["transport"])
     connections.add_metric(["tcp"], own.connections)
     yield connections
     if own.further:
         text = "Open connections of one of several routers"
-        by_router = _family(GAUGE, "router_connections", text, ["router"])
+        by_router = family_of(GAUGE, "router_connections", text, ["router"])
         counts = [count for _, _, count in own.further]
         for number, count in enumerate([own.connections - sum(counts), *counts]):
             by_router.add_metric([str(number)], count)
         yield by_router
-    wrong = _family(COUNTER, "wrong_tokens", "Wrong tokens that clients have shown", ["transport"])
+    wrong = family_of(COUNTER, "wrong_tokens", "Wrong tokens that clients have shown", ["transport"])
     wrong.add_metric(["tcp"], own.wrong_tokens)
     yield wrong
-    readable = _family(
+    readable = family_of(
         GAUGE, "readable_by_others", "Other users of the machine could read it at the start", ["what"]
     )
     for what in KINDS:
         readable.add_metric([what], what in own.exposed)
     yield readable
     text = "The longest delay of the router's event loop in the last seconds"
-    yield _family(GAUGE, "event_loop_lag_seconds", text, value=own.lag_s)
-    build = _family(GAUGE, "build_info", "What runs", ["version", "python"])
+    yield family_of(GAUGE, "event_loop_lag_seconds", text, value=own.lag_s)
+    build = family_of(GAUGE, "build_info", "What runs", ["version", "python"])
     build.add_metric([own.version, platform.python_version()], 1)
     yield build

@@ -90,6 +90,7 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "http_port": "65535",
         "data_dir": "/somewhere",
         "shards": "64",
+        "routers": "1",
         "sync": "full",
         "store": "postgresql://user@host/jobs",
         "store_snapshots": "s3://bucket/jobs",
@@ -145,6 +146,8 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         ("http_port", "x", "0 to 65535"),
         ("data_dir", "", "path"),
         ("data_dir", "a\nb", "path"),
+        ("routers", "0", "1 to 32"),
+        ("routers", "33", "1 to 32"),
         ("shards", "0", "power of two from 1 to 64"),
         ("shards", "3", "power of two from 1 to 64"),
         ("shards", "128", "power of two from 1 to 64"),
@@ -324,3 +327,10 @@ def test_paths_of_certificates_are_made_absolute_and_may_be_empty() -> None:
     found = load_settings(given, HOME)
     assert (found.tls_cert, found.tls_key) == (os.path.abspath("a.pem"), f"{HOME['HOME']}/a.key")
     assert found.tls_client_ca == ""
+
+
+def test_a_host_of_a_cluster_has_one_router() -> None:
+    flags = {"store": "postgresql://db/jobs", "cluster": "jobs", "cluster_address": "one:6791"}
+    assert load_settings(flags | {"routers": "1"}, HOME).routers == 1
+    with pytest.raises(SettingsError, match="routers: a host of a cluster has one router"):
+        load_settings(flags | {"routers": "2"}, HOME)

@@ -1,0 +1,26 @@
+"""How metrics are made for the library that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from prometheus_client.core import Metric
+
+
+class Snapshot:
+    """What `generate_latest` takes for a registry."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)
+
+
+def family_of(
+    kind: type[Metric], name: str, text: str, labels: Sequence[str] = (), value: float | None = None
+) -> Any:
+    """A metric of the server's: its name without "bunqueue_", and what it is."""
+    make: Any = kind
+    return make(f"bunqueue_{name}", text, labels=labels or None, value=value)
