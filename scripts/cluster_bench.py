@@ -22,6 +22,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
 import statistics
 import tempfile
 import time
@@ -201,15 +203,25 @@ async def _kills(hosts: Hosts, arguments: argparse.Namespace) -> list[list[float
         server = hosts.servers[name]
         await clients.stop(name)
         mine = [shard for shard, owner in enumerate(owners) if owner == name]
-        killing = asyncio.create_task(asyncio.to_thread(server.kill_all))
+        kill(server)
         kills.append(await clients.until_answered(mine))
-        await killing
+        await asyncio.to_thread(server.wait)
+        await asyncio.to_thread(server.until_gone)
         await asyncio.to_thread(server.restart)
         await asyncio.to_thread(hosts.until_shared, *NAMES)
         await clients.start(name)
     for name in NAMES:
         await clients.stop(name)
     return kills
+
+
+def kill(server: Server) -> None:
+    """End all its processes at once."""
+    router, others = server.pid, children(server.pid)
+    os.kill(router, signal.SIGSTOP)  # nobody is to see another one go
+    for process in others:
+        process.kill()
+    os.kill(router, signal.SIGKILL)
 
 
 async def _everywhere(hosts: Hosts, arguments: argparse.Namespace) -> Clients:
