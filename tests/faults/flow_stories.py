@@ -350,18 +350,11 @@ class PartChild(Flow):
 
 
 class RemoveChildren(Flow):
-    """The children that were not started are removed, and their parent waits for the others alone."""
+    """The children that were not started are removed, and their parent waits for the others alone.
 
-    letters = (
-        "Forward",
-        "Forwarded",
-        "Where",
-        "Homes",
-        "FamilyOperation",
-        "FamilyOperation",
-        "FamilyChanged",
-        "Forget",
-    )
+    No shard hears at once that their ids are free: what became of a job that others wait for is remembered."""
+
+    letters = ("Forward", "Forwarded", "Where", "Homes", "FamilyOperation", "FamilyOperation", "FamilyChanged")
 
     async def prepare(self) -> None:
         await super().prepare()
