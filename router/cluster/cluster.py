@@ -23,7 +23,8 @@ from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.commands.workers import WorkerList
 from bunqueue.settings import Settings
-from bunqueue.store.database import StoreError
+from bunqueue.store.database import StoreError, StoreUnavailable
+from bunqueue.store.patience import Patience
 
 from ..errors import StartError
 from ..local import now_ms
@@ -64,6 +65,7 @@ class Cluster:
         self._hub, self._supervisor, self._settings = hub, supervisor, settings
         self.links = Links(hub, settings.cluster, store, identity)
         self.holds = Holds(hub.tickets.unavailable)
+        self._patience = Patience()
         self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
         self.commands = ClusterCommands(self)
         self.view: View | None = None
@@ -164,7 +166,7 @@ class Cluster:
         while True:
             try:
                 self._asked_at = asyncio.get_running_loop().time()
-                await self._look()
+                await self._look_in_time(self._asked_at)
                 if self._away:
                     _log.info("the store answers again")
                 self._away = ""
@@ -178,6 +180,17 @@ class Cluster:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), LOOK_S)
             self._look_now.clear()
+
+    async def _look_in_time(self, begun: float) -> None:
+        """StoreUnavailable if there is no answer.  The next look may find another server that leads."""
+        seconds = self._patience.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._look()
+        except TimeoutError:
+            raise StoreUnavailable(f"it has not answered for {seconds:.0f} s") from None
+        finally:
+            self._patience.took(asyncio.get_running_loop().time() - begun)
 
     async def _look(self) -> None:
         view = await self.store.look()
@@ -352,8 +365,9 @@ class Cluster:
         self.links.say(host_link.UP, link.shard, link.epoch.to_bytes(8))
         self.holds.release(link.shard, link)
         self.changed()
-        with suppress(StoreError):
-            await self.store.owns(link.shard)
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(self._patience.seconds):
+                await self.store.owns(link.shard)
         self.poke()
         self.look_soon()
 

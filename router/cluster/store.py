@@ -11,7 +11,7 @@ from bunqueue import __version__
 from bunqueue.protocol import host_link
 from bunqueue.store.database import SESSION, StoreError, StoreNotReady, StoreUnavailable, conninfo, shown
 
-from ..errors import StartError
+from ..errors import BAD_USAGE, StartError
 from .placement import Change, Shard
 
 MAX_HOSTS = 16
@@ -113,6 +113,8 @@ class ClusterStore:
         async with _Asking(self) as connection, connection.transaction():
             await connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
             await self._check_name(connection, cluster)
+            for other in [HostRow(*row) for row in await _rows(connection, _HOSTS)]:
+                self._check_versions(other)
             rows = await _rows(connection, "select id, name, number from bunqueue.hosts")
             taken = {number for number_id, _, number in rows if number_id != self._host.id}
             for other, name, _ in rows:
@@ -134,6 +136,18 @@ class ClusterStore:
         if there and there != cluster:
             raise StartError(f"cluster: the store is that of the cluster {there!r}, not of {cluster!r}")
         await connection.execute("update bunqueue.store set cluster = %s where cluster = ''", (cluster,))
+
+    def _check_versions(self, other: HostRow) -> None:
+        """This host and the other one can speak to each other."""
+        if other.id != self._host.id and host_link.agree(other.oldest, other.newest) is None:
+            oldest, newest = host_link.VERSIONS
+            raise StartError(
+                f"cluster: the host {other.name!r} runs {other.version} and speaks {other.oldest} to "
+                f"{other.newest} of the protocol between hosts; this one runs {__version__} and speaks "
+                f"{oldest} to {newest}: install a version between, or remove a host that will not come back "
+                "with bunqueue cluster forget",
+                BAD_USAGE,
+            )
 
     def _values(self) -> dict[str, object]:
         host = self._host

@@ -16,7 +16,7 @@ from cluster.hosts import QUEUES, Hosts
 from support.server import NotStarted, Server
 from support.waiting import wait_until
 
-from bunqueue import Admin, Queue, Worker
+from bunqueue import Admin, Queue, Worker, __version__
 from bunqueue.client.models.views import TakenJob
 from bunqueue.errors import CommandFailed, NotFound, WrongState
 from bunqueue.model.ids import slot_of_queue
@@ -196,6 +196,18 @@ def test_a_host_that_is_not_let_in(hosts: Hosts, flags: tuple[str, ...], text: s
     with pytest.raises(NotStarted) as caught:
         hosts.make("b", *flags).start()
     assert text in caught.value.refusals[0]
+
+
+def test_a_host_whose_version_nobody_understands(hosts: Hosts) -> None:
+    hosts.start("a")
+    hosts.ask("update bunqueue.hosts set version = '9.1.0', link_versions = int4range(7, 9)")
+    with pytest.raises(NotStarted) as caught:
+        hosts.make("b").start()
+    assert caught.value.status == 2, "to start it again does not help"
+    (text,) = caught.value.refusals
+    assert "the host 'a' runs 9.1.0 and speaks 7 to 8 of the protocol between hosts" in text
+    assert f"this one runs {__version__} and speaks 1 to 1" in text
+    assert hosts.ask("select name from bunqueue.hosts") == [("a",)], "it has not joined"
 
 
 def test_operators_see_and_move_shards(hosts: Hosts) -> None:

@@ -1,0 +1,33 @@
+"""A server that keeps its connections and does not answer is not waited for, for ever."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+from support.postgres import Postgres
+
+from bunqueue.store import patience
+from bunqueue.store.patience import Patience
+
+
+def test_a_question_that_is_not_answered_ends(cluster: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "FIRST_S", 0.3)
+    waits = Patience()
+    with psycopg.connect(cluster.url, autocommit=True) as connection:
+        with waits.with_answer_of(connection):
+            assert connection.execute("select 1").fetchone() == (1,)
+        cluster.leader.pause()
+        begun = time.monotonic()
+        try:
+            with pytest.raises(psycopg.OperationalError), waits.with_answer_of(connection):
+                connection.execute("select 1")
+        finally:
+            cluster.leader.resume()
+        assert 0.3 <= time.monotonic() - begun < 20
+        assert connection.closed
+        assert waits.seconds == 0.6, "the next one may need longer"
+    with psycopg.connect(cluster.url) as connection, waits.with_answer_of(connection):
+        connection.execute("select 1")
+    assert waits.seconds == 0.3
