@@ -42,7 +42,8 @@ def main() -> int:
     if len(before) > MOST:
         print(f"no second chance: {len(before)} tests failed, more than {MOST}")
         return 1
-    command = [sys.executable, "-m", "pytest", "-q", "--timeout=300", "--last-failed", "--last-failed-no-failures", "none"]
+    only = ["--last-failed", "--last-failed-no-failures", "none"]
+    command = [sys.executable, "-m", "pytest", "-q", "--timeout=300", *only]
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     said = report(before, failed())
     REPORT.write_text(said + "\n")

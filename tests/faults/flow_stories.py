@@ -352,9 +352,13 @@ class PartChild(Flow):
 class RemoveChildren(Flow):
     """The children that were not started are removed, and their parent waits for the others alone.
 
-    No shard hears at once that their ids are free: what became of a job that others wait for is remembered."""
+    No shard hears at once that their ids are free: what became of a job that others wait for is remembered.
+    """
 
-    letters = ("Forward", "Forwarded", "Where", "Homes", "FamilyOperation", "FamilyOperation", "FamilyChanged")
+    letters = (
+        *("Forward", "Forwarded", "Where", "Homes"),
+        *("FamilyOperation", "FamilyOperation", "FamilyChanged"),
+    )
 
     async def prepare(self) -> None:
         await super().prepare()
