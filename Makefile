@@ -33,11 +33,12 @@ demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: works through that one)
 install: $(DEV) ## install everything that development needs
 
 # Spark's tests share one session, which takes seconds to start and much memory, so they run in one process.
-# The slowest test takes two minutes on a busy machine: one that takes five hangs, and its stacks are shown.
-TIMEOUT := --timeout 300
+# The slowest test takes two minutes on a busy machine.  One that takes five hangs: its process, whose stacks were
+# shown a minute before, is ended, and another does the rest.
+HANGS := -o faulthandler_timeout=240 --timeout 300
 test: $(DEV) ## run the tests
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(TIMEOUT) --ignore tests/spark; \
-		status=$$?; $(BIN)/pytest -q $(TIMEOUT) tests/spark && exit $$status
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(HANGS) --timeout-method thread --ignore tests/spark; \
+		status=$$?; $(BIN)/pytest -q $(HANGS) tests/spark && exit $$status
 
 faults: $(DEV) ## run the long fault tests: full disks, power cuts, clocks, bad networks (as root: more of them)
 	$(BIN)/pytest -v -m faults tests/faults tests/cluster tests/docs
