@@ -46,6 +46,9 @@ LOOK_S = 1.0  # between two looks at the store
 TTL_S = 4.0  # a host whose beat has not changed for so long is dead
 SILENT_S = 3.0  # a store that does not answer for so long is away
 SUSPECT_S = 2.0  # an owner: its shard's next process starts, so that it is ready at the end of the lease
+HUNG_UP_S = 0.2  # the same, of an owner whose host has just closed its connection, as one that is killed does
+JUST_S = 3.0
+BUSY_S = 20.0  # for shards without an owner: so long no new copies are made, which would be in the way
 TURN_S = 1.0  # for each host whose copy is nearer to the end of the log
 STOOD_STILL_S = 2.5  # between two looks: this host was stopped, and must not think that the others were
 WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one ends in order
@@ -77,6 +80,8 @@ class Cluster:
         self._look_now = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._sights: dict[int, tuple[Sight, float]] = {}  # of shards that are followed; and when it was
+        self._hung_up: dict[str, float] = {}  # hosts that have closed their connection, and when
+        self._served_at = 0.0  # when each shard had an owner that lived
         self._taking: set[int] = set()  # shards whose owner is silent or gone, which this host tries to own
         self._standing_by: dict[int, float] = {}  # shards whose process waits for the owner's end, since when
         self._wanted_by: dict[int, str] = {}  # shards of this host that another one is ready to own
@@ -103,7 +108,7 @@ class Cluster:
         links.cluster = self
         self._hub.join_cluster(self, self.me.number)
         self._followers.start()
-        self._looked_at = loop.time()
+        self._looked_at = self._served_at = loop.time()
         self._looking = loop.create_task(self._keep_looking())
 
     async def until_served(self, within_s: float) -> bool:
@@ -203,6 +208,7 @@ class Cluster:
             [for_plan(shard) for shard in view.shards],
             copies=self._settings.cluster_copies,
             wanted={shard.id: shard.wanted for shard in view.shards if shard.wanted},
+            is_calm=self._is_calm(view),
         )
         if changes and await self.store.change(changes, view):
             for change in changes:
@@ -212,6 +218,12 @@ class Cluster:
             self.look_soon()
         self._arrange()
         self._say_workers()
+
+    def _is_calm(self, view: View) -> bool:
+        """Whether no shard is being taken over."""
+        if all(shard.owner and self.lives_on(shard.owner) for shard in view.shards):
+            self._served_at = self._looked_at
+        return not 0 < self._looked_at - self._served_at < BUSY_S
 
     def _say_workers(self) -> None:
         """Tell the other hosts who is registered here, if that has changed."""
@@ -224,6 +236,7 @@ class Cluster:
 
     def parted(self, host: str) -> None:
         """A host has no connection to this one any more."""
+        self._hung_up[host] = asyncio.get_running_loop().time()
         self._hub.workers.elsewhere(host, None)
 
     def _watch(self, view: View) -> None:
@@ -328,7 +341,12 @@ class Cluster:
             return False
         if not sight.token:  # it was given up: on purpose, if the host that is to have it lives
             return shard.home == self.me.id or not self.lives_on(shard.home)
-        return sight.unchanged_s > SUSPECT_S + TURN_S * self._better_copies(shard)
+        patience = HUNG_UP_S if self._has_just_hung_up(shard.owner) else SUSPECT_S
+        return sight.unchanged_s > patience + TURN_S * self._better_copies(shard)
+
+    def _has_just_hung_up(self, host: str) -> bool:
+        since = asyncio.get_running_loop().time() - self._hung_up.get(host, float("-inf"))
+        return since < JUST_S and host not in self.links.reached
 
     def _better_copies(self, shard: ShardRow) -> int:
         """How many hosts come before this one."""

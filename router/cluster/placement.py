@@ -65,10 +65,12 @@ def plan(
     copies: int = 1,
     moves: int = MOVES,
     wanted: Mapping[int, str] | None = None,
+    is_calm: bool = True,
 ) -> list[Change]:
     """The changes that are due.  ``copies``: followers of each shard.  ``wanted``: shards that an operator
-    moves, and where to; these come before what balance asks for."""
-    return _Plan(hosts, shards, copies, moves, wanted or {}).made()
+    moves, and where to; these come before what balance asks for.  Not ``is_calm``: shards are being taken
+    over, and what hosts need not do now has to wait: more copies, and balance."""
+    return _Plan(hosts, shards, copies, moves, wanted or {}, is_calm).made()
 
 
 class _Plan:
@@ -79,12 +81,14 @@ class _Plan:
         copies: int,
         moves: int,
         wanted: Mapping[int, str],
+        is_calm: bool,
     ) -> None:
         self._hosts = {host.id: host for host in hosts}
         self._shards = {shard.id: shard for shard in shards}
         self._copies = copies
         self._moves = moves - sum(shard.is_moving for shard in shards)
         self._wanted = wanted
+        self._is_calm = is_calm
         self._homes: dict[int, str] = {}  # as they are to be
         self._joining: dict[int, str] = {}  # hosts that follow a shard in place of another one, soon
         self._targets: dict[int, str] = {}  # hosts that shards are to move to, once they have caught up
@@ -94,7 +98,8 @@ class _Plan:
             self._homes[shard.id] = self._home_of(shard)
         self._choose_targets()
         self._move()
-        self._share_copies()
+        if self._is_calm:
+            self._share_copies()
         return [change for shard in self._shards.values() if (change := self._change(shard)) is not None]
 
     # -- homes
@@ -125,7 +130,7 @@ class _Plan:
             home = self._hosts.get(self._homes[shard.id])
             if shard.id not in self._targets and home is not None and home.draining:
                 self._leave(shard)
-        while self._balance():
+        while self._is_calm and self._balance():
             pass
 
     def _load(self) -> Counter[str]:
@@ -237,6 +242,8 @@ class _Plan:
             (host for host in able if host not in kept), key=lambda host: (load[host], rank(host, shard.id))
         )
         chosen = {*kept, *others[: max(0, self._copies - len(kept))]}
+        if not self._is_calm:
+            chosen = shard.followers.keys() - {home}
         if shard.id in self._joining:
             chosen.add(self._joining[shard.id])
         target = self._targets.get(shard.id)

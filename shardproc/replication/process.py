@@ -53,7 +53,7 @@ def open_shard(
         report=report,
         seen=_seen(start),
     )
-    return ReplicatedShard(opened.database, opened.recorder, opened.log, **options)
+    return ReplicatedShard(opened.database, opened.recorder, opened.log, opened.preloaded, **options)
 
 
 def _seen(start: Start) -> Seen | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
 from shardproc.storage.schema import CURRENT, migrate
 from shardproc.storage.statements import BY_NUMBER, PUT_APPLIED
 
 from .owner import Entry
-from .record import Record, RecordTooNew, decode
+from .record import Change, Record, RecordTooNew, decode
 
 READ_APPLIED = "select value from meta where key = 'applied'"
 LOCAL_META = frozenset({"applied", "identity", "probe"})  # keys that say something about one file
@@ -24,8 +24,13 @@ def applied(connection: sqlite3.Connection) -> int:
     return 0 if row is None else int(row[0])
 
 
-def apply(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+def apply(
+    connection: sqlite3.Connection,
+    entries: Sequence[Entry],
+    changed: Callable[[list[Change]], None] = lambda changes: None,
+) -> None:
     """Carry out records that follow each other, as one transaction where no migration comes between.
+    ``changed`` is called with the statements of each.
 
     Raises `RecordTooNew`, `RecordDamaged`, and what SQLite raises; the file then holds all or none of the
     records since the last migration."""
@@ -38,6 +43,7 @@ def apply(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
             migrate(connection, record.schema)
             run, schema = [], record.schema
         run.append((entry, record))
+        changed(record.changes)
     _apply_run(connection, run)
 
 

@@ -24,6 +24,7 @@ from shardproc.engine.state import Client
 from shardproc.resilient import Mode, ResilientShard
 from shardproc.storage.careful import CarefulStore
 from shardproc.storage.database import DISK_ERRORS, Database, disk_problem
+from shardproc.storage.preloaded import Preloaded
 from shardproc.storage.schema import CURRENT
 
 from .log import ShardLog
@@ -42,7 +43,15 @@ class FileDamaged(StorageFailed):
 class ReplicatedShard(ResilientShard):
     """See above.  ``database`` holds all that the log does, and its connection records into ``recorder``."""
 
-    def __init__(self, database: Database, recorder: Recorder, log: ShardLog, **options: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        recorder: Recorder,
+        log: ShardLog,
+        preloaded: Preloaded | None = None,
+        **options: Any,
+    ) -> None:
+        """``preloaded``: the live jobs, if they were read already."""
         self.log = log
         self._recorder = recorder
         self._sealed = False
@@ -51,6 +60,7 @@ class ReplicatedShard(ResilientShard):
         """Bytes of the batch that waits for its acknowledgement."""
         self.away_since: int | None = None  # epoch ms
         super().__init__(database.path, opened=database, **options)
+        self.store.preloaded = preloaded
 
     def _new_store(self, database: Database) -> CarefulStore:
         store = super()._new_store(database)

@@ -6,7 +6,7 @@ import select
 import socket
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from bunqueue.store.database import StoreUnavailable, connected, usable
 from bunqueue.store.places import PlaceError
 from shardproc.storage.database import Database
 from shardproc.storage.marking import put_mark
+from shardproc.storage.preloaded import Preloaded, preload
 from shardproc.storage.schema import CURRENT
 
 from . import replay
@@ -41,10 +42,13 @@ class RouterGone(ConnectionError):
 
 
 class Opened:
-    """The file, its recorder and its log, once the shard is owned and the file holds all of the log."""
+    """The file, its recorder and its log, once the shard is owned and the file holds all of the log; and the
+    live jobs, if they were read while another one owned it."""
 
-    def __init__(self, database: Database, recorder: Recorder, log: ShardLog) -> None:
-        self.database, self.recorder, self.log = database, recorder, log
+    def __init__(
+        self, database: Database, recorder: Recorder, log: ShardLog, preloaded: Preloaded | None
+    ) -> None:
+        self.database, self.recorder, self.log, self.preloaded = database, recorder, log, preloaded
 
 
 def bring_up(
@@ -81,13 +85,14 @@ def catch_up(
     database = Database(path, full_sync=False, factory=recording(recorder, kind), migrates=False)
     try:
         log = ShardLog(Owner(token, replay.applied(database.connection), seen), store)
-        _Catching(database.connection, log, sock, report).run()
+        catching = _Catching(database.connection, log, sock, report)
+        catching.run()
         database.take_place()
     except BaseException:
         database.close()
         raise
     recorder.clear()  # what came from the log
-    return Opened(database, recorder, log)
+    return Opened(database, recorder, log, catching.preloaded)
 
 
 def fetch_snapshot(
@@ -164,6 +169,7 @@ class _Catching:
         self._said_at = float("-inf")
         self._splitter = link.EnvelopeSplitter(link.TO_SHARD)
         self._stands_by = False
+        self.preloaded: Preloaded | None = None
 
     def run(self) -> None:
         self._until_idle()
@@ -174,23 +180,33 @@ class _Catching:
             position = self._log.position + 1
             self._log.owner.append(body)
             self._until_idle()
-            replay.apply(self._connection, [Entry(position, self._log.owner.epoch, body)])
+            self._apply([Entry(position, self._log.owner.epoch, body)])
 
     def _until_idle(self) -> None:
         log, owner = self._log, self._log.owner
         while True:
             now = time.monotonic()
             if entries := log.turn(now):
-                replay.apply(self._connection, entries)
+                self._apply(entries)
             if owner.is_idle:
                 return
             if owner.phase is Phase.WAITING and not self._stands_by:
-                self._stands_by = True
-                self._sock.sendall(link.answer(link.CONTROL, link.STANDBY))
+                self._stand_by()
             if now - self._said_at > SAY_S:
                 self._said_at = now
                 self._report(_waiting_for(owner))
             self._wait(now)
+
+    def _apply(self, entries: Sequence[Entry]) -> None:
+        changed = (lambda changes: None) if self.preloaded is None else self.preloaded.changed
+        replay.apply(self._connection, entries, changed)
+
+    def _stand_by(self) -> None:
+        """Another owner lives, or its lease has not ended: do now what takes long, and then say that it may
+        give the shard up."""
+        self._stands_by = True
+        self.preloaded = preload(self._connection)
+        self._sock.sendall(link.answer(link.CONTROL, link.STANDBY))
 
     def _wait(self, now: float) -> None:
         poll = select.poll()

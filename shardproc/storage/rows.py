@@ -244,12 +244,15 @@ not exists (select 1 from completed
             where completed.queue_id = jobs.queue_id and completed.seq = jobs.seq)
 and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)
 """
-LIVE_JOBS = f"""
+
+
+def _live_of(maybe: str) -> str:
+    """The live ones of some jobs, in order of arrival; ``maybe`` selects their numbers."""
+    return f"""
 select {", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))},
        locks.token, locks.owner, locks.ttl, locks.started_at, locks.conn,
        locks.progress, locks.progress_message, locks.renewed, locks.until
-from (select seq from stragglers where seq < :live_from
-      union all select seq from jobs where seq >= :live_from) maybe
+from ({maybe}) maybe
 join jobs on jobs.seq = maybe.seq
 left join locks on locks.seq = jobs.seq
 where {_LIVE}
@@ -257,8 +260,15 @@ order by jobs.seq
 """
 
 
+LIVE_JOBS = _live_of(
+    """select seq from stragglers where seq < :live_from
+      union all select seq from jobs where seq >= :live_from"""
+)
+LIVE_AMONG = _live_of("select value as seq from json_each(?)")
+
+
 def live_job(row: Row, queues: dict[int, str]) -> Job:
-    """A row of LIVE_JOBS as a job."""
+    """A row of LIVE_JOBS or LIVE_AMONG as a job."""
     job = _job(row, queues)
     job.stored |= JOB_ROW
     token, owner, ttl, started_at, conn, progress, message, renewed, until = row[19:28]

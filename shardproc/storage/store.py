@@ -22,6 +22,7 @@ from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .finished_jobs import FinishedJobs
 from .job_writes import Journal, write_records
+from .preloaded import Preloaded
 from .rebase import Rebase
 from .search.index import SearchIndex, Write
 from .search.reader import Reader
@@ -50,6 +51,7 @@ class Store(FinishedJobs):
         self._in_transaction = False
         self.replicated = False
         """Whether a transaction ends only after a log has acknowledged its record: see `applied`."""
+        self.preloaded: Preloaded | None = None  # for the first recovery
         self.mark = ""  # of the clock, to be stored with the next batch
         self._cleaned = 0  # up to which number stragglers were looked at
 
@@ -97,6 +99,10 @@ class Store(FinishedJobs):
         return len(engine.state.jobs)
 
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
+        preloaded, self.preloaded = self.preloaded, None
+        if preloaded is not None and (jobs := preloaded.take(self._db, self._queue_names)) is not None:
+            yield from jobs
+            return
         query = "select (select count(*) from stragglers), (select max(seq) from jobs)"
         stragglers, last = self._db.execute(query).fetchone()
         total = stragglers + max(0, (last or 0) + 1 - max(1, self._journal.live_from))  # at most

@@ -76,3 +76,21 @@ def test_a_host_that_comes_back_owns_and_follows_again() -> None:
     after = settle(hosts, without, 1)
     assert 20 <= sum(shard.owner == "c" for shard in after) <= 22
     assert 20 <= sum("c" in shard.followers for shard in after) <= 23
+
+
+def test_while_shards_are_taken_over_hosts_do_nothing_that_can_wait() -> None:
+    """The copies that died with a host are made when all shards are served again."""
+    hosts = [Host("a", 1), Host("b", 1)]
+    shards = [
+        Shard(0, "a", "a", 10, 1, {"b": 10}),
+        Shard(1, "b", "b", 10, 1, {"c": 10}),  # its copy is gone
+        Shard(2, "c", "c", 10, 1, {"a": 9, "b": 10}),
+        Shard(3, "c", "c", 10, 1, {"b": 10}),
+        Shard(4, "b", "b", 10, 1, {"a": 10}),
+    ]
+    changed = {change.shard: change for change in plan(hosts, shards, is_calm=False)}
+    assert {shard: change.home for shard, change in changed.items()} == {2: "b", 3: "b"}
+    assert not any(change.follow for change in changed.values())
+    assert plan(hosts, applied(shards, changed.values()), is_calm=False) == []
+    later = plan(hosts, applied(shards, changed.values()))
+    assert any(change.follow for change in later)

@@ -107,6 +107,7 @@ class Process:
             opened.database,
             opened.recorder,
             opened.log,
+            opened.preloaded,
             shard=self.number,
             shards=len(host.logs),
             full_sync=False,
