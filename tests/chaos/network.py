@@ -1,20 +1,34 @@
 """Hosts with networks of their own: each has a link to its clients, to the store and to the other hosts.
 
 Needs root, and `ip` of iproute2.  A link is taken down as somebody pulls a plug: nobody is told.
+
+The bridges are in a network namespace, too, which the calling thread joins: with new addresses in that of the
+machine, browsers of other tests would give up what they are loading (net::ERR_NETWORK_CHANGED).
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
 import shutil
 import subprocess
 from functools import cache
 
 CLIENTS, STORE, PEERS = range(3)
+CLONE_NEWNET = 0x40000000
 
 
 def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def _join(namespace: int) -> None:
+    """Move the calling thread, and all that it starts from now on, into an open network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns comes with Python 3.12
+    if libc.setns(namespace, CLONE_NEWNET):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 @cache
@@ -25,12 +39,12 @@ def possible() -> bool:
     try:
         with Network(1):
             return True
-    except subprocess.CalledProcessError:
+    except (OSError, subprocess.CalledProcessError):
         return False
 
 
 class Network:
-    """So many hosts, and three bridges."""
+    """So many hosts, and three bridges; who enters is where the bridges are."""
 
     def __init__(self, hosts: int) -> None:
         self._tag = f"bq{random.randrange(16**4):04x}"
@@ -43,7 +57,7 @@ class Network:
 
     @property
     def store(self) -> str:
-        """Where hosts reach what listens on this machine."""
+        """Where hosts reach what listens where the bridges are."""
         return self.address(STORE, 254)
 
     def address(self, net: int, host: int) -> str:
@@ -54,7 +68,13 @@ class Network:
         return ("ip", "netns", "exec", f"{self._tag}-{host}")
 
     def __enter__(self) -> Network:
+        self._outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
+            _ip("netns", "add", self._tag)
+            inside = os.open(f"/run/netns/{self._tag}", os.O_RDONLY)
+            _join(inside)
+            os.close(inside)
+            _ip("link", "set", "lo", "up")
             for net in (CLIENTS, STORE, PEERS):
                 _ip("link", "add", f"{self._tag}b{net}", "type", "bridge")
                 _ip("addr", "add", f"{self.address(net, 254)}/24", "dev", f"{self._tag}b{net}")
@@ -92,5 +112,6 @@ class Network:
     def __exit__(self, *_: object) -> None:
         for host in range(self._hosts):
             subprocess.run(["ip", "netns", "del", f"{self._tag}-{host}"], capture_output=True)
-        for net in (CLIENTS, STORE, PEERS):
-            subprocess.run(["ip", "link", "del", f"{self._tag}b{net}"], capture_output=True)
+        _join(self._outside)
+        os.close(self._outside)
+        subprocess.run(["ip", "netns", "del", self._tag], capture_output=True)
