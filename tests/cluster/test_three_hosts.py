@@ -287,7 +287,7 @@ def test_while_the_store_does_not_answer(hosts: Hosts, store_cluster: Postgres) 
         (found,) = cli.json("cluster", "check", status=1)
         assert found["finding"].startswith("the store cannot be read: it has not answered for ")
         assert found["cure"] == "bunqueue store check"
-        with Admin(port=at(hosts, "b").port, connection=ConnectionOptions(command_timeout=1000)) as admin:
+        with Admin(port=at(hosts, "b").port, connection=ConnectionOptions(command_timeout=10_000)) as admin:
             for change in (admin.rebalance, lambda: admin.drain_host("a"), lambda: admin.move_shard(0, "c")):
                 with pytest.raises(ShardUnavailable, match="the store cannot be changed now") as caught:
                     change()

@@ -67,9 +67,9 @@ MIDDLE = START + JOBS // 2 // PIECE * 60_000
 def test_few_jobs_are_looked_at(full: Driver, wanted: dict[str, Any], count: int) -> None:
     took = []
     for _ in range(TRIES):
-        begin = time.perf_counter()
+        begin = time.process_time()  # others may be busy on this machine
         page = full.ask(cmd="FindJobs", **wanted)
-        took.append((time.perf_counter() - begin) * 1000)
+        took.append((time.process_time() - begin) * 1000)
         assert len(page["jobs"]) == count
         assert page["progress"]["scanned"] <= FEW
     print(f"{JOBS:,} jobs, {wanted}: {statistics.median(took):.1f} ms")
