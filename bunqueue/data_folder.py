@@ -291,7 +291,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of an existing data folder. DataFolderError if the folder has no manifest."""
     found = _read(folder)
     if found is None:
-        refuse(folder, f"is none: there is no {NAME} in it; check --data-dir")
+        refuse(folder, f"is not one: there is no {NAME} in it; check --data-dir")
     return found
 
 

@@ -355,8 +355,6 @@ def _check_tls(cert: str, key: str, client_ca: str) -> None:
 
 
 def _check_cluster(settings: Settings) -> None:
-    if settings.cluster and settings.routers > 1:
-        raise SettingsError("routers: a host of a cluster has one router; start more hosts instead")
     if not settings.cluster:
         for name in ("cluster_address", "cluster_host"):
             if getattr(settings, name):

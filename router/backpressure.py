@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 SLOW_READER = 1  # it does not read what we send
 HELD = 2  # enough commands wait behind its long polls
@@ -13,6 +14,12 @@ _SHARD = 8
 def full_shard(shard: int) -> int:
     """The reason that the socket to this shard is full."""
     return _SHARD << shard
+
+
+class Feeder(Protocol):
+    """Whoever sends commands to shards."""
+
+    gate: ReadGate
 
 
 class ReadGate:

@@ -313,11 +313,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _hold_for_owner(self, shard: int, batch: Sequence[Buffer]) -> bool:
         """In a cluster a shard has another owner in seconds: whether its commands wait for that."""
-        cluster = self._hub.cluster
-        if cluster is None:
+        holds = self._hub.holds
+        if holds is None:
             return False
         self.in_flight[shard] = self.in_flight.get(shard, 0) + len(batch)
-        cluster.holds.add(shard, self, self.kind, batch)
+        holds.add(shard, self, self.kind, batch)
         return True
 
     def _route(self, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]) -> int | None:
@@ -325,7 +325,7 @@ class ClientConnection(asyncio.Protocol):
         routes, handling = self._hub.routes, look.handling
         if handling == SLOW:
             shard = routes.of_look(look)
-            if may_wait(look) and (self._hub.links[shard] is not None or self._hub.cluster is not None):
+            if may_wait(look) and (self._hub.links[shard] is not None or self._hub.holds is not None):
                 self.slow += 1
             return shard
         if handling == FIRST:
@@ -334,8 +334,7 @@ class ClientConnection(asyncio.Protocol):
             self._forward(batches, out)
             batches.clear()
             shard = routes.of_queue(look.key)
-            in_cluster = self._hub.cluster is not None
-            subscribe(self, self._hub.links, shard, look.key, may_wait=in_cluster)
+            subscribe(self, self._hub.links, shard, look.key, may_wait=self._hub.holds is not None)
             return shard
         if handling == IDS:
             try:
@@ -354,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
             self._hub.first.ask(self, bytes(payload))
         elif handling == HERE and look.spec.heavy and self._hub.cluster is not None:
             self.slow += 1
-            self._hub.answer_later(self, bytes(payload))
+            self._hub.cluster.commands.answer_later(self, bytes(payload))
         elif handling == HERE:
             out.append(answer(self, bytes(payload)))
         else:

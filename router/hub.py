@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from bunqueue.busy_poll import LoopPoll
 from bunqueue.descriptors import MAX_LINGERING
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol.codec import encode_frame, request_id
-from bunqueue.protocol.commands import CommandError
 from bunqueue.server_commands.additions import Additions
 from bunqueue.server_commands.commands import ServerCommands
 from bunqueue.server_commands.workers import Worker, Workers
@@ -22,25 +20,28 @@ from .admission import Tokens
 from .bounds import Bounds
 from .kernel_processes import born
 from .lag import LoopLag
-from .local import now_ms, refusal
+from .local import now_ms
 from .own_figures import figures
-from .routing import Routes, decode
+from .routing import Routes
 from .strangers import MAX_EACH, Strangers
-from .tickets import Asks, Tickets
+from .tickets import Tickets
 from .turns import Turns
 
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster
+    from .cluster.holds import Holds
     from .cluster.links import Links
     from .cluster.remote_shard import RemoteShard
     from .connection import ClientConnection
     from .further.first import FirstRouter
+    from .further.peer import PeerRouter
     from .further.supervisor import FurtherRouters
     from .further.table import Table
     from .shard_link import ShardLink
 
 SWEEP_S = 5.0
 GONE_S = 0.25  # from the end of a connection to that of its process: the kernel closes files first
+LIVES, NUMBERS_OF_LIFE = 32, 4096  # of a further router, until it begins with the first numbers again
 LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
 
 _log = get_logger("router")
@@ -66,6 +67,7 @@ class Hub:
         self.first: FirstRouter | None = None  # in the others
         self.table: Table | None = None  # of all of them
         self.cluster: Cluster | None = None
+        self.holds: Holds | None = None  # in a cluster: what waits for the next owner of a shard
         self.damaged: dict[int, str] = {}  # shards that stay down, and what is to be done about it
         self.exposed: dict[str, str] = {}  # what other users of the machine can read, and what to do about it
         self.strangers = Strangers()
@@ -83,8 +85,7 @@ class Hub:
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self.open = 0  # sockets of clients, those that linger and those that are being closed among them
         self._last_number = 0
-        self._answering: set[asyncio.Task[None]] = set()
-        self._leaving: dict[int, ShardLink] = {}  # shards that are given up, and still answer
+        self._leaving: dict[int, ShardLink | RemoteShard] = {}  # shards that are given up, and still answer
         self._emptied = asyncio.Event()
 
     # Clients
@@ -103,17 +104,29 @@ class Hub:
         return number
 
     @property
+    def connections(self) -> list[int]:
+        """Those of this host's clients."""
+        return [*self.clients, *(() if self.further is None else self.further.connections)]
+
+    @property
     def is_full(self) -> bool:
         """Whether there are as many clients as there may be, here or at all routers of the host."""
         if len(self.clients) >= self.max_connections:
             return True
         return self.table is not None and self.table.connections >= self.most_connections
 
-    def one_of(self, table: Table, number: int) -> None:
-        """This is one of several routers of the host."""
+    @property
+    def base(self) -> int:
+        """The number below those of this router's connections."""
+        return self._base
+
+    def one_of(self, table: Table, number: int, origin: int, life: int = 0) -> None:
+        """This is one of several routers of the host.  ``life``: how often it was started before; an answer
+        to a client of before must not reach one that has its number now."""
         self.table = table
-        self._base, self._most = number << link_protocol.ROUTER_SHIFT, (1 << link_protocol.ROUTER_SHIFT) - 1
-        self._last_number = self.tickets.base = self._base
+        self.origin, self._most = origin, (1 << link_protocol.ROUTER_SHIFT) - 1
+        self._base = origin << link_protocol.ORIGIN_SHIFT | number << link_protocol.ROUTER_SHIFT
+        self._last_number = self.tickets.base = self._base + life % LIVES * NUMBERS_OF_LIFE
         self.bounds.routers = len(table.rows)
         self.strangers.most_each = max(32, MAX_EACH // len(table.rows))
         self.commands.router = number
@@ -204,25 +217,11 @@ class Hub:
         self.cluster, self.origin = cluster, origin
         self.commands.cluster_status = cluster.commands.status
         self._last_number = self._base = self.tickets.base = origin << link_protocol.ORIGIN_SHIFT
-        self.tickets.holds = cluster.holds
+        self.hold(cluster.holds)
 
-    def answer_later(self, client: Asks, payload: bytes) -> None:
-        """A command about the cluster, which takes as long as the store does."""
-        task = asyncio.get_running_loop().create_task(self._answer_later(client, payload))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _answer_later(self, client: Asks, payload: bytes) -> None:
-        assert self.cluster is not None
-        try:
-            command = decode(payload)
-            reply = await self.cluster.commands.answer(command)
-            reply.req_id = command.req_id
-            frame = encode_frame(reply)
-        except CommandError as error:
-            frame = refusal(error, request_id(payload))
-        if not client.finished:
-            client.gathered(frame)
+    def hold(self, holds: Holds) -> None:
+        """What is asked of a shard without an owner waits here: in a cluster it has one again in seconds."""
+        self.holds = self.tickets.holds = holds
 
     @property
     def others(self) -> Links:
@@ -245,10 +244,17 @@ class Hub:
 
     def local_link(self, shard: int) -> ShardLink | None:
         """The shard's process on this host, while it serves, or answers what it still has."""
-        link = self.links[shard]
-        if link is not None and link.is_local:
-            return cast("ShardLink", link)
-        return self._leaving.get(shard)
+        for link in (self.links[shard], self._leaving.get(shard)):
+            if link is not None and link.is_local:
+                return cast("ShardLink", link)
+        return None
+
+    def remote_link(self, shard: int) -> RemoteShard | None:
+        """The same of a shard at another host."""
+        for link in (self.links[shard], self._leaving.get(shard)):
+            if link is not None and not link.is_local:
+                return cast("RemoteShard", link)
+        return None
 
     def local_links(self) -> list[ShardLink]:
         """The shards that are owned here."""
@@ -265,19 +271,37 @@ class Hub:
         for link in self.local_links():
             link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((remote.shard,)))
         self._say_presence(remote)
-        self._resume_subscriptions(remote)
+        self.resume_subscriptions(remote)
         assert self.cluster is not None
         self.cluster.holds.release(remote.shard, remote)
         self.cluster.changed()
+        if self.further is not None:
+            self.further.shard_up(remote)
 
-    def pause(self, link: ShardLink | RemoteShard) -> None:
-        """A shard is about to move: nothing more is sent to it, and what is under way is still answered."""
+    def peer_of(self, conn: int) -> PeerRouter | None:
+        """The other router of this host that has a connection, or a ticket; None if that is this one."""
+        if self.further is None:
+            return None
+        return self.further.link_to(link_protocol.router_of(conn) - link_protocol.router_of(self._base))
+
+    def pause(self, link: ShardLink | RemoteShard, done: Callable[[], None] = lambda: None) -> None:
+        """A shard is about to move: nothing more is sent to it, and what is under way is still answered.
+        ``done`` is called once that is true of all routers of the host."""
         if self.links[link.shard] is link:
             self.links[link.shard] = None
-            if link.is_local:
-                self._leaving[link.shard] = cast("ShardLink", link)
+            self._leaving[link.shard] = link
+        if self.further is None:
+            done()
+        else:
+            self.further.hold(link.shard, done)
 
-    def _resume_subscriptions(self, link: ShardLink | RemoteShard) -> None:
+    def released(self, remote: RemoteShard) -> None:
+        """A shard of another host has been given up there."""
+        self.settle(remote.shard)
+        if self.further is not None:
+            self.further.shard_down(remote)
+
+    def resume_subscriptions(self, link: ShardLink | RemoteShard) -> None:
         """Clients go on with the events of a shard that had another process before; some may be missing."""
         for client in self.clients.values():
             subscription = client.subscription
@@ -288,8 +312,7 @@ class Hub:
 
     def link_up(self, link: ShardLink, others: Sequence[int] = ()) -> None:
         """A shard has recovered: from now on it gets commands.  ``others``: connections of other hosts."""
-        elsewhere = [] if self.further is None else self.further.connections
-        live = link_protocol.pack_connections([*self.clients, *others, *elsewhere])
+        live = link_protocol.pack_connections([*self.connections, *others])
         link.control(link_protocol.LIVE, link_protocol.CONTROL, live)
         before = self.links[link.shard]
         if before is not None and before is not link:  # another host had it
@@ -304,7 +327,7 @@ class Hub:
         if self.further is not None:
             self.further.shard_up(link)
         if self.cluster is not None:
-            self._resume_subscriptions(link)
+            self.resume_subscriptions(link)
 
     def _say_presence(self, link: ShardLink | RemoteShard) -> None:
         """Tell a shard which of its queues have workers that are registered here."""
@@ -350,7 +373,7 @@ class Hub:
             return
         self.settle(shard)
         if self.further is not None and not self.draining:
-            self.further.shard_down(shard)
+            self.further.shard_down(link)
         if self.cluster is not None and link.is_local:
             self.cluster.lost(shard)
 
@@ -368,6 +391,6 @@ class Hub:
         """Whether nobody knows what became of something that a client has asked a shard.  In a cluster events
         go on by themselves, and what waits for the next owner was not asked yet."""
         under_way = client.in_flight.get(shard, 0)
-        if self.cluster is not None:
-            return under_way > self.cluster.holds.count(shard, client)
+        if self.holds is not None:
+            return under_way > self.holds.count(shard, client)
         return bool(under_way) or (client.subscription is not None and client.subscription.shard == shard)

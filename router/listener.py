@@ -14,10 +14,14 @@ from socket import socket
 from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
+from bunqueue.settings import Settings
+from bunqueue.watched_file import WatchedFile
 
 from .connection import ClientConnection
+from .errors import StartError
 from .hub import Hub
 from .sockets import BoundSockets
+from .tls import server_context
 
 BACKLOG = 4096  # a worker fleet that reconnects all at once; the kernel caps it (net.core.somaxconn)
 MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108 on Linux, 104 on macOS
@@ -28,9 +32,11 @@ _log = get_logger("router")
 class TcpListener:
     """Lets clients in over the TCP sockets."""
 
-    def __init__(self, hub: Hub, sockets: BoundSockets) -> None:
+    def __init__(self, hub: Hub, sockets: BoundSockets, settings: Settings) -> None:
         self._hub = hub
         self._bound = sockets
+        self._settings = settings
+        self._client_ca = WatchedFile(settings.tls_client_ca)
         self._acceptor = Acceptor(partial(ClientConnection, hub), lambda: hub.open, 0)
 
     async def start(self, tls: ssl.SSLContext | None) -> None:
@@ -46,7 +52,18 @@ class TcpListener:
             self.close()
             raise self._bound.refusal(error) from error
 
-    def renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
+    def renew_certificate(self) -> bool:
+        """The files are new; whether they are right.  If not, the certificate of before goes on."""
+        try:
+            tls = server_context(self._settings)
+        except StartError as error:
+            _log.error("the TLS certificate was not renewed", error=str(error))
+            return False
+        assert tls is not None
+        self._renew(tls, again=self._client_ca.changed())
+        return True
+
+    def _renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
         """Use this for handshakes from now on.  With ``again`` connected clients are closed."""
         self._acceptor.renew(tls, again=again)
         if again:

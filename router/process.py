@@ -32,7 +32,6 @@ from bunqueue.exposure import exposed
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
-from bunqueue.watched_file import WatchedFile
 
 from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
 from .event_loop import calm_collector, event_loop
@@ -148,12 +147,11 @@ class RouterProcess:
         self._hub = Hub(settings)
         self._supervisor = Supervisor(self._hub, settings, command)
         self._sockets = BoundSockets(settings.host, settings.tcp_port, "--tcp-port")
-        self._listener = TcpListener(self._hub, self._sockets)
+        self._listener = TcpListener(self._hub, self._sockets, settings)
         self._gateway = Gateway(self._hub, settings)
         self._sweeper: asyncio.Task[None] | None = None
         self._signalled_at: float | None = None
         self._measurer: asyncio.Task[None] | None = None
-        self._client_ca = WatchedFile(settings.tls_client_ca)
         self._data: FolderLock | None = None  # its lock
         self._cluster: Cluster | None = None
         self._further: FurtherRouters | None = None
@@ -186,8 +184,10 @@ class RouterProcess:
             for loss in losses_ahead(folder):
                 _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
         self._check_readers()
-        await self._join(store)
-        await self._supervisor.start()
+        if settings.cluster:
+            await self._join(store)
+        else:
+            await self._supervisor.start()
         await self._start_further()
         if self._data is not None:  # before any job is taken
             note_files(Path(settings.data_dir))
@@ -215,16 +215,14 @@ class RouterProcess:
         await self._further.start()
 
     async def _store(self) -> str:
-        """The id of the store, "" without one; waits until it answers.  StartError if it is none for us."""
+        """The id of the store, "" without one; waits until it answers.  StartError if it may not be used."""
         if not self._settings.store:
             return ""
         return (await asyncio.to_thread(store_of, self._settings)).id
 
     async def _join(self, store: str) -> None:
-        """Be one of several hosts, if the settings say so."""
+        """Be one of several hosts."""
         settings = self._settings
-        if not settings.cluster:
-            return
         from bunqueue.spark.read.shard_file import SCHEMA
 
         from .cluster.cluster import Cluster
@@ -302,13 +300,7 @@ class RouterProcess:
 
     def _renew_certificate(self) -> None:
         """SIGHUP: the files are new. If they are wrong, the certificate of before goes on."""
-        try:
-            tls = server_context(self._settings)
-        except StartError as error:
-            _log.error("the TLS certificate was not renewed", error=str(error))
-        else:
-            assert tls is not None
-            self._listener.renew(tls, again=self._client_ca.changed())
+        if self._listener.renew_certificate():
             self._gateway.renew_certificate()
             if self._further is not None:
                 self._further.renew_certificate()

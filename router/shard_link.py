@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
 
-from .backpressure import full_shard
+from .backpressure import Feeder, full_shard
 
 if TYPE_CHECKING:
     from .cluster.downlink import Downlink
-    from .connection import ClientConnection
     from .hub import Hub
 
 HELLO_S = 10.0  # what connects must say who it is; a shard does so at once
@@ -72,7 +71,7 @@ class ShardLink(asyncio.Protocol):
         self._outgoing: list[Buffer] = []  # goes out at the end of this turn of the event loop
         self._carry: bytearray | None = None  # the beginning of an envelope
         self._need = 0
-        self._feeders: set[ClientConnection] = set()  # they wait until the shard has taken what it has
+        self._feeders: set[Feeder] = set()  # they wait until the shard has taken what it has
         self._held_hosts: set[Downlink] = set()  # the same of other hosts
         self.shard = -1  # known from the HELLO on
         self.secret = ""  # with which it was started
@@ -170,7 +169,7 @@ class ShardLink(asyncio.Protocol):
             self._transport.write(b"".join(self._outgoing))
             self._outgoing.clear()
 
-    def hold_back(self, client: ClientConnection) -> None:
+    def hold_back(self, client: Feeder) -> None:
         """Stop reading a client that fed this shard while its socket was full."""
         self._feeders.add(client)
         client.gate.close(full_shard(self.shard))

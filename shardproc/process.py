@@ -55,7 +55,7 @@ class Start(msgspec.Struct):
     epoch: str
     settings: str
     seen: SeenOwner | None = None
-    routers: str = ""  # the path of the socket at which further routers dial it; "": there are none
+    routers: str = ""  # the path of the socket at which further routers dial it; "": without any
     in_cluster: bool = False
 
 

@@ -27,8 +27,6 @@ MAX_UNREAD = 128 << 20  # bytes that a router has not taken; then it is dropped,
 
 Envelope = tuple[tuple[int, ...], bytes]  # connection and kind, and the body
 
-_COMMANDS = (link.COMMANDS_V2, link.COMMANDS_V3)
-_ENDS = (link.CLOSED, link.SEVERED, link.BROKEN)
 _log = get_logger("shard")
 
 
@@ -139,10 +137,10 @@ class Routers:
             if kind == link.DRAIN:
                 router.has_ended = True
                 continue
-            if kind in _COMMANDS:
+            if kind in link.COMMAND_KINDS:
                 if conn < link.TICKET:
                     connections.add(conn)
-            elif kind in _ENDS:
+            elif kind in link.END_KINDS:
                 connections.discard(conn)
             found.append(envelope)
 

@@ -168,7 +168,7 @@ class Server:
 
     def _receive(self, conn: int, kind: int, body: bytes, now: int) -> None:
         shard = self._shard
-        if kind in (link.COMMANDS_V2, link.COMMANDS_V3):
+        if kind in link.COMMAND_KINDS:
             # A ticket is asked once; its number comes again only after all others.
             client = Client(conn, kind) if conn >= link.TICKET else shard.client(conn, kind)
             self._execute(client, kind, body, now)
@@ -227,7 +227,7 @@ class Server:
             items = self._backlog.pop(conn)
             kind, body = items.popleft()
             gone = bool(items) and items[-1][0] in ENDS
-            if gone and kind in (link.COMMANDS_V2, link.COMMANDS_V3):
+            if gone and kind in link.COMMAND_KINDS:
                 self._finish_off(conn, kind, body, now)
             else:
                 self._receive(conn, kind, body, now)

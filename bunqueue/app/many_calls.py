@@ -23,7 +23,7 @@ def calls_of(data: Any) -> list[Any] | None:
 
 
 def rows_of(rows: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Positional arguments. OptionError for a row that is none, such as a text."""
+    """Positional arguments. OptionError for what is not a row, such as a text."""
     for number, row in enumerate(rows):
         if isinstance(row, str | bytes) or not isinstance(row, Iterable):
             raise OptionError(f"row {number}: {shown(row)} is not allowed; give a tuple of arguments")

@@ -139,7 +139,7 @@ class AsyncFlowProducer(AsyncClient):
 
     async def chain(self, *steps: FlowJob[Any]) -> AsyncJobHandle[Any]:
         """Add jobs of which each waits for the one before; the handle of the last one. It is `add_chain`.
-        Raises OptionError when there is none."""
+        Raises OptionError without any step."""
         if not steps:
             raise OptionError("a chain needs at least one job")
         return (await self.add_chain(steps))[-1]

@@ -90,7 +90,7 @@ class FlowJob(NewJob, Generic[R]):
 
 
 def checked(job: FlowJob[J]) -> FlowJob[J]:
-    """OptionError for what is none."""
+    """OptionError for anything but a FlowJob."""
     if not isinstance(job, FlowJob):
         raise OptionError(
             f"flow: {shown(job)} is not allowed; give a bunqueue.FlowJob, or what a typed job's job() gives"

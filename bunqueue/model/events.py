@@ -30,7 +30,7 @@ DISCARDED = 17  # to FAILED without an attempt
 DROPPED = 18
 OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
 # Finished jobs of a queue, no job: ``finished`` is their state, ``seqs`` what their ids end with; ``ids`` are
-# those that do not end with their number, as clients chose them, say (absent when there are none)
+# those that do not end with their number, as clients chose them, say (absent if all do)
 PURGED = 20
 # Of workflows; published, too
 STEP = 21  # a step has ended: ``step`` is its name, ``status`` how

@@ -172,7 +172,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     on_dead_dependency: str | None = None  # what the failure of one of depends_on means for it
     # On the wire where there are any:
     retry_on: list[str] = []  # classes of errors after which there is another attempt; none: all
-    never_on: list[str] = []  # classes of errors after which there is none
+    never_on: list[str] = []  # classes of errors after which it is not retried
     on_dead: bytes | None = None  # the job that is added when it has failed for good, as MessagePack
     cause: Cause | None = None  # the job that it was added for in this way
     keep_completed: float | None = None  # how long it is kept when it has completed; None: as its queue says

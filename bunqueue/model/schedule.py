@@ -40,7 +40,7 @@ class ScheduleError(ValueError):
 def next_run(expression: str, timezone: str | None, after_ms: int) -> int:
     """The first time after ``after_ms`` at which the schedule runs; both epoch ms.
 
-    ScheduleError when there is none, when the expression is malformed or the time zone is unknown.
+    ScheduleError when it never runs again, when the expression is malformed or the time zone is unknown.
     """
     return _next_run(expression, timezone or DEFAULT_ZONE, after_ms // 1000) * 1000
 

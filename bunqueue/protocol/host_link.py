@@ -48,6 +48,7 @@ FORWARD = (
 )
 FORWARDED = 17
 POKE = 18  # the placement in the store has changed
+LOAD = 19  # body: Load
 
 SECRET_BYTES = 32
 
@@ -72,7 +73,14 @@ class Welcome(Struct):
     life: str
 
 
+class Load(Struct):
+    """How busy the sender's machine is."""
+
+    per_core: float  # processes that want a core, per core, in the mean of a minute
+
+
 encode = Encoder().encode
+decode_load = Decoder(Load).decode
 decode_hello = Decoder(Hello).decode
 decode_welcome = Decoder(Welcome).decode
 

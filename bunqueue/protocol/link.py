@@ -25,6 +25,7 @@ CLOSED = 0  # the client closed the connection: its jobs return to their queues
 SEVERED = 1  # the server ended it: locked jobs stay with their holder until the lock runs out
 COMMANDS_V2 = 2
 COMMANDS_V3 = 3
+COMMAND_KINDS = (COMMANDS_V2, COMMANDS_V3)
 LIVE = 4  # answer to READY: the connections that are open now (body: packed u32)
 PING = 5
 DRAIN = 6  # answer what can be answered, then exit
@@ -59,6 +60,8 @@ RETURNED = (
     11  # with HANDOVER: commands that waited here, for the next owner; body: u32 connection, u8 version
 )
 RELEASED = 12  # with HANDOVER: the shard has no owner now
+
+END_KINDS = (CLOSED, SEVERED, BROKEN)
 
 CONTROL = 0  # the "connection" of messages that concern no client
 

@@ -142,7 +142,7 @@ class Workers:
         """Keep what is asked of a worker for its next heartbeat."""
         worker = self._workers.get(command.worker_id)
         if worker is None:
-            raise self._unknown(command.worker_id)
+            raise _unknown(command.worker_id)
         if command.concurrency is not None and command.concurrency < len(worker.queues):
             least = len(worker.queues)
             raise CommandError(
@@ -209,16 +209,8 @@ class Workers:
     def _known(self, worker_id: str) -> Worker:
         worker = self._workers.get(worker_id)
         if worker is None:
-            raise CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId")
+            raise _unknown(worker_id)
         return worker
-
-    def _unknown(self, worker_id: str) -> CommandError:
-        """The refusal, which names the host of the cluster that knows the worker."""
-        for host, listing in self._elsewhere.items():
-            if any(worker.id == worker_id for worker in listing.workers):
-                text = f"Worker not found here: it is registered with the host {host}, ask that one"
-                return CommandError(text, Code.WORKER_NOT_FOUND, field="workerId")
-        return CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId")
 
     def _leave(self, worker: Worker) -> None:
         """It no longer belongs to its connection."""
@@ -245,6 +237,10 @@ class Workers:
         self._dismiss(worker.queues)
         self._gone_processed += worker.processed
         self._gone_failed += worker.failed
+
+
+def _unknown(worker_id: str) -> CommandError:
+    return CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId", value=worker_id)
 
 
 def _wishes(worker: Worker, said: Heartbeat) -> Wishes:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from bunqueue.model.events import NAMES as KINDS
 from bunqueue.model.names import hint
+from bunqueue.model.states import STORED
 
 from .errors import BadOption
 from .read.conditions import MAX_IN, Condition
@@ -42,17 +43,6 @@ STREAMING = {
     "startat": "where a new stream begins: earliest, latest, or a time",
     "failondataloss": "true, or false: go on where events are missing",
 }
-_STATES = (
-    "waiting",
-    "delayed",
-    "active",
-    "waiting-children",
-    "waiting-signal",
-    "completed",
-    "failed",
-    "cancelled",
-    "stuck",
-)
 
 T = TypeVar("T")
 
@@ -164,8 +154,8 @@ def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ..
                 raise BadOption(f"{option}: the table {table.name} has no column {column}; leave it out")
             conditions.append(Condition(column, "in", list(names)))
     for name in _names("states", options):
-        if name not in _STATES:
-            raise BadOption(f"states: there is no state {name!r}; they are {', '.join(_STATES)}")
+        if name not in STORED:
+            raise BadOption(f"states: there is no state {name!r}; they are {', '.join(STORED)}")
     for name in _names("kinds", options):
         if name not in KINDS:
             raise BadOption(f"kinds: there is no kind {name!r}; {hint(name, KINDS)}")

@@ -146,7 +146,7 @@ def certain(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
 
 
 def read(connection: psycopg.Connection[tuple[Any, ...]]) -> Store:
-    """Its row.  StoreNotReady where there is none, or that of a newer version."""
+    """Its row.  StoreNotReady where the database has no store, or one of a newer version."""
     import psycopg
 
     try:

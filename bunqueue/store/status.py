@@ -68,7 +68,7 @@ _PARTITIONS = "select count(*) from pg_inherits where inhparent = 'bunqueue.log'
 
 
 def status(url: str) -> Status:
-    """Ask the store.  StoreError if it does not answer, or is none."""
+    """Ask the store.  StoreError if it does not answer, or has no store."""
     with connected(url) as connection:
         store = read(connection)
         shards = [ShardStatus(*row) for row in connection.execute(_SHARDS)]

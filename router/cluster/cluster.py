@@ -12,6 +12,7 @@ All of it may be wrong for a moment without harm: who owns a shard is decided by
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec.msgpack import Decoder
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import host_link
+from bunqueue.protocol import host_link, router_link
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.commands.workers import WorkerList
 from bunqueue.settings import Settings
@@ -31,6 +32,7 @@ from ..local import now_ms
 from . import certificates, placement
 from .commands import ClusterCommands
 from .followers import Followers, Report, Sight
+from .forwards import Forwards
 from .holds import Holds
 from .links import Links
 from .remote_shard import RemoteShard
@@ -67,15 +69,17 @@ class Cluster:
         identity = certificates.make(me.name)
         self._hub, self._supervisor, self._settings = hub, supervisor, settings
         self.links = Links(hub, settings.cluster, store, identity)
-        self.holds = Holds(hub.tickets.unavailable)
+        self.holds = Holds(hub.tickets.refused)
         self._patience = Patience()
         self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
         self.commands = ClusterCommands(self)
+        self.forwards = Forwards(hub, self.links)
         self.view: View | None = None
         self._away = ""
         self._asked_at: float | None = None  # since when a look has been under way
         self._followers = Followers(settings, me.id, self._reported)
         self._seen: dict[str, tuple[int, float]] = {}  # host -> its beat, and since when it has been that
+        self._loads: dict[str, float] = {}
         self._looked_at = 0.0
         self._look_now = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
@@ -218,6 +222,7 @@ class Cluster:
             self.look_soon()
         self._arrange()
         self._say_workers()
+        self._say_load()
 
     def _is_calm(self, view: View) -> bool:
         """Whether no shard is being taken over."""
@@ -234,9 +239,26 @@ class Cluster:
                 uplink.workers_said = listing
                 uplink.say(host_link.WORKERS, listing)
 
+    def _say_load(self) -> None:
+        load = self._loads[self.me.id] = os.getloadavg()[0] / (os.cpu_count() or 1)
+        body = host_link.encode(host_link.Load(load))
+        for host in self.links.reached:
+            if (uplink := self.links.uplink(host)) is not None:
+                uplink.say(host_link.LOAD, body)
+
+    def load_of(self, host: str) -> float | None:
+        """How busy a host's machine is, see `host_link.Load`; None while it is not known."""
+        return self._loads.get(host)
+
+    def beat_age_ms(self, host: str) -> float | None:
+        """Since when this host has seen no sign of life of a host; None while it is not known."""
+        seen = self._seen.get(host)
+        return None if seen is None else 1000 * (asyncio.get_running_loop().time() - seen[1])
+
     def parted(self, host: str) -> None:
         """A host has no connection to this one any more."""
         self._hung_up[host] = asyncio.get_running_loop().time()
+        self._loads.pop(host, None)
         self._hub.workers.elsewhere(host, None)
 
     def _watch(self, view: View) -> None:
@@ -268,7 +290,7 @@ class Cluster:
 
     def name(self, host: str) -> str:
         """For people."""
-        return self.links.hosts[host].name if host in self.links.hosts else host
+        return self.links.name(host)
 
     def poke(self) -> None:
         """The placement has changed: the other hosts need not find out by themselves."""
@@ -404,11 +426,12 @@ class Cluster:
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
         """Commands that waited at a shard which is given up: the next owner is asked."""
-        client = self._hub.clients.get(conn)
-        if client is not None:
-            self.holds.add(shard, client, body[0], [body[1:]])
-        elif link_protocol.origin_of(conn) != self.me.number:
+        if link_protocol.origin_of(conn) != self.me.number:
             self.links.returned(shard, conn, body)
+        elif (peer := self._hub.peer_of(conn)) is not None:
+            peer.say(router_link.RETURNED, body, shard=shard, conn=conn)
+        else:
+            self.holds.returned(shard, self._hub.clients.get(conn), body)
 
     # -- giving a shard up ---------------------------------------------------------------------
 
@@ -466,6 +489,12 @@ class Cluster:
             self.look_soon()
         elif kind == host_link.WORKERS:
             self._hub.workers.elsewhere(connection.peer, _decode_workers(body))
+        elif kind == host_link.LOAD:
+            self._loads[connection.peer] = host_link.decode_load(body).per_core
+        elif kind == host_link.FORWARD:
+            self.forwards.hear(connection, conn, body)
+        elif kind == host_link.FORWARDED:
+            self.forwards.answered(conn, body)
         elif kind == host_link.STANDBY:
             self._wanted_by[shard] = connection.peer
             self._arrange()

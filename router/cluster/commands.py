@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from bunqueue.protocol.codec import encode_frame, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError
 from bunqueue.protocol.commands.cluster import (
@@ -20,11 +21,15 @@ from bunqueue.protocol.commands.cluster import (
     HostView,
     PlaceView,
 )
+from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.store.database import StoreError
 
+from ..local import refusal
+from ..routing import decode
 from .store import HostRow, ShardRow
 
 if TYPE_CHECKING:
+    from ..tickets import Asks
     from .cluster import Cluster
 
 
@@ -41,6 +46,7 @@ class ClusterCommands:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._answering: set[asyncio.Task[None]] = set()
 
     def status(self) -> ClusterReply:
         """As this host saw it last, about a second ago."""
@@ -72,6 +78,8 @@ class ClusterCommands:
             draining=host.draining,
             owns=owns,
             follows=follows,
+            beat_age=cluster.beat_age_ms(host.id),
+            load=cluster.load_of(host.id),
         )
 
     def _shard(self, shard: ShardRow) -> PlaceView:
@@ -90,6 +98,26 @@ class ClusterCommands:
             snapshot=shard.snapshot,
             copies=copies,
         )
+
+    def answer_later(self, client: Asks, payload: bytes) -> None:
+        """A command that takes as long as the store does, or another host."""
+        task = asyncio.get_running_loop().create_task(self._answer_later(client, payload))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer_later(self, client: Asks, payload: bytes) -> None:
+        try:
+            command = decode(payload)
+            if isinstance(command, ControlWorker):
+                frame = await self._cluster.forwards.control_worker(command, payload)
+            else:
+                reply = await self.answer(command)
+                reply.req_id = command.req_id
+                frame = encode_frame(reply)
+        except CommandError as error:
+            frame = refusal(error, request_id(payload))
+        if not client.finished:
+            client.gathered(frame)
 
     async def answer(self, command: Command) -> ClusterReply:
         """Carry out a command that changes something.  CommandError if that is not possible."""

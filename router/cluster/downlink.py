@@ -8,23 +8,16 @@ import ssl
 from typing import TYPE_CHECKING
 
 from msgspec import MsgspecError
-from msgspec.msgpack import Decoder
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol.commands import is_slow
-from bunqueue.protocol.commands.base import Slow
-from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from .wire import HostConnection
 
 if TYPE_CHECKING:
     from .links import Links
 
-_COMMANDS = (link_protocol.COMMANDS_V2, link_protocol.COMMANDS_V3)
-_ENDS = (link_protocol.CLOSED, link_protocol.SEVERED, link_protocol.BROKEN)
-_decode_slow = Decoder(Slow).decode
 _log = get_logger("cluster")
 
 
@@ -108,12 +101,12 @@ class Downlink(HostConnection):
 
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
         link = self._links.hub.local_link(shard)
-        if kind in _COMMANDS and conn < link_protocol.TICKET:
+        if kind in link_protocol.COMMAND_KINDS and conn < link_protocol.TICKET:
             self._links.known_of(self).add(conn)
-        elif kind in _ENDS:
+        elif kind in link_protocol.END_KINDS:
             self._links.known_of(self).discard(conn)
         if link is None:
-            if kind in _COMMANDS:
+            if kind in link_protocol.COMMAND_KINDS:
                 self._refuse_commands(shard, conn, body)
             return
         link.control(kind, conn, body)
@@ -122,11 +115,8 @@ class Downlink(HostConnection):
 
     def _refuse_commands(self, shard: int, conn: int, body: bytes) -> None:
         """The shard is not here: its owner is another one, as the other host is about to hear."""
-        payloads = link_protocol.split_frames(body)
-        frames = self._links.hub.tickets.unavailable_all(shard, payloads)
-        self.from_shard(
-            shard, conn, link_protocol.REPLIES, len(frames), sum(map(_is_slow, payloads)), b"".join(frames)
-        )
+        replies, slow, frames = self._links.hub.tickets.refused(shard, body)
+        self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
     # -- what goes
 
@@ -146,11 +136,3 @@ class Downlink(HostConnection):
     def ended(self) -> None:
         if self.greeted:
             self._links.downlink_lost(self)
-
-
-def _is_slow(payload: bytes) -> bool:
-    try:
-        fields = _decode_slow(payload)
-    except DECODE_ERRORS:
-        return False
-    return is_slow(fields.cmd, fields.timeout)

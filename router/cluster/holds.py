@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec.msgpack import Decoder
-
 from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol.codec import request_id
-from bunqueue.protocol.commands import is_slow
-from bunqueue.protocol.commands.base import RequestId, Slow
-from bunqueue.protocol.lenient import DECODE_ERRORS
 
 if TYPE_CHECKING:
     from ..connection import ClientConnection
@@ -27,7 +21,6 @@ HOLD_S = 15.0  # longer than a take-over takes; then they are refused
 MAX_BYTES = 32 << 20  # over all shards; beyond, they are refused at once
 
 Buffer = bytes | memoryview
-_decode_slow = Decoder(Slow).decode
 
 
 class Link(Protocol):
@@ -65,9 +58,9 @@ class Later:
 class Holds:
     """All that waits, by shard."""
 
-    def __init__(self, refusal: Callable[[int, RequestId], bytes]) -> None:
-        """``refusal``: the frame that refuses a command for this shard, with that request id."""
-        self._refusal = refusal
+    def __init__(self, refused: Callable[[int, bytes], tuple[int, int, bytes]]) -> None:
+        """``refused``: see `router.tickets.Tickets.refused`."""
+        self._refused = refused
         self._held: dict[int, deque[Held]] = {}
         self._later: list[Later] = []
         self._bytes = 0
@@ -108,6 +101,11 @@ class Holds:
         """How many commands of a client wait for a shard."""
         return sum(_count(held.frames) for held in self._held.get(shard, ()) if held.client is client)
 
+    def returned(self, shard: int, client: ClientConnection | None, body: bytes) -> None:
+        """Frames that an owner has given back, after the byte of their version."""
+        if client is not None:
+            self.add(shard, client, body[0], [body[1:]])
+
     def release(self, shard: int, link: Link) -> None:
         """The shard has an owner: send what waits, in the order in which it came."""
         clients = self._of_shard(shard)
@@ -140,10 +138,8 @@ class Holds:
     def _answer(self, shard: int, held: Held) -> None:
         if held.client.finished:
             return
-        payloads = [payload for part in held.frames for payload in link_protocol.split_frames(part)]
-        refusals = [self._refusal(shard, request_id(payload)) for payload in payloads]
-        slow = sum(map(_is_slow, payloads))
-        held.client.deliver(shard, len(refusals), slow, b"".join(refusals))
+        replies, slow, frames = self._refused(shard, b"".join(held.frames))
+        held.client.deliver(shard, replies, slow, frames)
 
     def _sweep(self) -> None:
         """Each second: refuse what has waited for too long."""
@@ -166,11 +162,3 @@ class Holds:
 
 def _count(frames: Sequence[bytes]) -> int:
     return sum(len(link_protocol.split_frames(part)) for part in frames)
-
-
-def _is_slow(payload: bytes) -> bool:
-    try:
-        fields = _decode_slow(payload)
-    except DECODE_ERRORS:
-        return False
-    return is_slow(fields.cmd, fields.timeout)

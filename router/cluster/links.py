@@ -173,16 +173,17 @@ class Links:
 
     def uplink_made(self, uplink: Uplink) -> None:
         self._uplinks[uplink.peer] = uplink
-        _log.info("reached another host", host=self._name(uplink.peer))
+        _log.info("reached another host", host=self.name(uplink.peer))
         uplink.say(host_link.LIVE, self.live())
         self.cluster.reached()
 
     def uplink_lost(self, uplink: Uplink) -> None:
         if self._uplinks.get(uplink.peer) is uplink:
             del self._uplinks[uplink.peer]
-            _log.warning("lost the connection to another host", host=self._name(uplink.peer))
+            _log.warning("lost the connection to another host", host=self.name(uplink.peer))
 
-    def _name(self, host: str) -> str:
+    def name(self, host: str) -> str:
+        """For people."""
         return self.hosts[host].name if host in self.hosts else host
 
     # -- who one is ----------------------------------------------------------------------------
@@ -270,7 +271,12 @@ class Links:
 
     def live(self) -> bytes:
         """The connections of this host that are open."""
-        return link_protocol.pack_connections(list(self.hub.clients))
+        return link_protocol.pack_connections(self.hub.connections)
+
+    def say_live(self) -> None:
+        """Connections of another router of this host have ended with it."""
+        for uplink in self._uplinks.values():
+            uplink.say(host_link.LIVE, self.live())
 
     def lives(self, downlink: Downlink, connections: frozenset[int]) -> None:
         """A host says which of its connections are open."""

@@ -11,23 +11,24 @@ from bunqueue.protocol import link as link_protocol
 from ..backpressure import full_shard
 
 if TYPE_CHECKING:
-    from ..connection import ClientConnection
-    from .uplink import Uplink
+    from ..backpressure import Feeder
+    from ..hub import Hub
+    from .wire import HostConnection
 
 Buffer = bytes | memoryview
 
 
 class RemoteShard:
-    """Reached over the uplink to its owner's host."""
+    """Reached over the uplink to its owner's host; from a further router, over the link to the first one."""
 
     is_local = False
 
-    def __init__(self, shard: int, epoch: int, uplink: Uplink) -> None:
+    def __init__(self, shard: int, epoch: int, uplink: HostConnection) -> None:
         self.shard = shard
         self.epoch = epoch
         self.heard = True
         self._uplink = uplink
-        self._feeders: set[ClientConnection] = set()
+        self._feeders: set[Feeder] = set()
 
     @property
     def host(self) -> str:
@@ -50,8 +51,8 @@ class RemoteShard:
         channel = host_link.TO_SHARD
         self._uplink.put(host_link.envelope(channel, kind, body, shard=self.shard, conn=conn))
 
-    def hold_back(self, client: ClientConnection) -> None:
-        """Stop reading a client that fed this shard while the connection to its host was full."""
+    def hold_back(self, client: Feeder) -> None:
+        """Stop reading who fed this shard while the connection to its host was full."""
         self._feeders.add(client)
         client.gate.close(full_shard(self.shard))
 
@@ -60,3 +61,25 @@ class RemoteShard:
         feeders, self._feeders = self._feeders, set()
         for client in feeders:
             client.gate.open(full_shard(self.shard))
+
+
+def hear(hub: Hub, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+    """What a shard of another host says to connections and tickets of this one."""
+    client = hub.clients.get(conn)
+    if client is not None:
+        client.deliver(shard, replies, slow, body)
+    elif conn == link_protocol.CONTROL:
+        _hear_for_several(hub, shard, kind, body)
+    elif (peer := hub.peer_of(conn)) is not None:
+        peer.from_shard(shard, conn, kind, replies, slow, body)
+    elif conn >= link_protocol.TICKET:
+        hub.tickets.answer(conn, shard, body)
+
+
+def _hear_for_several(hub: Hub, shard: int, kind: int, body: bytes) -> None:
+    if kind == link_protocol.EVENTS:
+        hub.deliver_events(shard, body)
+    elif kind == link_protocol.LOST:
+        hub.answers_lost(shard, link_protocol.unpack_connections(body))
+    if hub.further is not None:
+        hub.further.tell(shard, kind, body)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
-from bunqueue.protocol import link as link_protocol
 
-from .remote_shard import RemoteShard
+from .remote_shard import RemoteShard, hear
 from .wire import HostConnection
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Uplink(HostConnection):
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
         if channel == host_link.FROM_SHARD:
-            self._from_shard(shard, conn, kind, replies, slow, body)
+            hear(self._links.hub, shard, conn, kind, replies, slow, body)
         elif kind == host_link.UP:
             self._up(shard, int.from_bytes(body))
         elif kind == host_link.DOWN:
@@ -82,18 +81,6 @@ class Uplink(HostConnection):
         else:
             self._links.cluster.heard(self, kind, shard, conn, body)
 
-    def _from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
-        hub = self._links.hub
-        client = hub.clients.get(conn)
-        if client is not None:
-            client.deliver(shard, replies, slow, body)
-        elif conn >= link_protocol.TICKET:
-            hub.tickets.answer(conn, shard, body)
-        elif kind == link_protocol.EVENTS:
-            hub.deliver_events(shard, body)
-        elif kind == link_protocol.LOST:
-            hub.answers_lost(shard, link_protocol.unpack_connections(body))
-
     def _up(self, shard: int, epoch: int) -> None:
         remote = self.shards[shard] = RemoteShard(shard, epoch, self)
         self.say(host_link.LIVE, self._links.live())  # connections may have ended since it asked
@@ -108,14 +95,16 @@ class Uplink(HostConnection):
     def _moving(self, shard: int) -> None:
         """It is about to give the shard up: what is under way there is still answered."""
         remote = self.shards.get(shard)
-        if remote is not None:
+        if remote is None:
+            self.say(host_link.HOLDING, shard=shard)
+        else:
             remote.emptied()
-            self._links.hub.pause(remote)
-        self.say(host_link.HOLDING, shard=shard)
+            self._links.hub.pause(remote, lambda: self.say(host_link.HOLDING, shard=shard))
 
     def _released(self, shard: int) -> None:
-        if self.shards.pop(shard, None) is not None:
-            self._links.hub.settle(shard)  # all that was under way is answered, or returned
+        remote = self.shards.pop(shard, None)
+        if remote is not None:
+            self._links.hub.released(remote)  # all that was under way is answered, or returned
         self._links.cluster.released(shard)
 
     def emptied(self) -> None:

@@ -1,4 +1,4 @@
-"""The line to the first router, and the shards that it names."""
+"""The link to the first router, and the shards that it names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bunqueue.protocol import host_link, router_line
+from bunqueue.protocol import host_link, router_link
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.commands import COMMANDS, Route
 
+from ..cluster.remote_shard import RemoteShard, hear
 from ..shard_link import ShardLink
-from .line import Line
+from .link import RouterLink
 
 if TYPE_CHECKING:
     from ..connection import ClientConnection
@@ -27,48 +28,53 @@ FROM_FIRST = frozenset({"Metrics", "Prometheus", "DashboardOverview"}).union(
 )
 
 
-class FirstRouter(Line):
+class FirstRouter(RouterLink):
     """As another router sees it; it is also what the links to the shards belong to."""
 
-    def __init__(self, hub: Hub, number: int) -> None:
+    def __init__(self, hub: Hub) -> None:
         super().__init__()
         self._hub = hub
-        self._number = number
         self._owner = _Owner(self)
-        self._ups: dict[int, router_line.Up] = {}
+        self._ups: dict[int, router_link.Up] = {}
         self._dialling: dict[int, asyncio.Task[None]] = {}
         self.begun = asyncio.Event()
         """The first router has named all shards that serve, and these are reached."""
         self.stopped = asyncio.Event()
         """It wants this one to end."""
-        self.renew: Callable[[], None] = lambda: None
+        self.renew: Callable[[], object] = lambda: None
 
     def heard(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
-        if kind == router_line.ANSWER:
+        if channel == host_link.FROM_SHARD:
+            hear(self._hub, shard, conn, kind, replies, slow, body)
+        elif kind == router_link.ANSWER:
             client = self._hub.clients.get(conn)
             if client is not None:
                 client.gathered(body)
-        elif kind == router_line.SHARD_UP:
-            self._up(shard, router_line.decode_up(body))
-        elif kind == router_line.SHARD_DOWN:
-            self._ups.pop(shard, None)
-        elif kind == router_line.SHARD_DAMAGED:
+        elif kind == router_link.SHARD_UP:
+            self._up(shard, router_link.decode_up(body))
+        elif kind == router_link.SHARD_DOWN:
+            self._down(shard, int.from_bytes(body))
+        elif kind == router_link.MOVING:
+            self._moving(shard)
+        elif kind == router_link.RETURNED:
+            self.returned(shard, conn, body)
+        elif kind == router_link.SHARD_DAMAGED:
             self._hub.damaged[shard] = body.decode()
-        elif kind == router_line.CUT:
+        elif kind == router_link.CUT:
             client = self._hub.clients.get(conn)
             if client is not None:
                 client.finish(link_protocol.SEVERED)
-        elif kind == router_line.GUESS:
+        elif kind == router_link.GUESS:
             self._hub.strangers.wrong_elsewhere(body.decode())
-        elif kind == router_line.PING:
-            self.say(router_line.PONG)
-        elif kind == router_line.BEGIN:
+        elif kind == router_link.PING:
+            self.say(router_link.PONG)
+        elif kind == router_link.BEGIN:
             self._dialling[-1] = asyncio.get_running_loop().create_task(self._begin())
-        elif kind == router_line.RENEW:
+        elif kind == router_link.RENEW:
             self.renew()
-        elif kind == router_line.STOP:
+        elif kind == router_link.STOP:
             self.stopped.set()
 
     async def _begin(self) -> None:
@@ -80,11 +86,11 @@ class FirstRouter(Line):
 
     def joined(self, number: int) -> None:
         """A client has connected."""
-        self.say(router_line.JOINED, conn=number)
+        self.say(router_link.JOINED, conn=number)
 
     def left(self, number: int) -> None:
         """It is gone."""
-        self.say(router_line.LEFT, conn=number)
+        self.say(router_link.LEFT, conn=number)
 
     def answers(self, look: Peek) -> bool:
         """Whether a command is for the first router."""
@@ -92,26 +98,69 @@ class FirstRouter(Line):
 
     def ask(self, client: ClientConnection, payload: bytes) -> None:
         """Have it answer a command; the client has counted it as slow."""
-        channel, kind = host_link.HOST, router_line.ASK
+        channel, kind = host_link.HOST, router_link.ASK
         self.put(host_link.envelope(channel, kind, payload, conn=client.number, replies=client.kind))
 
     # Shards
 
-    def _up(self, shard: int, up: router_line.Up) -> None:
+    def _up(self, shard: int, up: router_link.Up) -> None:
         """It serves, perhaps after a restart."""
         before = self._hub.links[shard]
         if before is not None:
             self._hub.link_down(before)
         self._ups[shard] = up
         self._hub.damaged.pop(shard, None)
-        self._dial_soon(shard, up)
+        if self._hub.local_link(shard) is None:  # else what that one still says comes first: see `lost`
+            self._reach(shard, up)
 
-    def _dial_soon(self, shard: int, up: router_line.Up) -> None:
+    def _reach(self, shard: int, up: router_link.Up) -> None:
         if (task := self._dialling.pop(shard, None)) is not None:
             task.cancel()
-        self._dialling[shard] = asyncio.get_running_loop().create_task(self._dial(shard, up))
+        if up.path:
+            self._dialling[shard] = asyncio.get_running_loop().create_task(self._dial(shard, up))
+        else:
+            self._attach(RemoteShard(shard, up.epoch, self))
 
-    async def _dial(self, shard: int, up: router_line.Up) -> None:
+    def _attach(self, link: ShardLink | RemoteShard) -> None:
+        hub = self._hub
+        hub.links[link.shard] = link
+        if hub.holds is not None:
+            hub.resume_subscriptions(link)
+            hub.holds.release(link.shard, link)
+
+    def _down(self, shard: int, epoch: int) -> None:
+        """It does not serve any more; of one at this host its own connection tells when it has ended."""
+        up = self._ups.get(shard)
+        if up is not None and up.epoch == epoch:
+            del self._ups[shard]
+        remote = self._hub.remote_link(shard)
+        if remote is not None and remote.epoch == epoch:
+            remote.emptied()
+            self._hub.link_down(remote)
+
+    def _moving(self, shard: int) -> None:
+        """It is about to get another owner: ask nothing more; what is under way is still answered."""
+        self._ups.pop(shard, None)
+        link = self._hub.links[shard]
+        if isinstance(link, RemoteShard):
+            link.emptied()
+        elif link is not None:
+            link.control(link_protocol.DRAIN, self._hub.base)
+        if link is not None:
+            self._hub.pause(link)
+        self.say(router_link.HOLDING, shard=shard)
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands that waited at an owner which has given the shard up: the next one is asked."""
+        if self._hub.holds is not None:
+            self._hub.holds.returned(shard, self._hub.clients.get(conn), body)
+
+    def emptied(self) -> None:
+        for shard in self._ups:
+            if (remote := self._hub.remote_link(shard)) is not None:
+                remote.emptied()
+
+    async def _dial(self, shard: int, up: router_link.Up) -> None:
         """Until it is reached, or has ended."""
         loop, hub = asyncio.get_running_loop(), self._hub
         while self._ups.get(shard) is up:
@@ -121,12 +170,14 @@ class FirstRouter(Line):
             except OSError:
                 await asyncio.sleep(AGAIN_S)
                 continue
+            if self._ups.get(shard) is not up:
+                link.abort()
+                return
             link.dialled(shard, up.epoch)
             live = link_protocol.pack_connections(list(hub.clients))
-            hello = link_protocol.RouterHello(self._number, up.secret, live)
-            base = self._number << link_protocol.ROUTER_SHIFT
-            link.control(link_protocol.ROUTER, base, link_protocol.encode(hello))
-            hub.links[shard] = link
+            hello = link_protocol.RouterHello(link_protocol.router_of(hub.base), up.secret, live)
+            link.control(link_protocol.ROUTER, hub.base, link_protocol.encode(hello))
+            self._attach(link)
             return
 
     def lost(self, link: ShardLink) -> None:
@@ -134,7 +185,7 @@ class FirstRouter(Line):
         self._hub.link_down(link)
         up = self._ups.get(link.shard)
         if up is not None and not self.stopped.is_set() and self._hub.links[link.shard] is None:
-            self._dial_soon(link.shard, up)
+            self._reach(link.shard, up)
 
     def ended(self) -> None:
         """The first router is gone, and the shards with it."""
@@ -142,7 +193,7 @@ class FirstRouter(Line):
 
 
 class _Owner:
-    """Of the links: all that shards say of themselves but their end, they say to the first router."""
+    """Of the links to the shards, which say most of what is to be said of themselves to the first router."""
 
     def __init__(self, first: FirstRouter) -> None:
         self._first = first
@@ -161,7 +212,8 @@ class _Owner:
 
     def stands_by(self, link: ShardLink) -> None: ...
 
-    def returned(self, link: ShardLink, conn: int, body: bytes) -> None: ...
+    def returned(self, link: ShardLink, conn: int, body: bytes) -> None:
+        self._first.returned(link.shard, conn, body)
 
     def released(self, link: ShardLink) -> None: ...
 

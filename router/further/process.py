@@ -16,18 +16,17 @@ from bunqueue import vitals
 from bunqueue.descriptors import raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol import router_line
+from bunqueue.protocol import router_link
 from bunqueue.settings import Settings
-from bunqueue.watched_file import WatchedFile
 
-from ..errors import StartError
+from ..cluster.holds import Holds
 from ..event_loop import calm_collector, event_loop
 from ..hub import SWEEP_S, Hub
 from ..listener import TcpListener
 from ..sockets import BoundSockets
 from ..tls import server_context
 from .first import FirstRouter
-from .line import connected
+from .link import connected
 from .table import Table
 
 NOTE_S = 1.0  # between two notes of what it costs
@@ -39,9 +38,9 @@ _log = get_logger("router")
 
 def main() -> int:
     """Run it; the exit status."""
-    line = sys.stdin.buffer.read()
+    said = sys.stdin.buffer.read()
     try:
-        start = msgspec.json.decode(line, type=router_line.Start)
+        start = msgspec.json.decode(said, type=router_link.Start)
     except msgspec.DecodeError:
         return 1  # the first router was killed before it had said everything
     settings = Settings.from_json(start.settings)
@@ -52,32 +51,32 @@ def main() -> int:
     return event_loop()(_run(start, settings))
 
 
-async def _run(start: router_line.Start, settings: Settings) -> int:
+async def _run(start: router_link.Start, settings: Settings) -> int:
     return await FurtherRouter(start, settings).run()
 
 
 class FurtherRouter:
     """Everything that runs in it."""
 
-    def __init__(self, start: router_line.Start, settings: Settings) -> None:
+    def __init__(self, start: router_link.Start, settings: Settings) -> None:
         self._start, self._settings = start, settings
         hub = self._hub = Hub(settings)
-        hub.one_of(Table(start.table, settings.routers, start.number), start.number)
-        self._first = FirstRouter(hub, start.number)
-        self._listener = TcpListener(hub, BoundSockets.given(start.sockets))
-        self._client_ca = WatchedFile(settings.tls_client_ca)
+        hub.one_of(Table(start.table, settings.routers, start.number), start.number, start.origin, start.life)
+        if settings.cluster:
+            hub.hold(Holds(hub.tickets.refused))
+        self._first = FirstRouter(hub)
+        self._listener = TcpListener(hub, BoundSockets.given(start.sockets), settings)
 
     async def run(self) -> int:
         """Until the first router has had enough, or is gone."""
         settings, hub, first = self._settings, self._hub, self._first
         found = share(raise_file_limit(), settings.max_connections, shards=settings.shards)
         hub.max_connections, hub.max_lingering = found.clients, found.lingering
-        self._client_ca.changed()
         tls = server_context(settings)
-        await connected(first, socket.socket(fileno=self._start.line))
+        await connected(first, socket.socket(fileno=self._start.link))
         hub.first = first
         hub.strangers.logs, hub.strangers.tell = False, self._guessed
-        first.renew = self._renew_certificate
+        first.renew = self._listener.renew_certificate
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in (self._sweep(), self._note(), hub.lag.measure())]
         beginning = loop.create_task(first.begun.wait())
@@ -87,7 +86,7 @@ class FurtherRouter:
             await self._listener.start(tls)
             gc.collect()
             calm_collector()
-            first.say(router_line.BEGUN)
+            first.say(router_link.BEGUN)
             await stopping
         beginning.cancel()
         await self._stop()
@@ -96,16 +95,7 @@ class FurtherRouter:
         return 0
 
     def _guessed(self, address: str) -> None:
-        self._first.say(router_line.GUESS, address.encode())
-
-    def _renew_certificate(self) -> None:
-        try:
-            tls = server_context(self._settings)
-        except StartError as error:
-            _log.error("the TLS certificate was not renewed", error=str(error))
-        else:
-            assert tls is not None
-            self._listener.renew(tls, again=self._client_ca.changed())
+        self._first.say(router_link.GUESS, address.encode())
 
     async def _sweep(self) -> None:
         while True:
@@ -127,11 +117,10 @@ class FurtherRouter:
         hub.draining = True
         for client in hub.clients.values():
             client.stop_reading()
-        base = self._start.number << link_protocol.ROUTER_SHIFT
         for link in hub.local_links():
-            link.control(link_protocol.DRAIN, base)
+            link.control(link_protocol.DRAIN, hub.base)
         end = loop.time() + STOP_S
-        while any(link is not None for link in hub.links) and loop.time() < end:
+        while hub.local_links() and loop.time() < end:
             if self._first.closed.done():
                 break  # nobody will answer
             await asyncio.sleep(0.02)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import router_line
+from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol import router_link
 from bunqueue.settings import Settings
 
 from ..errors import StartError
 from ..hub import Hub
 from ..listener import RuntimeFolder, TcpListener
 from ..shard_link import ShardLink
-from .fellow import Fellow
-from .line import connected
+from .link import connected
+from .peer import PeerRouter
 from .table import Table
+
+if TYPE_CHECKING:
+    from ..cluster.remote_shard import RemoteShard
 
 COMMAND = (sys.executable, "-P", "-m", "router.further")
 PING_S = 1.0
@@ -40,9 +45,10 @@ class RouterProcess:
         self.number = number
         self.sockets = sockets  # at which it lets clients in
         self.process: asyncio.subprocess.Process | None = None
-        self.line: Fellow | None = None
+        self.link: PeerRouter | None = None
         self.silent = 0  # pings without an answer
         self.begun = False
+        self.life = 0  # how often it was started
         self.stood_in = False  # the first router lets in its clients meanwhile
         self.task: asyncio.Task[None] | None = None
 
@@ -67,9 +73,10 @@ class FurtherRouters:
         self._hub, self._settings, self._listener, self._folder = hub, settings, listener, folder
         self._routers = [RouterProcess(number, some) for number, some in enumerate(sockets, 1)]
         self._table = Table(folder.table, settings.routers, 0)
+        self._holding: dict[int, tuple[set[PeerRouter], Callable[[], None]]] = {}
         self._stopping = False
         self._pinger: asyncio.Task[None] | None = None
-        hub.one_of(self._table, 0)
+        hub.one_of(self._table, 0, hub.origin)
         hub.further = self
         hub.strangers.tell = lambda address: self.guessed(address, None)
 
@@ -87,8 +94,8 @@ class FurtherRouters:
     def stop_reading(self) -> None:
         """Have them ask nothing more."""
         self._stopping = True
-        for line in self._lines:
-            line.say(router_line.STOP)
+        for link in self._links:
+            link.say(router_link.STOP)
 
     async def stop(self) -> None:
         """The shards have ended: wait for them to deliver what was answered."""
@@ -152,10 +159,17 @@ class FurtherRouters:
                 pass_fds=[its.fileno(), *sockets],
                 start_new_session=True,
             )
-            start = router_line.Start(
-                router.number, its.fileno(), sockets, self._folder.table, self._settings.to_json().decode()
+            start = router_link.Start(
+                number=router.number,
+                origin=self._hub.origin,
+                life=router.life,
+                link=its.fileno(),
+                sockets=sockets,
+                table=self._folder.table,
+                settings=self._settings.to_json().decode(),
             )
-        line = router.line = await connected(Fellow(self._hub, self, router.number), ours)
+            router.life += 1
+        link = router.link = await connected(PeerRouter(self._hub, self, router.number), ours)
         if self._stopping:
             router.kill()
         assert process.stdin is not None
@@ -164,12 +178,13 @@ class FurtherRouters:
             await process.stdin.drain()
             process.stdin.close()
         for shard, text in self._hub.damaged.items():
-            line.say(router_line.SHARD_DAMAGED, text.encode(), shard=shard)
-        for link in self._hub.local_links():
-            self._say_up(line, link)
-        line.say(router_line.BEGIN)
+            link.say(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
+        for serving in self._hub.links:
+            if serving is not None:
+                link.say_up(self._up(serving), serving.shard)
+        link.say(router_link.BEGIN)
         status = await process.wait()
-        line.abort()
+        link.abort()
         return status
 
     async def _ping(self) -> None:
@@ -177,21 +192,21 @@ class FurtherRouters:
         while True:
             await asyncio.sleep(PING_S)
             for router in self._routers:
-                line = router.line
-                if line is None:
+                link = router.link
+                if link is None or link.gate.closed:  # what it says is not read now
                     continue
-                router.silent = 0 if line.heard_since else router.silent + 1
-                line.heard_since = False
+                router.silent = 0 if link.heard_since else router.silent + 1
+                link.heard_since = False
                 if router.silent >= SILENT_PINGS:
                     _log.error("a further router does not answer and is killed", number=router.number)
                     router.kill()
-                line.say(router_line.PING)
+                link.say(router_link.PING)
 
-    # What the lines say
+    # What the links say
 
-    def begun(self, line: Fellow) -> None:
+    def begun(self, link: PeerRouter) -> None:
         """It lets clients in."""
-        router = self._routers[line.number - 1]
+        router = self._routers[link.number - 1]
         router.begun = True
         if router.stood_in:
             router.stood_in = False
@@ -200,47 +215,91 @@ class FurtherRouters:
         if not self._started.done() and all(router.begun for router in self._routers):
             self._started.set_result(None)
 
-    def parted(self, line: Fellow) -> None:
+    def parted(self, link: PeerRouter) -> None:
         """Its process has ended, or is about to."""
-        router = self._routers[line.number - 1]
-        if router.line is line:
-            router.line = None
+        router = self._routers[link.number - 1]
+        if router.link is link:
+            router.link = None
             router.kill()
+        for shard in list(self._holding):
+            self.holds(link, shard)
+        if self._hub.cluster is not None:
+            self._hub.cluster.links.say_live()
 
-    def guessed(self, address: str, heard_from: Fellow | None) -> None:
+    def guessed(self, address: str, heard_from: PeerRouter | None) -> None:
         """A wrong token was shown to one router: the others hear of it."""
         if heard_from is not None:
             self._hub.strangers.wrong_elsewhere(address)
-        for line in self._lines:
-            if line is not heard_from:
-                line.say(router_line.GUESS, address.encode())
+        for link in self._links:
+            if link is not heard_from:
+                link.say(router_link.GUESS, address.encode())
+
+    def holds(self, link: PeerRouter, shard: int) -> None:
+        """It sends nothing more to a shard."""
+        waiting, done = self._holding.get(shard, (set(), None))
+        waiting.discard(link)
+        if done is not None and not waiting:
+            del self._holding[shard]
+            done()
 
     # What they are told
 
     @property
-    def _lines(self) -> list[Fellow]:
-        return [router.line for router in self._routers if router.line is not None]
+    def _links(self) -> list[PeerRouter]:
+        return [router.link for router in self._routers if router.link is not None]
+
+    def link_to(self, number: int) -> PeerRouter | None:
+        """The link to the router of this number, while there is one."""
+        return self._routers[number - 1].link if 0 < number <= len(self._routers) else None
 
     @property
     def connections(self) -> list[int]:
         """Those of all their clients."""
-        return [conn for line in self._lines for conn in line.live]
+        return [conn for link in self._links for conn in link.live]
 
-    def shard_up(self, link: ShardLink) -> None:
-        for line in self._lines:
-            self._say_up(line, link)
+    def tell(self, shard: int, kind: int, body: bytes) -> None:
+        """What a shard of another host says to several connections: EVENTS, or that answers are LOST."""
+        frames = b""
+        if kind == link_protocol.EVENTS:
+            conns, frames = link_protocol.unpack_events(body)
+        else:
+            conns = link_protocol.unpack_connections(body)
+        for link in self._links:
+            some = [conn for conn in conns if self._hub.peer_of(conn) is link]
+            if some and frames:
+                body = link_protocol.pack_events(some, [frames])
+            elif some:
+                body = link_protocol.pack_connections(some)
+            if some:
+                link.from_shard(shard, link_protocol.CONTROL, kind, 0, 0, body)
 
-    def _say_up(self, line: Fellow, link: ShardLink) -> None:
-        line.say_up(link.shard, router_line.Up(self._folder.shard(link.shard), link.secret, link.epoch))
+    def shard_up(self, shard: ShardLink | RemoteShard) -> None:
+        for link in self._links:
+            link.say_up(self._up(shard), shard.shard)
 
-    def shard_down(self, shard: int) -> None:
-        for line in self._lines:
-            line.say(router_line.SHARD_DOWN, shard=shard)
+    def _up(self, shard: ShardLink | RemoteShard) -> router_link.Up:
+        if isinstance(shard, ShardLink):
+            return router_link.Up(self._folder.shard(shard.shard), shard.secret, shard.epoch)
+        return router_link.Up("", "", shard.epoch)
+
+    def shard_down(self, shard: ShardLink | RemoteShard) -> None:
+        for link in self._links:
+            link.say(router_link.SHARD_DOWN, shard.epoch.to_bytes(8), shard=shard.shard)
+
+    def hold(self, shard: int, done: Callable[[], None]) -> None:
+        """Have them send nothing more to a shard; ``done`` is called when none of them does."""
+        waiting = set(self._links)
+        self._holding[shard] = waiting, done
+        for link in waiting:
+            link.say(router_link.MOVING, shard=shard)
+        if not waiting:
+            del self._holding[shard]
+            done()
 
     def shard_damaged(self, shard: int, text: str) -> None:
-        for line in self._lines:
-            line.say(router_line.SHARD_DAMAGED, text.encode(), shard=shard)
+        for link in self._links:
+            link.say(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
 
     def renew_certificate(self) -> None:
-        for line in self._lines:
-            line.say(router_line.RENEW)
+        for link in self._links:
+            link.say(router_link.RENEW)

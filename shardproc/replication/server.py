@@ -47,7 +47,6 @@ CLOSE_S = 3.0  # for the last record, when the server stops
 STOOD_STILL_S = 2.0  # the log was away for longer: nobody could renew a lock meanwhile
 IDLE_MS = 1_000
 
-_COMMANDS = (link.COMMANDS_V2, link.COMMANDS_V3)
 _decode_slow = Decoder(Slow).decode
 _log = get_logger("shard")
 
@@ -290,7 +289,7 @@ class ReplicatedServer(Server):
         kept: deque[Envelope] = deque()
         for envelope in self._arrived:
             (conn, kind), body = envelope
-            if kind in _COMMANDS:
+            if kind in link.COMMAND_KINDS:
                 self._answer_while_away(conn, kind, link.split_frames(body), trouble)
             elif kind not in ENDS or conn in self._shard.engine.state.clients:
                 kept.append(envelope)

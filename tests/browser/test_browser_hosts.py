@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +43,9 @@ def test_hosts_are_shown_drained_and_forgotten_and_shards_moved(hosts: Hosts, vi
     expect(page.get_by_role("link", name="Hosts")).to_have_attribute("aria-current", "page")
     expect(page.get_by_text("3 of 3 alive, as a sees it")).to_be_visible()
     expect(page.get_by_label("Shards", exact=True).locator("tbody tr")).to_have_count(SHARDS)
+    first = page.get_by_label("Hosts", exact=True).locator("tbody tr").first
+    expect(first.locator("[data-title='Last beat']")).to_have_text(re.compile(r"^(<1|\d+) ms$|^[1-3]\.\d s$"))
+    expect(first.locator("[data-title=Load]")).to_have_text(re.compile(r"^\d+\.\d\d$"))
     shard = hosts.owners().index("b")
     shards = page.get_by_label("Shards", exact=True).locator("tbody tr")
     expect(shards.nth(shard)).to_contain_text("up to date")

@@ -43,14 +43,14 @@ def test_jobs_are_found_and_there_may_be_more(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--state", "odd"], "--state: there is none called 'odd'; there are waiting"),
+        (["--state", "odd"], "--state: 'odd' is unknown; there are waiting"),
         (["colour = red"], "WHERE: colour is no field"),
         (["--created-after", "soon"], "'soon' is no span of time"),
         (["--limit", "0"], "--limit: 0 is not allowed"),
         (["--data", "{"], "is no JSON"),
         (["--data", '{"a": []}'], "--data: {'a': []} is not allowed"),
         (["--queue", "no name"], "1 to 256 of the characters"),
-        (["--cursor", "x"], "cursor is none that a search has given"),
+        (["--cursor", "x"], "cursor was not given by a search"),
     ],
 )
 def test_mistakes_are_explained(cli: Cli, arguments: list[str], words: str) -> None:

@@ -46,6 +46,9 @@ def test_all_is_well() -> None:
     assert cluster_findings(view(*BOTH, shards=[place(0, 999), place(1, 5_000, 3)])) == [], (
         "one copy is enough"
     )
+    found = view(*BOTH, shards=[place(0, 1_500)])
+    found.lag_limit = 2_000  # what the server says
+    assert cluster_findings(found) == []
 
 
 @pytest.mark.parametrize(

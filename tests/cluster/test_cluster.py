@@ -218,6 +218,10 @@ def test_operators_see_and_move_shards(hosts: Hosts) -> None:
         assert [(host.name, host.alive, host.reached) for host in found.hosts] == [
             (name, True, True) for name in sorted(hosts.servers)
         ]
+        wait_until(lambda: all(host.load is not None for host in admin.cluster_status().hosts), "loads")
+        for host in admin.cluster_status().hosts:
+            assert host.load >= 0
+            assert 0 <= host.beat_age < 4000, "ms; a beat comes each second"
         wait_until(lambda: sum(host.owns for host in admin.cluster_status().hosts) == SHARDS, "all are owned")
         mine = hosts.owners().index("a")
         admin.move_shard(mine, "b")
@@ -237,6 +241,8 @@ def test_operators_see_and_move_shards(hosts: Hosts) -> None:
             admin.move_shard(4, "b")
         b.kill_all()
         wait_until(lambda: not admin.cluster_status().hosts[1].alive, "b is known to be dead", within_s=30)
+        wait_until(lambda: admin.cluster_status().hosts[1].beat_age > 3000, "its last beat is long ago")
+        wait_until(lambda: admin.cluster_status().hosts[1].load is None, "nobody knows its load any more")
         wait_until(lambda: set(hosts.owners()) == {"a"}, "a owns all shards", within_s=30)
         assert [host.name for host in admin.forget_host("b").hosts] == ["a"]
 

@@ -25,6 +25,7 @@ from support.server import ROOT, Server
 from support.waiting import eventually, wait_until
 from support.web import client as web_of
 from support.web import events
+from support.websocket import socket
 from support.wire import Wire
 
 from bunqueue import Admin, ConnectionOptions, FlowJob, FlowProducer, Queue, QueueEvents, Worker
@@ -118,6 +119,28 @@ def test_workers_of_all_hosts_are_registered(hosts: Hosts) -> None:
                 wait_until(
                     lambda admin=admin: len(admin.list_workers(name)) == 2, "both are listed", PATIENCE_S
                 )
+
+
+async def test_workers_are_controlled_through_any_host(hosts: Hosts) -> None:
+    """Whichever host the command reaches, and whichever the worker is connected to, from its first moment."""
+    for here in NAMES:
+        async with await Wire.open(at(hosts, here).address) as worker:
+            registered = await worker.ok("RegisterWorker", name="w", queues=["x", "y"])
+            known = registered["data"]["workerId"]
+            for wanted, host in enumerate(NAMES, 2):
+                async with await Wire.open(at(hosts, host).address) as wire:
+                    shown = await wire.ok("ControlWorker", workerId=known, paused=True, concurrency=wanted)
+                    assert (shown["data"]["id"], shown["data"]["name"]) == (known, "w")
+                    beat = (await worker.ok("Heartbeat", id=known, wish=0))["data"]
+                    assert (beat["paused"], beat["concurrency"]) == (True, wanted)
+                    refused = await wire.call("ControlWorker", workerId=known, concurrency=1)
+                    assert (
+                        refused["error"] == "concurrency must be at least 2, one for each queue of the worker"
+                    )
+                    assert (refused["field"], refused["value"], refused["bound"]) == ("concurrency", 1, 2)
+                    refused = await wire.call("ControlWorker", workerId="none", paused=False)
+                    told = refused["code"], refused["field"], refused["value"]
+                    assert told == ("WORKER_NOT_FOUND", "workerId", "none")
 
 
 def test_a_flow_over_three_hosts(hosts: Hosts) -> None:
@@ -287,6 +310,12 @@ def test_while_the_store_does_not_answer(hosts: Hosts, store_cluster: Postgres) 
         (found,) = cli.json("cluster", "check", status=1)
         assert found["finding"].startswith("the store cannot be read: it has not answered for ")
         assert found["cure"] == "bunqueue store check"
+        away = {
+            "status": "problem",
+            "check": "shards",
+            "finding": "they run, and refuse commands while the store is away",
+        }
+        wait_until(lambda: away in cli.json("doctor", status=1), "doctor says so", PATIENCE_S)
         with Admin(port=at(hosts, "b").port, connection=ConnectionOptions(command_timeout=10_000)) as admin:
             for change in (admin.rebalance, lambda: admin.drain_host("a"), lambda: admin.move_shard(0, "c")):
                 with pytest.raises(ShardUnavailable, match="the store cannot be changed now") as caught:
@@ -298,7 +327,7 @@ def test_while_the_store_does_not_answer(hosts: Hosts, store_cluster: Postgres) 
 
 
 async def test_when_a_host_dies(hosts: Hosts) -> None:
-    """What needs all shards waits for the take-over; a listener and the webhooks go on elsewhere; and a host
+    """What needs all shards waits for the take-over; listeners and the webhooks go on elsewhere; and a host
     that comes back owns and follows shards again."""
     names = [hosts.queue_of(name) for name in NAMES]
     victim = hosts.owners()[0]  # it has the webhooks
@@ -329,10 +358,16 @@ async def test_when_a_host_dies(hosts: Hosts) -> None:
 
     with receiving() as receiver, Admin(port=at(hosts, one).port) as admin:
         hook = await asyncio.to_thread(lambda: admin.add_webhook(receiver.url, ["job.pushed"]))
-        async with web_of(at(hosts, victim)) as web, events(web, path) as stream:
+        async with (
+            web_of(at(hosts, victim)) as web,
+            events(web, path) as stream,
+            socket(at(hosts, victim)) as ws,
+        ):
+            await ws.call("Subscribe", queues=names, types=["pushed"])
             added = await asyncio.to_thread(add, 1)
             assert {event["jobId"] for event in await stream.take(3)} == set(added)
-            place = stream.last_id
+            assert {event["jobId"] for event in await ws.until(3)} == set(added)
+            place, place_of_ws = stream.last_id, ws.last_id
         await asyncio.to_thread(receiver.wait_for, 3)
         at(hosts, victim).kill_all()
         looking = asyncio.create_task(asyncio.to_thread(until_doctor_says_so))
@@ -343,8 +378,11 @@ async def test_when_a_host_dies(hosts: Hosts) -> None:
         async with (
             web_of(at(hosts, one)) as web,
             events(web, path, headers={"Last-Event-ID": place}) as stream,
+            socket(at(hosts, two)) as ws,
         ):
             assert {event["jobId"] for event in await stream.take(3)} == set(late)
+            await ws.call("Subscribe", queues=names, types=["pushed"], after=place_of_ws)
+            assert {event["jobId"] for event in await ws.until(3)} == set(late)
         await eventually(
             lambda: {message["jobId"] for message in receiver.arrived()} == {*added, *late}, "all arrive"
         )

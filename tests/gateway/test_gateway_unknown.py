@@ -29,6 +29,7 @@ def check(answer: httpx2.Response, text: str) -> None:
     found = answer.json()
     assert (found["ok"], found["code"]) == (False, "UNKNOWN_FIELD")
     assert found["error"].startswith(text), found
+    assert found["field"] == text.split()[0]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,8 @@ async def test_a_websocket_takes_no_unknown_field(
     async with connect(f"{web_server.url.replace('http', 'ws', 1)}/ws") as socket:
         await socket.send(json.dumps(message | {"reqId": 1}))
         reply = json.loads(await socket.recv())
-        assert reply == {"ok": False, "error": text, "code": "UNKNOWN_FIELD", "reqId": 1}
+        field = text.split()[0]
+        assert reply == {"ok": False, "error": text, "code": "UNKNOWN_FIELD", "field": field, "reqId": 1}
 
 
 async def test_a_websocket_is_not_opened_with_an_unknown_name(web_server: Server) -> None:

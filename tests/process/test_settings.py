@@ -327,10 +327,3 @@ def test_paths_of_certificates_are_made_absolute_and_may_be_empty() -> None:
     found = load_settings(given, HOME)
     assert (found.tls_cert, found.tls_key) == (os.path.abspath("a.pem"), f"{HOME['HOME']}/a.key")
     assert found.tls_client_ca == ""
-
-
-def test_a_host_of_a_cluster_has_one_router() -> None:
-    flags = {"store": "postgresql://db/jobs", "cluster": "jobs", "cluster_address": "one:6791"}
-    assert load_settings(flags | {"routers": "1"}, HOME).routers == 1
-    with pytest.raises(SettingsError, match="routers: a host of a cluster has one router"):
-        load_settings(flags | {"routers": "2"}, HOME)

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from replication.conftest import StoredServer
 from support.postgres import Postgres
 from support.server import NotStarted, Server, quiet_port
 from support.waiting import wait_until
-from support.wire import Wire
+from support.wire import Wire, at_router
 
 from bunqueue import Queue, Worker
 from bunqueue.store.setup import init
@@ -145,6 +146,26 @@ def test_a_busy_server_keeps_its_shards(store: str, stored_server: StoredServer,
     second.until_ready()
     with queue(second, QUEUES[0]) as some:
         assert some.counts().waiting == added
+
+
+async def test_several_routers(store: str, stored_server: StoredServer) -> None:
+    """What is acknowledged at any of them is in the store, and each goes on when the shards have died."""
+    server = stored_server(store, "--routers", "2")
+    server.start()
+    wires = [await at_router(server.address, router) for router in (0, 1)]
+    for number, name in product(range(10), QUEUES):
+        await wires[number % 2].ok("PUSH", queue=name, data={"n": number})
+    pulls = [wire.send("PULL", queue="waits", timeout=60_000) for wire in wires]
+    counts = [await wire.ok("Count", queue=QUEUES[0]) for wire in wires]
+    assert [each["count"] for each in counts] == [10, 10]
+    assert not any(pull.done() for pull in pulls)
+    await asyncio.to_thread(server.kill_all)
+    await asyncio.to_thread(shutil.rmtree, server.data_dir)
+    await asyncio.to_thread(server.restart)
+    for wire in [await at_router(server.address, router) for router in (0, 1)]:
+        for name in QUEUES:
+            assert (await wire.ok("Count", queue=name))["count"] == 10
+        await wire.close()
 
 
 def test_a_store_that_is_away(store: str, stored_server: StoredServer, cluster: Postgres) -> None:

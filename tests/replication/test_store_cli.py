@@ -233,7 +233,7 @@ def test_a_folder_of_another_store_makes_no_snapshots(
     done = cli("store", "snapshot", "--store", other, "--data-dir", str(folder), status=exits.FAILED)
     assert "does not belong to the store" in done.err
     done = cli("store", "snapshot", "--store", other, "--data-dir", str(folder / "no"), status=exits.FAILED)
-    assert "is none: there is no manifest.json in it" in done.err
+    assert "is not one: there is no manifest.json in it" in done.err
 
 
 def test_what_is_right_is_verified(cli: Cli, stopped: tuple[str, Path]) -> None:

@@ -297,7 +297,7 @@ async def test_a_bulk_names_the_job_that_is_wrong() -> None:
 
 @pytest.mark.parametrize("state", ["foo", ["waiting", "foo"]])
 async def test_there_are_only_so_many_states(state: Any) -> None:
-    with pytest.raises(OptionError, match="state: there is none called 'foo'; there are waiting, delayed"):
+    with pytest.raises(OptionError, match="state: 'foo' is unknown; there are waiting, delayed"):
         await AsyncQueue("q", port=1).get_jobs(state)
 
 

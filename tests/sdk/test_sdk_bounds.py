@@ -90,7 +90,7 @@ def test_threads_wait_for_space_too(where: EndpointOptions) -> None:
     [
         ({"max_waiting": 0}, "max_waiting"),
         ({"max_waiting_bytes": "many"}, "max_waiting_bytes"),
-        ({"when_full": "drop"}, "when_full: there is none called 'drop'; there are refuse, drop-oldest"),
+        ({"when_full": "drop"}, "when_full: 'drop' is unknown; there are refuse, drop-oldest"),
         ({"keep_age": -1}, "keep_age"),
         ({"keep_count": 1.5}, "keep_count"),
     ],

@@ -247,7 +247,7 @@ async def test_many_events(shared_server: Server, name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"types": ["complete"]}, "types: there is none called 'complete'; there are pushed, .*completed"),
+        ({"types": ["complete"]}, "types: 'complete' is unknown; there are pushed, .*completed"),
         ({"types": 3}, "types: 3 is not allowed; give a list of texts"),
         ({"job_ids": 3}, "job_ids: 3 is not allowed"),
         ({"buffer": 0}, "buffer: 0 is not allowed"),

@@ -138,7 +138,7 @@ async def test_the_jobs_of_one_group(queue: AsyncQueue) -> None:
     assert [job.data for job in await acme.jobs()] == [0, 2, 3, "later"]
     assert [job.data for job in await acme.jobs(["waiting", "delayed"], limit=2, offset=1)] == [3, "later"]
     assert [job.data for job in await acme.jobs("active")] == [0]
-    with pytest.raises(OptionError, match="state: there is none called 'lost'"):
+    with pytest.raises(OptionError, match="state: 'lost' is unknown"):
         await acme.jobs("lost")
 
 

@@ -88,7 +88,7 @@ async def test_times_are_moments_and_spans(queues: list[AsyncQueue]) -> None:
     ("which", "words"),
     [
         ({"colour": "red"}, "colour"),
-        ({"state": "odd"}, "state: there is none called 'odd'; there are waiting"),
+        ({"state": "odd"}, "state: 'odd' is unknown; there are waiting"),
         ({"where": "colour = red"}, "where: colour is no field"),
         ({"where": 5}, "where: 5 is not allowed"),
         ({"data": "order.id"}, "data: 'order.id' is not allowed; give a map"),
@@ -112,7 +112,7 @@ async def test_a_cursor_of_another_search_is_refused(queues: list[AsyncQueue]) -
     page = await queues[0].find(limit=1)
     with pytest.raises(Exception, match="cursor belongs to another search"):
         await queues[0].find(limit=1, cursor=page.cursor, name="other")
-    with pytest.raises(Exception, match="cursor is none that a search has given"):
+    with pytest.raises(Exception, match="cursor was not given by a search"):
         await queues[0].find(limit=1, cursor="nonsense")
 
 

@@ -227,7 +227,7 @@ def test_what_is_no_middleware_is_told() -> None:
     async def run(job: ActiveJob) -> None: ...
 
     for make in (lambda **given: Queue("q", **given), lambda **given: Worker("q", run, **given)):
-        with pytest.raises(TypeError, match="middleware: 'x' is none; give objects of classes that inherit"):
+        with pytest.raises(TypeError, match="middleware: 'x' is not allowed; give objects of subclasses"):
             make(middleware=["x"])
 
 

@@ -321,7 +321,11 @@ async def test_a_schedule_adds_jobs(queue: AsyncQueue, where: EndpointOptions) -
             "every must be a positive whole number of milliseconds, at most",
         ),
         ({"every": 5, "limit": 0}, OptionError, "limit: 0 is not allowed; give a whole number from 1 on"),
-        ({"every": 5, "job_options": {"group": "x"}}, OptionError, "group is none for a schedule; there are"),
+        (
+            {"every": 5, "job_options": {"group": "x"}},
+            OptionError,
+            "group is not an option of a schedule; there are",
+        ),
         ({"every": 5, "evry": 5}, OptionError, "a schedule has no option 'evry'; did you mean every"),
     ],
 )

@@ -199,7 +199,7 @@ def test_mistakes_are_refused_where_they_are_written() -> None:
         ({"unique": Unique(within=-1)}, "unique: ttl must be at least 0, not -1"),
         ({"unique": Unique(on_conflict="ignore")}, "unique: .*on_conflict"),  # type: ignore[arg-type]
         ({"unique": Unique(on_conflict="extend")}, "'extend' needs a time"),
-        ({"unique": Unique(states=["lost"])}, "unique: states: there is none called 'lost'"),  # type: ignore[list-item]
+        ({"unique": Unique(states=["lost"])}, "unique: states: 'lost' is unknown"),  # type: ignore[list-item]
         ({"unique": Unique(states=[])}, "unique: states: without any"),
         ({"unique": "yes"}, "unique: 'yes' is not allowed; give a bunqueue.Unique"),
         ({"unique": True, "unique_key": "k"}, "unique_key: unique says that already"),

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 from router_harness import Client, RouterServer, alive, queue_of_shard, wait_for
+from support import web
+from support.server import Server, dispose, quiet_port
+from support.wire import at_router as at_router_of
 
 TOKENS = {"auth_token": ("s3cret",), "read_only_token": ("look",)}
 
@@ -206,6 +209,43 @@ def test_a_router_that_is_killed_takes_only_its_connections_along(tmp_path: Path
         assert sorted(found) == sorted(acknowledged)
         assert len(acknowledged) == 1800
         stays.socket.close()
+
+
+def test_a_router_that_stands_still_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    """Its clients wait, also those that listen to what others do, and go on when it does."""
+    with RouterServer(tmp_path, routers=2) as server:
+        goes_on, stands = at_router(server, 0), at_router(server, 1)
+        assert stands.call(cmd="SubscribeEvents", queue="watched")["ok"]
+        pid = further_pid(server)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            stands.send({"cmd": "PUSH", "queue": "waits", "data": {}})
+            for number in range(200):
+                assert goes_on.call(cmd="PUSH", queue="watched", data={"n": number})["ok"]
+            assert goes_on.call(cmd="Count", queue="waits")["count"] == 0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        heard = [stands.recv() for _ in range(201)]
+        assert [message["ok"] for message in heard if "event" not in message] == [True]
+        for client in (goes_on, stands):
+            client.socket.close()
+
+
+async def test_the_gateway_is_beside_both(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data", "--routers", "2", http_port=quiet_port())
+    try:
+        server.start()
+        async with web.client(server) as http, web.events(http, "/events?queue=q&event=pushed") as stream:
+            for router in (0, 1):
+                wire = await at_router_of(server.address, router)
+                job = (await wire.ok("PUSH", queue="q", data={"router": router}))["id"]
+                assert (await stream.next())["jobId"] == job
+                assert (await http.get(f"/jobs/{job}")).json()["job"]["data"] == {"router": router}
+                added = (await http.post(f"/queues/back-{router}/jobs", json={"data": 1})).json()["id"]
+                assert (await wire.ok("PULL", queue=f"back-{router}"))["job"]["id"] == added
+                await wire.close()
+    finally:
+        dispose(server)
 
 
 def test_a_shard_that_is_killed_serves_both_again(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_folder_without_jobs_is_none(
     if exists:
         folder.mkdir()
     assert process.main([str(folder), "4"]) == 1
-    assert f"the data folder {folder} is none: there is no manifest.json in it" in capsys.readouterr().err
+    assert f"the data folder {folder} is not one: there is no manifest.json in it" in capsys.readouterr().err
     assert folder.exists() == exists
     assert not exists or not any(folder.iterdir())
 

@@ -77,7 +77,7 @@ def test_folders_that_are_refused_stay_as_they_are(busy: Server, tmp_path: Path)
     assert "cannot be used" in snapshot(busy, full / "mine", exits.USAGE)
     cli = Cli(busy)
     none = cli("snapshot", "--data-dir", str(full), "--out", str(tmp_path / "copy"), status=exits.USAGE)
-    assert "is none: there is no manifest.json" in none.err
+    assert "is not one: there is no manifest.json" in none.err
     assert not (tmp_path / "copy").exists()
 
 

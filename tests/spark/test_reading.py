@@ -261,7 +261,7 @@ def test_what_is_no_data_folder(spark: SparkSession, tmp_path: Path) -> None:
     ):
         with pytest.raises(PySparkException, match=text):
             read(spark, path)
-    with pytest.raises(PySparkException, match="path: there is none; give the data folder"):
+    with pytest.raises(PySparkException, match="path: give the data folder"):
         spark.read.format("bunqueue").load()
 
 

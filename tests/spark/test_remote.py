@@ -52,7 +52,7 @@ def test_a_copy_with_a_log(spark: SparkSession, server: Server, tmp_path: Path) 
 
 def test_what_is_wrong_at_an_address(spark: SparkSession, full: Full, tmp_path: Path) -> None:
     empty = tmp_path.as_uri()
-    with pytest.raises(PySparkException, match=f"{empty} is none: there is no manifest.json in it"):
+    with pytest.raises(PySparkException, match=f"{empty} is not one: there is no manifest.json in it"):
         read(spark, empty)
     with pytest.raises(PySparkException, match="nosuch://somewhere cannot be reached"):
         read(spark, "nosuch://somewhere")

@@ -222,6 +222,23 @@ class Wire(asyncio.Protocol):
         await self.until_ended()
 
 
+async def at_router(address: Address, router: int) -> Wire:
+    """A connection that this one of the host's routers has."""
+    others: list[Wire] = []
+    try:
+        while True:
+            wire = await Wire.open(address)
+            try:
+                if (await wire.ok("Ping"))["data"]["router"] == router:
+                    return wire
+            except ConnectionEnded:  # that router is just ending
+                pass
+            others.append(wire)  # else the next one might be where this was
+    finally:
+        for other in others:
+            await other.close()
+
+
 async def answer_of(reply: asyncio.Future[Reply], what: str) -> Reply:
     """Wait for a reply; an AssertionError when it never comes."""
     try:

@@ -23,6 +23,8 @@ HOSTS = (
     Column("state", Kind.STATE),
     Column("owns", Kind.NUMBER),
     Column("follows", Kind.NUMBER),
+    Column("beatAge", Kind.SPAN, "last beat"),
+    Column("load"),
     Column("clients"),
     Column("link"),
     Column("version"),
@@ -45,7 +47,10 @@ Shards = Annotated[bool, option("--shards", about="Show each shard instead of th
 
 @verb(app, "bunqueue cluster status", "bunqueue cluster status --shards")
 def status(session: Session, shards: Shards = False) -> None:
-    """Show the hosts: whether they live, and how many shards each owns and follows.
+    """Show the hosts: whether they live, how many shards each owns and follows, and how busy each is.
+
+    A host gives a sign of life, its beat, each second. The load is that of its machine per core, in the mean
+    of a minute: beyond 1 some processes have to wait.
 
     With --shards: where each shard is, where it moves to, and how far its copies are.
     """
@@ -64,7 +69,8 @@ def _host(host: Any) -> dict[str, Any]:
     state = "draining" if host.draining else "alive" if host.alive else "dead"
     if host.alive and not host.reached:
         state = "not reached"
-    return {**plain(host), "state": state}
+    load = "" if host.load is None else f"{host.load:.2f}"
+    return {**plain(host), "state": state, "load": load}
 
 
 def _shard(place: Any) -> dict[str, Any]:

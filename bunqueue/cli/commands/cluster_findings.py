@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from ...readable import plural
 
-LAG = 1_000  # records by which a copy may be behind under load
 MAX_SHOWN = 8  # shards that are named in a line
 
 PROBLEM, WARNING = "problem", "warning"
@@ -70,14 +69,15 @@ def _shards(found: Any) -> Iterator[ClusterFinding]:
         return
     owned = [place for place in found.shards if place.owner]
     bare = [place.shard for place in owned if not place.copies]
+    limit = found.lag_limit
     behind = [
-        place.shard for place in owned if place.copies and min(copy.behind for copy in place.copies) >= LAG
+        place.shard for place in owned if place.copies and min(copy.behind for copy in place.copies) >= limit
     ]
     if bare:
         cure = "wait until hosts have made them; if there are fewer hosts than copies, start one"
         yield ClusterFinding(WARNING, f"{_some(bare)} without a copy: a take-over would take longer", cure)
     if behind:
-        text = f"{_some(behind)} with copies that are more than {LAG:,} records behind"
+        text = f"{_some(behind)} with copies that are more than {limit:,} records behind"
         cure = "bunqueue cluster status --shards: if they do not catch up, look at their hosts' load and logs"
         yield ClusterFinding(WARNING, f"{text}: a take-over would take longer", cure)
 

@@ -130,13 +130,10 @@ def _findings(session: Session) -> Iterator[Finding]:
     samples = samples_of(admin.prometheus())
     now = server_now(samples, None, 0)
     down = [each.name for each in now.processes if not each.up]
-    yield Finding(
-        PROBLEM if down else OK,
-        "shards",
-        f"{', '.join(down)} down: see the server's log" if down else "all take commands",
-    )
+    stores = list(_stores(samples))
+    yield _shards(down, is_away=any(finding.status == PROBLEM for finding in stores))
     yield _damage(samples)
-    yield from (stores := list(_stores(samples)))
+    yield from stores
     yield from _cluster(admin, samples)
     yield from _database()
     yield _memory(samples)
@@ -153,6 +150,15 @@ def _findings(session: Session) -> Iterator[Finding]:
         return  # what follows asks for jobs, and would be refused
     yield from _queues(now, admin.list_queues(), admin.list_workers())
     yield from _schedules(admin.list_crons())
+
+
+def _shards(down: list[str], *, is_away: bool) -> Finding:
+    """Whether the shards take commands.  ``is_away``: the store is, of some of them at least."""
+    if down:
+        return Finding(PROBLEM, "shards", f"{_some(down)} down: see the server's log")
+    if is_away:
+        return Finding(PROBLEM, "shards", "they run, and refuse commands while the store is away")
+    return Finding(OK, "shards", "all take commands")
 
 
 def _damage(samples: Any) -> Finding:

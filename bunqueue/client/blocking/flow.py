@@ -137,7 +137,7 @@ class FlowProducer(Client):
 
     def chain(self, *steps: FlowJob[Any]) -> JobHandle[Any]:
         """Add jobs of which each waits for the one before; the handle of the last one. It is `add_chain`.
-        Raises OptionError when there is none."""
+        Raises OptionError without any step."""
         if not steps:
             raise OptionError("a chain needs at least one job")
         return (self.add_chain(steps))[-1]

@@ -125,7 +125,7 @@ def converted(plain: Any, hint: Any) -> Any:
 
 def changed(given: Any, arrived: Any) -> tuple[str, Any, Any] | None:
     """The first object of a class with declared fields that arrived as one of another class: the path, the
-    object, and what it became; None: there is none."""
+    object, and what it became; None if all are what they were."""
     if type(given) is not type(arrived):
         return ("", given, arrived) if _fields(given) is not None and _fields(arrived) is not None else None
     for step, before, after in _pairs(given, arrived):

@@ -109,7 +109,7 @@ class Job(Struct, rename="camel", kw_only=True):
     retry_on: list[str] = msgspec.field(default_factory=list)
     """Classes of errors after which there is another attempt; none: after all."""
     never_on: list[str] = msgspec.field(default_factory=list)
-    """Classes of errors after which there is none."""
+    """Classes of errors after which it is not retried."""
     on_dead: Callback | None = None
     """What is added when it has failed for good; None in jobs that were pulled."""
     cause: Cause | None = None

@@ -107,7 +107,7 @@ def given_span(value: Duration | UnsetType | None, name: str) -> float | UnsetTy
 def one_of(name: str, value: str, known: Collection[str]) -> None:
     """Whether there is a `value`."""
     if not isinstance(value, str) or value not in known:
-        raise OptionError(f"{name}: there is none called {shown(value)}; there are {', '.join(known)}")
+        raise OptionError(f"{name}: {shown(value)} is unknown; there are {', '.join(known)}")
 
 
 def states(known: Collection[str], wanted: list[str]) -> None:

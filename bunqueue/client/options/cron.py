@@ -111,6 +111,8 @@ def sent_data(command: Cron) -> Any:
 def _spawn_options(options: JobOptions) -> SpawnOptions:
     for name in options_of(options, "job_options"):
         if name not in _ALLOWED:
-            raise OptionError(f"job_options: {name} is none for a schedule; there are {', '.join(_ALLOWED)}")
+            raise OptionError(
+                f"job_options: {name} is not an option of a schedule; there are {', '.join(_ALLOWED)}"
+            )
     check_spans(options, "job_options")
     return SpawnOptions(**wire_fields(options, {}))

@@ -27,7 +27,7 @@ def types_of(error: BaseException) -> list[str]:
 
 
 def class_names(classes: ErrorClass | Iterable[ErrorClass], name: str) -> list[str]:
-    """The names of some classes. OptionError, which begins with `name`, for what is none."""
+    """The names of some classes. OptionError, which begins with `name`, for anything else."""
     one = isinstance(classes, str | type) or not isinstance(classes, Iterable)
     given: Iterable[Any] = [classes] if one else classes  # type: ignore[assignment]
     return [_named(each, name) for each in given]

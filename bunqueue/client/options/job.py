@@ -60,8 +60,8 @@ class CommonJobOptions(TypedDict, total=False):
     """There is another attempt after exceptions of these classes only. Instead of a class its name will do,
     with its module or without: "httpx.ConnectTimeout", "ConnectTimeout"."""
     never_on: ErrorClass | Iterable[ErrorClass] | None
-    """There is none after exceptions of these classes: the job is a dead letter at once. TimeoutError stands
-    for a run that took longer than its `timeout`, too."""
+    """After exceptions of these classes the job is not retried: it is a dead letter at once. TimeoutError
+    stands for a run that took longer than its `timeout`, too."""
     ttl: When | None
     """Dropped if not started within this time, or by this moment; at most a year."""
     timeout: Duration | None

@@ -10,8 +10,8 @@ from bunqueue.client.connection.options import shown, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
 from bunqueue.errors import OptionError
+from bunqueue.model.states import STATES
 from bunqueue.protocol.commands.base import CommandError
-from bunqueue.protocol.search.conditions import STATES
 from bunqueue.protocol.search.text import parsed, path_of
 
 _ENCODED = "is encoded by the codec, so the server cannot compare it; search by tags, names, groups or times"

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from bunqueue.client.connection.options import Duration
+from bunqueue.protocol.commands.core import KeyState
 
 
 class HasId(Protocol):
@@ -51,16 +52,6 @@ OnConflict = Literal["keep", "replace", "extend", "reject", "supersede"]
 - `reject`: `DuplicateJob` is raised;
 - `supersede`: as `replace`, but a job that runs is cancelled, and this one starts when that has stopped.
 """
-KeyState = Literal[
-    "waiting",
-    "delayed",
-    "active",
-    "waiting-children",
-    "waiting-signal",
-    "completed",
-    "failed",
-    "cancelled",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

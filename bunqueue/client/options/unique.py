@@ -11,9 +11,10 @@ from msgspec import Raw
 
 from bunqueue.client.connection.options import milliseconds, shown
 from bunqueue.client.options import checks
-from bunqueue.client.options.types import Dedup, KeyState, OnConflict, Unique
+from bunqueue.client.options.types import Dedup, OnConflict, Unique
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import core
+from bunqueue.protocol.commands.core import KeyState
 
 decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode  # maps with the same entries look the same

@@ -64,7 +64,7 @@ class AsyncWorkflowHandle(AsyncJobHandle[R]):
         the signal is kept for the next one; for `ttl`, if that is given.
 
         With the same `signal_id` it may be sent again, and counts once. Raises JobNotFound, or WrongState
-        when the workflow has ended or is none.
+        when the workflow has ended, or the job is not a workflow.
         """
         command = SendSignal(
             id=self.id,

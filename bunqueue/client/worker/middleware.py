@@ -166,7 +166,7 @@ def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
     for each in found:
         if not isinstance(each, Middleware):
             raise OptionError(
-                f"middleware: {shown(each)} is none; give objects of classes that inherit from Middleware"
+                f"middleware: {shown(each)} is not allowed; give objects of subclasses of Middleware"
             )
     return found
 
@@ -185,7 +185,7 @@ def around_running(middleware: Iterable[Middleware], run: CallNext) -> CallNext:
 
 
 def around_steps(middleware: Sequence[Middleware]) -> AroundStep | None:
-    """Runs an attempt of a step inside of those that have something to do then; None: there are none."""
+    """Runs an attempt of a step inside of those that have something to do then; None if none has."""
     own = [each for each in middleware if type(each).stepping is not Middleware.stepping]
     if not own:
         return None

@@ -33,7 +33,7 @@ class RetryRules:
     on: ErrorClass | Iterable[ErrorClass] = ()
     """There is another attempt after these only; unless given, after all."""
     never: ErrorClass | Iterable[ErrorClass] = ()
-    """There is none after these: the job is a dead letter at once."""
+    """After these the job is not retried: it is a dead letter at once."""
     when: Predicate | None = None
     """Called with the job and the exception: False, and there is no other attempt."""
     delay: Delay | None = None
@@ -106,7 +106,7 @@ def raise_as(marked: BaseException, error: BaseException) -> NoReturn:
 
 
 def checked_rules(rules: RetryRules | None) -> RetryRules | None:
-    """OptionError for what is none."""
+    """OptionError for anything but rules."""
     if rules is not None and not isinstance(rules, RetryRules):
         raise OptionError(f"retry: {rules!r} is not allowed; give a bunqueue.RetryRules")
     return rules

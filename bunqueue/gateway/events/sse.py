@@ -71,7 +71,7 @@ class Events:
         last = request.headers.get("last-event-id") or query.get("after")
         places = parse_position(last, self._shards) if last else None
         if last and places is None:
-            raise Problem(status.BAD_REQUEST, "Last-Event-ID is none of this server's; begin without it")
+            raise Problem(status.BAD_REQUEST, "this server gave no such Last-Event-ID; begin without it")
         events = self._feed.listen(wanted, places)
         return Stream(await begin(events), events)
 

@@ -171,9 +171,8 @@ def _lost(error: RouterGone) -> str:
 def _from_query(request: Request, spec: Spec, whole: str | None) -> dict[str, Any]:
     query = request.query_params
     if whole is not None and whole in query:
-        raise Problem(
-            status.INVALID, f"{whole} is the body; leave it out of the query", reason=Code.UNKNOWN_FIELD
-        )
+        text = f"{whole} is the body; leave it out of the query"
+        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD, field=whole)
     return {name: from_texts(spec.request, name, query.getlist(name)) for name in dict.fromkeys(query.keys())}
 
 
@@ -181,7 +180,7 @@ def _check_no_query(request: Request) -> None:
     """Raise Problem for a query where the fields belong in the body: it would be ignored."""
     for name in request.query_params:
         text = f"{name[:MAX_SHOWN]} is in the query; send the fields of a {request.method} in the body"
-        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD)
+        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD, field=name[:MAX_SHOWN])
 
 
 def _from_path(request: Request, spec: Spec) -> dict[str, Any]:
@@ -194,7 +193,7 @@ def _with_path(given: dict[str, Any], path: dict[str, Any]) -> dict[str, Any]:
     """All fields of a request.  Raise Problem for one whose value is in the path already."""
     for name in path.keys() & given.keys():
         text = f"{name} is in the path already; leave it out of the body and the query"
-        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD)
+        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD, field=name)
     return given | path
 
 

@@ -53,9 +53,12 @@ class Problem(Exception):
         headers: Mapping[str, str] | None = None,
         *,
         reason: Code | None = None,
+        field: str | None = None,
     ) -> None:
-        """``code`` is the HTTP status; ``reason`` is the code in the body, for programs."""
+        """``code`` is the HTTP status; ``reason`` is the code in the body, for programs, and ``field`` the
+        field that is wrong."""
         super().__init__(error)
+        self.field = field
         self.code = code
         self.reason = reason
         self.error = error
@@ -64,7 +67,8 @@ class Problem(Exception):
     @property
     def reply(self) -> dict[str, Any]:
         """The body of the answer."""
-        return {"ok": False, "error": self.error, "code": self.reason or _CODES[self.code]}
+        reply = {"ok": False, "error": self.error, "code": self.reason or _CODES[self.code]}
+        return reply if self.field is None else {**reply, "field": self.field}
 
 
 def refusal(code: int, error: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -29,7 +29,9 @@ def check_names(given: Iterable[str], known: Collection[str], where: str = "") -
         if name not in known:
             short = name[:MAX_SHOWN]
             advice = hint(short, known) if known else "leave it out"
-            raise Problem(status.INVALID, f"{where}{short} is unknown; {advice}", reason=Code.UNKNOWN_FIELD)
+            field = f"{where}{short}"
+            text = f"{field} is unknown; {advice}"
+            raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD, field=field)
 
 
 def check_fields(request: type[Struct], fields: dict[str, Any]) -> None:

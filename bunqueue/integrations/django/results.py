@@ -64,7 +64,9 @@ def check_data(job: Job | ActiveJob, backend: BaseTaskBackend) -> None:
         raise TaskUnknown(f"job {job.id} is not that of a task: its data has no map of kwargs")
     if backend.queues and job.queue not in backend.queues:
         known = ", ".join(sorted(backend.queues))
-        raise TaskUnknown(f"job {job.id}: {job.queue!r} is none of the backend's QUEUES, which are {known}")
+        raise TaskUnknown(
+            f"job {job.id}: {job.queue!r} is not one of the backend's QUEUES, which are {known}"
+        )
 
 
 def result_of(job: Job, backend: str) -> TaskResult:

@@ -9,12 +9,15 @@ from msgspec import Meta, Struct
 from .base import Command, Reply, Route, command
 
 HostName = Annotated[str, Meta(min_length=1, max_length=63)]
+LAG_LIMIT = 1_000  # records by which a copy may be behind under load
 ShardNumber = Annotated[int, Meta(ge=0, le=63)]
 
 
 class HostView(Struct, rename="camel", gc=False):
     """A host.  ``alive``: it has given a sign of life lately; ``reached``: the host that answers has a
-    connection to it.  ``owns`` and ``follows`` count shards."""
+    connection to it.  ``owns`` and ``follows`` count shards.  ``beatAge`` is the time since its last sign of
+    life, in ms, and ``load`` how many processes of its machine want a core, per core, in the mean of a
+    minute: beyond 1 some have to wait.  Both are null while they are not known."""
 
     name: str
     id: str
@@ -26,6 +29,8 @@ class HostView(Struct, rename="camel", gc=False):
     draining: bool
     owns: int
     follows: int
+    beat_age: float | None = None
+    load: float | None = None
 
 
 class CopyView(Struct, rename="camel", gc=False):
@@ -52,13 +57,15 @@ class PlaceView(Struct, rename="camel", gc=False):
 
 
 class ClusterView(Struct, rename="camel", gc=False):
-    """``host`` is the one that answers; ``error`` says why it cannot read the store."""
+    """``host`` is the one that answers; ``error`` says why it cannot read the store.  A copy that is behind
+    by ``lagLimit`` records or more makes a take-over take longer."""
 
     cluster: str
     host: str
     hosts: list[HostView]
     shards: list[PlaceView]
     error: str | None = None
+    lag_limit: int = LAG_LIMIT
 
 
 class ClusterReply(Reply, kw_only=True):

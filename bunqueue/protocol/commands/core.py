@@ -83,21 +83,17 @@ class BackoffMap(
     retry_after: bool | UnsetType = UNSET
 
 
-KeyStates = Annotated[
-    list[
-        Literal[
-            "waiting",
-            "delayed",
-            "active",
-            "waiting-children",
-            "waiting-signal",
-            "completed",
-            "failed",
-            "cancelled",
-        ]
-    ],
-    Meta(max_length=8),
+KeyState = Literal[
+    "waiting",
+    "delayed",
+    "active",
+    "waiting-children",
+    "waiting-signal",
+    "completed",
+    "failed",
+    "cancelled",
 ]
+KeyStates = Annotated[list[KeyState], Meta(max_length=8)]
 
 
 class Dedup(Struct, rename="camel", omit_defaults=True, gc=False):
@@ -178,8 +174,8 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     timeout: Timeout | None = None
     max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
     backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
-    retry_on: ErrorTypes | None = None  # there is another attempt after errors of these classes only
-    never_on: ErrorTypes | None = None  # there is none after errors of these classes
+    retry_on: ErrorTypes | None = None  # retried after errors of these classes only
+    never_on: ErrorTypes | None = None  # not retried after errors of these classes
     ttl: Ttl | None = None
     unique_key: Key | None = None
     tags: Annotated[list[Text], Meta(max_length=64)] | None = None

@@ -134,7 +134,7 @@ class WorkerInfoReply(Reply, kw_only=True):
     data: WorkerInfo
 
 
-@command(Route.ROUTER, WorkerInfoReply, writes=True, repeatable=True, since=3)
+@command(Route.ROUTER, WorkerInfoReply, writes=True, repeatable=True, heavy=True, since=3)
 class ControlWorker(Command, tag="ControlWorker"):
     """Have a worker pause, resume, or run another number of jobs at a time; what is absent stays as it is.
 

@@ -13,25 +13,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from bunqueue.model.states import STATES
+
 EQUAL, UNEQUAL, LESS, AT_MOST, MORE, AT_LEAST, CONTAINS = "=", "!=", "<", "<=", ">", ">=", "~"
 
-STATES = (
-    "waiting",
-    "prioritized",
-    "paused",
-    "delayed",
-    "active",
-    "waiting-children",
-    "waiting-signal",
-    "completed",
-    "failed",
-    "cancelled",
-    "stuck",
-)
 DEAD = frozenset({"failed", "cancelled", "stuck"})
 LIVE = frozenset(STATES) - DEAD - {"completed"}
-"""``waiting`` are all jobs that only wait for their turn; ``prioritized`` and ``paused`` are those of them
-that have a priority, and those of paused queues."""
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 """In place of the value of a field that a job does not have."""

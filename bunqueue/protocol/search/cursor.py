@@ -66,11 +66,11 @@ def of(wanted: Wanted, given: str | None, shards: int, now: int) -> Cursor:
 
 
 def read(text: str) -> Cursor:
-    """A cursor; CommandError if the text is none."""
+    """A cursor; CommandError for any other text."""
     try:
         found = _decode(base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)))
     except (MsgspecError, binascii.Error, ValueError):
-        raise _refused("is none that a search has given") from None
+        raise _refused("was not given by a search") from None
     if found.version != VERSION or not found.places:
         raise _refused("is of another version of the server: leave it out to begin from the start")
     return found

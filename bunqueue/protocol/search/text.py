@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
+from bunqueue.model.states import STATES
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError
 
-from .conditions import EQUAL, FIELDS, STATES, UNEQUAL, Condition, Kind
+from .conditions import EQUAL, FIELDS, UNEQUAL, Condition, Kind
 
 MAX_CONDITIONS = 32  # of one search
 MAX_VALUES = 100  # of one condition
@@ -117,7 +118,7 @@ def _field(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def path_of(text: str) -> list[str]:
-    """The steps of a path such as ``order.id`` or ``"order id".0``.  CommandError when it is none."""
+    """The steps of a path such as ``order.id`` or ``"order id".0``.  CommandError for anything else."""
     steps: list[str] = []
     place = 0
     while place < len(text):
@@ -162,7 +163,7 @@ def _value(field: str, kind: Kind, tokens: Sequence[_Token], now: int) -> Any:
         found = _json(words)
         if kind is Kind.ANY or (isinstance(found, int | float) and not isinstance(found, bool)):
             return found
-        raise problem(f"{field} is compared with numbers, {_cut(words)} is none")
+        raise problem(f"{field} is compared with numbers, and {_cut(words)} is not one")
     if field == "state":
         return state_of(words)
     if field == "workflow":

@@ -27,7 +27,7 @@ def find_shards(paths: Sequence[str], hosts: Sequence[str]) -> list[Shard]:
     NotReadable if a path has none; an unreadable file is found when it is opened.
     """
     if not paths:
-        raise BadOption('path: there is none; give the data folder, as in .load("/var/lib/bunqueue")')
+        raise BadOption('path: give the data folder, as in .load("/var/lib/bunqueue")')
     if hosts and len(hosts) != len(paths):
         raise BadOption(
             f"hosts: {len(hosts)} names for {len(paths)} paths; give one for each, in their order"

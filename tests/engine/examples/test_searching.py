@@ -284,7 +284,7 @@ def test_many_words_in_a_block_only_make_searches_slower(driver: Driver) -> None
         ({"limit": 1001}, "limit must be at most 1000"),
         ({"limit": -1}, "limit must be at least 0"),
         ({"scan": 0}, "scan must be at least 1"),
-        ({"cursor": "x"}, "cursor is none that a search has given"),
+        ({"cursor": "x"}, "cursor was not given by a search"),
         ({"colour": "red"}, "colour is unknown; there are queue, state, name"),
         ({"where": "colour = red"}, "where: colour is no field"),
         ({"data": {"a": [1]}}, "data.a must be a text, a number"),

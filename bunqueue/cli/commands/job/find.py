@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
+from bunqueue.model.states import STATES
+
 from ....readable import plural
 from ...framework import completing
 from ...framework.completing import one_of
@@ -19,19 +21,6 @@ from .one import app
 
 F = TypeVar("F", bound=Callable[..., None])
 
-STATES = (
-    "waiting",
-    "prioritized",
-    "paused",
-    "delayed",
-    "active",
-    "waiting-children",
-    "waiting-signal",
-    "completed",
-    "failed",
-    "cancelled",
-    "stuck",
-)
 FOUND = (
     Column("id", Kind.ID),
     Column("queue"),

@@ -75,7 +75,7 @@ Reason = Annotated[str | None, option("--reason", about="What is shown as the re
 def list_(session: Session, queue: AnyQueue = None) -> None:
     """List the breakers of a queue, or of all queues."""
     found = session.admin.list_breakers() if queue is None else session.queue(queue).breakers()
-    session.out.rows(found, BREAKERS, none="there are none")
+    session.out.rows(found, BREAKERS, none="there are no breakers")
 
 
 @verb(
@@ -122,14 +122,14 @@ def clear(session: Session, queue: QueueName, job: Job = None) -> None:
 def trip(
     session: Session, queue: QueueName, job: Job = None, pause: For = None, reason: Reason = None
 ) -> None:
-    """Open a breaker by hand: no job starts for some time. Exit status: 3 when there is none."""
+    """Open a breaker by hand: no job starts for some time. Exit status: 3 without such a breaker."""
     found = session.queue(queue).trip_breaker(job=job, pause=pause, reason=reason)
     session.out.record(plain(found), BREAKER)
 
 
 @verb(app, "bunqueue breaker reset emails", "bunqueue breaker reset emails --job welcome")
 def reset(session: Session, queue: QueueName, job: Job = None) -> None:
-    """Close a breaker by hand: jobs run again. Exit status: 3 when there is none."""
+    """Close a breaker by hand: jobs run again. Exit status: 3 without such a breaker."""
     session.out.record(plain(session.queue(queue).reset_breaker(job=job)), BREAKER)
 
 

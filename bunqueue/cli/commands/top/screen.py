@@ -61,7 +61,7 @@ def top(session: Session, interval: Interval = 1000, count: Count = None) -> Non
         _print_lines(session, poller, interval, count)
         return
     if not sys.stdout.isatty():
-        raise SettingsError("top draws on a terminal, and this is none; give --json, or see bunqueue stats")
+        raise SettingsError("top draws on a terminal; elsewhere give --json, or see bunqueue stats")
     _draw_live(session, poller, interval, count)
 
 

@@ -191,7 +191,7 @@ class JobHandle(Generic[R]):
     def logs(self, start: int = 0, end: int = -1) -> list[LogLine]:
         """The lines of its log, or those from `start` to `end`, both included; -1 is the last.
 
-        At most 100 are kept. Of an unknown job there are none.
+        At most 100 are kept. An unknown job has none.
         """
         command = checks.checked(jobs.GetLogs(id=self.id, start=start, end=end))
         reply = self._ask(command, jobs.GetLogsReply)

@@ -31,7 +31,7 @@ export function forget() {
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 /** Whether this user may change things. */
 export const mayWrite = () => role === "writer";
-/** The name of the cluster that this server is a host of; "" if it is none. */
+/** The name of the cluster that this server is a host of; "" outside of one. */
 export const cluster = () => shared;
 export const mayRead = () => role !== "nobody";
 

@@ -14,7 +14,7 @@ const LETTER = { title: 7.1, note: 5.6 }; // the width of one, on average
 
 /**
  * A graph.  `update({nodes, edges, picked})` draws it: nodes are {id, title, note, state, kind, hint, count},
- * edges pairs of ids, without cycles.  `onpick(id)` is called when somebody chooses a box; boxes without `kind` are none.
+ * edges pairs of ids, without cycles.  `onpick(id)` is called when somebody chooses a box; boxes without `kind` cannot be chosen.
  */
 export function graph({ label, onpick }) {
   const plot = s("svg", { role: "group", "aria-label": label });

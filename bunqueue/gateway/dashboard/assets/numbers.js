@@ -12,7 +12,7 @@ class Whole {
   toString() { return this.digits; }
 }
 
-/** As JSON.parse; SyntaxError for what is none. */
+/** As JSON.parse; SyntaxError for anything else. */
 export function parse(source) {
   if (!/\d{16}/.test(source)) return JSON.parse(source);
   return JSON.parse(marked(source), (_, value) =>

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from bunqueue.model.job import Job
+from bunqueue.model.states import STATES
 from bunqueue.protocol.commands.find import Plan as Shown
 from bunqueue.protocol.commands.find import Wanted
-from bunqueue.protocol.search.conditions import DEAD, LIVE, STATES, Condition, holds
+from bunqueue.protocol.search.conditions import DEAD, LIVE, Condition, holds
 from bunqueue.protocol.search.cursor import BEGIN, DONE, Cursor
 from bunqueue.protocol.search.wanted import conditions_of
 

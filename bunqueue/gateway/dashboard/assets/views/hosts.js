@@ -3,12 +3,11 @@
 import { call, cluster, mayWrite } from "../api.js";
 import { ask, attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
-import { num, plural } from "../format.js";
+import { duration, num, plural } from "../format.js";
 import { keepFresh } from "../live.js";
 import { table } from "../table.js";
 
 const EVERY_MS = 2000;
-const LAG = 1000; // records by which a copy may be behind under load; cluster_findings.py has the same
 
 const stateOf = (host) => (!host.alive ? "dead" : !host.reached ? "not reached" : host.draining ? "draining" : "alive");
 const TONES = { alive: "on", dead: "failed", "not reached": "failed", draining: "paused" };
@@ -18,24 +17,26 @@ const hostColumns = (act) => [
   { name: "name", title: "Host", class: "name", cell: (host) => [host.name, " ", badge(stateOf(host), TONES[stateOf(host)])] },
   { name: "owns", title: "Owns", class: "number", cell: (host) => num(host.owns) },
   { name: "follows", title: "Follows", class: "number", cell: (host) => num(host.follows) },
+  { name: "beat", title: "Last beat", class: "number", cell: (host) => (host.beatAge == null ? "–" : duration(host.beatAge)) },
+  { name: "load", title: "Load", class: "number", cell: (host) => (host.load == null ? "–" : h("span", { class: host.load > 1 ? "bad" : "", title: "Processes that want a core, per core, in the mean of a minute" }, host.load.toFixed(2))) },
   { name: "clients", title: "Clients", cell: (host) => h("span", { class: "muted" }, host.clients) },
   { name: "link", title: "Hosts", cell: (host) => h("span", { class: "muted" }, host.link) },
   { name: "version", title: "Version", cell: (host) => host.version },
   { name: "do", title: "", class: "number", cell: (host) => (mayWrite() ? h("span", { class: "row-actions" }, act.of(host)) : "") },
 ];
 
-const shardColumns = (act) => [
+const shardColumns = (act, state) => [
   { name: "shard", title: "Shard", class: "number", cell: (place) => num(place.shard) },
   { name: "owner", title: "Owner", cell: (place) => [place.owner || badge("no owner", "failed"), moving(place) ? h("span", { class: "muted" }, ` moves to ${place.home}`) : null] },
   { name: "position", title: "Position", class: "number", cell: (place) => num(place.position) },
   { name: "snapshot", title: "Snapshot", class: "number", cell: (place) => num(place.snapshot) },
   { name: "epoch", title: "Epoch", class: "number", cell: (place) => num(place.epoch) },
-  { name: "copies", title: "Copies", cell: (place) => (place.copies.length ? place.copies.map(copyOf) : h("span", { class: "bad" }, "none")) },
+  { name: "copies", title: "Copies", cell: (place) => (place.copies.length ? place.copies.map((copy, at) => copyOf(copy, at, state.lagLimit)) : h("span", { class: "bad" }, "none")) },
   { name: "do", title: "", class: "number", cell: (place) => (mayWrite() ? button("Move", () => act.move(place), "small") : "") },
 ];
 
-const copyOf = (copy, place) => [place ? ", " : null, `${copy.host} `,
-  h("span", { class: copy.behind >= LAG ? "bad" : "muted" }, copy.behind ? `${num(copy.behind)} behind` : "up to date")];
+const copyOf = (copy, at, lagLimit) => [at ? ", " : null, `${copy.host} `,
+  h("span", { class: copy.behind >= lagLimit ? "bad" : "muted" }, copy.behind ? `${num(copy.behind)} behind` : "up to date")];
 
 /** What the buttons do; `state.hosts` are those that are shown. */
 function actions(state, again) {
@@ -80,11 +81,11 @@ export function hosts({ main, signal }) {
     fill(main, head, empty("This server is not a host of a cluster", "It serves all its shards by itself. ", h("code", {}, "bunqueue start --cluster"), " starts one that shares them."));
     return;
   }
-  const state = { hosts: [] };
+  const state = { hosts: [], lagLimit: Infinity };
   const act = actions(state, () => fresh.refresh());
   const living = h("span", { class: "muted" }), places = h("span", { class: "muted" });
   const hostList = table({ columns: hostColumns(act), key: (host) => host.id, label: "Hosts", none: empty("There are no hosts") });
-  const shardList = table({ columns: shardColumns(act), key: (place) => place.shard, label: "Shards", none: empty("There are no shards") });
+  const shardList = table({ columns: shardColumns(act, state), key: (place) => place.shard, label: "Shards", none: empty("There are no shards") });
   fill(main, head,
     h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, `Hosts of ${cluster()}`), living), hostList.element),
     h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Shards"), places, mayWrite() ? button("Rebalance", act.rebalance, "small") : null), shardList.element));
@@ -92,6 +93,7 @@ export function hosts({ main, signal }) {
   const fresh = keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
     const found = (await call("ClusterStatus", {}, signal)).data;
     state.hosts = found.hosts;
+    state.lagLimit = found.lagLimit;
     hostList.update(found.hosts);
     shardList.update(found.shards);
     const alive = found.hosts.filter((host) => host.alive).length;

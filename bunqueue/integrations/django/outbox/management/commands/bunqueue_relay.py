@@ -43,7 +43,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
 
 
 def _codec(path: str | None) -> Codec | None:
-    """The codec at a dotted path. CommandError if there is none."""
+    """The codec at a dotted path. CommandError if nothing is there."""
     if path is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""One end of the line between the first router and another one; nobody else can be at the other end."""
+"""One end of the connection between the first router and another one; nobody else can be at the other end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 from ..cluster.wire import HostConnection
 
 
-class Line(HostConnection):
+class RouterLink(HostConnection):
     """As between hosts, but without a greeting, and without an end while both processes live."""
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Line(HostConnection):
             self._watch.cancel()
 
 
-AnyLine = TypeVar("AnyLine", bound=Line)
+AnyLink = TypeVar("AnyLink", bound=RouterLink)
 
 
-async def connected(line: AnyLine, sock: socket.socket) -> AnyLine:
-    """The line over one end of the pair."""
+async def connected(link: AnyLink, sock: socket.socket) -> AnyLink:
+    """The link over one end of the pair."""
     sock.setblocking(False)
-    await asyncio.get_running_loop().create_unix_connection(lambda: line, sock=sock)
-    return line
+    await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=sock)
+    return link

@@ -1,21 +1,26 @@
-"""The first router's end of the line to another one."""
+"""The first router's end of the link to another one."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from bunqueue.protocol import router_line
+from bunqueue.protocol import host_link, router_link
+from bunqueue.protocol import link as link_protocol
 from bunqueue.server_commands.commands import ServerCommands
 
 from ..admission import Tokens
+from ..backpressure import ReadGate
 from ..local import answer
 from ..routing import HERE, peek
 from ..subscription import Subscription
-from .line import Line
+from .link import RouterLink
 
 if TYPE_CHECKING:
     from ..hub import Hub
     from .supervisor import FurtherRouters
+
+MAX_UNREAD = 128 << 20  # bytes of replies that it has not taken; then it stands still, and is started again
 
 
 class Asker:
@@ -26,8 +31,8 @@ class Asker:
     limited = known = True
     reader = False
 
-    def __init__(self, line: Fellow, number: int) -> None:
-        self._line = line
+    def __init__(self, link: PeerRouter, number: int) -> None:
+        self._link = link
         self.number = number
         self.kind = 0
         self.slow = 0  # is counted where the connection is
@@ -35,7 +40,7 @@ class Asker:
 
     @property
     def commands(self) -> ServerCommands:
-        return self._line.hub.commands
+        return self._link.hub.commands
 
     def admitted(self, *, reader: bool = False) -> None:
         """Not asked here."""
@@ -46,16 +51,16 @@ class Asker:
     def gathered(self, reply: bytes) -> None:
         """The reply to its command."""
         if not self.finished:
-            self._line.say(router_line.ANSWER, reply, conn=self.number)
+            self._link.say(router_link.ANSWER, reply, conn=self.number)
 
     def finish(self, kind: int) -> None:
         """Nobody knows what became of its command."""
         if not self.finished:
-            self._line.say(router_line.CUT, conn=self.number)
+            self._link.say(router_link.CUT, conn=self.number)
 
 
-class Fellow(Line):
-    """To one of the others."""
+class PeerRouter(RouterLink):
+    """One of the others.  A shard of another host holds it back as it does a client."""
 
     def __init__(self, hub: Hub, routers: FurtherRouters, number: int) -> None:
         super().__init__()
@@ -66,20 +71,28 @@ class Fellow(Line):
         self.heard_since = True  # since the last ping
         self._askers: dict[int, Asker] = {}
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.gate = ReadGate(self._transport)
+
     def heard(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
         self.heard_since = True
-        if kind == router_line.JOINED:
+        if channel == host_link.TO_SHARD:
+            self._to_shard(shard, conn, kind, body)
+        elif kind == router_link.JOINED:
             self.live.add(conn)
-        elif kind == router_line.LEFT:
+        elif kind == router_link.LEFT:
             self._left(conn)
-        elif kind == router_line.ASK:
+        elif kind == router_link.ASK:
             self._asked(conn, replies, body)
-        elif kind == router_line.GUESS:
+        elif kind == router_link.GUESS:
             self._routers.guessed(body.decode(), self)
-        elif kind == router_line.BEGUN:
+        elif kind == router_link.BEGUN:
             self._routers.begun(self)
+        elif kind == router_link.HOLDING:
+            self._routers.holds(self, shard)
 
     def _left(self, conn: int) -> None:
         self.live.discard(conn)
@@ -87,6 +100,24 @@ class Fellow(Line):
         if asker is not None:
             asker.finished = True
             self.hub.workers_left(conn)
+
+    def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
+        """What it asks a shard of another host."""
+        link = self.hub.remote_link(shard)
+        if link is not None:
+            link.control(kind, conn, body)
+            if link.full:
+                link.hold_back(self)
+        elif kind in link_protocol.COMMAND_KINDS:  # the link has just broken, as it is about to hear
+            replies, slow, frames = self.hub.tickets.refused(shard, body)
+            self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
+
+    def from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+        """What a shard of another host answers to a connection, or a ticket, of this router."""
+        channel = host_link.FROM_SHARD
+        self.put(host_link.envelope(channel, kind, body, shard=shard, conn=conn, replies=replies, slow=slow))
+        if self._transport.get_write_buffer_size() > MAX_UNREAD:
+            self.abort("it does not take what it was sent")
 
     def _asked(self, conn: int, version: int, payload: bytes) -> None:
         """What the first router answers for all."""
@@ -96,7 +127,7 @@ class Fellow(Line):
         asker.kind = version
         look = peek(payload)
         if look.handling == HERE and look.spec.heavy and self.hub.cluster is not None:
-            self.hub.answer_later(asker, payload)
+            self.hub.cluster.commands.answer_later(asker, payload)
         elif look.handling == HERE:
             asker.gathered(answer(asker, payload))
         else:
@@ -112,5 +143,5 @@ class Fellow(Line):
         self.live.clear()
         self._routers.parted(self)
 
-    def say_up(self, shard: int, up: router_line.Up) -> None:
-        self.say(router_line.SHARD_UP, router_line.encode(up), shard=shard)
+    def say_up(self, up: router_link.Up, shard: int) -> None:
+        self.say(router_link.SHARD_UP, router_link.encode(up), shard=shard)

@@ -1,0 +1,106 @@
+"""Commands that only one router of the cluster can carry out: the one that a worker is connected to.
+
+Each host asks all others, as the list of who is registered where is a second old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder
+
+from bunqueue.protocol import host_link
+from bunqueue.protocol.codec import encode_frame, request_id
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.workers import ControlWorker
+from bunqueue.protocol.framing import HEADER
+
+from ..local import now_ms, refusal
+from ..routing import decode
+from .wire import HostConnection
+
+if TYPE_CHECKING:
+    from ..hub import Hub
+    from .links import Links
+    from .uplink import Uplink
+
+ANSWER_S = 5.0  # less than clients wait for a reply
+
+
+class _Told(Struct):
+    """Of an answer, as much as is read here."""
+
+    code: str = ""
+
+
+_decode_told = Decoder(_Told).decode
+
+
+class Forwards:
+    """Of one host: what it has asked others, and what others ask it."""
+
+    def __init__(self, hub: Hub, links: Links) -> None:
+        self._hub, self._links = hub, links
+        self._numbers = count(1)
+        self._asked: dict[int, asyncio.Future[bytes]] = {}
+
+    async def control_worker(self, command: ControlWorker, payload: bytes) -> bytes:
+        """Have the worker's router carry it out; the frame of its answer.  CommandError if none can."""
+        try:
+            return self._control_here(command)
+        except CommandError as error:
+            if error.code != Code.WORKER_NOT_FOUND:
+                raise
+            unknown = error
+        hosts = sorted(self._links.reached)
+        answers = await asyncio.gather(*(self._ask(host, payload) for host in hosts))
+        for answer in answers:
+            if answer is not None and _decode_told(answer[HEADER:]).code != Code.WORKER_NOT_FOUND:
+                return answer
+        if silent := [host for host, answer in zip(hosts, answers, strict=True) if answer is None]:
+            names = ", ".join(self._links.name(host) for host in silent)
+            text = f"Worker not found, but it may be at a host that does not answer ({names}): try again"
+            raise CommandError(text, Code.SHARD_UNAVAILABLE, field="workerId", value=command.worker_id)
+        raise unknown
+
+    def _control_here(self, command: ControlWorker) -> bytes:
+        reply = self._hub.workers.control(command, now_ms())
+        reply.req_id = command.req_id
+        return encode_frame(reply)
+
+    async def _ask(self, host: str, payload: bytes) -> bytes | None:
+        """The frame that a host answers; None if it is not reached, or says nothing in time."""
+        uplink: Uplink | None = self._links.uplink(host)
+        if uplink is None:
+            return None
+        number = next(self._numbers) & 0xFFFF_FFFF
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        uplink.say(host_link.FORWARD, payload, conn=number)
+        try:
+            await asyncio.wait([answer, uplink.closed], timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._asked[number]
+        return answer.result() if answer.done() else None
+
+    # What other hosts say
+
+    def hear(self, connection: HostConnection, number: int, payload: bytes) -> None:
+        """Another host asks."""
+        try:
+            command = decode(payload)
+            if not isinstance(command, ControlWorker):
+                raise CommandError("No command that a host answers for another", Code.UNKNOWN_COMMAND)
+            frame = self._control_here(command)
+        except CommandError as error:
+            frame = refusal(error, request_id(payload))
+        connection.say(host_link.FORWARDED, frame, conn=number)
+
+    def answered(self, number: int, frame: bytes) -> None:
+        """Another host has answered."""
+        answer = self._asked.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
