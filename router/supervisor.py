@@ -24,6 +24,7 @@ from .errors import StartError
 from .hub import Hub
 from .listener import RuntimeFolder
 from .shard_link import ShardLink
+from .spares import Spares
 
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster
@@ -76,6 +77,7 @@ class Supervisor:
         self._hub = hub
         self._settings = settings
         self._command = command
+        self._spares = Spares(command, 0)
         self._epoch = secrets.token_hex(16)  # distinguishes connections of this run from those of others
         self._shards = [ShardProcess(index) for index in range(settings.shards)]
         self.cluster: Cluster | None = None
@@ -100,6 +102,7 @@ class Supervisor:
         self._server = await loop.create_unix_server(lambda: ShardLink(self._hub, self), self._folder.socket)
         self._pinger = loop.create_task(self._ping())
         if self.cluster is not None:  # which says what to run here
+            self._spares = Spares((*self._command, "--spare"))
             self._started.set_result(None)
             return
         for shard in self._shards:
@@ -163,6 +166,7 @@ class Supervisor:
             else:
                 shard.kill()
         await self._wait(DRAIN_S)
+        await self._spares.stop()
         if self._server is not None:
             self._server.close()
         self.remove_folder()
@@ -186,6 +190,7 @@ class Supervisor:
 
     def kill(self) -> None:
         """End all at once; safe for the data, but replies may be lost."""
+        self._spares.kill()
         for shard in self._shards:
             shard.kill()
         self.remove_folder()
@@ -251,13 +256,7 @@ class Supervisor:
         """One process, from start to end; its exit status, negative for a signal."""
         shard.ready, shard.silent, shard.secret = False, 0, secrets.token_hex(16)
         shard.started_at = shard.reported_at = asyncio.get_running_loop().time()
-        # A session of its own keeps a terminal's Ctrl-C away: the router decides when a shard ends.
-        process = shard.process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process = shard.process = await self._spares.take()
         if self._stopping:
             shard.kill()
         assert process.stdin is not None
