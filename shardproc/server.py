@@ -185,7 +185,9 @@ class Server:
         elif kind == link.WORKER_PRESENCE:
             presence = link.decode_worker_presence(body)
             origin = link.origin_of(conn)
-            shard.engine.worker_presence(presence.queues, present=presence.present, origin=origin)
+            shard.engine.worker_presence(
+                presence.queues, present=presence.present, names=presence.names, origin=origin
+            )
         elif kind == link.SUBSCRIBE:
             shard.engine.subscribe(conn, body.decode())
         elif kind == link.ORIGIN_GONE:

@@ -53,7 +53,7 @@ class LocalCommands:
         self._engine = engine
         self._connections = connections
         self._started = time.monotonic()
-        self.workers = Workers(lambda queue, present: engine.worker_presence((queue,), present=present))
+        self.workers = Workers(self._worker_presence)
         self._commands = ServerCommands(self.workers, now)
         self._additions = Additions(self._figures, lambda: self.workers.listing(now()))
         self.completed = self._additions.by_command.keys()
@@ -69,6 +69,10 @@ class LocalCommands:
         if answer["ok"]:
             self._additions.by_command[name](answer)
         return _encode(answer)
+
+    def _worker_presence(self, queue: str) -> None:
+        names = self.workers.names_of((queue,))
+        self._engine.worker_presence((queue,), present=queue in self.workers.staff, names=names)
 
     def _figures(self) -> RouterFigures:
         return RouterFigures(

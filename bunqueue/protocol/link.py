@@ -32,7 +32,7 @@ DRAIN = 6  # answer what can be answered, then exit
 PEER_MESSAGE = 7  # of another shard: the body is its number and what it says
 PEER = 8  # another shard is ready, perhaps after a restart: the body is its number
 UNSUBSCRIBE = 9  # the connection wants no more events
-WORKER_PRESENCE = 10  # a queue got its first registered worker, or lost its last: the body is WorkerPresence
+WORKER_PRESENCE = 10  # who works on a queue has changed: the body is WorkerPresence
 BROKEN = 11  # the connection broke: its locked jobs wait for their worker to connect again
 GONE = 12  # the process of a worker on this machine has ended: the body is the worker's id
 HANDOVER = 13  # another host takes the shard over: answer what is here, give up the shard, exit
@@ -112,10 +112,14 @@ class RouterHello(Struct):
 
 
 class WorkerPresence(Struct):
-    """Queues of a shard, and whether registered workers say that they work on them."""
+    """Queues of a shard, and whether registered workers say that they work on them.
+
+    ``names`` are those of the jobs that the workers of a queue run, without queues of which that is unknown.
+    """
 
     queues: list[str]
     present: bool
+    names: dict[str, list[str]] = {}
 
 
 encode = Encoder().encode

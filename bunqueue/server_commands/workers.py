@@ -6,8 +6,7 @@ Pure: the time comes from the caller.
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict
@@ -31,8 +30,11 @@ from bunqueue.protocol.commands.workers import (
     WorkerStats,
 )
 
+from .staff import Staff
+
 MAX_PER_CONNECTION = 1000
 MAX_QUEUES = 10_000  # of all workers of a connection; some 3 MB here, and as much where the queues are
+MAX_NAMES = 10_000  # of jobs, of all workers of a connection, counted for each of their queues; some 2 MB
 STALE_MS = 30_000  # of silence
 
 
@@ -57,15 +59,16 @@ class Worker(Struct):
     wanted_concurrency: int | None = None
     wish: int = 0  # the number of the last request
     born: str | None = None  # when its process began, if that runs on this machine
+    names: list[str] | None = None  # of the jobs that it runs; None: it does not say
 
 
 class Workers:
     """All registrations, by id and by connection."""
 
-    def __init__(self, on_presence: Callable[[str, bool], None] = lambda queue, present: None) -> None:
+    def __init__(self, on_presence: Callable[[str], None] = lambda queue: None) -> None:
         self._workers: dict[str, Worker] = {}
-        self._on_presence = on_presence  # called when a queue gets its first worker, or loses its last
-        self.by_queue: Counter[str] = Counter()  # workers by queue
+        self._on_presence = on_presence  # called when `staff` of a queue is another than it was
+        self.staff: dict[str, Staff] = {}  # by queue; queues without workers are not there
         self._of_conn: dict[int, set[str]] = {}
         self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
         self._elsewhere: dict[str, WorkerList] = {}  # registered with other hosts of a cluster, by host
@@ -75,11 +78,12 @@ class Workers:
     ) -> RegisterWorkerReply:
         """Enter a worker, or update the one of that id; see `Worker.born`."""
         queues = list(dict.fromkeys(command.queues or ()))
+        names = None if command.names is None else list(dict.fromkeys(command.names))
         for queue in queues:
             if problem := queue_name_problem(queue):
                 raise CommandError(problem, Code.INVALID_QUEUE, field="queues")
         worker_id = command.worker_id or str(uuid.uuid4())
-        self._check_room(conn, worker_id, len(queues))
+        self._check_room(conn, worker_id, len(queues), len(names or ()))
         worker = self._workers.get(worker_id)
         if worker is None:
             since = now if command.started_at is None else int(command.started_at)
@@ -89,19 +93,20 @@ class Workers:
             self._workers[worker_id] = worker
         else:
             self._leave(worker)
-            former, worker.queues, worker.name = worker.queues, queues, command.name
-            self._dismiss(former)
+            self._dismiss(worker)
+            worker.queues, worker.name = queues, command.name
             if command.hostname != "unknown":
                 worker.hostname, worker.pid = command.hostname, command.pid
-        self._employ(queues)
+        worker.names = names
+        self._employ(worker)
         worker.conn, worker.concurrency, worker.last_seen = conn, command.concurrency, now
         worker.born = born
         self._of_conn.setdefault(conn, set()).add(worker_id)
         fields = asdict(_shown(worker, now))
         return RegisterWorkerReply(data=Registered(worker_id=worker_id, **fields))
 
-    def _check_room(self, conn: int, worker_id: str, queues: int) -> None:
-        """CommandError when a connection would have too many workers, or these too many queues."""
+    def _check_room(self, conn: int, worker_id: str, queues: int, names: int) -> None:
+        """CommandError when a connection would have too many workers, or these too many queues or names."""
         others = self._of_conn.get(conn, set()) - {worker_id}
         if len(others) >= MAX_PER_CONNECTION:
             raise CommandError(
@@ -112,6 +117,15 @@ class Workers:
             raise CommandError(
                 f"Too many queues of the workers on one connection (max {MAX_QUEUES}): unregister some first",
                 Code.TOO_MANY_WORKERS,
+            )
+        known = [self._workers[other] for other in others]
+        if queues * names + sum(len(each.queues) * len(each.names or ()) for each in known) > MAX_NAMES:
+            raise CommandError(
+                f"Too many names of the workers on one connection (max {MAX_NAMES}, each counted for each "
+                f"queue of its worker): leave them out, then the worker does not say what it runs",
+                Code.TOO_MANY_WORKERS,
+                field="names",
+                bound=MAX_NAMES,
             )
 
     def unregister(self, worker_id: str) -> RemovedReply:
@@ -194,6 +208,11 @@ class Workers:
             concurrency_slots=sum(worker.concurrency for worker in workers),
         )
 
+    def names_of(self, queues: Iterable[str]) -> dict[str, list[str]]:
+        """The names of the jobs that somebody runs, by queue; queues of which it is unknown are left out."""
+        said = {queue: self.staff[queue].names for queue in queues if queue in self.staff}
+        return {queue: names for queue, names in said.items() if names is not None}
+
     def disconnected(self, conn: int) -> list[Worker]:
         """A connection ended, and with it the registrations that it made last, which are given back."""
         workers = [self._workers[worker_id] for worker_id in self._of_conn.pop(conn, ())]
@@ -219,22 +238,23 @@ class Workers:
         if not ids:
             del self._of_conn[worker.conn]
 
-    def _employ(self, queues: list[str]) -> None:
-        for queue in queues:
-            self.by_queue[queue] += 1
-            if self.by_queue[queue] == 1:
-                self._on_presence(queue, True)
+    def _employ(self, worker: Worker) -> None:
+        for queue in worker.queues:
+            if self.staff.setdefault(queue, Staff()).join(worker.names):
+                self._on_presence(queue)
 
-    def _dismiss(self, queues: list[str]) -> None:
-        for queue in queues:
-            self.by_queue[queue] -= 1
-            if not self.by_queue[queue]:
-                del self.by_queue[queue]
-                self._on_presence(queue, False)
+    def _dismiss(self, worker: Worker) -> None:
+        for queue in worker.queues:
+            staff = self.staff[queue]
+            changed = staff.leave(worker.names)
+            if not staff.workers:
+                del self.staff[queue]
+            if changed:
+                self._on_presence(queue)
 
     def _forget(self, worker: Worker) -> None:
         del self._workers[worker.id]
-        self._dismiss(worker.queues)
+        self._dismiss(worker)
         self._gone_processed += worker.processed
         self._gone_failed += worker.failed
 
@@ -283,4 +303,5 @@ def _shown(worker: Worker, now: int) -> WorkerInfo:
         current_job=worker.current_job,
         uptime=float(max(0, now - worker.registered_at)),
         paused=worker.paused,
+        names=worker.names,
     )

@@ -7,7 +7,8 @@ again.  Time, ids and chance come from outside, so equal inputs give equal outpu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import Job
@@ -279,14 +280,24 @@ class Engine:
             if conn in self.state.clients:
                 locks.renew(self.state, self.state.clients[conn].held)
 
-    def worker_presence(self, queues: Collection[str], *, present: bool, origin: int = 0) -> None:
-        """Workers that are registered with a router work on these queues from now on, or no longer."""
+    def worker_presence(
+        self,
+        queues: Collection[str],
+        *,
+        present: bool,
+        names: Mapping[str, Collection[str]] = MappingProxyType({}),
+        origin: int = 0,
+    ) -> None:
+        """Workers that are registered with a router work on these queues from now on, or no longer.
+
+        ``names`` are those of the jobs that they run, of queues whose workers all say so."""
         known = self.state.queues_with_workers
         for queue in queues:
             if present:
-                known.setdefault(queue, set()).add(origin)
+                said = names.get(queue)
+                known.setdefault(queue, {})[origin] = None if said is None else frozenset(said)
             elif queue in known:
-                known[queue].discard(origin)
+                known[queue].pop(origin, None)
                 if not known[queue]:
                     del known[queue]
 

@@ -372,7 +372,8 @@ class State:
         self.spare = SPARE  # what is left of this tick for work that no command asked for
         self.next_sweep = 0
         self.timetable = Timetable()
-        self.queues_with_workers: dict[str, set[int]] = {}  # queue -> routers that know a worker of it
+        # queue -> routers that know a worker of it -> the names of jobs that these run, None: unknown
+        self.queues_with_workers: dict[str, dict[int, frozenset[str] | None]] = {}
         self.away_until = 0  # until then the whole server was down: what was due has been missed
         self.upkeep, self.pushed, self.recovery, self.hearing = Upkeep(), PushMemory(), Recovery(), Hearing()
         self.ended_keys = EndedKeys()

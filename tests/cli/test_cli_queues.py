@@ -270,3 +270,18 @@ async def test_workers_are_listed_while_they_run(cli: Cli, shared_server: Server
         (row,) = rows
         assert (row["name"], row["concurrency"], row["status"]) == ("mill", 3, "active")
         assert await asyncio.to_thread(cli.json, "worker", "list", "--queue", "other") == []
+
+
+async def test_a_name_that_nobody_runs_is_told(cli: Cli, shared_server: Server) -> None:
+    job = cli("push", "ghosts", "1", "--name", "ghost", "--delay", "1h").value
+    cli("push", "ghosts", "1", "--name", "mill", "--delay", "1h")
+    async with Worker("ghosts", {"mill": print, 'say "when"': print}, port=shared_server.port):
+
+        async def is_told() -> bool:  # a worker makes itself known from a thread of its own
+            return "nobody runs 'ghost'" in (await asyncio.to_thread(cli, "job", "why", job)).out
+
+        await eventually(is_told, "it is told")
+        rows = await asyncio.to_thread(cli.json, "doctor")
+    (found,) = [row for row in rows if row["check"] == "unknown names"]
+    assert (found["status"], "'ghost' in ghosts" in found["finding"]) == ("warning", True)
+    assert "mill" not in found["finding"]

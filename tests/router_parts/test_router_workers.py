@@ -8,7 +8,7 @@ import pytest
 
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import Heartbeat, RegisterWorker
-from bunqueue.server_commands.workers import MAX_PER_CONNECTION, MAX_QUEUES, STALE_MS, Workers
+from bunqueue.server_commands.workers import MAX_NAMES, MAX_PER_CONNECTION, MAX_QUEUES, STALE_MS, Workers
 
 NOW = 1_700_000_000_000
 
@@ -125,7 +125,7 @@ def test_one_connection_cannot_name_queues_without_end() -> None:
     assert ids(workers) == ["a", "b"]
     register(workers, worker_id="b", queues=names[1:])
     register(workers, worker_id="c", queues=["q", "q"])
-    assert workers.by_queue["q"] == 1, "a queue that is named twice counts once"
+    assert workers.staff["q"].workers == 1, "a queue that is named twice counts once"
     register(workers, conn=2, queues=names)
 
 
@@ -136,7 +136,7 @@ def test_queue_names_are_checked() -> None:
 
 def test_who_needs_to_know_is_told_of_the_first_and_the_last_worker_of_a_queue() -> None:
     told: list[tuple[str, bool]] = []
-    workers = Workers(lambda queue, present: told.append((queue, present)))
+    workers = Workers(lambda queue: told.append((queue, queue in workers.staff)))
     register(workers, conn=1, worker_id="a", queues=["q", "r"])
     register(workers, conn=2, worker_id="b", queues=["q"])
     assert told == [("q", True), ("r", True)]
@@ -145,4 +145,41 @@ def test_who_needs_to_know_is_told_of_the_first_and_the_last_worker_of_a_queue()
     workers.disconnected(1)
     workers.unregister("b")
     assert told[3:] == [("q", False)]
-    assert not workers.by_queue
+    assert not workers.staff
+
+
+def test_what_a_queues_workers_run_is_known_while_all_of_them_say_so() -> None:
+    told: list[list[str] | None] = []
+    workers = Workers(lambda queue: told.append(workers.names_of([queue]).get(queue)))
+    register(workers, worker_id="a", names=["mail", "mail", "call"])
+    register(workers, worker_id="b", names=["mail"])
+    assert told == [["mail", "call"]], "the second one brings nothing new"
+    register(workers, worker_id="c", names=["post"])
+    register(workers, worker_id="d")
+    register(workers, worker_id="e", names=["other"])
+    assert told[1:] == [["mail", "call", "post"], None], "d does not say, and so may run everything"
+    workers.unregister("d")
+    workers.unregister("a")
+    workers.unregister("c")
+    workers.unregister("e")
+    assert told[3:] == [
+        ["mail", "call", "post", "other"],
+        ["mail", "post", "other"],
+        ["mail", "other"],
+        ["mail"],
+    ]
+    assert [each.names for each in workers.listing(NOW).workers] == [["mail"]]
+    register(workers, worker_id="b", names=[])
+    assert told[-1] == []
+
+
+def test_one_connection_cannot_name_jobs_without_end() -> None:
+    workers = Workers()
+    names = [f"n{number}" for number in range(MAX_NAMES // 20)]
+    register(workers, worker_id="a", queues=[f"q{number}" for number in range(19)], names=names)
+    with pytest.raises(CommandError, match=f"max {MAX_NAMES}") as caught:
+        register(workers, worker_id="b", queues=["q", "r"], names=names)
+    assert (caught.value.code, caught.value.field) == ("TOO_MANY_WORKERS", "names")
+    assert ids(workers) == ["a"]
+    register(workers, worker_id="b", names=names)
+    register(workers, conn=2, names=names)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from bunqueue import ActiveJob, AsyncQueue, Middleware, OptionError, Worker
+from bunqueue import ActiveJob, AsyncAdmin, AsyncQueue, Middleware, OptionError, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.worker import routes
 
@@ -58,10 +58,24 @@ async def test_a_job_whose_name_nobody_knows_waits(
             return [await handle.state() for handle in handles[:2]] == ["delayed"] * 2
 
         await eventually(all_wait, "the others wait")
+
+        async def is_said() -> bool:  # a worker makes itself known from a thread of its own
+            return "unknown-name" in [reason.kind for reason in await handles[0].why_waiting()]
+
+        await eventually(is_said, "it says that nobody runs it")
         job = await handles[0].job()
         assert (job.attempts, job.error) == (0, None)
         async with Worker(queue.name, {"new": lambda job: "found"}, **where) as newer:
             await eventually(lambda: newer.stats.completed == 2, "a worker that knows them takes them")
+    async with Worker(queue.name, {"old": print}, **where), Worker(queue.name, {"*": print}, **where):
+        late = await queue.add("new", delay=60_000)
+
+        async def are_both_known() -> bool:
+            async with AsyncAdmin(**where) as admin:
+                return len(await admin.list_workers(queue.name)) == 2
+
+        await eventually(are_both_known, "both workers are known")
+        assert [reason.kind for reason in await late.why_waiting()] == ["delay"], "one of them runs all names"
     words = f"queue {queue.name!r}: nothing here runs jobs called 'new'; they wait"
     assert caplog.text.count(words) == 1
     assert (worker.stats.failed, worker.stats.lost) == (0, 0)

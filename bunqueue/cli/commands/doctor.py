@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ SLOW_MS = 20
 SHORT = 0.8
 """The used part of a shard's memory limit beyond which jobs will soon be refused."""
 MAX_NAMES = 5
+MAX_VALUES, MAX_WHERE = 100, 4096
+"""Values of one condition of a search, and characters of all of them."""
 
 _MEMORY = "process_resident_memory_bytes"
 
@@ -148,7 +151,9 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield _readers(samples)
     if any(finding.status == PROBLEM for finding in stores):
         return  # what follows asks for jobs, and would be refused
-    yield from _queues(now, admin.list_queues(), admin.list_workers())
+    workers = admin.list_workers()
+    yield from _queues(now, admin.list_queues(), workers)
+    yield _unknown_names(admin, now, workers)
     yield from _schedules(admin.list_crons())
 
 
@@ -346,6 +351,29 @@ def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:
         WARNING if dead else OK,
         "dead letters",
         f"in {_some(dead)}: bunqueue dlq list QUEUE" if dead else "none",
+    )
+
+
+def _unknown_names(admin: Any, now: Any, workers: Any) -> Finding:
+    """Whether jobs wait whose name no worker of their queue knows, where all of them say what they run."""
+    said: dict[str, set[str] | None] = {}
+    for worker in workers:
+        for queue in worker.queues:
+            known = said.setdefault(queue, set())
+            said[queue] = None if known is None or worker.names is None else known.union(worker.names)
+    found: list[str] = []
+    for each in now.queues:
+        names = said.get(each.name)
+        if not (each.waiting or each.delayed) or not names or len(names) > MAX_VALUES:
+            continue
+        where = f"queue = {json.dumps(each.name)} and name != ({', '.join(map(json.dumps, sorted(names)))})"
+        if len(where) <= MAX_WHERE:
+            jobs = admin.find(state=["waiting", "delayed"], where=where, limit=1)
+            found += [f"{job.name!r} in {each.name}" for job in jobs]
+    return Finding(
+        WARNING if found else OK,
+        "unknown names",
+        f"jobs wait that nobody runs: {_some(found)}: is a deploy missing?" if found else "none waits",
     )
 
 

@@ -14,6 +14,8 @@ from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import workers
 
+MAX_NAMES = 1000  # of jobs, times queues, that a worker says: one with more does not say what it runs
+
 
 class Presence:
     """One worker's entry in the list. Read in the thread that renews locks."""
@@ -26,8 +28,9 @@ class Presence:
         control: Control,
         slots: Slots[ActiveJob],
         stats: RunStats,
+        names: Sequence[str] | None,
     ) -> None:
-        """`owner` is its id, and that of its locks."""
+        """`owner` is its id, and that of its locks; `names` are those of the jobs that it runs, None: any."""
         self.started_at = time.time()
         self._name = name
         self._queues = queues
@@ -35,6 +38,8 @@ class Presence:
         self._control = control
         self._slots = slots
         self._stats = stats
+        few = names is not None and len(names) * len(queues) <= MAX_NAMES
+        self._names = list(names) if names is not None and few else None
 
     def registration(self) -> workers.RegisterWorker:
         """Who the worker is."""
@@ -46,6 +51,7 @@ class Presence:
             hostname=socket.gethostname(),
             pid=os.getpid(),
             started_at=self.started_at * 1000,
+            names=self._names,
         )
 
     def registered(self, address: str, server: str) -> None:

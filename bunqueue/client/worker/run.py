@@ -106,7 +106,10 @@ class WorkerRun:
             config.fetch, intake, self.stats, self._give_up, self._change, address
         )
         fetch = config.fetch
-        self._presence = Presence(config.name, fetch.queues, fetch.owner, control, self._slots, self.stats)
+        names = config.run.table.names
+        self._presence = Presence(
+            config.name, fetch.queues, fetch.owner, control, self._slots, self.stats, names
+        )
         self._loop = asyncio.get_running_loop()
         self._monitor = LoopMonitor(self._loop)
         self._end_forwarding: Callable[[], None] | None = None

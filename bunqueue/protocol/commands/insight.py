@@ -59,8 +59,9 @@ class WaitReason(Struct, gc=False):
     """One reason why a job waits.
 
     ``kind`` is paused, group-paused, concurrency, group-concurrency, rate-limit, group-rate-limit, delay,
-    retry, dependencies, superseding, signal, children, breaker, no-worker or turn; ``until`` (epoch ms) is
-    when the reason ends by itself, if known; ``ids`` are the first 100 jobs that it waits for.
+    retry, dependencies, batch, superseding, signal, children, breaker, no-worker, unknown-name (registered
+    workers say which names they run, and the job's is not among them) or turn; ``until`` (epoch ms) is when
+    the reason ends by itself, if known; ``ids`` are the first 100 jobs that it waits for.
     """
 
     kind: str

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Text, command
+from bunqueue.protocol.commands.base import Command, JobName, QueueName, Reply, Route, Text, command
 from bunqueue.protocol.commands.times import Time
 from bunqueue.protocol.moments import Moment
 
@@ -34,6 +34,7 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     current_job: str | None
     uptime: float  # since registered_at
     paused: bool = False  # it takes no jobs, as it said with its last heartbeat; absent while it does
+    names: list[str] | None = None  # of the jobs that it runs; absent when it does not say
 
     registered_at = Moment("registered_at_ms")
     last_seen = Moment("last_seen_ms")
@@ -79,7 +80,11 @@ class ListWorkersReply(Reply, kw_only=True):
 
 @command(Route.ROUTER, RegisterWorkerReply, writes=True, repeatable=True)
 class RegisterWorker(Command, tag="RegisterWorker"):
-    """Register a worker until its connection ends; repeating a ``workerId`` updates its entry."""
+    """Register a worker until its connection ends; repeating a ``workerId`` updates its entry.
+
+    ``names`` are those of the jobs that it runs; without them it does not say.  They change nothing in what
+    it gets; they let WhyWaiting say that nobody runs a job.
+    """
 
     name: Text
     queues: Annotated[list[QueueName], Meta(max_length=1000)] | None = None
@@ -88,6 +93,7 @@ class RegisterWorker(Command, tag="RegisterWorker"):
     hostname: Text = "unknown"
     pid: Amount = 0
     started_at: Time | None = None
+    names: Annotated[list[JobName], Meta(max_length=1000)] | None = None
 
 
 @command(Route.ROUTER, RemovedReply, writes=True, repeatable=True)

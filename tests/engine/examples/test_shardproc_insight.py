@@ -50,6 +50,26 @@ def test_nobody_works_on_the_queue() -> None:
     assert kinds(driver, push(driver)) == ["no-worker"]
 
 
+def test_nobody_runs_a_job_of_this_name() -> None:
+    driver = Driver()
+    engine = driver.shard.engine
+    job = push(driver, name="ghost")
+    engine.worker_presence(["q"], present=True, names={"q": ["mail", "call"]})
+    (reason,) = reasons(driver, job)
+    assert reason["kind"] == "unknown-name"
+    assert reason["text"] == "nobody runs 'ghost': no worker of the queue q has a function of this name"
+    assert kinds(driver, push(driver, name="call")) == ["turn"]
+    assert kinds(driver, push(driver, name="ghost", delay=5000)) == ["delay", "unknown-name"]
+    engine.worker_presence(["q"], present=True, origin=1)  # another router's workers do not say what they run
+    assert kinds(driver, job) == ["turn"]
+    engine.worker_presence(["q"], present=True, names={"q": ["ghost"]}, origin=1)
+    assert kinds(driver, job) == ["turn"]
+    engine.router_gone(1)
+    assert kinds(driver, job) == ["unknown-name"]
+    engine.worker_presence(["q"], present=True)
+    assert kinds(driver, job) == ["turn"]
+
+
 def test_pauses_limits_and_times_hold_back() -> None:
     driver = staffed()
     first, job = push(driver), push(driver)

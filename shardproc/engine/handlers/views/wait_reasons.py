@@ -78,6 +78,9 @@ def _of_queue(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
         yield WaitReason("paused", f"the queue {queue.name} is paused")
     if not has_worker(state, queue.name):
         yield WaitReason("no-worker", f"no worker is connected to the queue {queue.name}")
+    elif is_unknown(state, job):
+        text = f"nobody runs {job.name!r}: no worker of the queue {queue.name} has a function of this name"
+        yield WaitReason("unknown-name", text)
     yield from _of_breakers(state, queue, job)
     limits = queue.gate.limits if queue.gate is not None else None
     if limits is None:
@@ -91,6 +94,12 @@ def _of_queue(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
         if at is None or at > state.now:
             text = f"the queue's rate limit of {bucket.max} jobs in {bucket.duration} ms is used up"
             yield WaitReason("rate-limit", text, None if at is None else float(at))
+
+
+def is_unknown(state: State, job: Job) -> bool:
+    """Whether all registered workers of its queue say what they run, and the job's name is not among that."""
+    said = state.queues_with_workers.get(job.queue, {})
+    return bool(said) and not any(names is None or job.name in names for names in said.values())
 
 
 def _of_group(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]:

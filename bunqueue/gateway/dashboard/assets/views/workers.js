@@ -12,7 +12,7 @@ import { pager, table } from "../table.js";
 const EVERY_MS = 3000;
 const SIZE = 50;
 const columns = (again) => [
-  { name: "name", title: "Worker", class: "name", cell: (worker) => [worker.name, worker.paused ? [" ", badge("paused")] : null, worker.status && worker.status !== "active" ? [" ", badge(worker.status)] : null] },
+  { name: "name", title: "Worker", class: "name", cell: (worker) => [h("span", { title: worker.names ? `runs ${worker.names.join(", ")}` : "" }, worker.name), worker.paused ? [" ", badge("paused")] : null, worker.status && worker.status !== "active" ? [" ", badge(worker.status)] : null] },
   { name: "queues", title: "Queues", cell: (worker) => h("span", { class: "links" }, worker.queues.slice(0, 5).map((queue, place) => [place ? ", " : null, h("a", { href: `/queues/${encodeURIComponent(queue)}` }, queue)]), worker.queues.length > 5 ? ` and ${worker.queues.length - 5} more` : null) },
   { name: "host", title: "Where", cell: (worker) => h("span", { class: "muted" }, `${worker.hostname}, process ${worker.pid}`) },
   { name: "busy", title: "Busy", class: "number", cell: (worker) => [`${num(worker.activeJobs)} of ${num(worker.concurrency)} `, h("meter", { max: worker.concurrency || 1, value: String(worker.activeJobs), "aria-label": "Busy" })] },
