@@ -39,6 +39,7 @@ from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.batches import Batch, BatchHandler
 from bunqueue.client.worker.middleware import CallNext, Middleware, checked
 from bunqueue.client.worker.options import WorkerOptions
+from bunqueue.client.worker.order import Order, checked_kind
 from bunqueue.client.worker.retry_rules import RetryRules, checked_rules
 from bunqueue.client.worker.routes import ANY, Handlers, Route, RunIn
 from bunqueue.client.worker.service import run_forever
@@ -56,7 +57,7 @@ K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
 """What `Bunqueue.use` takes instead of an object: a coroutine function around runs."""
 M = TypeVar("M", bound=Middleware | RunMiddleware)
-_OWN = ("concurrency", "default_job_options", "middleware", "worker")
+_OWN = ("concurrency", "default_job_options", "middleware", "order", "worker")
 
 
 class Bunqueue:
@@ -74,7 +75,8 @@ class Bunqueue:
         app.run()  # works until SIGTERM or SIGINT
 
     `name` is the app's own queue, in which its jobs are unless they say otherwise. `concurrency` is how many
-    jobs of a queue this process runs at a time. What is in `QueueSettings`, such as `rate_limit` and
+    jobs of a queue this process runs at a time. With an `order`, "strict" or weights, the queues share these
+    places instead: docs/app.md#order-of-queues. What is in `QueueSettings`, such as `rate_limit` and
     `group_concurrency`, holds for all workers of the app's own queue together (`add_queue` says it for
     others). `default_job_options` and `middleware` are for all of its queues, `worker` has more options of
     `Worker`. Adding to a full queue is tried for the time of `wait_if_full`. Where the server is, or
@@ -86,6 +88,7 @@ class Bunqueue:
         name: str = "default",
         *,
         concurrency: int = 10,
+        order: Order | None = None,
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
         worker: WorkerOptions | None = None,
@@ -103,6 +106,8 @@ class Bunqueue:
         self._clients = Clients(name, default_job_options, self._middleware, endpoint, wait_if_full)
         self._concurrency = checks.whole("concurrency", concurrency)
         self._worker_options: WorkerOptions = worker or {}
+        if order is not None:
+            self._worker_options = {**self._worker_options, "order": checked_kind(order)}
         self._queue_configs: dict[str, QueueConfig] = {}
         self._schedules: dict[str, Schedule] = {}
         self._hooks = Hooks()
@@ -137,6 +142,7 @@ class Bunqueue:
         config = self._queue_config(name)
         if concurrency is not None:
             config.concurrency = checks.whole("concurrency", concurrency)
+            config.has_own_concurrency = True
         config.declare(settings)
 
     def _queue_config(self, name: str | None) -> QueueConfig:

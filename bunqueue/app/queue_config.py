@@ -29,6 +29,8 @@ class QueueConfig:
     routes: dict[str, Handler | Route] = field(default_factory=dict)
     batches: dict[str, Route] = field(default_factory=dict)
     breakers: dict[str, Breaker] = field(default_factory=dict)
+    has_own_concurrency: bool = False
+    """Whether it was given for this queue."""
 
     def enter(self, table: dict[str, Any], name: str, entry: Any) -> None:
         """Have `entry` run the jobs called `name`. OptionError when something else does so already."""

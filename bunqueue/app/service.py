@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, reconnect_delay
 from bunqueue.client.options import checks
+from bunqueue.client.worker.order import checked_order
+from bunqueue.client.worker.routes import ByQueue, Work
 from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable
 from bunqueue.protocol.commands import Reply
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bunqueue.app.bunqueue import Bunqueue
-    from bunqueue.app.queue_config import QueueConfig
     from bunqueue.client.worker.options import WorkerOptions
 
 logger = logging.getLogger("bunqueue.app")
@@ -44,7 +46,13 @@ class Service:
             raise OptionError(f"{app!r} has no jobs to run; declare some with @app.job or @app.route")
         if strange := [name for name in queues if name not in found]:
             raise OptionError(f"{app!r} has no queue {strange[0]!r} to work; it has {', '.join(found)}")
-        self._queue_configs = [config for name, config in found.items() if not queues or name in queues]
+        chosen = dict.fromkeys(queues or found)
+        self._queue_configs = [found[name] for name in chosen]
+        self._order: Any = self._options.pop("order", "even")
+        if not (options and "order" in options):  # the app means all of its queues; here may be fewer
+            self._order = _order_of(self._order, chosen, found)
+        if self._order != "even":
+            self._check_order(list(chosen))
         self._workers: list[Worker] = []
         # Open as long as it works: an engine in memory forgets all when nobody uses it.
         self._caller = AsyncCaller(app._endpoint)
@@ -53,7 +61,7 @@ class Service:
 
     def describe(self) -> list[str]:
         """What it does, for people: a line for each queue."""
-        return [line for config in self._queue_configs for line in self._worker(config).describe()]
+        return [line for worker in self._make_workers() for line in worker.describe()]
 
     @property
     def worn_out(self) -> str | None:
@@ -113,7 +121,7 @@ class Service:
         for config in self._queue_configs:
             for task in config.tasks.values():
                 task.check()
-        self._workers = [self._worker(config) for config in self._queue_configs]
+        self._workers = self._make_workers()
         await self._app._hooks.call("startup")
         commands = self.declarations()
         try:
@@ -141,10 +149,33 @@ class Service:
         except Exception:
             logger.exception("%r: a dependency that is per worker failed when it was ended", self._app)
 
-    def _worker(self, config: QueueConfig) -> Worker:
+    def _check_order(self, queues: list[str]) -> None:
+        """OptionError for an order of these queues that there is not."""
+        checked_order(self._order, tuple(queues))
+        for config in self._queue_configs:
+            if config.has_own_concurrency:
+                raise OptionError(
+                    f"queue {config.queue!r}: concurrency={config.concurrency} of its own does not go with "
+                    f"order={self._order!r}, by which the queues share the places of the app"
+                )
+
+    def _make_workers(self) -> list[Worker]:
+        """One for each queue; with an order one for all of them."""
+        configs, concurrency = self._queue_configs, self._options.get("concurrency")
+        if self._order == "even":
+            return [
+                self._worker(config.queue, config.handlers, config.slots(concurrency)) for config in configs
+            ]
+        queues = [config.queue for config in configs]
+        places = self._app._concurrency if concurrency is None else concurrency
+        batches = sum(config.slots(0) for config in configs)
+        handlers = ByQueue({config.queue: config.handlers for config in configs})
+        return [self._worker(queues, handlers, places + batches, order=self._order)]
+
+    def _worker(self, queue: str | list[str], handlers: Work, concurrency: int, **more: Any) -> Worker:
         app, hooks = self._app, self._app._hooks
-        options: dict[str, Any] = {**self._options, **app._endpoint_options}
-        options["concurrency"] = config.slots(self._options.get("concurrency"))
+        options: dict[str, Any] = {**self._options, **app._endpoint_options, **more}
+        options["concurrency"] = concurrency
         if hooks.has("completed"):
             options["on_completed"] = lambda job, result: hooks.fire("completed", job, result)
         if hooks.has("failed", "exhausted"):
@@ -154,8 +185,8 @@ class Service:
         if hooks.has("error"):
             options["on_error"] = lambda error: hooks.fire("error", error)
         return Worker(
-            config.queue,
-            config.handlers,
+            queue,
+            handlers,
             middleware=app._middleware,
             **options,
         )
@@ -189,3 +220,14 @@ class Service:
             except Exception:
                 logger.exception("%r: the server refuses its schedules or limits", self._app)
                 return
+
+
+def _order_of(order: Any, chosen: Collection[str], found: Collection[str]) -> Any:
+    """The order of an app's queues, for those of them that are worked here."""
+    if len(chosen) == len(found):
+        return order
+    if len(chosen) == 1:
+        return "even"
+    return (
+        {queue: order[queue] for queue in chosen if queue in order} if isinstance(order, Mapping) else order
+    )

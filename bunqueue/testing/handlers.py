@@ -58,7 +58,7 @@ class Handlers:
             if isinstance(source, Worker):
                 run = source._config.run
                 self._codecs |= dict.fromkeys(source.queues, source._endpoint.codec)
-                self._by_queue |= dict.fromkeys(source.queues, (run.table, run.middleware))
+                self._by_queue |= {queue: (run.table.of(queue), run.middleware) for queue in source.queues}
             elif isinstance(source, Bunqueue):
                 around = checked(source._middleware)
                 self._by_queue |= {queue: (Table(found), around) for queue, found in source.handlers.items()}

@@ -194,6 +194,26 @@ def test_an_app_as_the_flags_say(run: Run, shared_server: Server) -> None:
     assert "cli-other" not in command.said()
 
 
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ("cli-app=2,cli-other=1", "square, 3 at a time in all, in processes"),
+        ("first", 'order: \'first\' is not allowed; give "even", "strict", or a weight for each queue'),
+        ("cli-app=2", "give a weight for each of cli-app, cli-other"),
+    ],
+)
+def test_the_order_of_an_apps_queues(run: Run, shared_server: Server, order: str, said: str) -> None:
+    command = run("tasks:app", "--order", order, "-c", "3")
+    if "3 at a time" not in said:
+        assert command.wait() == exits.USAGE
+    else:
+        with queue_of(shared_server, "cli-app") as queue, queue_of(shared_server, "cli-other") as other:
+            assert result(queue.add("greet", {"name": "Ada"})) == "hello Ada"
+            assert result(other.add("square", {"number": 7})) == 49
+        assert command.end() == 0
+    assert said in command.said()
+
+
 def test_the_server_by_flags(run: Run, make_server: StartServer) -> None:
     server = make_server("--auth-token", "right")
     server.start()
@@ -230,7 +250,7 @@ def test_the_server_by_flags(run: Run, make_server: StartServer) -> None:
         (["tasks:send", "-q", "q", "-q", "r", "--order", "q=1"], "give a weight for each of q, r"),
         (["tasks:send", "-q", "q", "-q", "r", "--order", "q=1,r=x"], "order['r']: 'x' is not allowed"),
         (["tasks:send", "-q", "q", "--order", "strict"], "as the worker has one queue, 'q'"),
-        (["tasks:app", "--order", "strict"], "as the worker has one queue, 'cli-app'"),
+        (["tasks:app", "-q", "cli-app", "--order", "strict"], "as the worker has one queue, 'cli-app'"),
         (["tasks:app", "-q", "q"], "has no queue 'q' to work; it has cli-app, cli-other"),
         (["tasks:app", "-c", "0"], "'-c': 0 is not allowed"),
         (["tasks:worker", "-q", "q"], "--queue: tasks:worker names its own queues"),

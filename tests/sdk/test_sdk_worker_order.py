@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from support.waiting import eventually
 
-from bunqueue import ActiveJob, AsyncQueue, Worker
+from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.worker.order import Turns
 from bunqueue.errors import OptionError
@@ -134,6 +134,72 @@ def test_one_place_is_enough_unless_each_queue_has_its_own() -> None:
     Worker(["a", "b"], print, order="strict").set_concurrency(1)
     with pytest.raises(OptionError, match="too little for 2 queues"):
         Worker(["a", "b"], print)
+
+
+def app_of(where: EndpointOptions, names: tuple[str, str], begun: list[str], **options: Any) -> Bunqueue:
+    """An app whose queues have jobs of the same name, which are run by different functions."""
+    app = Bunqueue(names[0], **options, **where)
+
+    @app.route("job")
+    async def high(job: ActiveJob) -> None:
+        begun.append(f"high {job.queue}")
+
+    @app.route("job", queue=names[1])
+    def low(job: ActiveJob) -> None:
+        begun.append(f"low {job.queue}")
+
+    @app.batch("many", size=2, queue=names[1])
+    async def many(jobs: list[ActiveJob]) -> None:
+        begun.extend(f"many {job.queue}" for job in jobs)
+
+    return app
+
+
+async def test_the_queues_of_an_app_in_a_strict_order(where: EndpointOptions, names: tuple[str, str]) -> None:
+    await fill(where, {names[1]: 3, names[0]: 4})
+    begun: list[str] = []
+    async with app_of(where, names, begun, order="strict", concurrency=1):
+        await eventually(lambda: len(begun) == 7, "all jobs run")
+        async with AsyncQueue(names[1], **where) as queue:
+            for handle in await queue.add_bulk([("many", 1), ("many", 2)]):
+                await handle.result()
+    high, low = names
+    assert begun == [f"high {high}"] * 4 + [f"low {low}"] * 3 + [f"many {low}"] * 2
+
+
+async def test_the_queues_of_an_app_by_weight(where: EndpointOptions, names: tuple[str, str]) -> None:
+    high, low = names
+    await fill(where, {low: 20, high: 20})
+    begun: list[str] = []
+    app = Bunqueue(high, concurrency=1, worker={"order": {high: 3, low: 1}}, **where)
+
+    @app.route()
+    @app.route(queue=low)
+    async def note(job: ActiveJob) -> None:
+        begun.append(job.queue)
+
+    async with app:
+        await eventually(lambda: len(begun) == 40, "all jobs run")
+    assert Counter(begun[:24]) == {high: 18, low: 6}
+
+
+@pytest.mark.parametrize("order", ["first", 3, {"a": 0, "b": 1}, {"a": 1}])
+async def test_an_order_that_an_app_does_not_know_is_refused(order: Any) -> None:
+    with pytest.raises(OptionError, match="order"):
+        async with app_of({"embedded": True}, ("a", "b"), [], order=order):
+            pass
+
+
+async def test_an_order_takes_the_places_of_all_queues_together() -> None:
+    app = app_of({"embedded": True}, ("a", "b"), [], order="strict")
+    app.add_queue("b", concurrency=3)
+    with pytest.raises(
+        OptionError, match="queue 'b': concurrency=3 of its own does not go with order='strict'"
+    ):
+        await app.start()
+    await app.close_async()
+    (one,) = app_of({"embedded": True}, ("a", "b"), [], order="strict").__bunqueue_workers__(["a"])
+    assert [line.partition(" at ")[0] for line in one.describe()] == ["queue a"], "one of them has no order"
 
 
 def test_a_queue_without_jobs_does_not_save_up_turns() -> None:

@@ -83,14 +83,20 @@ class JobRunner:
         # One thread waits for each process.
         self._waiters = Threads(config.processes) if PROCESS in table.executors else None
         self._processes = Processes(table.paths, config.recycle, channel, config.log_level)
-        self._ways = {name: self._way(plan, config.middleware) for name, plan in table.plans.items()}
-        self._rest = self._way(table.find(ANY), config.middleware)
+        self._ways = self._ways_of(table, config.middleware)
+        self._of_queue = {
+            queue: self._ways_of(each, config.middleware) for queue, each in table.of_queue.items()
+        }
 
     def grow(self, before: int, size: int) -> None:
         """Have room for `size` plain functions at a time where there was room for `before`."""
         for pool in (self._threads, self._waiters):
             if pool is not None and pool.size >= before:
                 pool.size = max(pool.size, size)
+
+    def _ways_of(self, table: Table, middleware: tuple[Middleware, ...]) -> dict[str, _Way]:
+        """By the names of jobs; `ANY` is there in any case."""
+        return {name: self._way(table.find(name), middleware) for name in [*table.plans, ANY]}
 
     def _way(self, plan: Plan, middleware: tuple[Middleware, ...]) -> _Way:
         if plan.executor == LOOP:
@@ -106,7 +112,8 @@ class JobRunner:
         if job.ending is not None:  # before it began
             self._end(job)
             return
-        way = self._ways.get(job.name, self._rest)
+        ways = self._of_queue[job.queue] if self._of_queue else self._ways
+        way = ways.get(job.name) or ways[ANY]
         if way.at_most_once and not await self._reporter.complete_first(job):
             return
         if way.in_loop:

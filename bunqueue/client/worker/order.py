@@ -53,6 +53,11 @@ class Turns:
             self._passed[queue] = passed - least if rest else 0.0
 
 
+def checked_kind(order: Order) -> Order:
+    """OptionError for what is no order, whichever the queues are."""
+    return order if isinstance(order, Mapping) else checked_order(order, ("", ""))
+
+
 def checked_order(order: object, queues: tuple[str, ...]) -> Literal["even", "strict"] | dict[str, int]:
     """OptionError for an order that there is not, or weights that do not name each queue once."""
     if order == "even":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,7 +48,16 @@ class Route:
 
 Handlers = Mapping[str, Handler | Route | Batch]
 """By the names of jobs."""
-Work = Handler | Route | Batch | Handlers
+
+
+@dataclass(frozen=True, slots=True)
+class ByQueue:
+    """Handlers by the names of jobs, of each queue its own."""
+
+    queues: Mapping[str, Handlers]
+
+
+Work = Handler | Route | Batch | Handlers | ByQueue
 """What a worker is given: one handler for all jobs, or several."""
 
 
@@ -81,6 +90,15 @@ class Table:
     ) -> None:
         if run_in not in (None, THREAD, PROCESS):
             raise OptionError(f"run_in: {shown(run_in)} is not allowed; give 'thread' or 'process'")
+        self.of_queue: Mapping[str, Table] = {}
+        """Instead of `plans`, where each queue has its own."""
+        self.plans: dict[str, Plan] = {}
+        if isinstance(handlers, ByQueue):
+            self.of_queue = {
+                queue: Table(each, run_in, at_most_once=at_most_once, retry=retry)
+                for queue, each in handlers.queues.items()
+            }
+            return
         by_name = handlers if isinstance(handlers, Mapping) else {ANY: handlers}
         if not by_name:
             raise OptionError("handler: an empty map runs no jobs; give handlers by the names of jobs")
@@ -90,23 +108,40 @@ class Table:
         }
 
     @property
+    def names(self) -> list[str] | None:
+        """Of the jobs that it runs, in any of its queues; None: of all."""
+        tables = [*self.of_queue.values()] or [self]
+        if any(ANY in table.plans for table in tables):
+            return None
+        return list(dict.fromkeys(name for table in tables for name in table.plans))
+
+    def of(self, queue: str) -> Table:
+        """The table of one queue."""
+        return self.of_queue.get(queue, self)
+
+    def _all(self) -> Iterator[Plan]:
+        for table in self.of_queue.values():
+            yield from table.plans.values()
+        yield from self.plans.values()
+
+    @property
     def executors(self) -> set[str]:
         """Where handlers run."""
-        return {plan.executor for plan in self.plans.values()}
+        return {plan.executor for plan in self._all()}
 
     @property
     def paths(self) -> list[str]:
         """What other processes have to import."""
-        return sorted({plan.path for plan in self.plans.values() if plan.path})
+        return sorted({plan.path for plan in self._all() if plan.path})
 
     @property
     def batch_size(self) -> int:
         """How many jobs all batches can hold at a time."""
-        return sum(plan.batch.size for plan in self.plans.values() if plan.batch is not None)
+        return sum(plan.batch.size for plan in self._all() if plan.batch is not None)
 
     def withdraw(self, channel: JobChannel) -> None:
         """The worker of this channel stops: batches of its jobs are not filled any more."""
-        for plan in self.plans.values():
+        for plan in self._all():
             if plan.batch is not None:
                 plan.batch.withdraw(channel)
 

@@ -21,7 +21,7 @@ from bunqueue.client.worker.options import (
     queues_of,
 )
 from bunqueue.client.worker.processes import handler_path
-from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Work
+from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Table, Work
 from bunqueue.client.worker.run import WorkerRun
 from bunqueue.client.worker.service import run_forever
 from bunqueue.errors import OptionError
@@ -58,6 +58,14 @@ class WorkerHealth:
     """Seconds since the server was last heard, which is some 10 at most while all is well; None: never."""
     loop_lag: float
     """Seconds for which the event loop has not turned."""
+
+
+def _what(table: Table, limit: str) -> str:
+    """The jobs that it runs, and where, for people."""
+    names = ", ".join("all other jobs" if name == ANY else name for name in table.plans)
+    what = "all jobs" if list(table.plans) == [ANY] else names
+    how = ", ".join(sorted(EXECUTORS[executor] for executor in table.executors))
+    return f"{what}, {limit}, in {how}"
 
 
 class Worker:
@@ -99,14 +107,10 @@ class Worker:
 
     def describe(self) -> list[str]:
         """What it does, for people: a line for each queue."""
-        config = self._config
-        plans = config.run.table.plans
-        names = ", ".join("all other jobs" if name == ANY else name for name in plans)
-        what = "all jobs" if list(plans) == [ANY] else names
-        how = ", ".join(sorted(EXECUTORS[executor] for executor in config.run.table.executors))
-        limit = f"{config.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
+        table = self._config.run.table
+        limit = f"{self._config.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
         where = self._endpoint.address
-        return [f"queue {queue} at {where}: {what}, {limit}, in {how}" for queue in self.queues]
+        return [f"queue {queue} at {where}: {_what(table.of(queue), limit)}" for queue in self.queues]
 
     @property
     def queue(self) -> str:
