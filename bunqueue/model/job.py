@@ -110,6 +110,13 @@ class Cause(Struct, rename="camel", frozen=True, gc=False):
     at: float
 
 
+class Due(Struct, frozen=True, gc=False):
+    """For which run of which schedule a job was added."""
+
+    schedule: str
+    at: int  # the time of the schedule, epoch ms; of a run by hand, when that was asked for
+
+
 class Report(Struct, frozen=True, gc=False):
     """The last reported progress of a job: 0 to 100, and a message."""
 
@@ -161,7 +168,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
     last_report: Report | None = None  # of a run that has ended without completing it
     lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
-    schedule: str | None = None  # the name of the schedule that pushed it
+    schedule: str | None = None  # the name of the schedule that is to hear of its end
     key_states: int | None = None  # that hold the key, see model/unique.py; None: until an attempt fails
     after: str | None = None  # the job that it supersedes, and which has been told to stop
     superseded_by: str | None = None  # the job that waits for the end of this one
@@ -169,6 +176,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     gathering: bool | None = (
         None  # a node that waits for all others; True: until CloseFlow says which these are
     )
+    closing: bool = False  # it gathers, and takes no new ones any more, though it is not yet told all
     on_dead_dependency: str | None = None  # what the failure of one of depends_on means for it
     # On the wire where there are any:
     retry_on: list[str] = []  # classes of errors after which there is another attempt; none: all
@@ -177,6 +185,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     cause: Cause | None = None  # the job that it was added for in this way
     keep_completed: float | None = None  # how long it is kept when it has completed; None: as its queue says
     keep_failed: float | None = None  # the same as a dead letter
+    due: Due | None = None  # of a job that a schedule added
 
     def kept_for(self, state: int) -> float | None:
         """How long the job is to be kept in that state, whatever its queue says; None: as that says."""
@@ -222,6 +231,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "superseded_by",
             "flow_id",
             "gathering",
+            "closing",
             "on_dead_dependency",
             "retry_on",
             "never_on",
@@ -229,6 +239,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "cause",
             "keep_completed",
             "keep_failed",
+            "due",
         }
     )
 

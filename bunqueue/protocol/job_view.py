@@ -96,6 +96,8 @@ class _Own(Struct, rename="camel", gc=False):
     retry_on: list[str] | UnsetType = UNSET
     never_on: list[str] | UnsetType = UNSET
     cause: Cause | UnsetType = UNSET
+    schedule: str | UnsetType = UNSET  # that added it, and for which of its times
+    scheduled_for: float | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
@@ -206,6 +208,8 @@ def _own(job: Job) -> _Own:
         extra.retry_on or UNSET,
         extra.never_on or UNSET,
         UNSET if extra.cause is None else extra.cause,
+        UNSET if extra.due is None else extra.due.schedule,
+        UNSET if extra.due is None else float(extra.due.at),
     )
 
 
@@ -215,7 +219,16 @@ def _workflow(run: Run, *, steps: bool) -> _Workflow:
 
 
 def _fields(own: _Own) -> int:
-    rare = (own.headers, own.postponed, own.workflow, own.retry_on, own.never_on, own.cause)
+    rare = (
+        own.headers,
+        own.postponed,
+        own.workflow,
+        own.retry_on,
+        own.never_on,
+        own.cause,
+        own.schedule,
+        own.scheduled_for,
+    )
     return _OWN_FIELDS + len(rare) - rare.count(UNSET)
 
 

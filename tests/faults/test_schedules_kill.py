@@ -52,6 +52,8 @@ async def test_one_job_an_instant_though_shards_are_killed(make_server: StartSer
         jobs = (await ask(server, "GetJobs", queue=queue, limit=1000))["jobs"]
         instants = Counter((job["createdAt"] - first[queue]) // EVERY for job in jobs)
         assert max(instants.values()) == 1, "one job an instant"
+        assert {(job["scheduledFor"] - first[queue]) % EVERY for job in jobs} == {0}
+        assert len({job["scheduledFor"] for job in jobs}) == len(jobs), "each knows its own"
         assert len(jobs) > KILLS
         assert before["executions"] <= len(jobs) <= before["executions"] + 2, "one job a run"
         assert (before["nextRun"] - first[queue]) % EVERY == 0, "the grid is kept"
@@ -106,6 +108,8 @@ async def test_runs_that_wait_are_neither_lost_nor_doubled_though_everything_is_
     assert after["executions"] >= cron["executions"] > KILLS
     assert len(jobs) + after.get("backlog", 0) == after["executions"], "one job a run"
     assert after["executions"] == (after["nextRun"] - first) // EVERY, "one run a time"
+    times = sorted(job["scheduledFor"] for job in jobs)
+    assert times == [first + EVERY * number for number in range(len(jobs))], "each knows its own time"
     assert len(worked) == len(set(worked)), "each ended once"
     server.stop()
 

@@ -32,6 +32,7 @@ _TIMES = (
     "started_at_ms",
     "completed_at_ms",
     "last_heartbeat_ms",
+    "scheduled_for_ms",
     "backoff",
     "ttl",
     "timeout",
@@ -98,6 +99,10 @@ class Job(Struct, rename="camel", kw_only=True):
     started_at_ms: Millis | None = msgspec.field(default=None, name="startedAt")
     completed_at_ms: Millis | None = msgspec.field(default=None, name="completedAt")
     last_heartbeat_ms: Millis | None = msgspec.field(default=None, name="lastHeartbeat")
+    schedule: str | None = None
+    """The name of the schedule that added it."""
+    scheduled_for_ms: Millis | None = msgspec.field(default=None, name="scheduledFor")
+    """For which of the schedule's times; of a run by hand, when that was asked for."""
     attempts: int = 0
     """Failed attempts so far."""
     postponed: int = 0
@@ -166,6 +171,7 @@ class Job(Struct, rename="camel", kw_only=True):
     started_at = MaybeMoment("started_at_ms")
     completed_at = MaybeMoment("completed_at_ms")
     last_heartbeat = MaybeMoment("last_heartbeat_ms")
+    scheduled_for = MaybeMoment("scheduled_for_ms")
 
     def data_as(self, kind: type[T]) -> T:
         """The data as a dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that

@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from msgspec import Raw, Struct
@@ -246,6 +247,16 @@ class ActiveJob(Generic[T]):
     def cause(self) -> Cause | None:
         """The job whose failure for good this one was added for, as its `on_dead`."""
         return self.job().cause
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that added it."""
+        return self.job().schedule
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """For which of the schedule's times, in UTC; of a run by hand, when that was asked for."""
+        return self.job().scheduled_for
 
     # -- what it says
 

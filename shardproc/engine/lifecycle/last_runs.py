@@ -6,16 +6,17 @@ and stays known when the job itself is gone.
 
 from __future__ import annotations
 
-from bunqueue.model.job import Extra, Job
+from bunqueue.model.job import Due, Extra, Job
 
 from ..memory.timetable import KIND, LastRun, Schedule
 from ..state import State
 
 
-def begun(state: State, schedule: Schedule, job: Job) -> None:
-    """A schedule has pushed a job; whoever calls this stores the schedule."""
+def begun(state: State, schedule: Schedule, job: Job, at: int) -> None:
+    """A schedule has pushed a job for its time ``at``; whoever calls this stores the schedule."""
     job.extra = job.extra or Extra()
     job.extra.schedule = schedule.name
+    job.extra.due = Due(schedule.name, at)
     schedule.last_run = LastRun(state.now, job.id)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bunqueue.model.job import NIL
 from bunqueue.protocol.commands.cron import CronFields
@@ -53,7 +53,24 @@ class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=
     paused: bool = False
     missed: int = 0  # times that passed while the server was away
     backlog: int = 0  # runs whose jobs are added when that of the last run has ended
+    waiting_for: list[int] = field(
+        default_factory=list
+    )  # the times of these runs; an earlier version had none
     last_run: LastRun | None = None
+
+    def put_off(self, at: int) -> None:
+        """The run of this time waits for the end of the last one's job."""
+        self.backlog += 1
+        self.waiting_for = [*self.waiting_for, at]
+
+    def take_back(self, now: int) -> int:
+        """The time of the first of the runs that wait, which waits no longer."""
+        is_known = len(self.waiting_for) == self.backlog
+        self.backlog -= 1
+        if not is_known:
+            return now
+        at, *self.waiting_for = self.waiting_for
+        return at
 
     @property
     def is_running(self) -> bool:

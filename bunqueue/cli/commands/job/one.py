@@ -30,6 +30,8 @@ JOB = (
     Column("maxAttempts", Kind.NUMBER),
     Column("stallCount", Kind.NUMBER, "stalls"),
     *(Column(name, Kind.TIME) for name in TIMES),
+    Column("schedule"),
+    Column("scheduledFor", Kind.TIME),
     Column("backoff", Kind.SPAN),
     Column("timeout", Kind.SPAN),
     Column("ttl", Kind.SPAN),

@@ -40,8 +40,7 @@ def run_due(state: State) -> None:
     """
     left = MAX_A_TICK
     while left > 0 and (schedule := state.timetable.take_ready()) is not None:
-        schedule.backlog -= 1
-        _push_if_allowed(state, schedule)
+        _push_if_allowed(state, schedule, schedule.take_back(state.now))
         if schedule.backlog and not schedule.is_running:  # the push gave no job
             state.timetable.ready.append(schedule.name)
         keep(state, schedule)
@@ -70,8 +69,8 @@ def _run(state: State, schedule: Schedule) -> int:
         wanted = min(wanted, limit - schedule.executions)
     if runs:
         schedule.executions += wanted
-        for _ in range(wanted):
-            _begin(state, schedule)
+        for at in _times(schedule, wanted):
+            _begin(state, schedule, at)
     try:
         schedule.next_run = next_after(schedule, schedule.next_run, state.now)
     except CommandError:
@@ -80,18 +79,26 @@ def _run(state: State, schedule: Schedule) -> int:
     return (wanted if runs else 1) + (counted // COUNTED_A_RUN if schedule.schedule else 0)
 
 
-def _begin(state: State, schedule: Schedule) -> None:
-    """Begin a run, or have it wait for the end of the last one's job."""
+def _times(schedule: Schedule, count: int) -> list[int]:
+    """The first ``count`` times of a schedule that is due, of which so many have passed."""
+    times = [schedule.next_run]
+    while len(times) < count:
+        times.append(next_after(schedule, times[-1], times[-1]))
+    return times
+
+
+def _begin(state: State, schedule: Schedule, at: int) -> None:
+    """Begin the run of a time, or have it wait for the end of the last one's job."""
     if schedule.overlap != QUEUE or not (schedule.backlog or schedule.is_running):
-        _push_if_allowed(state, schedule)
+        _push_if_allowed(state, schedule, at)
     elif schedule.backlog < backlog_of(schedule):
-        schedule.backlog += 1
+        schedule.put_off(at)
 
 
-def _push_if_allowed(state: State, schedule: Schedule) -> None:
+def _push_if_allowed(state: State, schedule: Schedule, at: int) -> None:
     """Whether it gives a job is decided by the rules of a push: its unique key may be taken."""
     with suppress(CommandError):
-        _push(state, schedule)
+        _push(state, schedule, at)
 
 
 def _miss(state: State, schedule: Schedule, *, made_up: bool) -> int:
@@ -122,20 +129,20 @@ def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
                 field="name",
                 value=schedule.name,
             )
-        schedule.backlog += 1
+        schedule.put_off(state.now)
         keep(state, schedule)
         return CronRunReply(id=schedule.last_run.job_id, queue=schedule.queue, existing=True)
-    job_id, is_new = _push(state, schedule)
+    job_id, is_new = _push(state, schedule, state.now)
     if is_new:
         keep(state, schedule)
     return CronRunReply(id=job_id, queue=schedule.queue, existing=not is_new)
 
 
-def _push(state: State, schedule: Schedule) -> tuple[str, bool]:
+def _push(state: State, schedule: Schedule, at: int) -> tuple[str, bool]:
     """Push the job of a run; its id, and whether it is new. CommandError as a push."""
     job_id, is_new = push.push_fields(state, schedule.queue, _job_fields(schedule))
     if is_new:
-        last_runs.begun(state, schedule, state.jobs[job_id])
+        last_runs.begun(state, schedule, state.jobs[job_id], at)
     return job_id, is_new
 
 
