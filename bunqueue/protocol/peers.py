@@ -388,19 +388,19 @@ class MembersRevived(Message):
 
 
 class Gather(Message):
-    """These nodes gather, if they are there; ``new`` ones have come that they may have to wait for."""
+    """Whether these nodes gather, and still take new jobs; with ``closing`` they take none from now on."""
 
     ids: list[str]
-    new: list[str]
+    closing: bool = False
 
 
 class Gathering(Message):
-    """A word for each: NO_GATHERER, OPEN, CLOSED, or ENDED_WITHOUT if it had run before the new ones came."""
+    """A word for each."""
 
     words: list[int]
 
 
-NO_GATHERER, OPEN, CLOSED, ENDED_WITHOUT = range(4)
+NO_GATHERER, OPEN, CLOSED = range(3)
 
 
 class CloseGathering(Message):

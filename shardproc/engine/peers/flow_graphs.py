@@ -106,23 +106,29 @@ def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
         found = yield from dependencies.look_up(state, wanted)
         _check_names(found, outside)
         if command.grow:
-            yield from _gather(state, flow, refused=messages.CLOSED)
-        yield from flows.place(state, jobs, flow, gatherers)
+            yield from _check_open(state, flow)
+        yield from flows.place(
+            state, jobs, flow, gatherers, _check_open(state, flow) if command.grow else None
+        )
     finally:
         dependencies.looked(state, wanted)
-    if command.grow:
-        yield from _gather(state, flow, [*own], refused=messages.ENDED_WITHOUT)
     return FlowAddedReply(data=FlowAdded([job.id for job in jobs]))
 
 
-def _gather(state: State, flow: str, new: Sequence[str] = (), *, refused: int) -> Steps:
-    """Tell the nodes that gather of new ones; CommandError if one is or has what is ``refused``."""
+def _gather(state: State, flow: str, *, closing: bool = False) -> Steps:
+    """What the nodes that gather say of themselves; with ``closing`` they take no new jobs from now on."""
     shard_of = yield from directory.locate(state, [id_of(flow, name) for name in GATHERERS.values()])
-    answers = yield [(shard, messages.Gather([job_id], list(new))) for job_id, shard in shard_of.items()]
-    words = [word for answer in answers for word in answer.words]
-    if refused in words:
-        raise CommandError(f"Flow {flow} was closed: it takes no more jobs", Code.FLOW_CLOSED, field="flow")
-    return words
+    answers = yield [(shard, messages.Gather([job_id], closing)) for job_id, shard in shard_of.items()]
+    return [word for answer in answers for word in answer.words]
+
+
+def _check_open(state: State, flow: str) -> Steps:
+    """CommandError if it takes no new jobs."""
+    words = yield from _gather(state, flow)
+    if messages.CLOSED in words:
+        raise CommandError(
+            f"Flow {flow} was closed: it takes no more jobs", Code.FLOW_CLOSED, field="flow", value=flow
+        )
 
 
 def _check_names(found: dict[str, messages.Outcome], outside: set[str]) -> None:
@@ -160,7 +166,9 @@ def _job_of(flow: str, node: FlowNode) -> FlowJob:
 
 @across
 def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
-    """What was added before is seen by `members`; what comes while this runs joins when it has appeared."""
+    """What is prepared when the last gatherer has heard of it is waited for by `members`, and so is known;
+    what is prepared later finds the flow closed, and does not appear."""
+    yield from _gather(state, command.flow, closing=True)
     found = yield from _known(state, command.flow)
     gatherers = [member for member in found if member.gathering is not None]
     if not gatherers:

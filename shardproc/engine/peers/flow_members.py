@@ -135,37 +135,28 @@ def ask(state: State, source: int, message: messages.AskForMembers) -> messages.
 
 def gather(state: State, source: int, message: messages.Gather) -> Steps:
     yield from directory.flows_decided(state, message.ids)
-    return messages.Gathering([_gather(state, job_id, message.new) for job_id in message.ids])
+    return messages.Gathering([_gather(state, job_id, closing=message.closing) for job_id in message.ids])
 
 
-def _gather(state: State, job_id: str, new: list[str]) -> int:
-    """What there is; a closed node that waits still has to wait for the new ones, too."""
+def _gather(state: State, job_id: str, *, closing: bool = False) -> int:
     job = state.jobs.get(job_id) or state.archive.known(job_id)
     if job is None or job.extra is None or job.extra.gathering is None:
         return messages.NO_GATHERER
-    if job.extra.gathering:
-        return messages.OPEN
-    unheard = [other for other in new if other not in job.extra.depends_on]
-    if unheard and job.state != BLOCKED:
-        return messages.ENDED_WITHOUT
-    if unheard:
-        _wait_for(state, job, [*job.extra.depends_on, *unheard], [*job.extra.pending, *unheard])
-    return messages.CLOSED
+    if closing and job.extra.gathering and job.state == BLOCKED:
+        job.extra.closing = True
+        state.out.touch(job, ROW)
+    return messages.OPEN if job.extra.gathering and not job.extra.closing else messages.CLOSED
 
 
 def close(state: State, source: int, message: messages.CloseGathering) -> messages.Gathering:
     job = state.jobs.get(message.id)
     if job is not None and job.extra is not None and job.state == BLOCKED and job.extra.gathering:
-        job.extra.gathering = False
-        _wait_for(state, job, message.others, message.others)
-        if not message.others:
+        extra, others = job.extra, message.others
+        extra.gathering = extra.closing = False
+        extra.depends_on, extra.children_ids, extra.pending = others, others, others
+        dependencies.wait_for_pending(state, job)
+        state.out.touch(job, ROW)
+        dependencies.ask_again(state, others)
+        if not others:
             transitions.unblock(state, job)
-    return messages.Gathering([_gather(state, message.id, [])])
-
-
-def _wait_for(state: State, job: Job, others: list[str], pending: list[str]) -> None:
-    extra = dependencies.extra_of(job)
-    extra.depends_on, extra.children_ids, extra.pending = others, others, pending
-    dependencies.wait_for_pending(state, job)
-    state.out.touch(job, ROW)
-    dependencies.ask_again(state, pending)
+    return messages.Gathering([_gather(state, message.id)])

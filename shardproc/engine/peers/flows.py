@@ -82,9 +82,16 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     return FlowReply(data=FlowJobs(job_list([bytes(raw) for raw in shown])))
 
 
-def place(state: State, jobs: Sequence[FlowJob], flow_id: str = "", gatherers: Sequence[str] = ()) -> Steps:
+def place(
+    state: State,
+    jobs: Sequence[FlowJob],
+    flow_id: str = "",
+    gatherers: Sequence[str] = (),
+    check: Steps | None = None,
+) -> Steps:
     """Add the checked jobs of a flow, all or none, and return them as they are shown; with a ``flow_id`` as
-    nodes of that flow.  CommandError if a shard refuses its part."""
+    nodes of that flow.  CommandError if a shard refuses its part, or from a ``check`` that is made when all
+    have prepared theirs."""
     parts: dict[int, list[FlowJob]] = {}
     for job in jobs:
         parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
@@ -96,7 +103,13 @@ def place(state: State, jobs: Sequence[FlowJob], flow_id: str = "", gatherers: S
         (shard, structs.replace(message, flow_id=flow_id, gatherers=list(gatherers)))
         for shard, message in _preparations(flow, parts, durable)
     ]
-    error = next((answer for answer in prepared if answer.error), None)
+    answer = next((answer for answer in prepared if answer.error), None)
+    error = None if answer is None else CommandError(answer.error, Code(answer.code))
+    if error is None and check is not None:
+        try:
+            yield from check
+        except CommandError as refusal:
+            error = refusal
     others = [shard for shard in parts if shard != state.shard]
     if others and error is None:
         _decided(state, flow, Decision(others, durable, [_first_job(part) for part in parts.values()]))
@@ -106,7 +119,7 @@ def place(state: State, jobs: Sequence[FlowJob], flow_id: str = "", gatherers: S
     for deliver in state.undecided.pop(flow):  # after those who have to carry it out
         deliver(messages.Recalled(error is None))
     if error is not None:
-        raise CommandError(error.error, Code(error.code))
+        raise error
     shown = {
         job.id: raw
         for part, answer in zip(parts.values(), prepared, strict=True)

@@ -463,3 +463,45 @@ def test_a_flow_is_not_mistaken_for_another_whose_id_begins_alike(world: World) 
     world.ask(cmd="AddFlow", flow="f-2", nodes=nodes({"a": []}))
     world.ask(cmd="PUSH", queue="alpha", jobId="f:by-hand", data=1)
     assert states(world) == {"a": "waiting"}
+
+
+@pytest.mark.parametrize("crash_rate", [0.0, 0.02])
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_what_comes_while_a_batch_is_closed_is_waited_for_or_refused(
+    tmp_path: Path, shards: int, crash_rate: float
+) -> None:
+    refused = accepted = 0
+    for seed in range(15):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        world = World(folder, shards, seed, crash_rate=0.0)
+        open_batch(world)
+        world.crash_rate = crash_rate
+        asked: dict[str, str] = {}
+        closing = world.rng.randrange(8)
+        for number in range(8):
+            at = world.rng.randrange(shards)
+            asked[f"n{number}"] = world.send(
+                at, cmd="AddFlow", flow="f", nodes=nodes({f"n{number}": []}), grow=True
+            )
+            if number == closing:
+                world.send(world.rng.randrange(shards), cmd="CloseFlow", flow="f")
+            for _ in range(world.rng.randrange(16 * shards)):
+                world.turn()
+        world.calm()
+        assert close(world)["ok"], "again, as its answer may have been lost"
+        there = states(world)
+        waited_for = set((world.ask(cmd="GetJob", id="f:on-complete") or {})["job"]["dependsOn"])
+        assert waited_for == {f"f:{name}" for name in there if name.startswith("n")}, f"seed {seed}"
+        for name, key in asked.items():
+            reply = world.replies.get(key)
+            if reply is not None and not reply["ok"]:
+                assert "takes no more jobs" in reply["error"]
+                assert name not in there, f"seed {seed}: {name}"
+                refused += 1
+            elif reply is not None:
+                assert name in there, f"seed {seed}: {name}"
+                accepted += 1
+        world.close()
+    assert refused > 10
+    assert accepted > 10
