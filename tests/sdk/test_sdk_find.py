@@ -41,6 +41,11 @@ async def test_a_page_and_the_rest(queues: list[AsyncQueue]) -> None:
     rest = await queue.find(limit=100, cursor=page.cursor)
     assert [job.id for job in rest.jobs] == newest[8:]
     assert rest.cursor is None
+    half = await queue.find(limit=10)
+    assert half.cursor is not None
+    assert len(last := await queue.find(limit=10, cursor=half.cursor)) == 10
+    assert last.cursor is None, "a full page that is the last one says so"
+    assert (await queue.find(limit=7, name="odd", tag="third")).cursor is None
     assert [job.data["n"] for job in (await queue.find(name="odd", tag="third", oldest_first=True)).jobs] == [
         3, 9, 15,
     ]  # fmt: skip

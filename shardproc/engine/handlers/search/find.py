@@ -51,13 +51,20 @@ class _Page:
         self._found = self._scanned = self._unreadable = 0
 
     def collect(self, found: Plan) -> Slices:
-        """Look for the jobs; the cursor is behind the last one then."""
+        """Look for the jobs; the cursor is behind the last one then.
+
+        When the page is full, look for one more, as far as this command may: without it the page is the last.
+        """
         command, places, shard = self._command, self._cursor.places, self._state.shard
-        before = self._start
+        before, is_full = self._start, False
         for number, step in enumerate(walk(self._state, found, asc=command.asc)):
             if number:
                 yield
             self._scanned += step.scanned
+            if is_full:
+                if step.matches or self._scanned >= command.scan:
+                    return
+                continue
             low, high = sorted((max(before, 0), step.place))
             self._unreadable += self._state.archive.searches.unreadable(low, high)
             before = places[shard] = step.place
@@ -65,7 +72,10 @@ class _Page:
             if command.limit and len(step.matches) >= room:
                 self._matches += step.matches[:room]
                 places[shard] = self._matches[-1].seq
-                return
+                if len(step.matches) > room or self._scanned >= command.scan:
+                    return
+                is_full = True
+                continue
             self._found += len(step.matches)
             self._matches += step.matches if command.limit else ()
             if self._scanned >= command.scan:

@@ -60,7 +60,7 @@ export function queue({ params, query, main, signal }) {
   async function refresh() {
     const [counts, jobs, paused, done, failed] = await Promise.all([
       call("GetJobCounts", { queue: name }, signal),
-      group ? call("GetGroupJobs", { queue: name, groupId: group, limit: SIZE, offset: page * SIZE, dataLimit: SHOWN_BYTES }, signal)
+      group ? call("GetGroupJobs", { queue: name, groupId: group, limit: SIZE + 1, offset: page * SIZE, dataLimit: SHOWN_BYTES }, signal)
         : call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest, dataLimit: SHOWN_BYTES }, signal),
       call("IsPaused", { queue: name }, signal),
       call("Metrics", { queue: name, type: "completed" }, signal),
@@ -68,7 +68,7 @@ export function queue({ params, query, main, signal }) {
     strip.update(counts.counts);
     fill(status, paused.paused ? badge("paused") : null);
     drawActions(counts.counts, paused.paused);
-    const total = group ? page * SIZE + jobs.jobs.length + (jobs.jobs.length === SIZE ? 1 : 0)
+    const total = group ? page * SIZE + jobs.jobs.length // nobody counts them: one more than a page tells whether there is another
       : state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
     const last = Math.max(0, Math.ceil(total / SIZE) - 1);
     if (page > last && !jobs.jobs.length) { // jobs have gone, or an old address: the last page is what there is
@@ -76,8 +76,9 @@ export function queue({ params, query, main, signal }) {
       address({ page: page || null });
       return await refresh();
     }
-    list.update(jobs.jobs);
-    pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE });
+    const shown = jobs.jobs.slice(0, SIZE);
+    list.update(shown);
+    pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: shown.length === SIZE && total > (page + 1) * SIZE });
     fill(bars, minuteBars(done.data.data, failed.data.data));
     await Promise.all(extra.map((part) => part.refresh(signal)));
   }
