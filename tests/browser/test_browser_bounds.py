@@ -24,10 +24,15 @@ def test_bounds_are_set_and_shown(visit: Visit, shop: Server, api: Api) -> None:
     page.get_by_label("When it is full").select_option("the oldest jobs are dropped")
     page.get_by_label("Hours that completed jobs are kept").fill("1.5")
     page.get_by_label("Completed jobs that are kept").fill("7")
+    page.get_by_label("Hours that dead letters are kept").fill("48")
+    page.get_by_label("Dead letters that are kept").fill("500")
     act(page, "Save")
     expect(card).to_contain_text("0 of 10")
     expect(card).to_contain_text("of 1.0 KB")
     expect(card).to_contain_text("for 1 h 30 min, at most 7")
+    expect(card).to_contain_text("for 2 d, at most 500")
+    dead = api("GetDlqConfig", queue=queue)["config"]
+    assert (dead["maxAge"], dead["maxEntries"], dead["autoRetry"]) == (48 * HOUR, 500, False)
     assert api("GetBounds", queue=queue)["config"] == {
         "maxWaiting": 10,
         "maxWaitingBytes": 1000,
@@ -42,10 +47,16 @@ def test_bounds_are_set_and_shown(visit: Visit, shop: Server, api: Api) -> None:
     expect(card.get_by_text("full", exact=True)).to_be_visible()
     expect(card).to_contain_text("2 dropped")
     card.get_by_role("button", name="Set bounds").click()
-    for name in ("Jobs that may wait", "Bytes of data that may wait", "Hours that completed jobs are kept"):
+    for name in (
+        "Jobs that may wait",
+        "Bytes of data that may wait",
+        "Hours that completed jobs are kept",
+        "Hours that dead letters are kept",
+    ):
         page.get_by_label(name).fill("")
     act(page, "Save")
     expect(card).to_contain_text("any number may wait")
+    expect(card).to_contain_text("whatever their age, at most 500")
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE])

@@ -43,9 +43,11 @@ def test_a_queue_is_ruled(visit: Visit, shop: Server, api: Api) -> None:
     expect(page.get_by_role("alert").filter(has_text="data is not JSON")).to_be_visible()
     page.get_by_label("Data, as JSON").fill('{"to": "ada"}')
     page.get_by_label("Group").fill("acme")
+    page.get_by_label("Kept when completed, hours").fill("2")
     page.get_by_role("dialog").get_by_role("button", name="Add job").click()
     toast(page, "Added")
     expect(page.get_by_label(f"Jobs of {queue}").locator("tbody tr")).to_contain_text("hello")
+    assert api("GetJobs", queue=queue)["jobs"][0]["keepCompleted"] == 2 * 3_600_000
     expect(page.get_by_label("Groups").locator("tbody tr")).to_contain_text("acme")
     page.locator(".page-head").get_by_role("button", name="Pause").click()
     expect(page.locator("h1")).to_contain_text("paused")

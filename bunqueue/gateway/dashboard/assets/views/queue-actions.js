@@ -29,6 +29,8 @@ export function queueActions(queue, box, refresh) {
 
 const CONFLICTS = [["keep", "keep the job that is there"], ["replace", "replace it while it waits"], ["reject", "refuse this one"], ["supersede", "cancel it, then run this one"]];
 
+const span = (hours) => (hours === undefined ? undefined : Math.round(hours * 3_600_000));
+
 function addJob(queue, refresh) {
   return ask({ title: `Add a job to ${queue}`, action: "Add job", fields: [
     { name: "name", label: "Name", value: "default" },
@@ -39,9 +41,11 @@ function addJob(queue, refresh) {
     { name: "groupId", label: "Group" },
     { name: "uniqueKey", label: "Unique key" },
     { name: "onConflict", label: "If the key is taken", kind: "choice", options: CONFLICTS },
-  ], submit: async ({ data, onConflict, ...rest }) => {
+    { name: "keepCompleted", label: "Kept when completed, hours", kind: "number", min: 0, hint: "as the queue says unless set" },
+    { name: "keepFailed", label: "Kept as a dead letter, hours", kind: "number", min: 0, hint: "as the queue says unless set" },
+  ], submit: async ({ data, onConflict, keepCompleted, keepFailed, ...rest }) => {
     const dedup = rest.uniqueKey === undefined ? undefined : { onConflict };
-    const { id, existing, conflict } = await call("PUSH", { queue, data: readJson(data, "data"), ...rest, dedup });
+    const { id, existing, conflict } = await call("PUSH", { queue, data: readJson(data, "data"), ...rest, dedup, keepCompleted: span(keepCompleted), keepFailed: span(keepFailed) });
     const said = existing ? "There already: " : conflict ? `Added (another one was ${conflict.action}): ` : "Added ";
     toast(h("span", {}, said, h("a", { href: `/jobs/${encodeURIComponent(id)}` }, id)));
     refresh();
