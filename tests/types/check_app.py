@@ -87,6 +87,13 @@ async def adding() -> None:
 async def flows() -> None:
     assert_type(send.job("ada"), FlowJob[Receipt])
     assert_type(send.job("ada").after(total.job([1])), FlowJob[Receipt])
+    assert_type(send.starmap([("ada", 2), ["bob"]]), FlowJob[list[Receipt]])
+    assert_type(send.chunks([("ada",)], 10), list[FlowJob[list[Receipt]]])
+    assert_type(app.flows.chord(send.chunks([("ada",)], 10), total.job([1])), JobHandle[float])
+    assert_type(app.flows.group([send.starmap([("ada",)])]), list[JobHandle[Any]])
+    send.starmap([1, 2])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    send.chunks([("ada",)])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    send.chunks([("ada",)], "ten")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(app.flows.add(send.job("ada")), FlowNode[JobHandle[Receipt]])
     assert_type(await app.async_flows.add(send.job("ada")), FlowNode[AsyncJobHandle[Receipt]])
     assert_type(FlowProducer().get_flow("id"), FlowTree | None)
