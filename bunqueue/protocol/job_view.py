@@ -219,17 +219,9 @@ def _workflow(run: Run, *, steps: bool) -> _Workflow:
 
 
 def _fields(own: _Own) -> int:
-    rare = (
-        own.headers,
-        own.postponed,
-        own.workflow,
-        own.retry_on,
-        own.never_on,
-        own.cause,
-        own.schedule,
-        own.scheduled_for,
-    )
-    return _OWN_FIELDS + len(rare) - rare.count(UNSET)
+    rare = (own.headers, own.postponed, own.workflow, own.retry_on, own.never_on, own.cause)
+    due = 0 if own.schedule is UNSET else 2  # with scheduled_for
+    return _OWN_FIELDS + len(rare) - rare.count(UNSET) + due
 
 
 def _assemble(own: bytes, fields: int, job: Job) -> bytes:
