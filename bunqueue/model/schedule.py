@@ -37,6 +37,10 @@ class ScheduleError(ValueError):
     """An invalid cron expression or time zone, or one that never runs."""
 
 
+class UnknownZone(ScheduleError):
+    """A time zone that this machine does not know."""
+
+
 def next_run(expression: str, timezone: str | None, after_ms: int) -> int:
     """The first time after ``after_ms`` at which the schedule runs; both epoch ms.
 
@@ -94,7 +98,7 @@ def _zone(timezone: str) -> ZoneInfo:
     try:
         return ZoneInfo(timezone)
     except (KeyError, ValueError, OSError):
-        raise ScheduleError(f"unknown time zone {timezone!r}, use an IANA name such as Europe/Rome") from None
+        raise UnknownZone(f"unknown time zone {timezone!r}, use an IANA name such as Europe/Rome") from None
 
 
 class _Rule:

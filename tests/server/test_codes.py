@@ -59,7 +59,18 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"cmd": "PUSHF", "jobs": [{"queue": "q", "id": "a", "input": {"queue": "q", "data": 1}}]},
         {"code": "INVALID_FLOW"},
     ),
-    ({"cmd": "Cron", "name": "c", "queue": "q", "schedule": "x"}, {"code": "INVALID_SCHEDULE"}),
+    (
+        {"cmd": "Cron", "name": "c", "queue": "q", "schedule": "x"},
+        {"code": "INVALID_SCHEDULE", "field": "schedule", "value": "x"},
+    ),
+    (
+        {"cmd": "Cron", "name": "c", "queue": "q", "schedule": "@daily", "timezone": "Mars"},
+        {"code": "INVALID_SCHEDULE", "field": "timezone", "value": "Mars"},
+    ),
+    (
+        {"cmd": "PUSH", "queue": "q", "repeat": {"pattern": "@daily", "tz": "Mars"}},
+        {"code": "INVALID_SCHEDULE", "field": "repeat.tz", "value": "Mars"},
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from bunqueue.model.job import Extra, Job
-from bunqueue.model.schedule import ScheduleError, next_run
+from bunqueue.model.schedule import ScheduleError, UnknownZone, next_run
 from bunqueue.model.workflow import Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
@@ -37,10 +37,14 @@ def check(repeat: Repeat, now: int, where: str) -> None:
         try:
             next_run(repeat.pattern, repeat.tz, _not_before(repeat, now))
         except ScheduleError as error:
+            field, value = (
+                ("tz", repeat.tz) if isinstance(error, UnknownZone) else ("pattern", repeat.pattern)
+            )
             raise CommandError(
                 f"{where}Invalid repeat pattern: {error}",
                 Code.INVALID_SCHEDULE,
-                field=path_of(f"{where}repeat.pattern"),
+                field=path_of(f"{where}repeat.{field}"),
+                value=value,
             ) from None
 
 

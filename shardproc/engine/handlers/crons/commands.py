@@ -12,7 +12,7 @@ from msgspec import Raw
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
 from bunqueue.model.names import queue_name_problem
-from bunqueue.model.schedule import ScheduleError, next_run, next_tick
+from bunqueue.model.schedule import ScheduleError, UnknownZone, next_run, next_tick
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply
 from bunqueue.protocol.commands.cron import (
@@ -244,8 +244,12 @@ def next_after(fields: CronFields, last: int, now: int) -> int:
         assert fields.repeat_every is not None
         return next_tick(fields.repeat_every, last, now)
     except ScheduleError as error:
+        field = "timezone" if isinstance(error, UnknownZone) else "schedule"
         raise CommandError(
-            f"Invalid cron expression: {error}", Code.INVALID_SCHEDULE, field="schedule"
+            f"Invalid cron expression: {error}",
+            Code.INVALID_SCHEDULE,
+            field=field,
+            value=getattr(fields, field),
         ) from None
 
 
