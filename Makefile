@@ -41,7 +41,7 @@ test: $(DEV) ## run the tests
 		status=$$?; $(BIN)/pytest -q $(HANGS) tests/spark && exit $$status
 
 faults: $(DEV) ## run the long fault tests: full disks, power cuts, clocks, bad networks (as root: more of them)
-	$(BIN)/pytest -v -m faults tests/faults tests/cluster tests/docs
+	$(BIN)/pytest -v -m faults tests/faults tests/cluster tests/chaos tests/docs
 
 MINUTES ?= 10
 chaos: $(DEV) ## break a cluster of three hosts for MINUTES, check what its clients saw, draw chaos.html (as root: links, too)

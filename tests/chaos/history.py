@@ -20,6 +20,8 @@ class Push:
     key: str
     queue: str
     ids: list[str] = field(default_factory=list)  # one for each answer
+    delayed_from: float = 0.0  # when it was first sent, if it is to wait; else 0
+    due: float = 0.0  # it must not run before that
 
 
 @dataclass(eq=False)
@@ -76,16 +78,24 @@ class History:
     deliveries: list[Delivery] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # answers that no fault explains
+    without_room: list[tuple[float, str]] = field(default_factory=list)
+    """Refusals because a disk is full, and when they came."""
+    full_disks: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when that of a host was."""
+    wrong_clocks: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when a host had another time than the rest."""
 
     def problems(self, final: Mapping[str, Final], log: Iterable[Entry]) -> list[str]:
         """Every broken promise, as a sentence.  ``final``: the jobs that there are in the end."""
         return [
             *self.refused,
+            *(text for at, text in self.without_room if not _within(self.full_disks, at, at)),
             *self._lost(final),
             *self._twice(),
             *self._results(final),
             *self._held_twice(),
             *self._order(),
+            *self._early(),
             *self._flows(final),
             *log_problems(log),
         ]
@@ -147,7 +157,9 @@ class History:
 
         Judged by those that were delivered once: any other may have been given to a connection that was cut.
         """
-        number = {job: place for place, push in enumerate(self.pushes) for job in push.ids}
+        number = {
+            job: place for place, push in enumerate(self.pushes) for job in push.ids if not push.delayed_from
+        }
         times = Counter(delivery.job for delivery in self.deliveries)
         lines: defaultdict[tuple[str, str], list[Delivery]] = defaultdict(list)
         for delivery in self.deliveries:
@@ -158,6 +170,23 @@ class History:
             for (worker, queue), line in lines.items()
             for one, other in pairwise(line)
             if number[one.job] > number[other.job]
+        ]
+
+    def _early(self) -> list[str]:
+        """A job with a delay waits for it.
+
+        The shard of a host whose clock is set forward, or is ahead, follows it: then delays end earlier.  No
+        other fault makes them.
+        """
+        first: dict[str, float] = {}
+        for delivery in self.deliveries:
+            first[delivery.job] = min(delivery.at, first.get(delivery.job, delivery.at))
+        return [
+            f"{push.key} was delivered {push.due - first[job]:.2f} s before it was due"
+            for push in self.pushes
+            for job in dict.fromkeys(push.ids)
+            if first.get(job, push.due) < push.due
+            and not _within(self.wrong_clocks, push.delayed_from, first[job])
         ]
 
     def _flows(self, final: Mapping[str, Final]) -> list[str]:
@@ -172,6 +201,11 @@ class History:
             elif unfinished := [job for job in there if final[job].state != "completed"]:
                 found.append(f"of the flow {flow.ids} these never ran: {unfinished}")
         return found
+
+
+def _within(times: Iterable[tuple[float, float]], begun: float, ended: float) -> bool:
+    """Whether one of these times has a moment in common with that from ``begun`` to ``ended``."""
+    return any(one <= ended and begun <= other for one, other in times)
 
 
 def log_problems(log: Iterable[Entry]) -> list[str]:

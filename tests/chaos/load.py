@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from chaos.history import Ack, Delivery, Flow, History, Push
 from support.wire import Address, ConnectionEnded, Reply, Wire
@@ -18,8 +18,30 @@ from support.wire import Address, ConnectionEnded, Reply, Wire
 ANSWER_S = 20.0  # longer than a command may wait for a take-over
 DIAL_S = 2.0
 LOCK_MS = 20_000
+DELAY_S, DELAYED_EACH = 1.5, 10  # one of so many jobs waits for so long
+PACE_S = 0.02  # from one job to the next
+PARTS = 3  # of a flow
+MAX_BEHIND = 300  # jobs that wait for a worker: more would only be a long end
 AGAIN_S = 0.1
+NOBODY = "no answer"
 FOR_NOW = frozenset({"SHARD_UNAVAILABLE", "STORE_UNAVAILABLE", "TIMEOUT", "RATE_LIMITED", "OVERLOADED"})
+
+
+NO_ROOM = frozenset({"STORAGE_FULL", "STORAGE_FAILED"})
+
+
+class Trouble(NamedTuple):
+    """A client was refused, or cut off: the code, or NOBODY."""
+
+    at: float
+    code: str
+
+
+class Wait(NamedTuple):
+    """How long a client had to ask until a job of its was acknowledged."""
+
+    begun: float
+    ended: float
 
 
 class Client:
@@ -42,13 +64,16 @@ class Client:
         except (OSError, TimeoutError, ConnectionEnded):
             self.close()
             self.was_cut = True
-            self.load.trouble.append(time.monotonic())
+            self.load.trouble.append(Trouble(time.monotonic(), NOBODY))
             await asyncio.sleep(AGAIN_S)  # before the next host is asked
             return None
-        if reply.get("ok") or not (reply.get("code") in FOR_NOW or "try again" in reply.get("error", "")):
+        code = reply.get("code")
+        if code in NO_ROOM:
+            self.load.history.without_room.append((time.monotonic(), f"{cmd} was refused: {reply}"))
+        elif reply.get("ok") or not (code in FOR_NOW or "try again" in reply.get("error", "")):
             return reply
         self.was_cut = True
-        self.load.trouble.append(time.monotonic())
+        self.load.trouble.append(Trouble(time.monotonic(), code or "try again"))
         await asyncio.sleep(AGAIN_S)  # what was refused for the moment is asked again
         return None
 
@@ -64,12 +89,19 @@ class Load:
     def __init__(self, hosts: Sequence[Address], queues: Sequence[str], *, workers: int = 6) -> None:
         self.hosts, self.queues = hosts, queues
         self.history = History()
-        self.trouble: list[float] = []  # when a client was not answered
+        self.trouble: list[Trouble] = []
+        self.waits: list[Wait] = []
         self.done: list[float] = []  # when a job was completed
         self.adding, self.working = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._workers = workers
+        self._ended: set[str] = set()  # jobs that a worker has brought to an end, perhaps unheard
         self.cuts = 0
+
+    @property
+    def behind(self) -> int:
+        """About how many jobs have been added, and are not done."""
+        return len(self.history.pushes) + PARTS * len(self.history.flows) - len(self._ended)
 
     def start(self) -> None:
         self.adding.set()
@@ -95,27 +127,36 @@ class Load:
             if not self.adding.is_set():
                 break
             push = Push(f"{queue}/{number}", queue)
+            fields = {"queue": queue, "data": push.key, "idempotencyKey": push.key}
+            if number % DELAYED_EACH == 4:
+                push.delayed_from = time.monotonic()
+                push.due = push.delayed_from + DELAY_S
+                fields["delay"] = int(DELAY_S * 1000)
             self.history.pushes.append(push)
+            begun = time.monotonic()
             while not push.ids:
-                reply = await client.ask("PUSH", queue=queue, data=push.key, idempotencyKey=push.key)
+                reply = await client.ask("PUSH", **fields)
                 if reply is not None and reply["ok"]:
                     push.ids.append(reply["id"])
                 elif reply is not None:
                     self.history.refused.append(f"the push {push.key} was refused: {reply}")
                     break
+            self.waits.append(Wait(begun, time.monotonic()))
             if number % 10 == 9 and push.ids:  # a client that is not sure asks twice
-                if (
-                    again := await client.ask("PUSH", queue=queue, data=push.key, idempotencyKey=push.key)
-                ) is not None:
-                    push.ids.append(again["id"])
-            await asyncio.sleep(0.02)  # the machine is small, and has three hosts to run
+                if (again := await client.ask("PUSH", **fields)) is not None:
+                    if again["ok"]:
+                        push.ids.append(again["id"])
+                    else:
+                        self.history.refused.append(f"the push {push.key} was refused when repeated: {again}")
+            # The machine is small, has three hosts to run, and the workers may be far behind.
+            await asyncio.sleep(PACE_S if self.behind < MAX_BEHIND else 10 * PACE_S)
         client.close()
 
     async def _flow(self, client: Client) -> None:
         for number in itertools.count():
             if not self.adding.is_set():
                 break
-            ids = [f"flow-{number}-{part}" for part in range(3)]
+            ids = [f"flow-{number}-{part}" for part in range(PARTS)]
             flow = Flow(ids)
             self.history.flows.append(flow)
             links: list[dict[str, Any]] = [
@@ -143,36 +184,40 @@ class Load:
         while self.working.is_set():
             queue = next(rest)
             client.was_cut = False
+            asked = time.monotonic()
             reply = await client.ask("PULL", queue=queue, owner=client.name, lockTtl=LOCK_MS, timeout=50)
             if client.was_cut:
                 self.cuts += 1
             if reply is not None and not reply["ok"]:
                 self.history.refused.append(f"a pull was refused: {reply}")
             elif reply is not None and reply.get("job"):
-                await self._run(client, queue, reply["job"], reply["token"])
+                await self._run(client, queue, reply["job"], reply["token"], asked)
         client.close()
 
-    async def _run(self, client: Client, queue: str, job: dict[str, Any], token: str) -> None:
+    async def _run(self, client: Client, queue: str, job: dict[str, Any], token: str, asked: float) -> None:
+        """``asked``: when the pull was sent, which is before the lock began, whatever clocks there are."""
         at = time.monotonic()
-        started_s = max(0.0, time.time() - job["startedAt"] / 1000)  # one machine, one clock
-        until = at - started_s + LOCK_MS / 1000
+        until = asked + LOCK_MS / 1000
         late = self.cuts > 0 or job["attempts"] > 1
         self.history.deliveries.append(
             Delivery(job["id"], job["data"], queue, client.name, token, at, until, late)
         )
         result = f"{job['id']} by {token}"
+        await self._end(client, job["id"], token, result, until)
+        self._ended.add(job["id"])
+
+    async def _end(self, client: Client, job: str, token: str, result: str, until: float) -> None:
+        """Complete a job, by asking until there is an answer."""
         unsure = False
         while True:
-            reply = await client.ask("ACK", id=job["id"], token=token, result=result)
+            reply = await client.ask("ACK", id=job, token=token, result=result)
             if reply is None:
                 unsure = True
             elif reply["ok"]:
-                self.history.acks.append(Ack(job["id"], token, result))
+                self.history.acks.append(Ack(job, token, result))
                 self.done.append(time.monotonic())
                 return
             else:
                 if not unsure and time.monotonic() < until:
-                    self.history.refused.append(
-                        f"{client.name} held {job['id']}, and its ACK was refused: {reply}"
-                    )
+                    self.history.refused.append(f"{client.name} held {job}, and its ACK was refused: {reply}")
                 return

@@ -22,6 +22,11 @@ def again(history: History, at: float) -> None:
     history.deliveries.append(Delivery("1", "q/0", "q", "v", "other", at, at + 20))
 
 
+def delayed(history: History) -> None:
+    """The first job was to wait for two seconds more than it did."""
+    history.pushes[0].delayed_from, history.pushes[0].due = 0.5, 3.0
+
+
 Bug = Callable[[History, dict[str, Final], list[Entry]], object]
 BUGS: dict[str, tuple[Bug, str]] = {
     "an acknowledged push is lost": (lambda history, final, log: final.pop("1"), "which is gone"),
@@ -42,6 +47,18 @@ BUGS: dict[str, tuple[Bug, str]] = {
     "two hold a job": (lambda history, final, log: again(history, 5.0), "and given to v"),
     "a completed job comes back": (lambda history, final, log: again(history, 500.0), "and given to v"),
     "the order is wrong": (lambda history, final, log: history.deliveries.reverse(), "added later"),
+    "a delay ends early": (lambda history, final, log: delayed(history), "2.00 s before it was due"),
+    "a clock ends a delay that began later": (
+        lambda history, final, log: (delayed(history), history.wrong_clocks.append((9.0, 10.0))),
+        "2.00 s before it was due",
+    ),
+    "a disk is called full that is not": (
+        lambda history, final, log: (
+            history.without_room.append((8.0, "no room")),
+            history.full_disks.append((1.0, 7.0)),
+        ),
+        "no room",
+    ),
     "half a flow": (lambda history, final, log: final.pop("g"), "there are only"),
     "a flow is lost": (lambda history, final, log: (final.pop("g"), final.pop("f")), "is gone"),
     "a flow never ends": (lambda history, final, log: final.update(f=Final("active", None)), "never ran"),
@@ -73,4 +90,13 @@ def test_a_lock_that_has_run_out_is_no_problem() -> None:
     history, final, log = good()
     history.acks.pop(0)
     again(history, 22.0)
+    assert history.problems(final, log) == []
+
+
+def test_a_wrong_clock_may_end_a_delay_and_a_full_disk_refuse() -> None:
+    history, final, log = good()
+    delayed(history)
+    history.wrong_clocks.append((0.7, 0.8))
+    history.without_room.append((8.0, "no room"))
+    history.full_disks.append((7.0, 9.0))
     assert history.problems(final, log) == []

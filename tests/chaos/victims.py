@@ -1,46 +1,66 @@
-"""A cluster that is treated badly: hosts, a store, and what can be done to them."""
+"""A cluster that is treated badly: three hosts and their store, each with a network, a disk and a clock."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
+import shutil
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 from chaos.history import Entry, Final
 from chaos.load import Load
 from chaos.network import CLIENTS, PEERS, STORE, Network, possible
 from chaos.report import Fault, Sample
 from cluster.hosts import Hosts
-from support.aftermath import no_live_jobs, read_all
+from support.aftermath import PAGE, no_live_jobs, read_all
+from support.patroni import Machine, PatroniCluster, tree
 from support.postgres import Postgres
-from support.procfs import children
-from support.server import Server, quiet_port
+from support.server import NotStarted, Server, quiet_port
 from support.small_disks import FullDisk, may_mount
 from support.waiting import eventually
+from support.wall_clock import WallClock
 from support.wire import Address, Wire
 
 from bunqueue.store.setup import init
 
 SHARDS = 4
 NAMES = ("a", "b", "c")
+LEADER, MEMBERS = "PostgreSQL", ("pg1", "pg2", "pg3")  # the store's machines, without Patroni and with it
 QUEUES = tuple(f"q{number}" for number in range(6))
 HEALED_S, DRAINED_S = 120.0, 120.0
+SHORT_S, LONG_S = 9.0, 60.0  # how long a fault lasts at most, in a short run and in a long one
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Cluster:
     """Three hosts on one store; in networks of their own where that is possible."""
 
     def __init__(
-        self, postgres: Postgres, hosts: Hosts, network: Network | None, disk: FullDisk | None
+        self,
+        postgres: Postgres | PatroniCluster,
+        hosts: Hosts,
+        network: Network | None,
+        disks: dict[str, FullDisk],
+        clocks: dict[str, WallClock],
     ) -> None:
-        """``disk``: that of the store's leader."""
-        self.postgres, self.hosts, self.network, self.disk = postgres, hosts, network, disk
+        """``disks``, ``clocks``: those of the hosts, and of the store's machines, where that is possible."""
+        self.hosts, self.network, self.disks, self.clocks = hosts, network, disks, clocks
+        self.alone = postgres if isinstance(postgres, Postgres) else None
+        self.patroni = postgres if isinstance(postgres, PatroniCluster) else None
+        self.longest_s = SHORT_S  # of a fault
+        self.always_s = 0.0  # so long each fault is to last; 0: as chance has it
+        self.well = set(range(len(NAMES)))  # hosts to which nothing is being done
         self.faults: list[Fault] = []
+        self.wrong_clocks: list[tuple[float, float]] = []  # of hosts, from when to when
+        self.full_disks: list[tuple[float, float]] = []
+        self.ended: list[str] = []  # hosts that did so by themselves, and were started again
         self.samples: list[Sample] = []
 
     @property
@@ -51,35 +71,61 @@ class Cluster:
         return self.hosts.servers[NAMES[number]]
 
     def processes(self, number: int) -> list[int]:
-        router = self.server(number).pid
-        return [router, *(child.pid for child in children(router))]
+        return tree(self.server(number).pid)
 
     async def watch(self) -> None:
         """Note who owns what, until it is cancelled."""
         while True:
-            owners = await asyncio.to_thread(self.hosts.owners)
-            if not self.samples or self.samples[-1].owners != owners:
-                self.samples.append(Sample(time.monotonic(), owners))
+            with suppress(psycopg.Error):
+                owners = await asyncio.to_thread(self.hosts.owners)
+                if not self.samples or self.samples[-1].owners != owners:
+                    self.samples.append(Sample(time.monotonic(), owners))
             await asyncio.sleep(0.25)  # between two looks
 
     async def healed(self) -> None:
-        """All hosts have their share again, and all is copied."""
-        await asyncio.to_thread(self.hosts.until_shared, *NAMES, within_s=HEALED_S)
+        """All hosts have their share again, and all is copied; the store could lose any of its machines."""
+        if self.patroni is not None:
+            await asyncio.to_thread(self.patroni.until_whole)
+        await eventually(
+            lambda: asyncio.to_thread(self._is_healed), "the hosts share the shards", HEALED_S, step_s=0.2
+        )
+
+    def _is_healed(self) -> bool:
+        for number in sorted(self.well):
+            if not self.server(number).running:
+                self.ended.append(f"{NAMES[number]} ended by itself: {self.server(number).wait()}")
+                start_again(self.server(number))
+        with suppress(psycopg.Error):
+            return self.hosts.are_shared(*NAMES) and self.hosts.are_copies_made()
+        return False
 
     async def drained(self, load: Load) -> dict[str, Final]:
         """No job is left; all of them."""
         await load.stop_adding()
+        found: dict[str, Final] = {}
         async with await Wire.open(self.addresses[0]) as wire:
             await eventually(lambda: no_live_jobs(wire, QUEUES), "all jobs are done", DRAINED_S, step_s=0.5)
             await load.stop()
             jobs = await read_all(wire, QUEUES)
-            ids = [job["id"] for job in jobs]
-            replies = wire.send_many([{"cmd": "GetResult", "id": job} for job in ids])
-            results = [(await reply).get("result") for reply in replies]
-        return {job["id"]: Final(job["state"], result) for job, result in zip(jobs, results, strict=True)}
+            for first in range(0, len(jobs), PAGE):
+                page = jobs[first : first + PAGE]
+                replies = wire.send_many([{"cmd": "GetResult", "id": job["id"]} for job in page])
+                for job, reply in zip(page, replies, strict=True):
+                    found[job["id"]] = Final(job["state"], (await reply).get("result"))
+        return found
 
     def log(self) -> list[Entry]:
         return [Entry(*row) for row in self.hosts.ask("select shard, seq, epoch from bunqueue.log")]
+
+    @contextmanager
+    def victim(self, choice: random.Random) -> Iterator[int]:
+        """A host to which nothing else is being done meanwhile."""
+        number = choice.choice(sorted(self.well))
+        self.well.remove(number)
+        try:
+            yield number
+        finally:
+            self.well.add(number)
 
     @contextmanager
     def fault(self, what: str) -> Iterator[None]:
@@ -90,111 +136,84 @@ class Cluster:
             self.faults.append(Fault(what, begun, time.monotonic()))
 
 
-Deed = Callable[[Cluster, random.Random], Awaitable[None]]
-
-
-async def kill(cluster: Cluster, choice: random.Random) -> None:
-    """A host loses its power, and comes back."""
-    number = choice.randrange(len(NAMES))
-    with cluster.fault(f"SIGKILL {NAMES[number]}"):
-        await asyncio.to_thread(cluster.server(number).kill_all)
-        await asyncio.sleep(choice.uniform(0.0, 8.0))  # how long it is away
-        await asyncio.to_thread(cluster.server(number).restart)
-
-
-async def freeze(cluster: Cluster, choice: random.Random) -> None:
-    """A host stands still for longer than its lease, and wakes as a zombie."""
-    number, away_s = choice.randrange(len(NAMES)), choice.uniform(1.0, 9.0)
-    with cluster.fault(f"SIGSTOP {NAMES[number]} {away_s:.0f} s"):
-        pids = await asyncio.to_thread(cluster.processes, number)
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        await asyncio.sleep(away_s)  # as long as it stands still
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
-async def freeze_store(cluster: Cluster, choice: random.Random) -> None:
-    """PostgreSQL does not answer."""
-    away_s = choice.uniform(1.0, 6.0)
-    with cluster.fault(f"PostgreSQL stands still {away_s:.0f} s"):
-        cluster.postgres.leader.pause()
-        await asyncio.sleep(away_s)  # as long as it stands still
-        cluster.postgres.leader.resume()
-
-
-async def kill_store(cluster: Cluster, choice: random.Random) -> None:
-    """PostgreSQL is killed with all its backends, and started again."""
-    with cluster.fault("SIGKILL PostgreSQL"):
-        await asyncio.to_thread(cluster.postgres.leader.kill)
-        await asyncio.sleep(choice.uniform(0.0, 3.0))  # how long it is away
-        await asyncio.to_thread(cluster.postgres.leader.start)
-
-
-async def fill_store(cluster: Cluster, choice: random.Random) -> None:
-    """PostgreSQL's disk is full: it refuses to write, or ends.  Then somebody makes room, and starts it."""
-    assert cluster.disk is not None
-    full_s = choice.uniform(1.0, 6.0)
-    with cluster.fault(f"PostgreSQL's disk is full {full_s:.0f} s"):
-        with cluster.disk.filled():
-            await asyncio.sleep(full_s)  # as long as nobody makes room
-        await asyncio.to_thread(cluster.postgres.leader.start_if_ended)
-
-
-def cut(what: str, *nets: int) -> Deed:
-    async def deed(cluster: Cluster, choice: random.Random) -> None:
-        assert cluster.network is not None
-        number, away_s = choice.randrange(len(NAMES)), choice.uniform(1.0, 10.0)
-        with cluster.fault(f"{NAMES[number]} cut from {what} {away_s:.0f} s"):
-            cluster.network.cut(number, *nets)
-            await asyncio.sleep(away_s)  # as long as the plug is out
-            cluster.network.mend(number)
-
-    return deed
-
-
-ANYWHERE: dict[str, Deed] = {
-    "kill": kill,
-    "freeze": freeze,
-    "freeze-store": freeze_store,
-    "kill-store": kill_store,
-}
-IN_NETWORKS: dict[str, Deed] = {
-    "cut-rest": cut("all", CLIENTS, STORE, PEERS),
-    "cut-store": cut("the store", STORE),
-    "cut-peers": cut("its peers", PEERS),
-}
-
-ON_DISKS: dict[str, Deed] = {"fill-store": fill_store}
-ALONE = frozenset({"kill", "fill-store"})  # beside these there is no other
+def start_again(server: Server) -> None:
+    """As a service manager does, which does not give up while the store is away."""
+    deadline = time.monotonic() + HEALED_S
+    while True:
+        try:
+            server.restart()
+        except NotStarted:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 @contextmanager
-def running(folder: Path, *, code: Path | None = None) -> Iterator[Cluster]:
-    """A cluster of three hosts that run; ``code``: of another version's source tree."""
+def running(folder: Path, *, patroni: bool = False, code: Path | None = None) -> Iterator[Cluster]:
+    """A cluster of three hosts that run; ``patroni``: on three PostgreSQL with as many etcd, else on one with
+    a standby; ``code``: of another version's source tree."""
+    folder.mkdir(exist_ok=True)
+    names = (*NAMES, *(MEMBERS if patroni else [LEADER]))
     with ExitStack() as stack:
-        network = stack.enter_context(Network(len(NAMES))) if possible() else None
-        disk = stack.enter_context(FullDisk()) if may_mount() else None
-        reached = network.range if network else ""
-        postgres = stack.enter_context(
-            Postgres(standby=True, network=reached, disk=disk.folder if disk else None)
-        )
+        network = stack.enter_context(Network(len(names))) if possible() else None
+        disks = {name: stack.enter_context(FullDisk()) for name in names} if may_mount() else {}
+        clocks = {name: stack.enter_context(_clock()) for name in names} if shutil.which("gcc") else {}
+        make = _with_patroni if patroni else _alone
+        postgres = make(network, disks, clocks)
+        stack.enter_context(postgres)
         url = postgres.new_database()
         init(url, SHARDS)
         hosts = stack.enter_context(Hosts(url, folder, SHARDS))
         for number, name in enumerate(NAMES):
-            _make(hosts, number, name, network, url)
+            _make(hosts, number, name, network, url, folder)
+            server = hosts.servers[name]
+            if disks:
+                server.data_dir = disks[name].folder / "data"
+            if clocks:
+                server.environ |= clocks[name].environ
             if code is not None:
-                hosts.servers[name].environ["PYTHONPATH"] = str(code)
+                server.environ["PYTHONPATH"] = str(code)
         for server in hosts.servers.values():
             server.launch()
         for server in hosts.servers.values():
             server.until_ready()
         hosts.until_shared(*NAMES)
-        yield Cluster(postgres, hosts, network, disk)
+        yield Cluster(postgres, hosts, network, disks, clocks)
 
 
-def _make(hosts: Hosts, number: int, name: str, network: Network | None, url: str) -> None:
+@contextmanager
+def _clock() -> Iterator[WallClock]:
+    with tempfile.TemporaryDirectory(prefix="bunqueue-clock-") as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL reads its own as somebody else
+        yield WallClock(Path(folder))
+
+
+def _alone(network: Network | None, disks: dict[str, FullDisk], clocks: dict[str, WallClock]) -> Postgres:
+    return Postgres(
+        standby=True,
+        network=network.range if network else "",
+        disk=disks[LEADER].folder if disks else None,
+        leaders_environ=clocks[LEADER].environ if clocks else {},
+    )
+
+
+def _with_patroni(
+    network: Network | None, disks: dict[str, FullDisk], clocks: dict[str, WallClock]
+) -> PatroniCluster:
+    machines = []
+    for number, name in enumerate(MEMBERS, start=len(NAMES)):
+        machine = Machine(
+            disk=disks[name].folder if disks else None, environ=clocks[name].environ if clocks else {}
+        )
+        if network is not None:
+            address, inside = network.address(STORE, number), network.inside(number)
+            machine = replace(machine, address=address, inside=inside, network=network.range)
+        machines.append(machine)
+    return PatroniCluster(machines, etcds=len(machines))
+
+
+def _make(hosts: Hosts, number: int, name: str, network: Network | None, url: str, folder: Path) -> None:
     if network is None:
         hosts.make(name)
         return
@@ -204,5 +223,8 @@ def _make(hosts: Hosts, number: int, name: str, network: Network | None, url: st
         *("--store", url.replace("127.0.0.1", network.store)),
         *("--cluster-address", f"{network.address(PEERS, number)}:{quiet_port()}"),
     )
-    server.inside = network.inside(number)
+    boot = folder / f"boot-{name}"  # as on a machine of its own
+    boot.write_text(f"{uuid.uuid4()}\n")
+    other_boot = ("sh", "-ec", f'mount --bind {boot} {BOOT_ID}; exec "$@"', "sh")
+    server.inside = (*network.inside(number), *other_boot)
     server.host = network.address(CLIENTS, number)

@@ -13,6 +13,7 @@ from support.server import Server, dispose, quiet_port
 from support.waiting import wait_until
 
 from bunqueue.model.ids import slot_of_queue
+from bunqueue.store.database import conninfo
 
 OWNERS = """
     select shards.id, coalesce(hosts.name, '') from bunqueue.shards
@@ -60,7 +61,7 @@ class Hosts:
         return made
 
     def ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.store, autocommit=True) as connection:
+        with psycopg.connect(conninfo(self.store), autocommit=True) as connection:
             cursor = connection.execute(sql, values or None)  # type: ignore[call-overload]
             return list(cursor.fetchall()) if cursor.description else []
 
@@ -78,15 +79,16 @@ class Hosts:
         """The name of the host that owns each shard; "" for one that nobody does."""
         return [name for _, name in self.ask(OWNERS)]
 
+    def are_shared(self, *names: str) -> bool:
+        """Whether these hosts own all shards, none of them two more than another."""
+        load = Counter(self.owners())
+        missing = set(load) - set(names)
+        return not missing and max(load.values()) - min(load[name] for name in names) < 2
+
     def until_shared(self, *names: str, within_s: float = 60.0) -> None:
         """Wait until these hosts own all shards, none of them two more than another, and copies are made."""
 
-        def shared() -> bool:
-            load = Counter(self.owners())
-            missing = set(load) - set(names)
-            return not missing and max(load.values()) - min(load[name] for name in names) < 2
-
-        wait_until(shared, f"{names} share the shards", within_s)
+        wait_until(lambda: self.are_shared(*names), f"{names} share the shards", within_s)
         if len(names) > 1:
             wait_until(self.are_copies_made, "each shard has a copy", within_s)
 

@@ -1,4 +1,4 @@
-"""Three PostgreSQL under Patroni, with an etcd, from the system's packages, started for a test.
+"""Three PostgreSQL under Patroni, with one etcd or three, from the system's packages, started for a test.
 
 As docs/store.md says to set them up: synchronous, and strictly so.  Patroni's times are as short as it
 allows.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
 import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ import pytest
 import yaml
 
 from .postgres import ACCOUNT, account, binaries
-from .procfs import descendants
+from .procfs import command_line, descendants
 from .server import quiet_port
 from .waiting import wait_until
 
@@ -44,26 +47,65 @@ def programs() -> None:
     pytest.skip(text)
 
 
+def tree(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    return [pid, *(child.pid for child in descendants(pid))]
+
+
+def signal_all(number: int, pids: Sequence[int]) -> None:
+    """Those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def kill_tree(pid: int) -> None:
     """SIGKILL, to a process and all that it has started."""
-    for each in [pid, *(child.pid for child in descendants(pid))]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+    signal_all(signal.SIGKILL, tree(pid))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a PostgreSQL runs with its Patroni, and perhaps an etcd."""
+
+    address: str = "127.0.0.1"
+    inside: tuple[str, ...] = ()  # a command of root's that runs programs there
+    network: str = "127.0.0.1/32"  # who may connect
+    disk: Path | None = None  # for the data of all of them
+    environ: Mapping[str, str] = field(default_factory=dict)  # what differs in that of PostgreSQL and Patroni
 
 
 class Process:
     """One that lives as long as the test wants."""
 
-    def __init__(self, log: Path, *command: str) -> None:
-        self._log, self._command = log, command
+    def __init__(
+        self, log: Path, *command: str, inside: tuple[str, ...] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._log, self._command, self._environ = log, command, dict(environ or {})
+        self._account = account()
+        if inside:  # which only root may do
+            user = pwd.getpwnam(ACCOUNT)
+            who = ("--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups")
+            self._command, self._account = (*inside, "setpriv", *who, *command), {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environ = {**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine}
+        environ = {**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine, **self._environ}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, cwd=self._log.parent, env=environ, **account()
+                self._command, stdout=log, stderr=log, cwd=self._log.parent, env=environ, **self._account
             )
+
+    @property
+    def pids(self) -> list[int]:
+        """Its own, and those of all that it has started; none while it does not run."""
+        return tree(self._process.pid) if self._process is not None and self._process.poll() is None else []
+
+    def start_if_ended(self) -> None:
+        """As a service manager does."""
+        if not self.pids:
+            self.kill()
+            self.start()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -78,21 +120,25 @@ class Process:
 class Member:
     """One PostgreSQL and its Patroni."""
 
-    def __init__(self, folder: Path, name: str, etcd_port: int) -> None:
+    def __init__(self, folder: Path, name: str, etcds: Sequence[str], machine: Machine) -> None:
         self.name, self.port, self._api = name, quiet_port(), quiet_port()
-        self.data = folder / name
-        self.process = Process(folder / f"{name}.log", "patroni", str(folder / f"{name}.yml"))
-        (folder / f"{name}.yml").write_text(yaml.safe_dump(self._settings(folder, etcd_port)))
+        self.machine = machine
+        self.data = (machine.disk or folder) / name
+        self.process = Process(
+            folder / f"{name}.log",
+            *("patroni", str(folder / f"{name}.yml")),
+            inside=machine.inside,
+            environ=machine.environ,
+        )
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(self._settings(folder, etcds)))
 
-    def _settings(self, folder: Path, etcd_port: int) -> dict[str, Any]:
+    def _settings(self, folder: Path, etcds: Sequence[str]) -> dict[str, Any]:
+        here, network = self.machine.address, self.machine.network
         return {
             "scope": "jobs",
             "name": self.name,
-            "restapi": {
-                "listen": f"127.0.0.1:{self._api}",
-                "connect_address": f"127.0.0.1:{self._api}",
-            },
-            "etcd3": {"host": f"127.0.0.1:{etcd_port}"},
+            "restapi": {"listen": f"{here}:{self._api}", "connect_address": f"{here}:{self._api}"},
+            "etcd": {"hosts": list(etcds)},  # that of Debian 12 does not keep a leader's lock safe in `etcd3`
             "bootstrap": {
                 "dcs": {
                     "ttl": TTL_S,
@@ -105,8 +151,8 @@ class Member:
                 "initdb": ["no-sync", {"auth": "trust"}, {"encoding": "UTF8"}],
             },
             "postgresql": {
-                "listen": f"127.0.0.1:{self.port}",
-                "connect_address": f"127.0.0.1:{self.port}",
+                "listen": f"{here}:{self.port}",
+                "connect_address": f"{here}:{self.port}",
                 "data_dir": str(self.data),
                 "bin_dir": str(binaries()),
                 "basebackup": [{"checkpoint": "fast"}],  # else a standby waits for one that takes minutes
@@ -115,12 +161,15 @@ class Member:
                     "superuser": {"username": "postgres"},
                     "replication": {"username": "postgres"},
                 },
-                "pg_hba": ["host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"],
+                "pg_hba": [f"host all all {network} trust", f"host replication all {network} trust"],
                 "parameters": {
                     "unix_socket_directories": "",
                     "shared_buffers": "32MB",
+                    "max_wal_size": "128MB",  # the disks of tests are small
                     "wal_retrieve_retry_interval": "200ms",
+                    "wal_sender_timeout": "5s",
                 },
+                "remove_data_directory_on_rewind_failure": True,
             },
         }
 
@@ -128,24 +177,42 @@ class Member:
         """What Patroni says of it; empty while it does not answer."""
         return self._ask("patroni")
 
+    @property
+    def leads(self) -> bool:
+        """Whether it says so of itself."""
+        return _leads(self.state())
+
     def roles(self) -> list[str]:
         """Those of all members, as Patroni has written them down."""
         return sorted(member["role"] for member in self._ask("cluster").get("members", []))
 
     def _ask(self, page: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._api}/{page}", timeout=2) as answer:
+            url = f"http://{self.machine.address}:{self._api}/{page}"
+            with urllib.request.urlopen(url, timeout=2) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         return {}
 
+    @property
+    def pids(self) -> list[int]:
+        """Those of Patroni and of PostgreSQL with its backends."""
+        return list(dict.fromkeys([*self.process.pids, *self._of_postgresql()]))
+
+    def _of_postgresql(self) -> list[int]:
+        """It is no child of the Patroni that starts it."""
+        with contextlib.suppress(FileNotFoundError, IndexError):
+            pid = int((self.data / "postmaster.pid").read_text().split()[0])
+            if str(self.data).encode() in command_line(pid):  # it has not ended, and left the file
+                return tree(pid)
+        return []
+
     def kill_postgresql(self) -> None:
         """SIGKILL to the server and all its backends; its Patroni lives."""
-        with contextlib.suppress(FileNotFoundError):
-            kill_tree(int((self.data / "postmaster.pid").read_text().split()[0]))
+        signal_all(signal.SIGKILL, self._of_postgresql())
 
     def kill(self) -> None:
-        """As if the machine had lost its power.  PostgreSQL is no child of the Patroni that starts it."""
+        """As if the machine had lost its power."""
         self.process.kill()
         self.kill_postgresql()
 
@@ -153,42 +220,56 @@ class Member:
 class PatroniCluster:
     """One leader, and two standbys of which one at least is synchronous."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Sequence[Machine] = (), *, etcds: int = 1) -> None:
+        """``machines``: three, where the members are to run; the etcds are on the first of them."""
         programs()
+        machines = machines or [Machine()] * 3
         self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-patroni-"))
-        ports = quiet_port(), quiet_port()
-        client, peer = (f"http://127.0.0.1:{port}" for port in ports)
-        self.etcd = Process(
-            self._folder / "etcd.log",
-            *("etcd", "--name", "one", "--data-dir", str(self._folder / "etcd")),
+        self._disks = [machine.disk for machine in machines if machine.disk is not None]
+        at = [(machine, quiet_port(), quiet_port()) for machine in machines[:etcds]]
+        peers = ",".join(f"e{n}=http://{machine.address}:{peer}" for n, (machine, _, peer) in enumerate(at))
+        self.etcds = [self._etcd(f"e{n}", *each, peers) for n, each in enumerate(at)]
+        clients = [f"{machine.address}:{client}" for machine, client, _ in at]
+        self.members = [
+            Member(self._folder, f"pg{number}", clients, machine)
+            for number, machine in enumerate(machines, start=1)
+        ]
+
+    def _etcd(self, name: str, machine: Machine, client_port: int, peer_port: int, peers: str) -> Process:
+        client, peer = (f"http://{machine.address}:{port}" for port in (client_port, peer_port))
+        return Process(
+            self._folder / f"{name}.log",
+            *("etcd", "--name", name, "--data-dir", str((machine.disk or self._folder) / name)),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", f"one={peer}", "--logger", "zap"),
+            *("--initial-cluster", peers, "--enable-v2", "--logger", "zap", "--log-level", "warn"),
+            *("--heartbeat-interval", "200", "--election-timeout", "2000"),  # the machine is busy
+            inside=machine.inside,
         )
-        self.members = [Member(self._folder, f"pg{number}", ports[0]) for number in (1, 2, 3)]
 
     def __enter__(self) -> PatroniCluster:
         if os.geteuid() == 0:
-            for path in (self._folder, *self._folder.iterdir()):
+            for path in (self._folder, *self._folder.iterdir(), *self._disks):
                 shutil.chown(path, ACCOUNT, ACCOUNT)
+        processes = [*self.etcds, *(member.process for member in self.members)]
         try:
-            for process in (self.etcd, *(member.process for member in self.members)):
+            for process in processes:
                 process.start()
             self.until_whole()
         except BaseException:
-            print(self.etcd.said(), *(member.process.said() for member in self.members), sep="\n----\n")
+            print(*(process.said() for process in processes), sep="\n----\n")
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (*self.members, self.etcd):
+        for each in (*self.members, *self.etcds):
             each.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def url(self, database: str = "postgres") -> str:
         """With all members, as a server is given it: the leader is the one that can be written to."""
-        hosts = ",".join(f"127.0.0.1:{member.port}" for member in self.members)
+        hosts = ",".join(f"{member.machine.address}:{member.port}" for member in self.members)
         return f"postgresql://postgres@{hosts}/{database}"
 
     def new_database(self) -> str:
@@ -201,7 +282,7 @@ class PatroniCluster:
 
     def leader(self) -> Member | None:
         """The member that says so of itself."""
-        leaders = [each for each in self.members if _leads(each.state())]
+        leaders = [each for each in self.members if each.leads]
         return leaders[0] if len(leaders) == 1 else None
 
     def is_whole(self) -> bool:
@@ -216,6 +297,19 @@ class PatroniCluster:
             return False
         assert leader is not None
         return leader.roles() == ["leader", "replica", "sync_standby"]
+
+    def until_led(self) -> Member:
+        """Wait for a leader."""
+        found = wait_until(self.leader, "one PostgreSQL leads", STARTS_S)
+        assert found is not None
+        return found
+
+    def until_followed(self) -> Member:
+        """Wait for a standby for which commits wait."""
+        self.until_whole()
+        streams = self.until_led().state()["replication"]
+        (name,) = (each["application_name"] for each in streams if each["sync_state"] == "sync")
+        return next(member for member in self.members if member.name == name)
 
     def until_whole(self) -> None:
         wait_until(self.is_whole, "a leader and two standbys, one of them synchronous", STARTS_S)

@@ -52,6 +52,7 @@ class Node:
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self.port = port
+        self.environ: dict[str, str] = {}
         self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -97,7 +98,8 @@ class Node:
     def start(self) -> None:
         program = [str(binaries() / "postgres"), "-D", str(self.folder)]
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
-            self._process = subprocess.Popen(program, stdout=log, stderr=log, **account())
+            environ = {**os.environ, **self.environ}
+            self._process = subprocess.Popen(program, stdout=log, stderr=log, env=environ, **account())
         wait_until(self._answers, "PostgreSQL answers")
 
     def _answers(self) -> bool:
@@ -165,9 +167,16 @@ class Postgres:
     """A leader and perhaps synchronous standbys, any one of which has to acknowledge, in a folder."""
 
     def __init__(
-        self, *, standby: bool = False, standbys: int = 0, network: str = "", disk: Path | None = None
+        self,
+        *,
+        standby: bool = False,
+        standbys: int = 0,
+        network: str = "",
+        disk: Path | None = None,
+        leaders_environ: dict[str, str] | None = None,
     ) -> None:
-        """``network``: other machines that may connect, as 10.0.0.0/8; ``disk``: for the leader's data."""
+        """``network``: other machines that may connect, as 10.0.0.0/8; ``disk``: for the leader's data;
+        ``leaders_environ``: what differs in the environment of its processes."""
         binaries()
         self._network = network
         self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-pg-"))
@@ -175,6 +184,7 @@ class Postgres:
             for folder in (self._folder, *([disk] if disk else [])):
                 shutil.chown(folder, ACCOUNT, ACCOUNT)
         self.leader = Node((disk or self._folder) / "leader", quiet_port())
+        self.leader.environ = leaders_environ or {}
         names = ["standby", *(f"standby{number}" for number in range(2, standbys + 1))]
         self.standbys = [Node(self._folder / name, quiet_port()) for name in names if standby or standbys]
         self.standby = self.standbys[0] if self.standbys else None

@@ -36,6 +36,10 @@ class WallClock:
         with self._file.open("r+b", buffering=0) as file:
             file.write(_NS.pack(ahead * 1_000_000))
 
+    def moves(self, pid: int) -> bool:
+        """Whether a process has this clock."""
+        return str(self._file) in Path(f"/proc/{pid}/maps").read_text()
+
     def now_ms(self) -> float:
         """What it shows, epoch ms."""
         return time.time_ns() / 1e6 + self.ahead
