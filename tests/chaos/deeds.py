@@ -130,17 +130,17 @@ async def fill_store(cluster: Cluster, choice: random.Random) -> None:
 
 
 async def set_clock_of_store(cluster: Cluster, choice: random.Random) -> None:
-    await _set_clock_of(cluster, choice, LEADER, _alone(cluster).pid)
-
-
-async def _set_clock_of(cluster: Cluster, choice: random.Random, name: str, pid: int) -> None:
     """PostgreSQL's clock is two hours off, and nobody minds."""
     ahead, wrong_s = choice.choice((WRONG_BY, -WRONG_BY)), how_long(cluster, choice)
-    with cluster.fault(f"clock of {name}, the leader, {ahead // HOUR:+} h {wrong_s:.0f} s"):
-        assert cluster.clocks[name].moves(pid)
-        cluster.clocks[name].set(ahead)
-        await asyncio.sleep(wrong_s)  # as long as nobody sets it right
-        cluster.clocks[name].set(0)
+    with cluster.fault(f"clock of {LEADER} {ahead // HOUR:+} h {wrong_s:.0f} s"):
+        await _wrong_clock(cluster, LEADER, _alone(cluster).pid, ahead, wrong_s)
+
+
+async def _wrong_clock(cluster: Cluster, name: str, pid: int, ahead: int, wrong_s: float) -> None:
+    assert cluster.clocks[name].moves(pid)
+    cluster.clocks[name].set(ahead)
+    await asyncio.sleep(wrong_s)  # as long as nobody sets it right
+    cluster.clocks[name].set(0)
 
 
 # -- three machines, each with a PostgreSQL, its Patroni and an etcd
@@ -283,8 +283,18 @@ async def freeze_etcd(cluster: Cluster, choice: random.Random) -> None:
 
 
 async def set_clock_of_leader(cluster: Cluster, choice: random.Random) -> None:
+    """That of its PostgreSQL and Patroni.
+
+    Patroni sleeps by the time of day: when that goes back, it does nothing for as long.  Its lease runs out,
+    and nobody takes over, for PostgreSQL lives.  So who sets the clock right starts Patroni again.
+    """
+    ahead, wrong_s = choice.choice((WRONG_BY, -WRONG_BY)), how_long(cluster, choice)
     machine = await asyncio.to_thread(Machine.leading, cluster)
-    await _set_clock_of(cluster, choice, machine.name, machine.member.process.pids[0])
+    patroni = machine.member.process
+    with cluster.fault(f"clock of {machine.name}, the leader, {ahead // HOUR:+} h {wrong_s:.0f} s"):
+        await _wrong_clock(cluster, machine.name, patroni.pids[0], ahead, wrong_s)
+        await asyncio.to_thread(patroni.stop)
+        patroni.start()
 
 
 # -- all of them, by what a machine that runs the tests must allow

@@ -31,6 +31,7 @@ from .server import quiet_port
 from .waiting import wait_until
 
 TTL_S = 20  # the shortest that Patroni takes: so long a leader may be silent
+STOPS_S = 30.0
 STARTS_S = 180.0  # mostly initdb, on a machine whose disk is busy
 _PROGRAMS = {"patroni": "patroni", "etcd": "etcd-server"}  # and their packages
 
@@ -106,6 +107,14 @@ class Process:
         if not self.pids:
             self.kill()
             self.start()
+
+    def stop(self) -> None:
+        """In order, as a service manager does."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOPS_S)
+        self.kill()
 
     def kill(self) -> None:
         if self._process is not None:
