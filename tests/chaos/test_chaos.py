@@ -44,7 +44,7 @@ class Run:
         try:
             if error is None:
                 await self._check()
-        except Exception as found:
+        except BaseException as found:
             error = found
             raise
         finally:

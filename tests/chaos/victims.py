@@ -101,7 +101,8 @@ class Cluster:
 
     async def drained(self, load: Load) -> dict[str, Final]:
         """No job is left; all of them."""
-        await load.stop_adding()
+        async with asyncio.timeout(DRAINED_S):
+            await load.stop_adding()
         found: dict[str, Final] = {}
         async with await Wire.open(self.addresses[0]) as wire:
             await eventually(lambda: no_live_jobs(wire, QUEUES), "all jobs are done", DRAINED_S, step_s=0.5)
