@@ -18,18 +18,18 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 _HINTS = {
     errno.EADDRINUSE: "stop the other server, or choose another port with {flag}",
     errno.EACCES: "choose a port above 1023 with {flag}",
-    errno.EADDRNOTAVAIL: "choose an address of this machine with --host",
+    errno.EADDRNOTAVAIL: "choose an address of this machine with {host_flag}",
 }
 
 
 class BoundSockets:
     """The TCP sockets of one port, on every address of a host."""
 
-    def __init__(self, host: str, port: int, flag: str) -> None:
-        """``flag``: the option that says the port, for errors."""
+    def __init__(self, host: str, port: int, flag: str, host_flag: str = "--host") -> None:
+        """``flag`` and ``host_flag``: the options that say the port and the host, for errors."""
         self._host = host
         self._port = port
-        self._flag = flag
+        self._flag, self._host_flag = flag, host_flag
         self.sockets: list[socket.socket] = []
         self.others: list[list[socket.socket]] = []  # of further routers, at the same port
 
@@ -102,7 +102,8 @@ class BoundSockets:
 
     def refusal(self, error: OSError) -> StartError:
         """What to say when they cannot be used."""
-        hint = _HINTS.get(error.errno or 0, "check --host and {flag}").format(flag=self._flag)
+        hint = _HINTS.get(error.errno or 0, "check {host_flag} and {flag}")
+        hint = hint.format(flag=self._flag, host_flag=self._host_flag)
         reason = os.strerror(error.errno) if error.errno in _HINTS else error.strerror
         return StartError(f"cannot listen on {self.address}: {reason}; {hint}")
 

@@ -102,7 +102,7 @@ class Cluster:
     async def start(self, host: str, port: int) -> None:
         """Listen for other hosts, enter this one, and begin.  StartError if it may not be one of them."""
         links, loop = self.links, asyncio.get_running_loop()
-        bound = await links.listen(host, port)
+        bound = links.listen(host, port)
         self.store.advertise(bound)
         try:
             await self.store.join(self._settings.cluster)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import MsgspecError
 
+from bunqueue.acceptor import Counted
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
@@ -24,9 +25,10 @@ _log = get_logger("cluster")
 class Downlink(HostConnection):
     """One connection of one host."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, counted: Counted) -> None:
+        """``counted`` is called once the links count it as open."""
         super().__init__()
-        self._links = links
+        self._links, self._counted = links, counted
         self._challenge = secrets.token_bytes(host_link.SECRET_BYTES)
         self._hello: host_link.Hello | None = None
         self.origin = 0  # of the connections that it has
@@ -37,8 +39,8 @@ class Downlink(HostConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._links.greeting(self):
-            self._transport.abort()
+        self._links.came(self)
+        self._counted()
 
     def greet(self, kind: int, body: bytes) -> None:
         if kind == host_link.HELLO and self._hello is None:
@@ -134,5 +136,6 @@ class Downlink(HostConnection):
             self._transport.resume_reading()
 
     def ended(self) -> None:
+        self._links.went(self)
         if self.greeted:
             self._links.downlink_lost(self)

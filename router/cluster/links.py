@@ -14,11 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 
-from ..errors import StartError
+from ..sockets import BoundSockets
 from . import certificates
 from .downlink import Downlink
 from .store import HostRow
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 LIVE_S = 1.0  # for the other hosts to say which of their connections are open
 REDIAL_S, LAST_REDIAL_S = 0.2, 2.0  # doubled each time
 DIAL_S = 3.0
-MAX_GREETING = 64  # connections that have not proved yet who they are
+MAX_OPEN = 128  # connections that came, with those that shake hands; each of the other hosts has one
+BACKLOG = 128
 GONE_S = 10.0  # after which the connections of a host that does not come back are gone
 
 _log = get_logger("cluster")
@@ -77,11 +79,13 @@ class Links:
         self._store, self._identity = store, identity
         self._tls = certificates.server_context(identity, ())
         self._trusted: set[str] = set()
-        self._server: asyncio.Server | None = None
+        self._bound: BoundSockets | None = None
+        self._open: set[Downlink] = set()
+        self._acceptor = Acceptor(lambda counted: Downlink(self, counted), lambda: len(self._open), MAX_OPEN)
+        self._acceptor.tls = self._tls
         self._uplinks: dict[str, Uplink] = {}
         self._dialling: dict[str, tuple[HostRow, asyncio.Task[None]]] = {}
         self._downlinks: dict[str, Downlink] = {}
-        self._greeting: set[HostConnection] = set()
         self._known: defaultdict[int, set[int]] = defaultdict(set)  # origin -> its connections, as known here
         self._lives: dict[int, str] = {}  # origin -> the life that these are of
         self._going: dict[int, asyncio.TimerHandle] = {}  # origins that are not reached
@@ -89,29 +93,32 @@ class Links:
 
     # -- start and stop ------------------------------------------------------------------------
 
-    def greeting(self, connection: HostConnection) -> bool:
-        """Somebody has connected who may be a host; whether to hear it."""
-        self._greeting = {other for other in self._greeting if not (other.greeted or other.closed.done())}
-        self._greeting.add(connection)
-        return len(self._greeting) <= MAX_GREETING
-
-    async def listen(self, host: str, port: int) -> int:
+    def listen(self, host: str, port: int) -> int:
         """Let other hosts in; the port.  StartError if that is not possible."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(lambda: Downlink(self), host, port, ssl=self._tls)
-        except OSError as error:
-            raise StartError(f"cluster_address: {host}:{port} cannot be used: {error.strerror}") from error
-        return int(self._server.sockets[0].getsockname()[1])
+        bound = BoundSockets(host, port, "--cluster-address", host_flag="--cluster-address")
+        bound.bind()
+        self._bound = bound
+        for sock in bound.sockets:
+            self._acceptor.listen(sock, BACKLOG)
+        return int(bound.sockets[0].getsockname()[1])
+
+    def came(self, downlink: Downlink) -> None:
+        """Somebody has shown a certificate of the store."""
+        self._open.add(downlink)
+
+    def went(self, downlink: Downlink) -> None:
+        """The connection is gone, whoever it was."""
+        self._open.discard(downlink)
 
     async def close(self) -> None:
         for _, task in self._dialling.values():
             task.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._acceptor.close()
+        if self._bound is not None:
+            self._bound.close()
         for timer in self._going.values():
             timer.cancel()
-        for connection in (*self._uplinks.values(), *self._downlinks.values()):
+        for connection in (*self._uplinks.values(), *self._open):
             connection.abort()
 
     # -- dialling ------------------------------------------------------------------------------

@@ -193,6 +193,47 @@ def test_one_that_cannot_be_opened_spoils_no_other() -> None:
     assert str(problem).startswith("the data of job 7 cannot be read: it is encrypted with key 'old'")
 
 
+@pytest.mark.parametrize(
+    "plain",
+    [b"", b"\xc1", b"\x92\x01", b"\x01\x02", b"\xa1\xff", b"\x91" * 5000 + b"\xc0"],
+    ids=["nothing", "no opcode", "cut", "two values", "no UTF-8", "deep"],
+)
+@pytest.mark.parametrize("compressed", [True, False])
+def test_one_that_holds_no_value_spoils_no_other(plain: bytes, compressed: bool) -> None:
+    """Whoever may add jobs can send this, without any key."""
+    how = {"compression": "zstd", "size": len(plain)} if compressed else {}
+    body = zstandard.ZstdCompressor().compress(plain) if compressed else plain
+    bad = {MARK: "bad", "v": 1, **how, "body": body}
+    good = Raw(sealed(CODECS["zstd"], pack("x" * 2000)))
+    text = f"[bad]{MARK}:{base64.b64encode(pack(bad)).decode()}"
+    answer = unpack(decoded(CODECS["both"], pack({"jobs": [bad, good], "id": "j", "log": text})))
+    assert answer["jobs"][1] == "x" * 2000
+    assert (answer["id"], answer["log"]) == ("j", text)
+    assert isinstance(problem_of(answer["jobs"][0], "the data"), PayloadTampered)
+
+
+def test_a_deep_value_beside_it_spoils_no_other() -> None:
+    deep: Any = 1
+    for _ in range(490):
+        deep = [deep]
+    reply = {"jobs": [{"data": deep}, {"data": Raw(sealed(CODECS["aes"], pack("yours")))}]}
+    answer = unpack(decoded(CODECS["aes"], pack(reply)))
+    assert answer["jobs"] == [{"data": deep}, {"data": "yours"}]
+    hostile = base64.b64encode(b"\x91" * 9000 + b"\xc0").decode()
+    answer = unpack(decoded(CODECS["aes"], pack({**reply, "log": f"[x]{MARK}:{hostile}"})))
+    assert answer["jobs"][1] == {"data": "yours"}
+    assert for_people({"data": deep}) == {"data": deep}
+
+
+def test_texts_are_bounded_together_with_payloads() -> None:
+    size = 30 << 20
+    bomb = base64.b64encode(sealed(Codec(compression=Compression()), pack("a" * size))).decode()
+    texts = [f"[x]{MARK}:{bomb}"] * 12
+    answer = unpack(decoded(CODECS["both"], pack({"logs": texts})))
+    assert sum(len(each) > size // 2 for each in answer["logs"]) == MAX_REPLY // size
+    assert answer["logs"][-1] == texts[-1]
+
+
 def test_without_a_codec_it_says_what_is_needed() -> None:
     problem = problem_of(envelope_of(CODECS["aes"], 1), "the result")
     assert isinstance(problem, KeyMissing)

@@ -22,6 +22,8 @@ from msgspec import Raw
 from bunqueue.client.codecs.codec import Codec
 from bunqueue.errors import CodecError, KeyMissing, PayloadTampered, PayloadTooLarge
 from bunqueue.protocol.encoded import MARK, is_envelope
+from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.readable import is_readable
 
 MARK_BYTES = MARK.encode()
 VERSION = 1
@@ -30,6 +32,7 @@ TEXT = re.compile(r"\[[^\[\]]{1,160}\]\$encoded:([A-Za-z0-9+/]+={0,2})")
 PROBLEM, WHY, TOGETHER = "problem", "why", "together"
 """Fields that a client adds to an envelope that it cannot open; they never travel."""
 
+_LIST_OF_ONE = b"\x91"
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _PROBLEMS = {each.code: each for each in (CodecError, KeyMissing, PayloadTampered, PayloadTooLarge)}
@@ -99,6 +102,8 @@ def opened(codec: Codec, envelope: dict[str, Any]) -> Raw:
         body = _decrypted(codec, key, envelope, body)
     if compression is not None:
         body = _decompressed(codec, compression, size, body)
+    if not body or not is_readable(_LIST_OF_ONE + body):  # it becomes a part of the reply, so it is one value
+        raise PayloadTampered("what is in it cannot be read")
     return Raw(body)
 
 
@@ -143,15 +148,21 @@ def _decompressed(codec: Codec, compression: Any, size: Any, body: bytes) -> byt
     return plain
 
 
-def opened_text(codec: Codec, encoded: str) -> str:
-    """The text of the Base64 of an envelope. Raises CodecError."""
+def envelope_in(encoded: str) -> dict[str, Any]:
+    """The envelope in a text, of which this is the Base64. Raises CodecError."""
     try:
         envelope = _decode(base64.b64decode(encoded, validate=True))
-        if not is_envelope(envelope):
-            raise CodecError("it is no envelope")
-        text = _decode(opened(codec, envelope))
-    except (binascii.Error, msgspec.DecodeError, ValueError) as error:
+    except DECODE_ERRORS as error:  # binascii's own is a ValueError
         raise PayloadTampered(f"it is not readable: {error}") from None
+    if not is_envelope(envelope):
+        raise CodecError("it is no envelope")
+    found: dict[str, Any] = envelope
+    return found
+
+
+def text_of(plain: Raw) -> str:
+    """The text that an envelope held. Raises CodecError."""
+    text = _decode(plain)
     if not isinstance(text, str):
         raise PayloadTampered("it is no text")
     return text

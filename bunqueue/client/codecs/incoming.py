@@ -17,13 +17,14 @@ from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.codecs.envelope import (
     MARK_BYTES,
     TEXT,
+    envelope_in,
     marked,
     opened,
-    opened_text,
+    text_of,
 )
 from bunqueue.client.codecs.outgoing import SAME, same_again
 from bunqueue.errors import CodecError, PayloadTooLarge
-from bunqueue.protocol.encoded import MARK, is_envelope
+from bunqueue.protocol.encoded import LEVELS, MARK, is_envelope
 
 MAX_REPLY = 256 << 20
 """Bytes that all payloads of one reply may have together when they are decompressed."""
@@ -55,20 +56,20 @@ class _Opening:
         self._codec = codec
         self._left = MAX_REPLY
 
-    def opened(self, value: Any) -> Any:
+    def opened(self, value: Any, levels: int = LEVELS) -> Any:
         kind = type(value)
-        if kind is dict:
+        if kind is str:
+            return self._text(value)
+        if levels and kind is dict:
             if MARK in value and is_envelope(value):
                 return self._payload(value)
-            return {key: self.opened(each) for key, each in value.items()}
-        if kind is list:
-            return self._list(value)
-        return self._text(value) if kind is str else value
+            return {key: self.opened(each, levels - 1) for key, each in value.items()}
+        return self._list(value, levels - 1) if levels and kind is list else value
 
-    def _list(self, values: list[Any]) -> list[Any]:
+    def _list(self, values: list[Any], levels: int) -> list[Any]:
         found: list[Any] = []
         for each in values:
-            value = self.opened(each)
+            value = self.opened(each, levels)
             if type(each) is str and value != each:  # the lines of a traceback are encoded as one
                 found.extend(value.splitlines())
             else:
@@ -76,17 +77,20 @@ class _Opening:
         return found
 
     def _payload(self, envelope: dict[str, Any]) -> Any:
-        size = envelope.get("size")
         try:
-            if isinstance(size, int) and size > self._left:
-                raise PayloadTooLarge(
-                    f"with the others of this reply it would have more than {MAX_REPLY} bytes; ask for fewer",
-                    together=size <= self._codec.max_size,
-                )
-            plain: Raw = opened(self._codec, envelope)
+            return self._plain(envelope)
         except CodecError as error:
             return marked(envelope, error)
-        self._left -= len(bytes(plain))
+
+    def _plain(self, envelope: dict[str, Any]) -> Raw:
+        size = envelope.get("size")
+        if isinstance(size, int) and size > self._left:
+            raise PayloadTooLarge(
+                f"with the others of this reply it would have more than {MAX_REPLY} bytes; ask for fewer",
+                together=size <= self._codec.max_size,
+            )
+        plain = opened(self._codec, envelope)
+        self._left -= len(memoryview(plain))
         return plain
 
     def _text(self, text: str) -> str:
@@ -98,6 +102,6 @@ class _Opening:
 
     def _part(self, match: re.Match[str]) -> str:
         try:
-            return opened_text(self._codec, match[1])
+            return text_of(self._plain(envelope_in(match[1])))
         except CodecError:
             return match[0]
