@@ -12,7 +12,7 @@ from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.errors import BunqueueError
 from bunqueue.gateway.http.problems import Problem
-from bunqueue.gateway.http.transcode import NotJson, read_json, read_packed, write_json
+from bunqueue.gateway.http.transcode import NotJson, plain, read_json, read_packed, write_json
 from bunqueue.gateway.http.unknown_fields import check_fields
 from bunqueue.model.addresses import without_secrets
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
@@ -79,6 +79,6 @@ def _shown(spec: Spec, answer: Answer) -> Answer:
 
 
 def _plain(answer: Answer) -> Answer:
-    """It as JSON has it: bytes as Base64, and so on."""
-    found: Answer = read_json(write_json(answer))
+    """It as JSON has it: bytes as Base64, and so on.  Not too deep either: the SDK refuses that."""
+    found: Answer = read_json(write_json(plain(answer)))
     return found

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from socket import socket
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -21,9 +22,11 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bunqueue.acceptor import Acceptor, Counted
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.gateway.http.access import bearer, peer_of
+from bunqueue.gateway.http.connections import Connection, Waiting
 from bunqueue.guesses import DELAY_S, Guesses
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
@@ -37,7 +40,8 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 MAX_TOKENS = 64  # of which connections are kept; each token has up to four
 MAX_UNCHECKED = 20  # requests whose token is looked at, at the same time
-MAX_REQUESTS = 200  # at the same time
+MAX_CONNECTIONS = 200  # each has one request at a time; those that wait for one give way to new ones
+BACKLOG = 128
 KEY = "bunqueue.calls"  # in the scope of a request
 NO_TOKEN = "the server needs a token: send the header Authorization: Bearer TOKEN"
 
@@ -137,6 +141,31 @@ def _refusal(error: BunqueueError) -> JSONResponse:
     return JSONResponse(body, 503, {"Retry-After": "1"})
 
 
+class Server(uvicorn.Server):
+    """Has so many connections and no more, and none that sends nothing for long: see `Connection`."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._waiting = Waiting()
+        held = self.server_state.connections
+        self._acceptor = Acceptor(
+            self._connection, lambda: len(held), MAX_CONNECTIONS, self._waiting.give_way
+        )
+
+    def _connection(self, counted: Counted) -> asyncio.Protocol:
+        state = self.lifespan.state
+        return Connection(self.config, self.server_state, state, waiting=self._waiting, counted=counted)
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup([])
+        for sock in sockets or ():
+            self._acceptor.listen(sock, BACKLOG)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._acceptor.close()
+        await super().shutdown(sockets)
+
+
 def application(
     chosen: Mapping[str, Spec], clients: Clients, host: str, names: Sequence[str] = ()
 ) -> ASGIApp:
@@ -173,14 +202,15 @@ async def serve_http(
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=MAX_REQUESTS,
+        http=Connection,
         timeout_graceful_shutdown=5,
     )
     listening = config.bind_socket()
     try:
+        listening.listen(BACKLOG)  # who comes from now on waits for the server
         where = f"[{host}]" if ":" in host else host
         print(f"bunqueue mcp ready url=http://{where}:{listening.getsockname()[1]}{PATH}", flush=True)
-        await uvicorn.Server(config).serve(sockets=[listening])
+        await Server(config).serve(sockets=[listening])
     finally:
         listening.close()
         await clients.close()

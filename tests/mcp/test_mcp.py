@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,7 @@ from bunqueue.client.connection.transport import Endpoint
 from bunqueue.mcp import calls as calls_module
 from bunqueue.mcp.calls import Calls
 from bunqueue.mcp.server import make_server
+from bunqueue.mcp.streamable_http import MAX_CONNECTIONS
 from bunqueue.mcp.tools import OFFERED, choose, tool_of
 
 WRITER, READER = "writes-all-Kq7", "looks-on-Zw3"
@@ -226,12 +228,33 @@ async def test_bytes_and_bad_numbers_are_shown(tmp_path: Path) -> None:
         assert found["job"]["data"] == {"raw": "AP8=", "none": None}
 
 
+async def test_a_deep_value_is_cut_and_hides_no_other_job(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(490):
+        deep = [deep]
+    async with embedded(tmp_path) as (client, queue):
+        queue.add("deep", {"deep": deep})
+        queue.add("flat", {"flat": 1})
+        found = await call(client, "FindJobs", queue=queue.name)
+        assert [job["name"] for job in found["jobs"]] == ["flat", "deep"]
+        assert "..." in str(found["jobs"][1]["data"])
+
+
 async def test_what_is_encrypted_is_said_in_words(tmp_path: Path) -> None:
     codec = Codec(encryption=Encryption({"k1": b"k" * 32}, hash_key=b"h" * 32))
     async with embedded(tmp_path) as (client, queue):
         job = queue.add("report", msgpack.decode(sealed(codec, msgpack.encode({"name": "Ada"}))))
         found = await call(client, "GetJob", id=job.id)
         assert found["job"]["data"] == "encrypted with key k1 (AES-GCM), 26 B"
+
+
+async def test_connections_that_send_nothing_shut_nobody_out(guarded: Server) -> None:
+    with tempfile.TemporaryFile("w+") as log, http_server(guarded, log) as url, ExitStack() as idle:
+        address = url.removeprefix("http://").removesuffix("/mcp").split(":")
+        for _ in range(MAX_CONNECTIONS + 50):
+            idle.enter_context(socket.create_connection((address[0], int(address[1]))))
+        async with over_http(url, READER) as client:
+            assert (await call(client, "Ping"))["data"]["pong"]
 
 
 async def test_a_wrong_token_is_said_by_the_answers(guarded: Server) -> None:

@@ -57,11 +57,15 @@ def write_json(value: Any) -> bytes:
     try:
         return _write_json(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return _write_json(_plain(value, 0))
+        return _write_json(plain(value))
+
+
+def plain(value: Any) -> Any:
+    """``value`` with JSON's lists and maps only, and with "..." for what is nested deeper than MAX_DEPTH."""
+    return _plain(value, 0)
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """``value`` with JSON types only."""
     if depth > MAX_DEPTH:
         return "..."
     if isinstance(value, dict):
@@ -74,4 +78,4 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def _key(key: Any) -> str:
-    return key if isinstance(key, str) else _write_json(_plain(key, 0)).decode()
+    return key if isinstance(key, str) else _write_json(plain(key)).decode()
