@@ -92,6 +92,9 @@ def test_a_query_is_read(text: str, conditions: list[Condition]) -> None:
         ("name ~ (a, b)", "only = and != take several values"),
         ("data..x = 1", "where: data..x is no path"),
         ("data. = 1", "where: data. is no path"),
+        ("created > 1" + "0" * 400 + "h ago", "is too far away; give a moment such as 2026-01-31T12:00Z"),
+        ("finished < 999999999999w ago", "is too far away"),
+        ("attempts > " + "[" * 4000, "attempts is compared with numbers"),
         (" and ".join(["tag = a"] * 33), "where: it has 33 conditions, at most 32 are allowed"),
     ],
 )
@@ -106,6 +109,11 @@ def test_a_query_that_is_wrong_is_refused_with_a_reason(text: str, problem: str)
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(CommandError):  # and nothing else
         parsed(text, NOW)
+
+
+@pytest.mark.parametrize("value", ["[" * 4000, '{"a":1}', "1e999"])
+def test_what_is_no_scalar_of_json_is_a_text(value: str) -> None:
+    assert parsed(f"data.a = {value}", NOW) == [Condition("data", "=", (value,), ("a",))]
 
 
 @given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4), st.text(max_size=20))
@@ -213,3 +221,12 @@ def test_any_other_text_is_no_cursor(text: str) -> None:
     with pytest.raises(CommandError) as refused:
         cursors.read(text)
     assert refused.value.field == "cursor"
+
+
+@pytest.mark.parametrize(
+    ("at", "place", "until"), [(-1, 5, 0), (NOW, -3, 0), (NOW, 2**63, 0), (NOW, 5, 2**63)]
+)
+def test_a_cursor_with_impossible_numbers_is_refused(at: int, place: int, until: int) -> None:
+    text = cursors.encoded(cursors.Cursor(cursors.VERSION, 0, at, [place, 5], until))
+    with pytest.raises(CommandError, match="is none that a search has given"):
+        cursors.read(text)

@@ -1,7 +1,7 @@
 """Where a search goes on: the opaque text between one page and the next.
 
 It belongs to one search on one server, and says so: with another search, or after the number of shards has
-changed, it is refused.
+changed, it is refused.  Anybody can make one, so its numbers are not to be trusted.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import UNSET, MsgspecError, Struct
+from msgspec import UNSET, Meta, MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import fields
 
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands.base import CommandError
+from bunqueue.protocol.commands.base import MAX_SAFE, CommandError
 from bunqueue.protocol.commands.find import Wanted
 
 VERSION = 1
@@ -34,9 +34,9 @@ class Cursor(Struct, array_like=True):
 
     version: int
     digest: int  # of the search
-    at: int  # when it began, epoch ms: what "2h ago" counts from
+    at: Annotated[int, Meta(ge=0, le=MAX_SAFE)]  # when it began, epoch ms: what "2h ago" counts from
     places: list[int]
-    until: int = 0
+    until: Annotated[int, Meta(ge=0, le=MAX_SAFE)] = 0
 
     @property
     def turn(self) -> int | None:
@@ -73,6 +73,8 @@ def read(text: str) -> Cursor:
         raise _refused("was not given by a search") from None
     if found.version != VERSION or not found.places:
         raise _refused("is of another version of the server: leave it out to begin from the start")
+    if min(found.places) < DONE or max(found.places) > MAX_SAFE:
+        raise _refused("is none that a search has given")
     return found
 
 

@@ -27,6 +27,8 @@ MAX_CONDITIONS = 32  # of one search
 MAX_VALUES = 100  # of one condition
 MAX_SHOWN = 40  # characters of the text that an error shows
 
+MAX_MOMENT = 10**15  # epoch ms, as in the fields of a command; files have whole numbers of 64 bits
+
 _TOKEN = re.compile(
     r"""\s*(?: (?P<text>"(?:[^"\\]|\\.)*") | (?P<sign>>=|<=|!=|=|<|>|~) | (?P<mark>[(),])
         | (?P<word>(?:[^\s"=<>!~(),]|"(?:[^"\\]|\\.)*")+) )""",
@@ -36,7 +38,8 @@ _STEP = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|([^."]+))(?:\.|$)""")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_JSON = msgspec.json.Decoder().decode
+_text_of = msgspec.json.Decoder(str).decode
+_scalar_of = msgspec.json.Decoder(int | float | bool | None).decode  # no lists: these may be deep, and end us
 
 MOMENT = "give a moment such as 2026-01-31T12:00Z, epoch ms, or a span and ago, as in 2h ago"
 
@@ -53,7 +56,7 @@ class _Token:
         if self.kind != "text":
             return self.text
         try:
-            found: str = _JSON(self.text)
+            found = _text_of(self.text)
         except (msgspec.DecodeError, UnicodeError):
             raise problem(f"{_cut(self.text)} is not a text as in JSON") from None
         return found
@@ -179,7 +182,7 @@ def _flag(field: str, words: str) -> bool:
 
 def _json(words: str) -> Any:
     try:
-        return _JSON(words)
+        return _scalar_of(words)
     except (msgspec.DecodeError, UnicodeError):
         return words
 
@@ -200,6 +203,13 @@ def state_of(word: str) -> str:
 
 def moment_of(words: str, now: int) -> float:
     """A moment in epoch ms: ``2026-01-31T12:00Z``, ``1767225600000``, ``2h ago``."""
+    moment = _moment(words, now)
+    if abs(moment) > MAX_MOMENT:
+        raise problem(f"{_cut(words)} is too far away; {MOMENT}")
+    return moment
+
+
+def _moment(words: str, now: int) -> float:
     span, _, rest = words.partition(" ")
     if rest.strip().lower() == "ago" and _SPAN.fullmatch(span):
         return now - sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(span))

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from engine.shard_driver import START, Driver
 
+from bunqueue.protocol.search import cursor as cursors
+
 
 def change(driver: Driver, action: str, **wanted: Any) -> dict[str, Any]:
     reply = driver.ask(cmd="ChangeJobs", action=action, **wanted)
@@ -133,6 +135,16 @@ def test_pieces_follow_each_other_and_new_jobs_are_left_alone(driver: Driver) ->
     assert third["data"]["examples"] == ids[6:]
     assert third["cursor"] is None
     assert driver.state(late) == "waiting"
+
+
+def test_a_forged_cursor_does_not_send_the_shard_beyond_its_last_job(driver: Driver) -> None:
+    for _ in range(2):
+        driver.push()
+    forged = cursors.read(change(driver, "cancel", name="default", limit=1)["cursor"])
+    forged.until = 2**53 - 1
+    reply = change(driver, "cancel", name="default", cursor=cursors.encoded(forged))
+    assert reply["data"]["changed"] == 1
+    assert reply["cursor"] is None
 
 
 def test_what_is_moved_on_one_shard_waits_in_the_other_queue(driver: Driver) -> None:
