@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.model.workflow import COMPLETED as DONE
-from bunqueue.model.workflow import STUCK, UNDO_MARK, Undoing
+from bunqueue.model.workflow import STUCK, UNDO, UNDO_MARK, Undoing
 
 from ..outbox import ROW
 from ..run_writes import Op
@@ -65,11 +65,17 @@ def revived(state: State, job: Job) -> None:
 
 
 def forget_steps(state: State, job: Job, first: int) -> None:
-    """Remove the steps from this number on: they run again, as something new for the outside world."""
+    """Remove the steps from this number on, and those before it that were undone, whose results hold no more:
+    they run again, as something new for the outside world."""
     run = job.run
     assert run is not None
-    kept = [head for head in state.archive.runs.heads(job.seq) if head.number < first]
+    heads = state.archive.runs.heads(job.seq)
+    undone = {head.name.removeprefix(UNDO_MARK) for head in heads if head.kind == UNDO and head.status == DONE}
+    before = [head for head in heads if head.number < first]
+    kept = [head for head in before if head.name not in undone]
+    gone = [head.number for head in before if head.name in undone]
     state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, first, EVER)))
+    state.out.runs += [(Op.DELETE_SOME_STEPS, (job.seq, number, number)) for number in gone]
     run.generation += 1
     run.undoable = any(head.undo for head in kept)
     run.undone, run.undoing = False, None

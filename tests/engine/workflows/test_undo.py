@@ -147,6 +147,72 @@ def test_a_retry_does_again_what_was_undone(flows: Workflows) -> None:
     assert flows.view("w")["undoing"] is not None, "and that can be undone, too"
 
 
+def test_a_retry_from_a_step_does_again_what_was_undone_before_it(flows: Workflows) -> None:
+    begin(flows)
+    flows.done("w", "ship")
+    flows.fail("w")
+    flows.run("w")
+    for name in ("charge", "reserve"):
+        undo(flows, name)
+    flows.fail("w", unrecoverable=True)
+    refused = flows.refused("RetryWorkflow", id="w", step="undo:charge")
+    assert refused.startswith("step: undo:charge undoes a step, and is no step to retry from")
+    flows.ok("RetryWorkflow", id="w", step="ship")
+    assert flows.steps("w") == {"mail": "completed"}, "what was given back is not taken for done"
+    flows.run("w")
+    flows.done("w", "charge", undo=True)
+    flows.fail("w")
+    assert flows.view("w")["undoing"] is not None
+
+
+def test_a_stuck_undo_that_is_left_by_a_retry_from_a_step(flows: Workflows) -> None:
+    begin(flows)
+    flows.done("w", "ship")
+    flows.fail("w")
+    flows.run("w")
+    undo(flows, "charge")
+    undo(flows, "reserve", status="failed", error="E")
+    flows.fail("w", unrecoverable=True)
+    flows.ok("RetryWorkflow", id="w", step="ship")
+    assert flows.steps("w") == {"reserve": "completed", "mail": "completed"}, "only the charge was undone"
+    flows.run("w")
+    flows.fail("w")
+    assert flows.view("w")["undoing"] is not None, "what was kept can still be undone"
+
+
+def test_an_undo_that_is_refused_changes_nothing(flows: Workflows) -> None:
+    begin(flows)
+    flows.fail("w")
+    flows.run("w")
+    undo(flows, "charge")
+    undo(flows, "reserve", status="failed", error="E")
+    flows.fail("w", unrecoverable=True)
+    before = flows.view("w")
+    left = "is not to be undone (any more); still to be undone: reserve"
+    for action, step, data, error in (
+        ("skip", "mail", None, f"step: mail {left}"),
+        ("skip", "charge", None, f"step: charge {left}"),
+        ("edit", "charge", 1, f"step: charge {left}"),
+        ("retry", "charge", None, "step: the action retry is about all steps; skip and edit are about one"),
+        ("skip", "reserve", 1, "data: the action skip takes none; edit does"),
+    ):
+        assert flows.refused("UndoWorkflow", id="w", action=action, step=step, data=data) == error
+    assert flows.view("w") == before
+
+
+def test_a_retry_that_is_refused_for_a_unique_key_changes_nothing(flows: Workflows) -> None:
+    begin(flows, uniqueKey="k")
+    flows.ack("w")
+    flows.start("other", uniqueKey="k")
+    before = flows.view("w")
+    for cmd, fields in (
+        ("RetryWorkflow", {"step": "reserve"}),
+        ("UndoWorkflow", {"action": "start"}),
+    ):
+        assert "has its unique key" in flows.refused(cmd, id="w", **fields)
+    assert flows.view("w") == before
+
+
 def test_a_completed_workflow_is_undone_on_request(flows: Workflows) -> None:
     begin(flows)
     flows.ack("w", "receipt")

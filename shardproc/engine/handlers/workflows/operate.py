@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, SUSPENDED, Job
+from bunqueue.model.job import (
+    ACTIVE,
+    BLOCKED,
+    COMPLETED,
+    DELAYED,
+    FAILED,
+    NIL,
+    STATE_NAMES,
+    SUSPENDED,
+    UNDEFINED,
+    Job,
+)
 from bunqueue.model.workflow import SKIPPED, UNDO, UNDO_MARK, UNDONE, Undoing
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
@@ -21,16 +32,19 @@ def retry_workflow(state: State, client: Client, command: RetryWorkflow) -> Ok:
     job = workflow(state, command.id)
     if job.state in (ACTIVE, BLOCKED):
         raise _wrong_state(job, "be retried: cancel it first" if job.state == ACTIVE else "be retried")
-    if command.step is None:
-        if job.state != FAILED:
-            raise _wrong_state(job, "be retried: it has not failed; name a step to retry it from")
-        _revive(state, job)
-        return Ok()
-    head = _step(state, job, command.step)
-    children.cancel_all(state, job, f"its workflow {job.id} is retried", head.number)
-    undo.forget_steps(state, job, head.number)
+    if command.step is None and job.state != FAILED:
+        raise _wrong_state(job, "be retried: it has not failed; name a step to retry it from")
+    head = None if command.step is None else _step(state, job, command.step)
+    if head is not None and head.kind == UNDO:
+        text = f"step: {head.name} undoes a step, and is no step to retry from: name the step that it undoes"
+        raise CommandError(text, Code.INVALID_FIELD, field="step", value=head.name)
     if job.state in FINISHED:
-        _revive(state, job, keeps_steps=True)
+        _check_key(state, job)
+    if head is not None:
+        children.cancel_all(state, job, f"its workflow {job.id} is retried", head.number)
+        undo.forget_steps(state, job, head.number)
+    if job.state in FINISHED:
+        _revive(state, job, keeps_steps=head is not None)
     elif job.state == SUSPENDED:
         transitions.wake(state, job)
     elif job.state == DELAYED:
@@ -48,25 +62,43 @@ def undo_workflow(state: State, client: Client, command: UndoWorkflow) -> Ok:
         if not run.undoable or run.undone:
             text = f"Workflow {job.id} has no finished steps that can be undone"
             raise CommandError(text, Code.JOB_STATE, field="id")
-        reason = UNDONE if job.state == COMPLETED else job.reason or UNDONE
-        run.undoing = Undoing(state.now, reason, job.error or "it was undone by request")
     elif job.state != FAILED or run.undoing is None:
         raise _wrong_state(job, "go on with its undo: it is not stuck")
+    _check_unused(command)
+    _check_key(state, job)
+    if command.action == "start":
+        reason = UNDONE if job.state == COMPLETED else job.reason or UNDONE
+        run.undoing = Undoing(state.now, reason, job.error or "it was undone by request")
     elif command.action == "skip":
         _skip(state, job, _named(state, job, command))
     elif command.action == "edit":
-        head = _named(state, job, command)
-        state.out.runs.append((Op.SET_RESULT, (payload(command.data, "data"), job.seq, head.number)))
+        head, data = _named(state, job, command), payload(command.data, "data")
+        state.out.runs.append((Op.SET_RESULT, (data, job.seq, head.number)))
     _revive(state, job, keeps_steps=True)
     return Ok()
 
 
+def _check_unused(command: UndoWorkflow) -> None:
+    """What the action has no use for is refused."""
+    if command.step is not None and command.action in ("start", "retry"):
+        text = f"step: the action {command.action} is about all steps; skip and edit are about one"
+        raise CommandError(text, Code.INVALID_FIELD, field="step", value=command.step)
+    if command.action != "edit" and bytes(command.data) not in (NIL, UNDEFINED):
+        text = f"data: the action {command.action} takes none; edit does"
+        raise CommandError(text, Code.INVALID_FIELD, field="data")
+
+
 def _named(state: State, job: Job, command: UndoWorkflow) -> StepHead:
-    """The step that an action is about."""
+    """The step that an action is about: one that is still to be undone."""
     if command.step is None:
         text = f"step is missing: the action {command.action} needs one"
         raise CommandError(text, Code.INVALID_FIELD, field="step")
-    return _step(state, job, command.step.removeprefix(UNDO_MARK))
+    head = _step(state, job, command.step.removeprefix(UNDO_MARK))
+    left = state.archive.runs.undo_left(job.seq)
+    if head.name not in left:
+        text = f"step: {head.name} is not to be undone (any more); still to be undone: {', '.join(left) or 'none'}"
+        raise CommandError(text, Code.INVALID_FIELD, field="step", value=head.name)
+    return head
 
 
 def _step(state: State, job: Job, name: str) -> StepHead:
@@ -91,14 +123,18 @@ def _skip(state: State, job: Job, head: StepHead) -> None:
     state.out.runs.append((Op.PUT_STEP, (*step, *unused, 0, None, None, None, None)))
 
 
-def _revive(state: State, job: Job, *, keeps_steps: bool = False) -> None:
+def _check_key(state: State, job: Job) -> None:
+    """Before anything is changed: whether the job can have its unique key again."""
     queue = state.queues[job.queue]
     if not transitions.can_retake_key(state, queue, job):
         holder = queue.unique[job.unique_key or ""]
         raise CommandError(
             f"Cannot move job {job.id} to waiting: job {holder} has its unique key", Code.JOB_STATE
         )
-    transitions.revive(state, queue, job, keeps_steps=keeps_steps)
+
+
+def _revive(state: State, job: Job, *, keeps_steps: bool = False) -> None:
+    transitions.revive(state, state.queues[job.queue], job, keeps_steps=keeps_steps)
 
 
 def _wrong_state(job: Job, cannot: str) -> CommandError:
