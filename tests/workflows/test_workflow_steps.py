@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,9 @@ from bunqueue import (
     Bunqueue,
     CommandFailed,
     Flow,
+    FlowJob,
     JobFailed,
+    OptionError,
     Queue,
     Retry,
     StepChanged,
@@ -207,6 +210,11 @@ def test_results_are_what_is_stored_in_every_run(sandbox: Sandbox) -> None:
         ({"undo": "x"}, "undo: 'x' cannot be called; give a function of the step's result"),
         ({"undo": Undo(print, retry=0)}, "retry: max_attempts: 0 is not allowed"),
         ({"undo": Undo(print, timeout=-1)}, "undo: timeout: -1 is not allowed; give a time above 0"),
+        (
+            {"retry": Retry(timedelta(days=366))},
+            "retry: delay: 3.16224e+10 ms is not allowed; give a time from 0 to",
+        ),
+        ({"retry": Retry(max_delay=timedelta(days=366))}, "retry: max_delay: 3.16224e+10 ms is not allowed"),
     ],
 )
 def test_a_mistake_is_told_before_the_step_runs(sandbox: Sandbox, options: dict[str, Any], text: str) -> None:
@@ -221,6 +229,38 @@ def test_a_mistake_is_told_before_the_step_runs(sandbox: Sandbox, options: dict[
     sandbox.drain(app)
     assert text in str(handle.job().error)
     assert (ran, handle.history()) == ([], [])
+
+
+@promises("A sleep, a timeout or the time between two attempts may be 365 days")
+@pytest.mark.parametrize(
+    ("wait", "text"),
+    [
+        (lambda flow: flow.sleep("long", days=366), "sleep must be at most 31536000000, not 31622400000"),
+        (lambda flow: flow.wait_for("paid", timeout=2**40), "timeout must be at most 31536000000, not 10995"),
+        (lambda flow: flow.wait_for("paid", key=7), "key must be a string, not 7"),
+        (lambda flow: flow.wait_for("paid", key=""), "key must be a non-empty string, not ''"),
+        (lambda flow: flow.wait_for("s" * 300, name="paid"), "signal must be at most 256 characters"),
+        (lambda flow: flow.run(FlowJob("", {}, queue="q")), "name: a job cannot be called ''"),
+        (lambda flow: flow.run(FlowJob("a", {}, queue="a/b")), "'a/b'"),
+    ],
+)
+def test_a_wait_that_cannot_be_is_refused_where_it_is_asked_for(
+    sandbox: Sandbox, wait: Callable[[Flow], Awaitable[object]], text: str
+) -> None:
+    app = Bunqueue("q")
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> str:
+        try:
+            await wait(flow)
+        except OptionError as error:
+            return str(error)
+        return "it was taken"
+
+    handle = order.start()
+    sandbox.drain(app)
+    assert text in handle.result()
+    assert handle.history() == []
 
 
 @promises("A step that was running when its worker died runs again", "`flow.key` is the same in each")

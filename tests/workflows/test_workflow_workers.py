@@ -11,7 +11,7 @@ import pytest
 from support.promises import promises
 from support.waiting import eventually
 
-from bunqueue import AsyncQueue, BlockingFlow, Bunqueue, Flow, JobCancelled, Worker
+from bunqueue import AsyncQueue, BlockingFlow, Bunqueue, Flow, JobCancelled, JobFailed, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 PATIENCE = 20_000
@@ -201,3 +201,29 @@ async def test_waits_for_a_job_outlive_the_run_that_began_them(where: EndpointOp
         async with Worker(other_queue.name, lambda job: "done", **where):
             assert await other == "done"
     assert first[0].cancelled()
+
+
+async def test_what_one_workflow_asks_for_does_not_fail_others(where: EndpointOptions) -> None:
+    app = an_app(where)
+    together = asyncio.Barrier(9)
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow, number: int) -> int:
+        async def wait() -> int:
+            await together.wait()
+            return number
+
+        return await flow.step("together", wait)
+
+    @app.workflow(max_attempts=1)
+    async def wrong(flow: Flow) -> None:
+        record = flow._record("w", kind="signal", status="waiting", signal="w", key="k" * 2000)
+        await together.wait()
+        await flow._send(record)
+
+    async with app:
+        bad = await wrong.start_async()
+        good = [await order.start_async(number) for number in range(8)]
+        assert [await handle.result(timeout=PATIENCE) for handle in good] == list(range(8))
+        with pytest.raises(JobFailed, match="key must be at most 1024 characters"):
+            await bad.result(timeout=PATIENCE)

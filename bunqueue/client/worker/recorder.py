@@ -88,18 +88,24 @@ class Recorder:
             task.add_done_callback(self._tasks.discard)
 
     async def _fly(self, lane: _Lane, items: list[_Item]) -> None:
-        command = RecordSteps(queue=lane.queue, steps=[each for item in items for each in item.records])
-        reply, _ = await self._persistence.ask(command, RecordStepsReply)
+        await self._say(lane.queue, items)
         lane.flights -= 1
         lane.jobs.difference_update(item.job_id for item in items)
-        if isinstance(reply, CommandFailed):
-            for item in items:
-                if not item.answers.done():
-                    item.answers.set_exception(reply)
-        else:
-            _answer(items, reply.results)
         if lane.waiting:
             self._begin(lane)
+
+    async def _say(self, queue: str, items: list[_Item]) -> None:
+        """Halved when it is refused as a whole: what one workflow asks for must not fail the others."""
+        command = RecordSteps(queue=queue, steps=[each for item in items for each in item.records])
+        reply, _ = await self._persistence.ask(command, RecordStepsReply)
+        if not isinstance(reply, CommandFailed):
+            _answer(items, reply.results)
+        elif len(items) > 1:
+            middle = len(items) // 2
+            await self._say(queue, items[:middle])
+            await self._say(queue, items[middle:])
+        elif not items[0].answers.done():
+            items[0].answers.set_exception(reply)
 
     async def stop(self) -> None:
         """What is not stored is forgotten."""

@@ -14,7 +14,7 @@ from bunqueue.client.workflow.attempts import Attempts
 from bunqueue.client.workflow.branches import Branch, Race, gather
 from bunqueue.client.workflow.core import RAISE, Encode
 from bunqueue.client.workflow.many import Many
-from bunqueue.client.workflow.plans import Order, Plan, Undo, order_of, plan_of, sleep_span
+from bunqueue.client.workflow.plans import Order, Plan, Undo, check_wait, order_of, plan_of, sleep_span
 from bunqueue.client.workflow.retry import RetryRule
 from bunqueue.client.workflow.run_log import Claim, Conflict, checked_name
 from bunqueue.client.workflow.runtime import Ended, Runtime
@@ -175,8 +175,10 @@ class Flow(Runtime):
         self._check()
         converting = values.converter_of(kind, f"the data of signal {signal!r}")
         left = None if timeout is None else span(timeout, "timeout")
+        called = checked_name(name or signal, "signal" if name is None else "name")
+        check_wait("timeout", signal=signal, key=key, delay=left)
         arguments = None if key is None else values.fingerprint((key,), {})
-        claim = self._claim(checked_name(name or signal, "signal"), SIGNAL, arguments)
+        claim = self._claim(called, SIGNAL, arguments)
         fields = {"signal": signal, "key": key, "delay": left, "arguments": arguments}
         return self._op(self._wait_for(claim, fields, converting, default), claim, waits=True)
 

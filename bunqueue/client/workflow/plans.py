@@ -7,16 +7,31 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import Struct
+
 from bunqueue.client.connection.options import Duration, seconds, shown, span
 from bunqueue.client.conversion.converter import Converter
+from bunqueue.client.options import checks
 from bunqueue.client.options.job import job_data, wire_fields
 from bunqueue.client.options.moments import time_left
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.retry import UNDO, Policy, RetryRule, policy_of
 from bunqueue.client.workflow.run_log import checked_name
 from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import JobFields
-from bunqueue.protocol.commands.workflows import ChildJob
+from bunqueue.protocol.commands.workflows import ChildJob, SignalKey, SignalName
+
+
+class _Wait(Struct):
+    signal: SignalName | None = None
+    key: SignalKey | None = None
+    delay: Delay | None = None
+
+
+def check_wait(called: str, **fields: object) -> None:
+    """Whether there can be a step that waits for that; `called` is what users call its time. OptionError."""
+    checks.wire(_Wait, fields, delay=called)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +149,8 @@ def order_of(
         raise OptionError(f"child: {shown(made)} consists of several jobs; start them one by one")
     options = dict(made.options) if child_id is None else {**made.options, "job_id": child_id}
     data = job_data(made.data, f"the data of job {made.name!r}", declared=True)
+    checks.queue_name(made.queue)
+    checks.job_name(made.name)
     fields = JobFields(name=made.name, data=data, **wire_fields(options, {}))
     converting = values.converter_of(getattr(made, "result_type", Any), f"the result of job {made.name!r}")
     job = ChildJob(queue=made.queue, input=fields, detached=detached)
@@ -143,6 +160,12 @@ def order_of(
 
 def sleep_span(given: Duration | datetime | None, parts: Mapping[str, float]) -> float:
     """A time as ms: one duration, days, hours and so on, or what is left until a moment. OptionError."""
+    left = _sleep_span(given, parts)
+    check_wait("sleep", delay=left)
+    return left
+
+
+def _sleep_span(given: Duration | datetime | None, parts: Mapping[str, float]) -> float:
     if given is not None and parts:
         raise OptionError(f"sleep: give a duration, or {', '.join(parts)}, not both")
     if isinstance(given, datetime):

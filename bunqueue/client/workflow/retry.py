@@ -12,6 +12,7 @@ from bunqueue.client.connection.options import shown, span
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import time_left
 from bunqueue.errors import OptionError, Retry, Unrecoverable
+from bunqueue.model.durations import YEAR_MS
 
 BACKOFFS = ("exponential", "fixed")
 FIRST_MS = 1_000.0
@@ -40,7 +41,8 @@ class Policy:
         ):
             raise OptionError(f"retry: jitter: {shown(rule.jitter)} is not allowed; give a part from 0 to 1")
         object.__setattr__(self, "_delays", _delays(rule.delay))
-        object.__setattr__(self, "_longest", span(rule.max_delay, "retry: max_delay"))
+        longest = span(rule.max_delay, "retry: max_delay")
+        object.__setattr__(self, "_longest", _allowed("retry: max_delay", longest))
 
     def next_delay(self, attempt: int, error: BaseException) -> float | None:
         """After how many ms attempt number `attempt`, which has failed, is followed by another; None: it is
@@ -50,7 +52,11 @@ class Policy:
             return None
         if isinstance(error, Retry):
             asked: Any = error.delay
-            return self._wait(attempt) if asked is None else time_left(asked, "Retry: delay")
+            return (
+                self._wait(attempt)
+                if asked is None
+                else _allowed("Retry: delay", time_left(asked, "Retry: delay"))
+            )
         if isinstance(error, rule.never) or not isinstance(error, rule.on):
             return None
         if rule.when is not None and not rule.when(error):
@@ -63,7 +69,14 @@ class Policy:
         else:
             doubled = 2 ** min(attempt - 1, MOST_DOUBLINGS) if self.rule.backoff == "exponential" else 1
             wait = self._delays[0] * doubled
-        return min(wait, self._longest) * (1 + self.rule.jitter * (2 * random.random() - 1))
+        return min(min(wait, self._longest) * (1 + self.rule.jitter * (2 * random.random() - 1)), YEAR_MS)
+
+
+def _allowed(name: str, ms: float) -> float:
+    """`ms`, if a step may wait for so long. OptionError."""
+    if not 0 <= ms <= YEAR_MS:
+        raise OptionError(f"{name}: {ms:g} ms is not allowed; give a time from 0 to 365 days")
+    return ms
 
 
 def _delays(given: Any) -> tuple[float, ...]:
@@ -72,7 +85,8 @@ def _delays(given: Any) -> tuple[float, ...]:
     if isinstance(given, datetime):
         raise OptionError(f"retry: delay: {shown(given)} is a moment; give a time, or a list of times")
     several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
-    found = tuple(float(span(each, "retry: delay")) for each in (given if several else (given,)))
+    spans = [float(span(each, "retry: delay")) for each in (given if several else (given,))]
+    found = tuple(_allowed("retry: delay", each) for each in spans)
     if not found:
         raise OptionError("retry: delay: the list is empty; give one time at least")
     return found

@@ -70,7 +70,9 @@ def forget_steps(state: State, job: Job, first: int) -> None:
     run = job.run
     assert run is not None
     heads = state.archive.runs.heads(job.seq)
-    undone = {head.name.removeprefix(UNDO_MARK) for head in heads if head.kind == UNDO and head.status == DONE}
+    undone = {
+        head.name.removeprefix(UNDO_MARK) for head in heads if head.kind == UNDO and head.status == DONE
+    }
     before = [head for head in heads if head.number < first]
     kept = [head for head in before if head.name not in undone]
     gone = [head.number for head in before if head.name in undone]
