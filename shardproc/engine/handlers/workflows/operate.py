@@ -96,7 +96,8 @@ def _named(state: State, job: Job, command: UndoWorkflow) -> StepHead:
     head = _step(state, job, command.step.removeprefix(UNDO_MARK))
     left = state.archive.runs.undo_left(job.seq)
     if head.name not in left:
-        text = f"step: {head.name} is not to be undone (any more); still to be undone: {', '.join(left) or 'none'}"
+        others = ", ".join(left) or "none"
+        text = f"step: {head.name} is not to be undone (any more); still to be undone: {others}"
         raise CommandError(text, Code.INVALID_FIELD, field="step", value=head.name)
     return head
 
