@@ -182,11 +182,16 @@ def test_an_active_job_is_stopped_and_a_finished_one_runs_again(visit: Visit, sh
     expect(page.locator(".page-head .badge")).to_have_text("stopping")
     api("FAIL", id=job, error="stopped", token=token)
     expect(page.locator(".page-head .badge")).to_have_text("cancelled")
-    done = api.push(queue)
+    api("Cron", name=f"cron-of-{queue}", queue=queue, repeatEvery=9_000_000)
+    done = api("CronTrigger", name=f"cron-of-{queue}")["id"]
     api("PULL", queue=queue)
     api("ACK", id=done, result={"answer": 42})
     page = visit(shop).go(f"/jobs/{done}")
     expect(page.get_by_label("Result", exact=True)).to_contain_text('"answer": 42')
+    expect(page.locator(".facts dt", has_text="Scheduled by").locator("+ dd")).to_have_text(
+        f"cron-of-{queue}"
+    )
+    expect(page.locator(".facts dt", has_text="Scheduled for")).to_be_visible()
     act(page, "Run again")
     expect(page.locator(".page-head .badge")).to_have_text("waiting")
 

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
-from bunqueue import Bunqueue, CommandFailed, OptionError, Queue, Repeat
+from bunqueue import Bunqueue, CommandFailed, OptionError, Queue, Repeat, current_job
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.testing import Sandbox
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
@@ -111,3 +113,28 @@ def test_an_app_declares_it() -> None:
     (declared,) = app._schedules.values()
     command = declared.command({}, "tasks")
     assert (command.overlap, command.on_missed) == ("cancel", "one")
+
+
+async def test_a_job_of_a_schedule_knows_for_which_time_it_runs(where: EndpointOptions) -> None:
+    app = Bunqueue("schedule-times", **where)
+    seen: dict[str, tuple[str | None, datetime | None]] = {}
+
+    @app.cron(every=timedelta(days=1), immediately=True, name="daily-report")
+    async def report() -> None:
+        seen["report"] = current_job().schedule, current_job().scheduled_for
+
+    @app.job
+    async def plain() -> None:
+        seen["plain"] = current_job().schedule, current_job().scheduled_for
+
+    async with app:
+        await plain.add_async()
+        await eventually(lambda: len(seen) == 2, "both have run")
+        cron = await app.async_queue.get_cron("daily-report")
+        assert cron is not None
+        assert cron.last_run is not None
+        job = await app.async_queue.handle(cron.last_run.job_id).job()
+    assert seen["plain"] == (None, None)
+    assert seen["report"] == ("daily-report", cron.next_run - timedelta(days=1))
+    assert (job.schedule, job.scheduled_for) == seen["report"]
+    assert job.scheduled_for_ms == cron.next_run_ms - 86_400_000
