@@ -91,6 +91,7 @@ def _known(state: State, flow: str) -> Steps:
 @across
 def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
     flow = command.flow
+    flow_checks.check_edges(len(node.after) for node in command.nodes)
     jobs = [_job_of(flow, node) for node in command.nodes]
     own = {job.id for job in jobs}
     outside = {dep for job in jobs for dep in job.input.depends_on or () if dep not in own}

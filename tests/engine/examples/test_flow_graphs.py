@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from engine.properties.test_shards_together import QUEUES, World
 
+from shardproc.engine.peers import flow_checks
+
 DIAMOND = {"fetch": [], "left": ["fetch"], "right": ["fetch"], "join": ["left", "right"]}
 
 
@@ -119,6 +121,17 @@ def test_what_is_no_graph_is_refused_and_nothing_is_added(
     refusal = add(world, graph)
     assert refusal == {"ok": False, "error": text}
     assert (world.ask(cmd="GetFlow", flow="f") or {})["error"] == "Flow not found: f"
+
+
+def test_jobs_that_wait_for_too_many_others_together_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_checks, "MAX_EDGES", 3)
+    refusal = add(world, DIAMOND)
+    text = "the jobs of the flow wait for 4 others together, at most 3 are allowed"
+    assert refusal == {"ok": False, "error": text}
+    monkeypatch.setattr(flow_checks, "MAX_EDGES", 4)
+    assert add(world, DIAMOND)["ok"]
 
 
 def test_two_nodes_of_one_name_and_own_ids_are_refused(world: World) -> None:
