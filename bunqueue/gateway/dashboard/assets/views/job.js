@@ -6,9 +6,9 @@ import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
 import { duration, moment, num, plural, relative, shortId, time } from "../format.js";
 import { json } from "../json.js";
 import { keepFresh } from "../live.js";
-import { flowGraph } from "./flow-graph.js";
+import { flowGraph } from "./job-flow-graph.js";
 import { wordOf } from "./job-columns.js";
-import { flowOf, relatives } from "./job-flow.js";
+import { flowOf, relatives } from "./job-relatives.js";
 import { jobActions } from "./job-actions.js";
 import { kept, stateOf, steps, stuck, waitsOf } from "./workflow/steps.js";
 
