@@ -193,9 +193,10 @@ async def test_retrying(queue: AsyncQueue, where: EndpointOptions) -> None:
         await handle.retry()  # of one that has completed
         assert await handle.result() == 3
     waiting = await queue.add("n")
-    for wrong in (waiting, queue.handle("nothing")):
-        with pytest.raises(WrongState, match="cannot be retried: it has not ended, is not there"):
-            await wrong.retry()
+    with pytest.raises(WrongState, match="cannot be retried: it is waiting, and has not ended"):
+        await waiting.retry()
+    with pytest.raises(JobNotFound, match="cannot be retried: it is not there"):
+        await queue.handle("nothing").retry()
 
 
 async def test_removing(queue: AsyncQueue, where: EndpointOptions) -> None:

@@ -40,6 +40,9 @@ K = TypeVar("K")
 A = TypeVar("A", bound=Reply)
 
 
+ENDED = ("completed", "failed", "cancelled", "expired", "stuck")
+
+
 class _Values(Struct):
     values: dict[str, Any]
 
@@ -224,12 +227,12 @@ class JobHandle(Generic[R]):
             return
         if (self._ask(dlq.RetryCompleted(queue=self.queue, id=self.id), query.CountReply)).count:
             return
-        raise WrongState(
-            f"job {self.id} in queue {self.queue!r} cannot be retried: it has not ended, is not there, "
-            f"or another job has its unique key",
-            queue=self.queue,
-            job_id=self.id,
-        )
+        about = {"queue": self.queue, "job_id": self.id}
+        where, state = f"job {self.id} in queue {self.queue!r}", self.state()
+        if state == "unknown":
+            raise JobNotFound(f"{where} cannot be retried: it is not there (any more)", **about)
+        why = "and is not kept, or another job has its unique key" if state in ENDED else "and has not ended"
+        raise WrongState(f"{where} cannot be retried: it is {state}, {why}", **about)
 
     def discard(self) -> None:
         """Make a waiting, delayed or active job a dead letter."""

@@ -9,7 +9,6 @@ from bunqueue.model.job import (
     DELAYED,
     FAILED,
     NIL,
-    STATE_NAMES,
     SUSPENDED,
     UNDEFINED,
     Job,
@@ -18,6 +17,7 @@ from bunqueue.model.workflow import SKIPPED, UNDO, UNDO_MARK, UNDONE, Undoing
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.workflows import RetryWorkflow, UndoWorkflow
+from bunqueue.protocol.job_view import state_name
 
 from ...lifecycle import transitions, undo
 from ...peers import children
@@ -26,6 +26,7 @@ from ...state import Client, State
 from .runs import payload, workflow
 
 FINISHED = (FAILED, COMPLETED)
+MAX_SHOWN = 5  # names of steps in a refusal
 
 
 def retry_workflow(state: State, client: Client, command: RetryWorkflow) -> Ok:
@@ -57,7 +58,9 @@ def undo_workflow(state: State, client: Client, command: UndoWorkflow) -> Ok:
     run = job.run
     assert run is not None
     if command.action == "start":
-        if job.state not in FINISHED or run.undoing is not None:
+        if run.undoing is not None:
+            raise _wrong_state(job, "be undone anew: it is being undone; if stuck, retry, skip or edit it")
+        if job.state not in FINISHED:
             raise _wrong_state(job, "be undone: cancel it, and it is undone")
         if not run.undoable or run.undone:
             text = f"Workflow {job.id} has no finished steps that can be undone"
@@ -96,9 +99,9 @@ def _named(state: State, job: Job, command: UndoWorkflow) -> StepHead:
     head = _step(state, job, command.step.removeprefix(UNDO_MARK))
     left = state.archive.runs.undo_left(job.seq)
     if head.name not in left:
-        others = ", ".join(left) or "none"
-        text = f"step: {head.name} is not to be undone (any more); still to be undone: {others}"
-        raise CommandError(text, Code.INVALID_FIELD, field="step", value=head.name)
+        those = ", ".join(left[:MAX_SHOWN]) or "none"
+        text = f"step: {head.name} is not to be undone (any more); still to be undone: {those}"
+        raise CommandError(text, Code.INVALID_FIELD, field="step", value=head.name, bound=those)
     return head
 
 
@@ -139,5 +142,5 @@ def _revive(state: State, job: Job, *, keeps_steps: bool = False) -> None:
 
 
 def _wrong_state(job: Job, cannot: str) -> CommandError:
-    text = f"Workflow {job.id} is {STATE_NAMES[job.state]} and cannot {cannot}"
+    text = f"Workflow {job.id} is {state_name(job, 3)} and cannot {cannot}"
     return CommandError(text, Code.JOB_STATE, field="id")
