@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -135,3 +136,31 @@ def test_a_crash_at_every_point_changes_nothing() -> None:
     report = run_with_crashes(lambda: order.start(True), app, signals={"approval": True})
     assert report.crashes > 10
     assert set(undone) == {"charge"}
+
+
+def test_a_branch_of_a_function_that_loses_leaves_signals_and_children(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+
+    @app.job
+    def pack(item: str) -> str:
+        return item
+
+    @app.workflow(max_attempts=1)
+    def order(flow: BlockingFlow) -> list[object]:
+        first = flow.race(
+            step=lambda: flow.step("quick", lambda: "quick"),
+            sleep=lambda: flow.sleep("long", days=1),
+            signal=lambda: flow.wait_for("paid", name="lost"),
+            child=lambda: flow.run(pack.options(delay=timedelta(days=1)), "lamp"),
+        )
+        return [first, flow.wait_for("paid")]
+
+    handle = order.start()
+    sandbox.drain(app)
+    handle.signal("paid", "by card")
+    sandbox.drain(app)
+    assert handle.result() == [["step", "quick"], "by card"]
+    found = {step.name: step.status for step in handle.history()}
+    lost = {name: status for name, status in found.items() if name in ("long", "lost", "pack")}
+    assert lost == dict.fromkeys(lost, "cancelled")
+    assert found["paid"] == "completed"

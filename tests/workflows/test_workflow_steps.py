@@ -284,6 +284,23 @@ def test_a_step_that_was_cut_off_runs_again(sandbox: Sandbox) -> None:
     assert len(handle.history()) == 1
 
 
+def test_no_two_steps_have_the_same_key(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    keys: list[str] = []
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> None:
+        await flow.step("charge:1", lambda: keys.append(flow.key))
+        await flow.step("charge", lambda: keys.append(flow.key), undo=lambda _: None)
+        raise ValueError("no")
+
+    handle = order.start(id="o")
+    sandbox.drain(app)
+    handle.retry()
+    sandbox.drain(app)
+    assert keys == ["o:charge:1:0", "o:charge", "o:charge:1"]
+
+
 @promises("A worker that has lost its lock cannot record anything")
 def test_without_the_lock_nothing_is_recorded(sandbox: Sandbox) -> None:
     app = Bunqueue("q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random as chance
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -42,6 +43,8 @@ branch_var: ContextVar[tuple[list[str], ...]] = ContextVar("bunqueue.branch", de
 
 RAISE: Any = object()
 """Instead of a default: raise an error."""
+
+_LIKE_GENERATION = re.compile(r":\d+$")
 
 
 class FlowCore:
@@ -86,7 +89,8 @@ class FlowCore:
 
     def _key(self, name: str) -> str:
         generation = self.job.workflow.generation
-        return f"{self.job.id}:{name}" + (f":{generation}" if generation else "")
+        told = generation or _LIKE_GENERATION.search(name)  # "a:1" must not get the key of "a", begun again
+        return f"{self.job.id}:{name}" + (f":{generation}" if told else "")
 
     def _server_ms(self) -> float:
         """The time by the server's clock, epoch ms."""

@@ -44,6 +44,8 @@ class Thread:
         self._box: SimpleQueue[_Call | Outcome] = SimpleQueue()
         self.ended = Inside(loop=self._loop)
         """Its code has ended: what it has given."""
+        self._task: asyncio.Task[Any] | None = None  # the operation that it waits for
+        self._lost = False
 
     # -- in the thread
 
@@ -102,15 +104,26 @@ class Thread:
         else:
             self.ended.set_exception(value)
 
+    async def lose(self) -> None:
+        """Its branch was cancelled: so is what it waits for, and it begins nothing more."""
+        self._lost = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
     def _begin(self, begin: Callable[[], Awaitable[Any]], context: Context) -> None:
+        if self._lost:
+            self._box.put((False, Unwind()))
+            return
         context.run(flow_var.set, self._flow)
         context.run(thread_var.set, self)
         self.ended.waits = True
-        task = self._loop.create_task(_awaited(begin), context=context)
-        task.add_done_callback(self._done)
+        self._task = self._loop.create_task(_awaited(begin), context=context)
+        self._task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self.ended.waits = False
+        self._task = None
         if task.cancelled():
             self._box.put((False, Unwind()))
         elif (error := task.exception()) is not None:
@@ -143,4 +156,8 @@ async def in_new_thread(flow: Runtime, body: Callable[[], Any]) -> Any:
         target=context.run, args=(thread.run, body), name=f"bunqueue-branch-{flow.job.id}", daemon=True
     )
     worker.start()
-    return await thread.ended
+    try:
+        return await thread.ended
+    except asyncio.CancelledError:
+        await thread.lose()
+        raise
