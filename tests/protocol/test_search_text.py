@@ -228,5 +228,5 @@ def test_any_other_text_is_no_cursor(text: str) -> None:
 )
 def test_a_cursor_with_impossible_numbers_is_refused(at: int, place: int, until: int) -> None:
     text = cursors.encoded(cursors.Cursor(cursors.VERSION, 0, at, [place, 5], until))
-    with pytest.raises(CommandError, match="is none that a search has given"):
+    with pytest.raises(CommandError, match="was not given by a search"):
         cursors.read(text)

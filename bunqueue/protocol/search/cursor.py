@@ -74,7 +74,7 @@ def read(text: str) -> Cursor:
     if found.version != VERSION or not found.places:
         raise _refused("is of another version of the server: leave it out to begin from the start")
     if min(found.places) < DONE or max(found.places) > MAX_SAFE:
-        raise _refused("is none that a search has given")
+        raise _refused("was not given by a search")
     return found
 
 
