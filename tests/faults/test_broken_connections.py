@@ -189,13 +189,13 @@ async def test_the_jobs_of_a_killed_worker_go_back_at_once(
 
             await eventually(taken, "it has been given all of them")
             process.kill()
-            # The next process begins them anew, far sooner than the server waits for one that may come back.
-            await eventually(lambda: len(workers.begun_by()) == 2, "another process has begun one", 10)
+            # The next process begins them anew, once it has started, and long before their locks end.
+            await eventually(lambda: len(workers.begun_by()) == 2, "another process has begun one", 30)
 
             async def again() -> bool:
                 return sum(workers.runs().values()) == 3 + len(handles)
 
-            await eventually(again, "all are begun again", 10)
+            await eventually(again, "all are begun again", 30)
             jobs = [await handle.job() for handle in handles]
             assert [(job.attempts, job.stall_count) for job in jobs] == [(0, 0)] * len(handles)
             process = workers.processes[0]
