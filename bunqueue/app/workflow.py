@@ -35,7 +35,7 @@ class Workflow(Task[P, R]):
     """What `@app.workflow` makes of a function. P are its parameters beside the flow, R is what it gives.
 
     `start` has a worker run it, and blocks until it is safe; `start_async` is the same for coroutines. An
-    `id` of your own makes that idempotent: while a workflow with this id is there, its handle is given.
+    `id` of your own makes that idempotent: while a workflow with this id has not ended, its handle is given.
     `__wrapped__` is the function itself.
     """
 
