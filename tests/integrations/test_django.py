@@ -185,7 +185,7 @@ def test_what_is_no_task_is_neither_run_nor_imported(bunqueue: Sandbox, name: st
         ("default", {"args": 3, "kwargs": {}, "backend": "default"}, "no list of args"),
         ("default", {"args": [], "kwargs": [], "backend": "default"}, "no map of kwargs"),
         ("default", [1], "TASKS has no backend None"),
-        ("other", {"args": [1, 2], "kwargs": {}, "backend": "default"}, "none of the backend's QUEUES"),
+        ("other", {"args": [1, 2], "kwargs": {}, "backend": "default"}, "not one of the backend's QUEUES"),
     ],
 )
 def test_a_job_that_is_not_as_the_backend_makes_them_is_not_run(
