@@ -28,7 +28,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: works through that one)
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/python scripts/demo/demo.py
 
 install: $(DEV) ## install everything that development needs
 

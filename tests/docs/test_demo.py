@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "scripts" / "demo.py"
+DEMO = ROOT / "scripts" / "demo" / "demo.py"
 MARK = "TEST_OF_DEMO"  # in the environment of everything that a test starts
 PATIENCE_S = 60.0
 
@@ -30,8 +30,8 @@ def test_a_folder_with_any_name_gets_through_make() -> None:
     command = ["make", "--dry-run", "demo"]
     environ = os.environ | {"DEMO_PATH": name}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
-    assert "scripts/demo.py" in done.stdout
-    assert "id" not in done.stdout.partition("scripts/demo.py")[2]  # the shell sees none of it
+    assert "scripts/demo/demo.py" in done.stdout
+    assert "id" not in done.stdout.partition("scripts/demo/demo.py")[2]  # the shell sees none of it
 
 
 @pytest.fixture

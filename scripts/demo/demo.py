@@ -1,6 +1,6 @@
 """Shows bunqueue at work on real files, embedded and with a server, and checks the outcome.
 
-    python scripts/demo.py [--path FOLDER] [--limit FILES]
+    python scripts/demo/demo.py [--path FOLDER] [--limit FILES]
 
 Each file is one job: SHA-256, size and, for .py and .txt, the number of lines. Text that is not UTF-8 and
 files that cannot be read fail, are tried again and become dead letters. Leaves nothing behind.

@@ -1,6 +1,6 @@
 """The work of the demonstration: which files there are, what a job does with one, and the worker process.
 
-    python scripts/demo_work.py HOST PORT
+    python scripts/demo/demo_work.py HOST PORT
 
 is such a process; it says `ready`, and SIGTERM ends it. Knows nothing of counting or checking.
 """
