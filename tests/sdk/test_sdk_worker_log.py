@@ -116,11 +116,7 @@ async def test_failures_have_level_traceback_and_delay(
         raise ValueError("boo")
 
     (batches,) = [worker for worker in app.__bunqueue_workers__()]
-    worker = (
-        batches._worker(batches._queue_configs[0])
-        if how == "batch"
-        else Worker(queue.name, handler, **options, **where)
-    )
+    worker = batches._make_workers()[0] if how == "batch" else Worker(queue.name, handler, **options, **where)
     handle = await queue.add("n", {"password": SECRET}, max_attempts=2, backoff=50)
     async with worker:
         assert (await handle.wait(30_000)).state == "failed"
