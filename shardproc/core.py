@@ -18,14 +18,15 @@ from msgspec.msgpack import Decoder
 from bunqueue import vitals
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
-from bunqueue.protocol.commands import COMMANDS, Command, Reply, Spec, is_slow
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec, is_slow
 from bunqueue.protocol.commands.base import CommandError, Slow, refused
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.peers import Forwarded
 
 from . import missed_runs
 from .clock import Clock
-from .engine.dispatch import send
+from .engine.dispatch import answer, send
 from .engine.engine import Engine
 from .engine.memory.vitals import Vitals
 from .engine.outbox import Published
@@ -82,6 +83,7 @@ class Shard:
         self._clock = clock or Clock()
         database = opened or Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self._place, self._retention = (shard, shards), retention
+        self._mistakes: set[str] = set()  # commands that have failed
         self.store = self._new_store(database)
         self.restriction: Callable[[Spec], CommandError | None] | None = None
         """Why a command is refused at present, if it is; None while every command is carried out."""
@@ -180,6 +182,23 @@ class Shard:
             self.engine.handle(client, command, now)
         except DISK_ERRORS as error:
             self._failed(error, client, command)
+        except StorageFailed:
+            raise
+        except Exception:
+            self._outlive(client, command)
+
+    def _outlive(self, client: Client, command: Command) -> None:
+        """A mistake of ours.  It ends the shard, as nobody knows what was changed by then.  But a command
+        that only reads has changed nothing, and must not end the shard each time that somebody sends it."""
+        spec = spec_of(command)
+        if spec.writes or spec.parks:
+            raise
+        name = str(command.__struct_config__.tag)
+        if name not in self._mistakes:  # once each: who may read shall not fill the log
+            self._mistakes.add(name)
+            _log.exception("a command that only reads has failed", command=name)
+        text = f"{name} failed; the log of shard {self._place[0]} says why"
+        answer(self.engine.state, client, command, ErrorReply(error=text, code=Code.INTERNAL_ERROR))
 
     def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
         """Carry out a command whose client has left: only if it changes something."""
