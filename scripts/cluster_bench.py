@@ -38,8 +38,9 @@ from bunqueue.client.blocking.admin import Admin
 from bunqueue.model.ids import slot_of_queue
 from load_client import Connection, Options, Outcome, drive
 from load_test import perform
+from router.spares import SPARES
 from store_bench import BATCH, CONNECTIONS, PAYLOAD, Figures, middle, say, show
-from store_bench_servers import bunqueue, cpu_s, postgresql, running, settle, tree_s
+from store_bench_servers import SETTLE_S, bunqueue, cpu_s, postgresql, running, settle, tree_s
 
 # After store_bench_servers, which says where these are.
 from cluster.hosts import Hosts  # isort: skip
@@ -286,9 +287,19 @@ def measure_throughput(postgres: Postgres, arguments: argparse.Namespace) -> Fig
 def _throughput(postgres: Postgres, hosts: int, arguments: argparse.Namespace) -> Figures:
     if not hosts:
         with running("alone", arguments.shards, postgres) as measured:
+            settle(10 * SETTLE_S)  # a new database keeps PostgreSQL busy; hosts take longer to start
             return _loaded([measured.server], postgres, arguments)
     with cluster(postgres, NAMES[:hosts], arguments.shards) as made:
+        _until_all_run(made, arguments.shards)
         return _loaded(list(made.servers.values()), postgres, arguments)
+
+
+def _until_all_run(hosts: Hosts, shards: int) -> None:
+    """Until the processes that hosts keep for take-overs have started: that is no cost of jobs."""
+    routers = [server.pid for server in hosts.servers.values()]
+    wanted = shards + len(routers) * (1 + SPARES)
+    wait_until(lambda: sum(len(children(router)) for router in routers) >= wanted, "all run", SERVED_S)
+    settle(3 * SETTLE_S)
 
 
 def _loaded(servers: Sequence[Server], postgres: Postgres, arguments: argparse.Namespace) -> Figures:
