@@ -40,7 +40,7 @@ from load_client import Connection, Options, Outcome, drive
 from load_test import perform
 from router.spares import SPARES
 from store_bench import BATCH, CONNECTIONS, PAYLOAD, Figures, middle, say, show
-from store_bench_servers import SETTLE_S, bunqueue, cpu_s, postgresql, running, settle, tree_s
+from store_bench_servers import bunqueue, cpu_s, postgresql, running, settle, tree_s
 
 # After store_bench_servers, which says where these are.
 from cluster.hosts import Hosts  # isort: skip
@@ -54,8 +54,7 @@ NAMES = ("one", "two", "three")
 PAUSE_S = 0.005  # of a client, between two jobs
 AGAIN_S = 0.02  # after a refusal
 SERVED_S = 60.0  # within which a dead host must be replaced
-DEPTH_SINGLE, DEPTH_BATCH = 50, 4
-SINGLES = 5  # added one by one: this part of the jobs
+DEPTH_SINGLE, DEPTH_BATCH, SINGLES = 50, 4, 5  # added one by one: this part of the jobs
 SCENARIOS = ("push", "push-batch", "drain")
 
 
@@ -287,7 +286,7 @@ def measure_throughput(postgres: Postgres, arguments: argparse.Namespace) -> Fig
 def _throughput(postgres: Postgres, hosts: int, arguments: argparse.Namespace) -> Figures:
     if not hosts:
         with running("alone", arguments.shards, postgres) as measured:
-            settle(10 * SETTLE_S)  # a new database keeps PostgreSQL busy; hosts take longer to start
+            settle(10)  # a new database keeps PostgreSQL busy; hosts take longer to start
             return _loaded([measured.server], postgres, arguments)
     with cluster(postgres, NAMES[:hosts], arguments.shards) as made:
         _until_all_run(made, arguments.shards)
@@ -296,10 +295,10 @@ def _throughput(postgres: Postgres, hosts: int, arguments: argparse.Namespace) -
 
 def _until_all_run(hosts: Hosts, shards: int) -> None:
     """Until the processes that hosts keep for take-overs have started: that is no cost of jobs."""
-    routers = [server.pid for server in hosts.servers.values()]
-    wanted = shards + len(routers) * (1 + SPARES)
-    wait_until(lambda: sum(len(children(router)) for router in routers) >= wanted, "all run", SERVED_S)
-    settle(3 * SETTLE_S)
+    pids = [server.pid for server in hosts.servers.values()]
+    wanted = shards + len(pids) * (1 + SPARES)
+    wait_until(lambda: sum(len(children(pid)) for pid in pids) >= wanted, "all run", SERVED_S)
+    settle(3)
 
 
 def _loaded(servers: Sequence[Server], postgres: Postgres, arguments: argparse.Namespace) -> Figures:
@@ -321,11 +320,9 @@ def _loaded(servers: Sequence[Server], postgres: Postgres, arguments: argparse.N
 def _drive(wanted: Options, servers: Sequence[Server]) -> Outcome:
     """Each connection asks one host; as many of them whatever the number of hosts."""
     outcome = Outcome()
-    wanted = replace(wanted, connections=6)  # the same for each of 1, 2 and 3 hosts
-    connections = [
-        Connection(replace(wanted, port=servers[number % len(servers)].port), number, outcome)
-        for number in range(wanted.connections)
-    ]
+    wanted = replace(wanted, connections=6)  # as many for 1, 2 and 3 hosts
+    ports = [servers[number % len(servers)].port for number in range(6)]
+    connections = [Connection(replace(wanted, port=port), at, outcome) for at, port in enumerate(ports)]
     begun = time.perf_counter()
     drive(connections, lambda: None)
     outcome.seconds = time.perf_counter() - begun
@@ -392,9 +389,8 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2, 3], choices=[1, 2, 3])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    found = {}
-    for name, figures in measure(arguments):
-        found[name] = figures
+    found = dict(measure(arguments))
+    for name, figures in found.items():
         show(name, figures)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2))

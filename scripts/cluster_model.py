@@ -1,7 +1,7 @@
 """What a cluster of larger machines would do, worked out from costs that were measured on a small one.
 
     python scripts/cluster_model.py [FIGURES.json] [--hosts 1 3 8 16] [--cores 16] [--routers 1] [--shards 64]
-                                    [--under-way 400 1600 1600] [--latency-ms 2] [--commits 15000] [--wal 200]
+                                    [--under-way 40 1200 1200] [--latency-ms 2] [--commits 15000] [--wal 200]
                                     [--network 1000] [--postgres-cores 16]
 
 It is no measurement: a rate is what the busiest part allows, and nothing else is in the way.  FIGURES.json is
@@ -13,7 +13,7 @@ What is assumed:
     clients        are elsewhere, ask all hosts alike, and have --under-way jobs at each shard at any time
     queues         are so many that all shards have the same to do; a single queue has what one shard can do
     a router       is one thread, as are each shard and the process that follows the shards of other hosts
-    other hosts    own (hosts - 1) / hosts of what a client asks for: that goes over a second router
+    other hosts    own (hosts - 1) / hosts of what a client asks for: that goes over the first routers of both
     a shard        has one append under way.  It works on a batch, waits for the store, works on the next
     the store      takes --latency-ms for a commit, however many shards commit; --commits a second at most,
                    and --wal MB a second.  Its leader has --postgres-cores, and takes half of the processor
@@ -73,12 +73,15 @@ class Machines:
     postgres_cores: int = 16
 
 
+# Processor times: one round of `cluster_bench.py --only throughput` with 60,000 jobs on two cores with much
+# other work: routers with 1 and with 3 hosts, else 3; a shard, one by one: without a cluster.  Bytes of log:
+# docs/store.md; one by one, and on the wire: estimates.
 COSTS = {
-    "push": Costs(router=2.5, hop=3.0, shard=12.0, follower=5.0, postgres=20.0, log=110, wire=260),
-    "push-batch": Costs(router=0.3, hop=0.5, shard=6.6, follower=5.0, postgres=1.7, log=56, wire=170),
-    "drain": Costs(router=1.0, hop=1.5, shard=16.2, follower=7.0, postgres=2.4, log=14, wire=300),
+    "push": Costs(router=8.3, hop=31.0, shard=49.0, follower=12.5, postgres=42.5, log=150, wire=260),
+    "push-batch": Costs(router=0.3, hop=2.3, shard=8.8, follower=3.5, postgres=3.3, log=56, wire=170),
+    "drain": Costs(router=2.8, hop=5.0, shard=20.0, follower=6.2, postgres=5.8, log=14, wire=300),
 }
-UNDER_WAY = {"push": 400, "push-batch": 1_600, "drain": 1_600}
+UNDER_WAY = {"push": 40, "push-batch": 1_200, "drain": 1_200}  # as in that measurement
 
 
 def bounds(costs: Costs, machines: Machines, under_way: float) -> dict[str, float]:
@@ -99,8 +102,9 @@ def bounds(costs: Costs, machines: Machines, under_way: float) -> dict[str, floa
         "PostgreSQL, commits": machines.commits * under_way,
         "PostgreSQL, WAL": machines.wal_mb * 1e6 / (costs.log * WAL_PER_JOB + WAL_PER_COMMIT / under_way),
     }
-    if copies:
+    if hosts > 1:
         found["followers"] = hosts / copies * SLOWEST
+        found["first routers"] = hosts / (costs.hop * elsewhere) * SLOWEST
     return found
 
 
