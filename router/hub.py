@@ -270,6 +270,8 @@ class Hub:
         self.links[remote.shard] = remote
         for link in self.local_links():
             link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((remote.shard,)))
+            # What this shard has answered on the way that broke is lost: the other one is to ask again, too.
+            remote.announce(link.shard)
         self._say_presence(remote)
         self.resume_subscriptions(remote)
         assert self.cluster is not None

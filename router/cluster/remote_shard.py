@@ -47,6 +47,10 @@ class RemoteShard:
         if kind != link_protocol.PEER:
             self._put(kind, body, conn)
 
+    def announce(self, shard: int) -> None:
+        """Tell it that a shard of this host reaches it, perhaps again."""
+        self._put(link_protocol.PEER, bytes((shard,)), link_protocol.CONTROL)
+
     def _put(self, kind: int, body: bytes, conn: int) -> None:
         channel = host_link.TO_SHARD
         self._uplink.put(host_link.envelope(channel, kind, body, shard=self.shard, conn=conn))

@@ -20,7 +20,10 @@ import pytest
 from chaos import report
 from chaos.deeds import Deed, of_hosts, of_store
 from chaos.load import Load
-from chaos.victims import LONG_S, QUEUES, Cluster, running
+from chaos.network import PEERS
+from chaos.victims import LONG_S, NAMES, QUEUES, Cluster, running
+
+from router.cluster.wire import SILENT_S
 
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "0"))
 SECONDS = 60 * MINUTES or 18.0
@@ -123,3 +126,20 @@ async def each_once(cluster: Cluster, deeds: dict[str, Deed]) -> None:
         await deeds[name](cluster, random.Random(name))
         await cluster.healed()
         await asyncio.sleep(report.AFTER_S)  # so that what is seen of one fault is not that of the next
+
+
+@pytest.mark.faults
+async def test_links_between_hosts_that_break_again_and_again(tmp_path: Path) -> None:
+    """For about as long as a host waits for another, so that now one of the two connections of two hosts is
+    lost, now the other, and now both, not at the same time."""
+    choice = random.Random(SEED)
+    with running(tmp_path) as cluster:
+        if cluster.network is None:
+            pytest.skip("no networks can be made here")
+        async with Run(cluster, tmp_path / "chaos.html"):
+            for number in range(10):
+                cluster.network.cut(number % len(NAMES), PEERS)
+                cut_s = choice.uniform(SILENT_S - 1, SILENT_S + 0.2)
+                await asyncio.sleep(cut_s)  # until the plug is back
+                cluster.network.mend(number % len(NAMES))
+                await asyncio.sleep(2)  # they dial again, and some flows are done

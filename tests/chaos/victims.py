@@ -19,7 +19,7 @@ from chaos.load import Load
 from chaos.network import CLIENTS, PEERS, STORE, Network, possible
 from chaos.report import Fault, Sample
 from cluster.hosts import Hosts
-from support.aftermath import PAGE, no_live_jobs, read_all
+from support.aftermath import LIVE, PAGE, no_live_jobs, read_all
 from support.patroni import Machine, PatroniCluster, tree
 from support.postgres import Postgres
 from support.server import NotStarted, Server, quiet_port
@@ -105,7 +105,13 @@ class Cluster:
             await load.stop_adding()
         found: dict[str, Final] = {}
         async with await Wire.open(self.addresses[0]) as wire:
-            await eventually(lambda: no_live_jobs(wire, QUEUES), "all jobs are done", DRAINED_S, step_s=0.5)
+            try:
+                await eventually(
+                    lambda: no_live_jobs(wire, QUEUES), "all jobs are done", DRAINED_S, step_s=0.5
+                )
+            except AssertionError as error:
+                left = [job for job in await read_all(wire, QUEUES) if job["state"] in LIVE]
+                raise AssertionError(f"{error}; left are {left}") from None
             await load.stop()
             jobs = await read_all(wire, QUEUES)
             for first in range(0, len(jobs), PAGE):

@@ -94,5 +94,5 @@ def test_folders_that_cannot_be_counted(server: Server, tmp_path: Path) -> None:
     assert "there is no folder" in none.err
     assert not (tmp_path / "none").exists()
     (tmp_path / "empty").mkdir()
-    assert "is none" in cli("doctor", "--data-dir", str(tmp_path / "empty"), status=exits.USAGE).err
+    assert "is not one" in cli("doctor", "--data-dir", str(tmp_path / "empty"), status=exits.USAGE).err
     assert list((tmp_path / "empty").iterdir()) == []

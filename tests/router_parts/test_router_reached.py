@@ -1,0 +1,58 @@
+"""A host is reached again: what its shards and those here have said to each other meanwhile may be lost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from bunqueue.protocol import host_link
+from bunqueue.protocol import link as link_protocol
+from bunqueue.settings import Settings
+from router.cluster.remote_shard import RemoteShard
+from router.hub import Hub
+
+
+class Local:
+    """A shard that is owned here."""
+
+    shard, epoch, is_local = 0, 1, True
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, bytes]] = []
+
+    def control(self, kind: int, conn: int = 0, body: bytes = b"") -> None:
+        self.told.append((kind, body))
+
+
+class Uplink:
+    """The connection to the other host."""
+
+    peer, full = "b", False
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def put(self, part: bytes) -> None:
+        self.sent.append(part)
+
+
+def test_shards_of_both_hosts_ask_each_other_again() -> None:
+    """There is one connection each way.  Where only this host's was broken, the other host has not noticed
+    that answers to its shards were lost."""
+    hub: Any = Hub(Settings(shards=2, data_dir=":memory:"))
+    local, uplink = Local(), Uplink()
+    hub.links[:] = [local, None]
+    hub.cluster = SimpleNamespace(
+        holds=SimpleNamespace(release=lambda shard, link: None), changed=lambda: None
+    )
+    for _ in range(2):
+        local.told.clear()
+        uplink.sent.clear()
+        remote: Any = RemoteShard(1, 7, uplink)  # type: ignore[arg-type]
+        hub.remote_up(remote)
+        assert local.told == [(link_protocol.PEER, bytes((1,)))]
+        announced = host_link.envelope(
+            host_link.TO_SHARD, link_protocol.PEER, bytes((0,)), shard=1, conn=link_protocol.CONTROL
+        )
+        assert uplink.sent == [announced]
+        hub.link_down(remote)
