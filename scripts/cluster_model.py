@@ -73,13 +73,13 @@ class Machines:
     postgres_cores: int = 16
 
 
-# Processor times: one round of `cluster_bench.py --only throughput` with 60,000 jobs on two cores with much
-# other work: routers with 1 and with 3 hosts, else 3; a shard, one by one: without a cluster.  Bytes of log:
-# docs/store.md; one by one, and on the wire: estimates.
+# Processor times: one round of `cluster_bench.py --only throughput` with 60,000 jobs on two cores with little
+# other work: routers with 1 and with 3 hosts, else 3.  Bytes of log: docs/store.md; one by one, and on the
+# wire: estimates.
 COSTS = {
-    "push": Costs(router=8.3, hop=31.0, shard=49.0, follower=12.5, postgres=42.5, log=150, wire=260),
-    "push-batch": Costs(router=0.3, hop=2.3, shard=8.8, follower=3.5, postgres=3.3, log=56, wire=170),
-    "drain": Costs(router=2.8, hop=5.0, shard=20.0, follower=6.2, postgres=5.8, log=14, wire=300),
+    "push": Costs(router=6.7, hop=21.2, shard=53.3, follower=6.7, postgres=23.3, log=150, wire=260),
+    "push-batch": Costs(router=0.5, hop=0.75, shard=6.3, follower=3.2, postgres=2.0, log=56, wire=170),
+    "drain": Costs(router=2.0, hop=4.2, shard=16.8, follower=4.7, postgres=4.5, log=14, wire=300),
 }
 UNDER_WAY = {"push": 40, "push-batch": 1_200, "drain": 1_200}  # as in that measurement
 
