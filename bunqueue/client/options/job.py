@@ -341,13 +341,13 @@ def _spread(given: dict[str, Any]) -> None:
 
 
 def bulk_fields(
-    index: int, job: object, payload: Raw, defaults: Mapping[str, object], secret: bytes = b""
+    index: int, job: object, name: str, payload: Raw, defaults: Mapping[str, object], secret: bytes = b""
 ) -> Mapping[str, Any]:
     """As `wire_fields`, for one job of many, with the key that `unique` asks for."""
     try:
         if isinstance(job, NewJob):
-            return keyed(wire_fields(job.options, defaults), job.name, payload, secret)
-        return keyed(defaults, pair(index, job)[0], payload, secret)
+            return keyed(wire_fields(job.options, defaults), name, payload, secret)
+        return keyed(defaults, name, payload, secret)
     except OptionError as error:
         raise OptionError(f"job {index}: {error}") from None
 

@@ -251,14 +251,16 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         return self._handles(command, reply)
 
     def _handle(self, job: Push | JobFields, reply: core.PushReply) -> AsyncJobHandle[Any]:
-        handle = AsyncJobHandle[Any](self._caller, self.name, reply.id, created=reply.existing is UNSET)
+        created = reply.existing is UNSET
+        # AsyncJobHandle[Any](...) would take longer than all else about it.
+        handle: AsyncJobHandle[Any] = AsyncJobHandle(self._caller, self.name, reply.id, created=created)
         handle._met(job, reply.conflict or None)
         return handle
 
     def _handles(self, command: PushBatch, reply: core.PushBatchReply) -> list[AsyncJobHandle[Any]]:
         caller, queue, there = self._caller, self.name, frozenset(reply.existing or ())
-        handles = [
-            AsyncJobHandle[Any](caller, queue, job_id, created=index not in there)
+        handles: list[AsyncJobHandle[Any]] = [
+            AsyncJobHandle(caller, queue, job_id, created=index not in there)
             for index, job_id in enumerate(reply.ids)
         ]
         if there or reply.conflicts:
@@ -282,11 +284,11 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         )
 
     def _push_batch(self, jobs: Iterable[NewJob | tuple[str, object]], key: str | None) -> PushBatch:
-        entries = []
+        entries, defaults, secret = [], self._defaults, self._secret
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
             payload = job_data(data, f"the data of job {index}")
-            fields = bulk_fields(index, job, payload, self._defaults, self._secret)
+            fields = bulk_fields(index, job, name, payload, defaults, secret)
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
