@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from msgspec.msgpack import Decoder
-
-from bunqueue.protocol.codec import request_id
+from bunqueue.protocol.codec import is_slow_payload, request_id
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Spec, is_slow
-from bunqueue.protocol.commands.base import RequestId, Slow
+from bunqueue.protocol.commands import CommandError, Spec
+from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
 from bunqueue.protocol.gather import Addition, Gather, Part, for_some, split
-from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.link import SEVERED, TICKET, split_frames
 
 from .local import refusal
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from .cluster.holds import Holds
     from .cluster.remote_shard import RemoteShard
     from .shard_link import ShardLink
-
-_decode_slow = Decoder(Slow).decode
 
 
 class Asks(Protocol):
@@ -87,7 +82,7 @@ class Tickets:
         """The refusals of whole frames: how many, how many of them are of slow commands, and their frames."""
         payloads = split_frames(body)
         frames = [self.unavailable(shard, request_id(payload)) for payload in payloads]
-        return len(frames), sum(map(_is_slow, payloads)), b"".join(frames)
+        return len(frames), sum(map(is_slow_payload, payloads)), b"".join(frames)
 
     def refusals(self, shard: int, frames: Sequence[bytes | memoryview]) -> list[bytes]:
         """The same for each of these frames."""
@@ -206,11 +201,3 @@ class Tickets:
     def _tell(self, ticket: _Ticket, reply: bytes) -> None:
         if not ticket.client.finished:
             ticket.client.gathered(reply)
-
-
-def _is_slow(payload: bytes) -> bool:
-    try:
-        fields = _decode_slow(payload)
-    except DECODE_ERRORS:
-        return False
-    return is_slow(fields.cmd, fields.timeout)

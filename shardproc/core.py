@@ -13,15 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Raw
-from msgspec.msgpack import Decoder
 
 from bunqueue import vitals
 from bunqueue.logs import get_logger
-from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
+from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply, is_slow_payload
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec, is_slow
-from bunqueue.protocol.commands.base import CommandError, Slow, refused
-from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
+from bunqueue.protocol.commands.base import CommandError, refused
 from bunqueue.protocol.peers import Forwarded
 
 from . import missed_runs
@@ -39,7 +37,6 @@ from .storage.shrinking import Shrinking
 from .timekeeping import Timekeeping
 
 _log = get_logger("shard")
-_decode_slow = Decoder(Slow).decode
 
 SLICES_S = 0.002  # for long work between two batches
 MAX_WAIT_MS = 5_000
@@ -242,12 +239,7 @@ class Shard:
         raise error
 
     def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
-        try:
-            fields = _decode_slow(payload)
-        except DECODE_ERRORS:
-            fields = Slow()
-        reply = refused(error, error.req_id)
-        send(self.engine.state, client, reply, slow=is_slow(fields.cmd, fields.timeout))
+        send(self.engine.state, client, refused(error, error.req_id), slow=is_slow_payload(payload))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         """Commit; after that the replies, with their connections, and the peer messages may leave."""

@@ -13,8 +13,8 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply
-from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply, is_slow
+from bunqueue.protocol.commands.base import RequestId, Slow
 from bunqueue.protocol.framing import MAX_FRAME, frame
 from bunqueue.protocol.lenient import DECODE_ERRORS, clean
 
@@ -34,6 +34,7 @@ class _RequestId(Struct, gc=False):
 
 
 _decode_request_id = Decoder(_RequestId).decode
+_decode_slow = Decoder(Slow).decode
 
 
 def request_id(payload: bytes | memoryview | Raw) -> RequestId:
@@ -42,6 +43,15 @@ def request_id(payload: bytes | memoryview | Raw) -> RequestId:
         return _decode_request_id(payload).reqId
     except DECODE_ERRORS:
         return UNSET
+
+
+def is_slow_payload(payload: bytes) -> bool:
+    """`is_slow` of a request that is not decoded; False when it cannot be read."""
+    try:
+        fields = _decode_slow(payload)
+    except DECODE_ERRORS:
+        return False
+    return is_slow(fields.cmd, fields.timeout)
 
 
 class InvalidCommand(CommandError):

@@ -20,15 +20,13 @@ import time
 from collections import deque
 
 from msgspec import Raw
-from msgspec.msgpack import Decoder
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link
-from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
-from bunqueue.protocol.commands import Reply, is_slow
-from bunqueue.protocol.commands.base import CommandError, Slow, refused
+from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame, is_slow_payload
+from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.commands.base import CommandError, refused
 from bunqueue.protocol.framing import frame
-from bunqueue.protocol.lenient import DECODE_ERRORS
 from shardproc.core import StorageFailed, spec_of
 from shardproc.engine.memory.vitals import Trouble
 from shardproc.engine.state import Client
@@ -47,7 +45,6 @@ CLOSE_S = 3.0  # for the last record, when the server stops
 STOOD_STILL_S = 2.0  # the log was away for longer: nobody could renew a lock meanwhile
 IDLE_MS = 1_000
 
-_decode_slow = Decoder(Slow).decode
 _log = get_logger("shard")
 
 
@@ -299,7 +296,7 @@ class ReplicatedServer(Server):
     def _answer_while_away(self, conn: int, version: int, payloads: list[bytes], trouble: Trouble) -> None:
         client = Client(conn, version)  # not that of the shard, whose replies wait
         frames = [encode_frame(self._reply_while_away(client, payload, trouble)) for payload in payloads]
-        slow = sum(map(_is_slow, payloads))
+        slow = sum(map(is_slow_payload, payloads))
         self._parts(conn).append(link.answer(conn, link.REPLIES, b"".join(frames), len(frames), slow))
 
     def _reply_while_away(self, client: Client, payload: bytes, trouble: Trouble) -> Reply | Raw:
@@ -312,12 +309,3 @@ class ReplicatedServer(Server):
         except InvalidCommand as invalid:
             error = invalid
         return refused(error, error.req_id)
-
-
-def _is_slow(payload: bytes) -> bool:
-    """Whether the router counts a command among those that may be answered late."""
-    try:
-        fields = _decode_slow(payload)
-    except DECODE_ERRORS:
-        return False
-    return is_slow(fields.cmd, fields.timeout)
