@@ -6,12 +6,13 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from chaos.network import CLIENTS, PEERS, STORE
 from chaos.victims import LEADER, MEMBERS, NAMES, Cluster, start_again
-from support.patroni import Member, Process, signal_all
+from support.patroni import Member, Process
 from support.postgres import Node
+from support.procfs import signal_all
 from support.waiting import eventually
 from support.wall_clock import HOUR
 
@@ -26,6 +27,13 @@ Deed = Callable[[Cluster, random.Random], Awaitable[None]]
 def how_long(cluster: Cluster, choice: random.Random) -> float:
     """Mostly some seconds, sometimes much longer; always the same where a test wants that."""
     return cluster.always_s or min(1.0 + choice.expovariate(1 / 6), cluster.longest_s)
+
+
+async def stand_still(pids: Sequence[int], for_s: float) -> None:
+    """Stop these processes, and let them go on."""
+    signal_all(signal.SIGSTOP, pids)
+    await asyncio.sleep(for_s)  # as long as they stand still
+    signal_all(signal.SIGCONT, pids)
 
 
 # -- hosts
@@ -43,10 +51,7 @@ async def freeze(cluster: Cluster, choice: random.Random) -> None:
     """A host stands still, mostly for longer than its lease, and wakes as a zombie."""
     away_s = how_long(cluster, choice)
     with cluster.victim(choice) as number, cluster.fault(f"SIGSTOP {NAMES[number]} {away_s:.0f} s"):
-        pids = await asyncio.to_thread(cluster.processes, number)
-        signal_all(signal.SIGSTOP, pids)
-        await asyncio.sleep(away_s)  # as long as it stands still
-        signal_all(signal.SIGCONT, pids)
+        await stand_still(await asyncio.to_thread(cluster.processes, number), away_s)
 
 
 async def set_clock(cluster: Cluster, choice: random.Random) -> None:
@@ -216,14 +221,11 @@ def kill_machine(which: Which) -> Deed:
 
 def freeze_machine(which: Which) -> Deed:
     async def deed(cluster: Cluster, choice: random.Random) -> None:
-        """A machine of the store stands still, and wakes; the leader perhaps when it is none any more."""
+        """A machine of the store stands still, and wakes.  By then a leader may have been replaced."""
         away_s = how_long(cluster, choice)
         machine = await asyncio.to_thread(which, cluster)
         with cluster.fault(f"SIGSTOP {machine.name}, {ROLES[which]}, {away_s:.0f} s"):
-            pids = await asyncio.to_thread(lambda: machine.pids)
-            signal_all(signal.SIGSTOP, pids)
-            await asyncio.sleep(away_s)  # as long as it stands still
-            signal_all(signal.SIGCONT, pids)
+            await stand_still(await asyncio.to_thread(lambda: machine.pids), away_s)
 
     return deed
 
@@ -276,10 +278,7 @@ async def freeze_etcd(cluster: Cluster, choice: random.Random) -> None:
     away_s = how_long(cluster, choice)
     machine = Machine(cluster, choice.randrange(len(MEMBERS)))
     with cluster.fault(f"SIGSTOP etcd of {machine.name} {away_s:.0f} s"):
-        pids = machine.etcd.pids
-        signal_all(signal.SIGSTOP, pids)
-        await asyncio.sleep(away_s)  # as long as it stands still
-        signal_all(signal.SIGCONT, pids)
+        await stand_still(machine.etcd.pids, away_s)
 
 
 async def set_clock_of_leader(cluster: Cluster, choice: random.Random) -> None:

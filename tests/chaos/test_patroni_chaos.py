@@ -11,7 +11,8 @@ import pytest
 from chaos.deeds import FAILS_OVER_S, Machine, kill, of_store
 from chaos.test_chaos import Run, each_once
 from chaos.victims import NAMES, Cluster, running
-from support.patroni import programs, signal_all
+from support.patroni import programs
+from support.procfs import signal_all
 from support.waiting import eventually
 
 from bunqueue import Admin

@@ -20,8 +20,9 @@ from chaos.network import CLIENTS, PEERS, STORE, Network, possible
 from chaos.report import Fault, Sample
 from cluster.hosts import Hosts
 from support.aftermath import LIVE, PAGE, no_live_jobs, read_all
-from support.patroni import Machine, PatroniCluster, tree
+from support.patroni import Machine, PatroniCluster
 from support.postgres import Postgres
+from support.procfs import tree
 from support.server import NotStarted, Server, quiet_port
 from support.small_disks import FullDisk, may_mount
 from support.waiting import eventually

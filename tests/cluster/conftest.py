@@ -21,16 +21,24 @@ def store_cluster() -> Iterator[Postgres]:
         yield running
 
 
-@pytest.fixture
-def store(store_cluster: Postgres) -> str:
+def new_store(postgres: Postgres) -> str:
     """The URL of a new store for SHARDS shards."""
-    url = store_cluster.new_database()
+    url = postgres.new_database()
     init(url, SHARDS)
     return url
 
 
+def new_hosts(postgres: Postgres, folder: Path) -> Hosts:
+    """No hosts yet, on a new store: ``hosts.start("a")`` starts one."""
+    return Hosts(new_store(postgres), folder, SHARDS)
+
+
+@pytest.fixture
+def store(store_cluster: Postgres) -> str:
+    return new_store(store_cluster)
+
+
 @pytest.fixture
 def hosts(store: str, tmp_path: Path) -> Iterator[Hosts]:
-    """No hosts yet: ``hosts.start("a")`` starts one."""
     with Hosts(store, tmp_path, SHARDS) as made:
         yield made

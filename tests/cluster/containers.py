@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from chaos.network import CLIENTS, Network
-from support.patroni import kill_tree
+from support.procfs import kill_tree
 from support.server import PROGRAM, ROOT
 from support.waiting import wait_until
 

@@ -10,23 +10,20 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from cluster.conftest import SHARDS
+from cluster.conftest import new_hosts
 from cluster.hosts import Hosts
 from support.cli import Cli
 from support.postgres import Postgres
 from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, AsyncQueueEvents, Worker
-from bunqueue.store.setup import init
 
 ADDED = 40  # jobs, while the host dies
 
 
 @pytest.fixture
 def hosts(store_cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    url = store_cluster.new_database()
-    init(url, SHARDS)
-    with Hosts(url, tmp_path_factory.mktemp("hosts"), SHARDS) as made:
+    with new_hosts(store_cluster, tmp_path_factory.mktemp("hosts")) as made:
         made.start("a", "b")
         yield made
 

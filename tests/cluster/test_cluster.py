@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 from cluster.conftest import SHARDS
 from cluster.hosts import QUEUES, Hosts
+from support.procfs import signal_all
 from support.server import NotStarted, Server
 from support.waiting import wait_until
 
@@ -132,17 +132,11 @@ def test_a_host_that_stood_still_has_lost_its_shards(hosts: Hosts) -> None:
     processes = [a.pid, *(shard.pid for shard in a.shard_processes())]
     load = Load(b)
     with checked(load, a, b):
-        _signal(processes, signal.SIGSTOP)
+        signal_all(signal.SIGSTOP, processes)  # one may have ended: it has just given its shard up
         wait_until(lambda: set(hosts.owners()) == {"b"}, "b owns all shards", within_s=30)
-        _signal(processes, signal.SIGCONT)
+        signal_all(signal.SIGCONT, processes)
         hosts.until_shared("a", "b")
         load.more()
-
-
-def _signal(processes: list[int], number: signal.Signals) -> None:
-    for pid in processes:
-        with suppress(ProcessLookupError):  # one that has just given its shard up
-            os.kill(pid, number)
 
 
 def test_a_worker_keeps_its_job_when_the_shard_moves(hosts: Hosts) -> None:

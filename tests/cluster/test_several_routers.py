@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from itertools import product
 
 import pytest
-from cluster.conftest import SHARDS
+from cluster.conftest import new_hosts
 from cluster.hosts import QUEUES, Hosts
 from cluster.test_cluster import Load, checked, shard_of
 from support.postgres import Postgres
@@ -19,7 +19,6 @@ from support.waiting import eventually, wait_until
 from support.wire import Wire, at_router
 
 from bunqueue import Admin, Queue
-from bunqueue.store.setup import init
 
 PLACES = tuple(product("ab", (0, 1)))  # host and router
 PATIENCE_S = 30.0
@@ -27,9 +26,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(scope="module")
 def hosts(store_cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    url = store_cluster.new_database()
-    init(url, SHARDS)
-    with Hosts(url, tmp_path_factory.mktemp("hosts"), SHARDS) as made:
+    with new_hosts(store_cluster, tmp_path_factory.mktemp("hosts")) as made:
         made.start("a", "b", flags=("--routers", "2"))
         yield made
 

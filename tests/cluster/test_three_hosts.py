@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from cluster.conftest import SHARDS
+from cluster.conftest import SHARDS, new_hosts
 from cluster.hosts import Hosts
 from support.cli import Cli
 from support.postgres import Postgres
@@ -30,7 +30,6 @@ from support.wire import Wire
 
 from bunqueue import Admin, ConnectionOptions, FlowJob, FlowProducer, Queue, QueueEvents, Worker
 from bunqueue.errors import ShardUnavailable
-from bunqueue.store.setup import init
 
 NAMES = ("a", "b", "c")
 PATIENCE_S = 30.0
@@ -38,9 +37,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(scope="module")
 def hosts(store_cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    url = store_cluster.new_database()
-    init(url, SHARDS)
-    with Hosts(url, tmp_path_factory.mktemp("hosts"), SHARDS) as made:
+    with new_hosts(store_cluster, tmp_path_factory.mktemp("hosts")) as made:
         made.start(*NAMES, flags=("--webhook-addresses", "any"), http=True)
         yield made
 

@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from .postgres import ACCOUNT, account, binaries
-from .procfs import command_line, descendants
+from .procfs import command_line, kill_tree, signal_all, tree
 from .server import quiet_port
 from .waiting import wait_until
 
@@ -46,23 +46,6 @@ def programs() -> None:
     if os.environ.get("CI"):
         pytest.fail(text)
     pytest.skip(text)
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all that it has started."""
-    return [pid, *(child.pid for child in descendants(pid))]
-
-
-def signal_all(number: int, pids: Sequence[int]) -> None:
-    """Those that are still there."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def kill_tree(pid: int) -> None:
-    """SIGKILL, to a process and all that it has started."""
-    signal_all(signal.SIGKILL, tree(pid))
 
 
 @dataclass(frozen=True)

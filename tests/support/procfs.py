@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -120,3 +121,20 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()
         return fields[0], int(fields[1]), int(fields[19])
     return None
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    return [pid, *(child.pid for child in descendants(pid))]
+
+
+def signal_all(number: int, pids: Sequence[int]) -> None:
+    """Those that are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL, to a process and all that it has started."""
+    signal_all(signal.SIGKILL, tree(pid))
