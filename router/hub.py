@@ -333,7 +333,7 @@ class Hub:
 
     def _say_presence(self, link: ShardLink | RemoteShard) -> None:
         """Tell a shard which of its queues have workers that are registered here."""
-        mine = [queue for queue in self.workers.staff if self.routes.of_queue(queue) == link.shard]
+        mine = [queue for queue in self.workers.by_queue if self.routes.of_queue(queue) == link.shard]
         if mine:
             presence = link_protocol.WorkerPresence(mine, True, self.workers.names_of(mine))
             link.control(link_protocol.WORKER_PRESENCE, self._base, link_protocol.encode(presence))
@@ -342,7 +342,7 @@ class Hub:
         """A queue has its first worker, has lost its last one, or other jobs of it are run than before."""
         link = self.links[self.routes.of_queue(queue)]
         if link is not None and not self.draining:
-            present, names = queue in self.workers.staff, self.workers.names_of((queue,))
+            present, names = queue in self.workers.by_queue, self.workers.names_of((queue,))
             presence = link_protocol.WorkerPresence([queue], present, names)
             link.control(link_protocol.WORKER_PRESENCE, self._base, link_protocol.encode(presence))
 

@@ -72,7 +72,7 @@ class LocalCommands:
 
     def _worker_presence(self, queue: str) -> None:
         names = self.workers.names_of((queue,))
-        self._engine.worker_presence((queue,), present=queue in self.workers.staff, names=names)
+        self._engine.worker_presence((queue,), present=queue in self.workers.by_queue, names=names)
 
     def _figures(self) -> RouterFigures:
         return RouterFigures(

@@ -30,7 +30,7 @@ from bunqueue.protocol.commands.workers import (
     WorkerStats,
 )
 
-from .staff import Staff
+from .queue_workers import QueueWorkers
 
 MAX_PER_CONNECTION = 1000
 MAX_QUEUES = 10_000  # of all workers of a connection; some 3 MB here, and as much where the queues are
@@ -67,8 +67,8 @@ class Workers:
 
     def __init__(self, on_presence: Callable[[str], None] = lambda queue: None) -> None:
         self._workers: dict[str, Worker] = {}
-        self._on_presence = on_presence  # called when `staff` of a queue is another than it was
-        self.staff: dict[str, Staff] = {}  # by queue; queues without workers are not there
+        self._on_presence = on_presence  # called when `by_queue` says something else of a queue
+        self.by_queue: dict[str, QueueWorkers] = {}  # by queue; queues without workers are not there
         self._of_conn: dict[int, set[str]] = {}
         self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
         self._elsewhere: dict[str, WorkerList] = {}  # registered with other hosts of a cluster, by host
@@ -210,7 +210,7 @@ class Workers:
 
     def names_of(self, queues: Iterable[str]) -> dict[str, list[str]]:
         """The names of the jobs that somebody runs, by queue; queues of which it is unknown are left out."""
-        said = {queue: self.staff[queue].names for queue in queues if queue in self.staff}
+        said = {queue: self.by_queue[queue].names for queue in queues if queue in self.by_queue}
         return {queue: names for queue, names in said.items() if names is not None}
 
     def disconnected(self, conn: int) -> list[Worker]:
@@ -240,15 +240,15 @@ class Workers:
 
     def _employ(self, worker: Worker) -> None:
         for queue in worker.queues:
-            if self.staff.setdefault(queue, Staff()).join(worker.names):
+            if self.by_queue.setdefault(queue, QueueWorkers()).join(worker.names):
                 self._on_presence(queue)
 
     def _dismiss(self, worker: Worker) -> None:
         for queue in worker.queues:
-            staff = self.staff[queue]
-            changed = staff.leave(worker.names)
-            if not staff.workers:
-                del self.staff[queue]
+            there = self.by_queue[queue]
+            changed = there.leave(worker.names)
+            if not there.workers:
+                del self.by_queue[queue]
             if changed:
                 self._on_presence(queue)
 

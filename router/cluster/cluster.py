@@ -24,8 +24,8 @@ from bunqueue.protocol import host_link, router_link
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.commands.workers import WorkerList
 from bunqueue.settings import Settings
+from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, StoreUnavailable
-from bunqueue.store.patience import Patience
 
 from ..errors import StartError
 from ..local import now_ms
@@ -70,7 +70,7 @@ class Cluster:
         self._hub, self._supervisor, self._settings = hub, supervisor, settings
         self.links = Links(hub, settings.cluster, store, identity)
         self.holds = Holds(hub.tickets.refused)
-        self._patience = Patience()
+        self._answer_timeout = AnswerTimeout()
         self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
         self.commands = ClusterCommands(self)
         self.forwards = Forwards(hub, self.links)
@@ -192,14 +192,14 @@ class Cluster:
 
     async def _look_in_time(self, begun: float) -> None:
         """StoreUnavailable if there is no answer.  The next look may find another server that leads."""
-        seconds = self._patience.seconds
+        seconds = self._answer_timeout.seconds
         try:
             async with asyncio.timeout(seconds):
                 await self._look()
         except TimeoutError:
             raise StoreUnavailable(f"it has not answered for {seconds:.0f} s") from None
         finally:
-            self._patience.took(asyncio.get_running_loop().time() - begun)
+            self._answer_timeout.took(asyncio.get_running_loop().time() - begun)
 
     async def _look(self) -> None:
         view = await self.store.look()
@@ -406,7 +406,7 @@ class Cluster:
         self.holds.release(link.shard, link)
         self.changed()
         with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(self._patience.seconds):
+            async with asyncio.timeout(self._answer_timeout.seconds):
                 await self.store.owns(link.shard)
         self.poke()
         self.look_soon()

@@ -25,8 +25,8 @@ import msgspec
 from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings
+from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, connected
-from bunqueue.store.patience import Patience
 from shardproc.storage.database import Database, DatabaseBusy
 
 from . import replay
@@ -121,7 +121,7 @@ class Follower:
         self._not_before: dict[int, float] = {}
         self._connection: Any = None
         self._context: Any = None
-        self._patience = Patience()
+        self._answer_timeout = AnswerTimeout()
         self._answered_at = time.monotonic()
         self._is_away = False
 
@@ -170,7 +170,7 @@ class Follower:
         import psycopg
 
         try:
-            with self._patience.with_answer_of(self._connection):
+            with self._answer_timeout.with_answer_of(self._connection):
                 cursor = self._connection.execute(query, values, binary=True)
                 return list(cursor.fetchall()) if cursor.description else []
         except psycopg.Error as error:

@@ -125,7 +125,7 @@ def test_one_connection_cannot_name_queues_without_end() -> None:
     assert ids(workers) == ["a", "b"]
     register(workers, worker_id="b", queues=names[1:])
     register(workers, worker_id="c", queues=["q", "q"])
-    assert workers.staff["q"].workers == 1, "a queue that is named twice counts once"
+    assert workers.by_queue["q"].workers == 1, "a queue that is named twice counts once"
     register(workers, conn=2, queues=names)
 
 
@@ -136,7 +136,7 @@ def test_queue_names_are_checked() -> None:
 
 def test_who_needs_to_know_is_told_of_the_first_and_the_last_worker_of_a_queue() -> None:
     told: list[tuple[str, bool]] = []
-    workers = Workers(lambda queue: told.append((queue, queue in workers.staff)))
+    workers = Workers(lambda queue: told.append((queue, queue in workers.by_queue)))
     register(workers, conn=1, worker_id="a", queues=["q", "r"])
     register(workers, conn=2, worker_id="b", queues=["q"])
     assert told == [("q", True), ("r", True)]
@@ -145,7 +145,7 @@ def test_who_needs_to_know_is_told_of_the_first_and_the_last_worker_of_a_queue()
     workers.disconnected(1)
     workers.unregister("b")
     assert told[3:] == [("q", False)]
-    assert not workers.staff
+    assert not workers.by_queue
 
 
 def test_what_a_queues_workers_run_is_known_while_all_of_them_say_so() -> None:

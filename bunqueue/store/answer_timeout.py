@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FIRST_S, LAST_S = 15.0, 600.0
 
 
-class Patience:
+class AnswerTimeout:
     """For the questions of one connection after the other."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 MAX_NAMES = 10_000  # of the workers of one queue; beyond that it is taken for unknown what they run
 
 
-class Staff:
+class QueueWorkers:
     """The registered workers of a queue."""
 
     def __init__(self) -> None:

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 from support.postgres import Postgres
 
-from bunqueue.store import patience
-from bunqueue.store.patience import Patience
+from bunqueue.store import answer_timeout
+from bunqueue.store.answer_timeout import AnswerTimeout
 
 
 def test_a_question_that_is_not_answered_ends(cluster: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_S", 0.3)
-    waits = Patience()
+    monkeypatch.setattr(answer_timeout, "FIRST_S", 0.3)
+    waits = AnswerTimeout()
     with psycopg.connect(cluster.url, autocommit=True) as connection:
         with waits.with_answer_of(connection):
             assert connection.execute("select 1").fetchone() == (1,)
