@@ -60,6 +60,16 @@ class Worker(Struct):
     wish: int = 0  # the number of the last request
     born: str | None = None  # when its process began, if that runs on this machine
     names: list[str] | None = None  # of the jobs that it runs; None: it does not say
+    names_by_queue: dict[str, list[str]] = {}  # of these queues instead of `names`
+
+    def names_of(self, queue: str) -> list[str] | None:
+        """Of the jobs of a queue that it runs; None: it does not say."""
+        return self.names_by_queue.get(queue, self.names)
+
+    @property
+    def size(self) -> int:
+        """How many names it says, counted for each of its queues."""
+        return sum(len(self.names_of(queue) or ()) for queue in self.queues)
 
 
 class Workers:
@@ -78,12 +88,13 @@ class Workers:
     ) -> RegisterWorkerReply:
         """Enter a worker, or update the one of that id; see `Worker.born`."""
         queues = list(dict.fromkeys(command.queues or ()))
-        names = None if command.names is None else list(dict.fromkeys(command.names))
+        names, of_queue = _names(command, queues)
         for queue in queues:
             if problem := queue_name_problem(queue):
                 raise CommandError(problem, Code.INVALID_QUEUE, field="queues")
         worker_id = command.worker_id or str(uuid.uuid4())
-        self._check_room(conn, worker_id, len(queues), len(names or ()))
+        said = sum(len(of_queue.get(queue, names) or ()) for queue in queues)
+        self._check_room(conn, worker_id, len(queues), said)
         worker = self._workers.get(worker_id)
         if worker is None:
             since = now if command.started_at is None else int(command.started_at)
@@ -97,7 +108,7 @@ class Workers:
             worker.queues, worker.name = queues, command.name
             if command.hostname != "unknown":
                 worker.hostname, worker.pid = command.hostname, command.pid
-        worker.names = names
+        worker.names, worker.names_by_queue = names, of_queue
         self._employ(worker)
         worker.conn, worker.concurrency, worker.last_seen = conn, command.concurrency, now
         worker.born = born
@@ -106,7 +117,10 @@ class Workers:
         return RegisterWorkerReply(data=Registered(worker_id=worker_id, **fields))
 
     def _check_room(self, conn: int, worker_id: str, queues: int, names: int) -> None:
-        """CommandError when a connection would have too many workers, or these too many queues or names."""
+        """CommandError when a connection would have too many workers, or these too many queues or names.
+
+        `names` is counted as `Worker.size` is.
+        """
         others = self._of_conn.get(conn, set()) - {worker_id}
         if len(others) >= MAX_PER_CONNECTION:
             raise CommandError(
@@ -118,8 +132,7 @@ class Workers:
                 f"Too many queues of the workers on one connection (max {MAX_QUEUES}): unregister some first",
                 Code.TOO_MANY_WORKERS,
             )
-        known = [self._workers[other] for other in others]
-        if queues * names + sum(len(each.queues) * len(each.names or ()) for each in known) > MAX_NAMES:
+        if names + sum(self._workers[other].size for other in others) > MAX_NAMES:
             raise CommandError(
                 f"Too many names of the workers on one connection (max {MAX_NAMES}, each counted for each "
                 f"queue of its worker): leave them out, then the worker does not say what it runs",
@@ -240,13 +253,13 @@ class Workers:
 
     def _employ(self, worker: Worker) -> None:
         for queue in worker.queues:
-            if self.by_queue.setdefault(queue, QueueWorkers()).join(worker.names):
+            if self.by_queue.setdefault(queue, QueueWorkers()).join(worker.names_of(queue)):
                 self._on_presence(queue)
 
     def _dismiss(self, worker: Worker) -> None:
         for queue in worker.queues:
             there = self.by_queue[queue]
-            changed = there.leave(worker.names)
+            changed = there.leave(worker.names_of(queue))
             if not there.workers:
                 del self.by_queue[queue]
             if changed:
@@ -257,6 +270,24 @@ class Workers:
         self._dismiss(worker)
         self._gone_processed += worker.processed
         self._gone_failed += worker.failed
+
+
+def _names(command: RegisterWorker, queues: list[str]) -> tuple[list[str] | None, dict[str, list[str]]]:
+    """The names of the jobs that a worker runs, and those of single queues, each of them once.
+
+    CommandError for names of a queue that it does not work on.
+    """
+    of_queue = command.names_by_queue or {}
+    for queue in of_queue:
+        if queue not in queues:
+            raise CommandError(
+                f"namesByQueue: the worker has no queue {queue!r}",
+                Code.INVALID_FIELD,
+                field="namesByQueue",
+                value=queue,
+            )
+    once = {queue: list(dict.fromkeys(names)) for queue, names in of_queue.items()}
+    return None if command.names is None else list(dict.fromkeys(command.names)), once
 
 
 def _unknown(worker_id: str) -> CommandError:
@@ -304,4 +335,5 @@ def _shown(worker: Worker, now: int) -> WorkerInfo:
         uptime=float(max(0, now - worker.registered_at)),
         paused=worker.paused,
         names=worker.names,
+        names_by_queue=worker.names_by_queue or None,
     )

@@ -173,6 +173,23 @@ def test_what_a_queues_workers_run_is_known_while_all_of_them_say_so() -> None:
     assert told[-1] == []
 
 
+def test_a_worker_may_run_other_jobs_in_each_of_its_queues() -> None:
+    workers = Workers()
+    here: dict[str, Any] = {"worker_id": "a", "queues": ["q", "r", "s"]}
+    register(workers, **here, names=["mail", "call"], names_by_queue={"q": ["mail", "mail"], "r": ["call"]})
+    assert workers.names_of(["q", "r", "s"]) == {"q": ["mail"], "r": ["call"], "s": ["mail", "call"]}
+    (shown,) = workers.listing(NOW).workers
+    assert (shown.names, shown.names_by_queue) == (["mail", "call"], {"q": ["mail"], "r": ["call"]})
+    register(workers, **here, names_by_queue={"r": ["post"]})
+    assert workers.names_of(["q", "r", "s"]) == {"r": ["post"]}, "of the others it does not say"
+    with pytest.raises(CommandError, match="no queue 'other'") as caught:
+        register(workers, **here, names_by_queue={"other": ["post"]})
+    assert (caught.value.code, caught.value.field) == ("INVALID_FIELD", "namesByQueue")
+    assert workers.names_of(["r"]) == {"r": ["post"]}, "what was refused has changed nothing"
+    workers.disconnected(1)
+    assert not workers.by_queue
+
+
 def test_one_connection_cannot_name_jobs_without_end() -> None:
     workers = Workers()
     names = [f"n{number}" for number in range(MAX_NAMES // 20)]
@@ -182,4 +199,6 @@ def test_one_connection_cannot_name_jobs_without_end() -> None:
     assert (caught.value.code, caught.value.field) == ("TOO_MANY_WORKERS", "names")
     assert ids(workers) == ["a"]
     register(workers, worker_id="b", names=names)
+    with pytest.raises(CommandError, match=f"max {MAX_NAMES}"):
+        register(workers, worker_id="c", names_by_queue={"q": ["one"]})
     register(workers, conn=2, names=names)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from bunqueue import ActiveJob, AsyncAdmin, AsyncQueue, Middleware, OptionError, Worker
+from bunqueue import ActiveJob, AsyncAdmin, AsyncQueue, Bunqueue, Middleware, OptionError, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.worker import routes
 
@@ -79,6 +79,27 @@ async def test_a_job_whose_name_nobody_knows_waits(
     words = f"queue {queue.name!r}: nothing here runs jobs called 'new'; they wait"
     assert caplog.text.count(words) == 1
     assert (worker.stats.failed, worker.stats.lost) == (0, 0)
+
+
+async def test_names_are_known_of_each_queue_of_an_app(
+    queues: list[AsyncQueue], where: EndpointOptions
+) -> None:
+    """Its functions are of one queue each: what one queue runs says nothing of the others."""
+    one, other, every = queues
+    app = Bunqueue(one.name, order="strict", **where)
+    app.route("mail")(print)
+    app.route("call", queue=other.name)(print)
+    app.route("*", queue=every.name)(print)
+    async with app:
+        known = [await queue.add(name, delay=60_000) for queue, name in ((one, "mail"), (every, "call"))]
+        unknown = [await queue.add(name, delay=60_000) for queue, name in ((one, "call"), (other, "mail"))]
+
+        async def are_said() -> bool:
+            said = [[reason.kind for reason in await handle.why_waiting()] for handle in unknown]
+            return said == [["delay", "unknown-name"]] * 2
+
+        await eventually(are_said, "nobody runs them in their queue")
+        assert [[reason.kind for reason in await each.why_waiting()] for each in known] == [["delay"]] * 2
 
 
 @pytest.mark.parametrize("concurrency", [3, 10])

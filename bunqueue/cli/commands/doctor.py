@@ -359,8 +359,9 @@ def _unknown_names(admin: Any, now: Any, workers: Any) -> Finding:
     said: dict[str, set[str] | None] = {}
     for worker in workers:
         for queue in worker.queues:
+            names = (worker.names_by_queue or {}).get(queue, worker.names)
             known = said.setdefault(queue, set())
-            said[queue] = None if known is None or worker.names is None else known.union(worker.names)
+            said[queue] = None if known is None or names is None else known.union(names)
     found: list[str] = []
     for each in now.queues:
         names = said.get(each.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import ActiveJob
@@ -14,7 +14,7 @@ from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import workers
 
-MAX_NAMES = 1000  # of jobs, times queues, that a worker says: one with more does not say what it runs
+MAX_NAMES = 1000  # of jobs, of all its queues, that a worker says: one with more does not say what it runs
 
 
 class Presence:
@@ -28,9 +28,10 @@ class Presence:
         control: Control,
         slots: Slots[ActiveJob],
         stats: RunStats,
-        names: Sequence[str] | None,
+        names: Mapping[str, Sequence[str] | None],
     ) -> None:
-        """`owner` is its id, and that of its locks; `names` are those of the jobs that it runs, None: any."""
+        """`owner` is its id, and that of its locks; `names` are those of the jobs that it runs, by queue;
+        None: any."""
         self.started_at = time.time()
         self._name = name
         self._queues = queues
@@ -38,8 +39,7 @@ class Presence:
         self._control = control
         self._slots = slots
         self._stats = stats
-        few = names is not None and len(names) * len(queues) <= MAX_NAMES
-        self._names = list(names) if names is not None and few else None
+        self._names, self._names_by_queue = _said(names)
 
     def registration(self) -> workers.RegisterWorker:
         """Who the worker is."""
@@ -52,6 +52,7 @@ class Presence:
             pid=os.getpid(),
             started_at=self.started_at * 1000,
             names=self._names,
+            names_by_queue=self._names_by_queue,
         )
 
     def registered(self, address: str, server: str) -> None:
@@ -70,3 +71,15 @@ class Presence:
             concurrency=self._control.concurrency,
             wish=self._control.wish,
         )
+
+
+def _said(names: Mapping[str, Sequence[str] | None]) -> tuple[list[str] | None, dict[str, list[str]] | None]:
+    """The names of all queues together, and those of each. Earlier servers know only the first."""
+    known = {queue: list(each) for queue, each in names.items() if each is not None}
+    if sum(map(len, known.values())) > MAX_NAMES:
+        return None, None
+    together = list(dict.fromkeys(name for each in known.values() for name in each))
+    same = all(len(each) == len(together) for each in known.values())
+    if len(known) < len(names):
+        return None, known or None
+    return together, None if same else known

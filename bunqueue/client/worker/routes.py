@@ -109,11 +109,8 @@ class Table:
 
     @property
     def names(self) -> list[str] | None:
-        """Of the jobs that it runs, in any of its queues; None: of all."""
-        tables = [*self.of_queue.values()] or [self]
-        if any(ANY in table.plans for table in tables):
-            return None
-        return list(dict.fromkeys(name for table in tables for name in table.plans))
+        """Of the jobs that it runs, where its queues have not each their own; None: of all."""
+        return None if ANY in self.plans else list(self.plans)
 
     def of(self, queue: str) -> Table:
         """The table of one queue."""

@@ -106,7 +106,7 @@ class WorkerRun:
             config.fetch, intake, self.stats, self._give_up, self._change, address
         )
         fetch = config.fetch
-        names = config.run.table.names
+        names = {queue: config.run.table.of(queue).names for queue in fetch.queues}
         self._presence = Presence(
             config.name, fetch.queues, fetch.owner, control, self._slots, self.stats, names
         )

@@ -13,6 +13,7 @@ from bunqueue.protocol.moments import Moment
 
 WorkerId = Annotated[str, Meta(max_length=256)]
 Amount = Annotated[int, Meta(ge=0, le=10**15)]
+Names = Annotated[list[JobName], Meta(max_length=1000)]
 Slots = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
@@ -35,6 +36,7 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     uptime: float  # since registered_at
     paused: bool = False  # it takes no jobs, as it said with its last heartbeat; absent while it does
     names: list[str] | None = None  # of the jobs that it runs; absent when it does not say
+    names_by_queue: dict[str, list[str]] | None = None  # of these queues instead of `names`
 
     registered_at = Moment("registered_at_ms")
     last_seen = Moment("last_seen_ms")
@@ -82,8 +84,9 @@ class ListWorkersReply(Reply, kw_only=True):
 class RegisterWorker(Command, tag="RegisterWorker"):
     """Register a worker until its connection ends; repeating a ``workerId`` updates its entry.
 
-    ``names`` are those of the jobs that it runs; without them it does not say.  They change nothing in what
-    it gets; they let WhyWaiting say that nobody runs a job.
+    ``names`` are those of the jobs that it runs; without them it does not say.  ``namesByQueue`` has them for
+    queues of which it runs other ones.  They change nothing in what it gets; they let WhyWaiting say that
+    nobody runs a job.
     """
 
     name: Text
@@ -93,7 +96,8 @@ class RegisterWorker(Command, tag="RegisterWorker"):
     hostname: Text = "unknown"
     pid: Amount = 0
     started_at: Time | None = None
-    names: Annotated[list[JobName], Meta(max_length=1000)] | None = None
+    names: Names | None = None
+    names_by_queue: Annotated[dict[QueueName, Names], Meta(max_length=1000)] | None = None
 
 
 @command(Route.ROUTER, RemovedReply, writes=True, repeatable=True)

@@ -12,7 +12,7 @@ import { pager, table } from "../table.js";
 const EVERY_MS = 3000;
 const SIZE = 50;
 const columns = (again) => [
-  { name: "name", title: "Worker", class: "name", cell: (worker) => [h("span", { title: worker.names ? `runs ${worker.names.join(", ")}` : "" }, worker.name), worker.paused ? [" ", badge("paused")] : null, worker.status && worker.status !== "active" ? [" ", badge(worker.status)] : null] },
+  { name: "name", title: "Worker", class: "name", cell: (worker) => [h("span", { title: runs(worker) }, worker.name), worker.paused ? [" ", badge("paused")] : null, worker.status && worker.status !== "active" ? [" ", badge(worker.status)] : null] },
   { name: "queues", title: "Queues", cell: (worker) => h("span", { class: "links" }, worker.queues.slice(0, 5).map((queue, place) => [place ? ", " : null, h("a", { href: `/queues/${encodeURIComponent(queue)}` }, queue)]), worker.queues.length > 5 ? ` and ${worker.queues.length - 5} more` : null) },
   { name: "host", title: "Where", cell: (worker) => h("span", { class: "muted" }, `${worker.hostname}, process ${worker.pid}`) },
   { name: "busy", title: "Busy", class: "number", cell: (worker) => [`${num(worker.activeJobs)} of ${num(worker.concurrency)} `, h("meter", { max: worker.concurrency || 1, value: String(worker.activeJobs), "aria-label": "Busy" })] },
@@ -23,6 +23,13 @@ const columns = (again) => [
   { name: "do", title: "", class: "number", cell: (worker) => (mayWrite() ? h("span", { class: "row-actions" },
     button(worker.paused ? "Resume" : "Pause", () => flip(worker, again), "small"), button("Places", () => resize(worker, again), "small")) : "") },
 ];
+
+// What it runs, where it says so: of all its queues together, or of each.
+function runs({ names, namesByQueue }) {
+  const each = Object.entries(namesByQueue ?? {}).map(([queue, some]) => `in ${queue} ${some.join(", ")}`);
+  const said = each.length ? each : names ? [names.join(", ")] : [];
+  return said.length ? `runs ${said.join("; ")}` : "";
+}
 
 async function flip(worker, again) {
   const told = worker.paused ? "It takes jobs again with its next heartbeat" : "It takes no more jobs from its next heartbeat on";
