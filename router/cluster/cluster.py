@@ -56,6 +56,7 @@ STOOD_STILL_S = 2.5  # between two looks: this host was stopped, and must not th
 WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one ends in order
 HOLDING_S = 2.0  # for the other hosts to send nothing more to a shard that is given up
 STANDBY_S = 20.0  # then a process that waits for an owner's end in vain ends itself
+READY_S = 3 * LOOK_S  # for which a host is ready to own a shard after it has said so; it says so at each look
 
 _decode_workers = Decoder(WorkerList).decode
 _log = get_logger("cluster")
@@ -86,9 +87,11 @@ class Cluster:
         self._sights: dict[int, tuple[Sight, float]] = {}  # of shards that are followed; and when it was
         self._hung_up: dict[str, float] = {}  # hosts that have closed their connection, and when
         self._served_at = 0.0  # when each shard had an owner that lived
-        self._taking: set[int] = set()  # shards whose owner is silent or gone, which this host tries to own
+        self._taking: dict[int, str] = {}  # shards whose owner is silent or gone -> that owner; this host
+        # tries to own them
         self._standing_by: dict[int, float] = {}  # shards whose process waits for the owner's end, since when
-        self._wanted_by: dict[int, str] = {}  # shards of this host that another one is ready to own
+        self._wanted_by: dict[int, tuple[str, float]] = {}  # shards here that another host is ready to own,
+        # and when it said so
         self._moves: dict[int, asyncio.Task[None]] = {}
         self._holding: dict[int, asyncio.Event] = {}
         self._changed = asyncio.Event()
@@ -134,9 +137,7 @@ class Cluster:
 
     async def withdraw(self) -> None:
         """This host is about to end: give its shards to others, while it still serves its clients."""
-        if self.view is None or not any(
-            self.lives_on(host.id) for host in self.view.hosts if host.id != self.me.id
-        ):
+        if not self._others_alive():
             return
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(WITHDRAW_S):
@@ -221,6 +222,7 @@ class Cluster:
             self.poke()
             self.look_soon()
         self._arrange()
+        self._say_standbys()
         self._say_workers()
         self._say_load()
 
@@ -288,6 +290,10 @@ class Cluster:
         listed = self.view is None or any(row.id == host for row in self.view.hosts)
         return listed and seen is not None and self._looked_at - seen[1] < TTL_S
 
+    def _others_alive(self) -> list[str]:
+        hosts = [] if self.view is None else self.view.hosts
+        return [host.id for host in hosts if host.id != self.me.id and self.lives_on(host.id)]
+
     def name(self, host: str) -> str:
         """For people."""
         return self.links.name(host)
@@ -323,10 +329,12 @@ class Cluster:
             if shard.home not in ("", me) and shard.owner == me:
                 self._consider_moving(shard.id, shard.home)
             return
+        if shard.owner == me:
+            return  # it is about to be ready: ended now, it would be missed until its lease is over
         since = self._standing_by.get(shard.id)
         waited = 0.0 if since is None else asyncio.get_running_loop().time() - since
         if shard.home != me and (shard.id not in self._taking or waited > STANDBY_S):
-            self._taking.discard(shard.id)
+            self._taking.pop(shard.id, None)
             self._standing_by.pop(shard.id, None)
             supervisor.end(shard.id)
 
@@ -354,7 +362,7 @@ class Cluster:
                     _log.warning(
                         "a shard has no owner that lives", shard=shard.id, owner=self.name(shard.owner)
                     )
-                    self._taking.add(shard.id)
+                    self._taking[shard.id] = shard.owner
             self._arrange()
 
     def _is_orphan(self, shard: ShardRow, sight: Sight) -> bool:
@@ -388,18 +396,24 @@ class Cluster:
         self._standing_by.setdefault(shard, asyncio.get_running_loop().time())
         self._say_standby(shard)
 
+    def _say_standbys(self) -> None:
+        for shard in self._standing_by:
+            self._say_standby(shard)
+
     def _say_standby(self, shard: int) -> None:
+        """Tell the owner, whom the store and the links may know at different times."""
         link = self._hub.links[shard]
-        owner = link.host if isinstance(link, RemoteShard) else ""
-        if not owner and self.view is not None:
-            owner = self.view.shards[shard].owner
-        if (uplink := self.links.uplink(owner)) is not None:
-            uplink.say(host_link.STANDBY, shard=shard)
+        owners = {link.host} if isinstance(link, RemoteShard) else set()
+        if self.view is not None:
+            owners.add(self.view.shards[shard].owner)
+        for owner in owners:
+            if (uplink := self.links.uplink(owner)) is not None:
+                uplink.say(host_link.STANDBY, shard=shard)
 
     async def recovered(self, link: ShardLink) -> None:
         """A shard owned by this host is ready: before it serves, it hears which connections are open."""
         self._standing_by.pop(link.shard, None)
-        self._taking.discard(link.shard)
+        before = self._taking.pop(link.shard, "")
         others = await self.links.others_live()
         self._hub.link_up(link, others)
         self.links.say(host_link.UP, link.shard, link.epoch.to_bytes(8))
@@ -407,7 +421,7 @@ class Cluster:
         self.changed()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self._answer_timeout.seconds):
-                await self.store.owns(link.shard)
+                await self.store.owns(link.shard, [host for host in self._others_alive() if host != before])
         self.poke()
         self.look_soon()
 
@@ -437,7 +451,9 @@ class Cluster:
 
     def _consider_moving(self, shard: int, to: str) -> None:
         """Give a shard up, once the host that is to have it is ready."""
-        if self._wanted_by.get(shard) == to and shard not in self._moves:
+        host, said_at = self._wanted_by.get(shard, ("", 0.0))
+        is_ready = host == to and asyncio.get_running_loop().time() - said_at < READY_S
+        if is_ready and shard not in self._moves:
             _log.info("a shard moves", shard=shard, host=self.name(to))
             task = asyncio.get_running_loop().create_task(self._move(shard))
             self._moves[shard] = task
@@ -459,11 +475,16 @@ class Cluster:
             downlink.is_holding.discard(shard)
         self.links.say(host_link.MOVING, shard)
         event = self._holding[shard] = asyncio.Event()
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(HOLDING_S):
                 while not all(shard in link.is_holding or link.closed.done() for link in waiting):
                     await event.wait()
                     event.clear()
+        except TimeoutError:
+            silent = [self.name(link.peer) for link in waiting if shard not in link.is_holding]
+            _log.warning(
+                "a shard moves, and hosts did not answer in time", shard=shard, hosts=" ".join(silent)
+            )
         del self._holding[shard]
         await self._supervisor.hand_over(shard)
 
@@ -481,8 +502,7 @@ class Cluster:
 
     def reached(self) -> None:
         """There is a connection to a host that there was none to."""
-        for shard in self._standing_by:
-            self._say_standby(shard)
+        self._say_standbys()
 
     def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
         if kind == host_link.POKE:
@@ -496,6 +516,6 @@ class Cluster:
         elif kind == host_link.FORWARDED:
             self.forwards.answered(conn, body)
         elif kind == host_link.STANDBY:
-            self._wanted_by[shard] = connection.peer
+            self._wanted_by[shard] = connection.peer, asyncio.get_running_loop().time()
             self._arrange()
             self.look_soon()

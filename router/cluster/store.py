@@ -187,9 +187,8 @@ class ClusterStore:
             for change in changes:
                 if change.home is not None:
                     await connection.execute(
-                        "update bunqueue.shards set home = %s, wanted = case when wanted = %s then '' else "
-                        "wanted end where id = %s and home = %s",
-                        (change.home, change.home, change.shard, homes[change.shard]),
+                        "update bunqueue.shards set home = %s where id = %s and home = %s",
+                        (change.home, change.shard, homes[change.shard]),
                     )
                 for host in change.follow:
                     await connection.execute(
@@ -203,12 +202,13 @@ class ClusterStore:
                     )
             return True
 
-    async def owns(self, shard: int) -> None:
-        """This host owns a shard, which it took over: it is its home from now on."""
+    async def owns(self, shard: int, others: Sequence[str]) -> None:
+        """This host owns a shard: it is its home from now on, unless that is one of ``others``: these live,
+        and the shard moves there."""
         async with _Asking(self) as connection:
             await connection.execute(
-                "update bunqueue.shards set home = %s where id = %s and home <> %s",
-                (self._host.id, shard, self._host.id),
+                "update bunqueue.shards set home = %s where id = %s and home <> all(%s)",
+                (self._host.id, shard, [self._host.id, *others]),
             )
             await connection.execute(
                 "delete from bunqueue.followers where shard = %s and host = %s", (shard, self._host.id)
@@ -237,6 +237,7 @@ class ClusterStore:
     async def forget(self, host: str) -> bool:
         """Remove a host that will not come back; whether it was there."""
         async with _Asking(self) as connection:
+            await connection.execute("update bunqueue.shards set wanted = '' where wanted = %s", (host,))
             cursor = await connection.execute("delete from bunqueue.hosts where id = %s", (host,))
             return bool(cursor.rowcount == 1)
 

@@ -52,9 +52,14 @@ _RECORDS = """
     order by wanted.shard, found.seq
 """
 _POSITIONS = """
-    update bunqueue.followers set seq = said.seq
-    from unnest(%s::int[], %s::bigint[]) as said (shard, seq)
-    where followers.shard = said.shard and followers.host = %s and followers.seq <> said.seq
+    with locked as materialized (  -- in the order in which hosts change the placement
+        select followers.shard, followers.host, said.seq
+        from bunqueue.followers join unnest(%s::int[], %s::bigint[]) as said (shard, seq) using (shard)
+        where followers.host = %s and followers.seq <> said.seq
+        order by followers.shard for update of followers
+    )
+    update bunqueue.followers set seq = locked.seq
+    from locked where followers.shard = locked.shard and followers.host = locked.host
 """
 
 _log = get_logger("follower")

@@ -224,7 +224,8 @@ def test_operators_see_and_move_shards(hosts: Hosts) -> None:
         mine = hosts.owners().index("a")
         admin.move_shard(mine, "b")
         wait_until(lambda: hosts.owners()[mine] == "b", "the shard has moved")
-        assert admin.cluster_status().shards[mine].wanted in ("b", "")
+        hosts.until_shared("a", "b")
+        assert (hosts.owners()[mine], admin.cluster_status().shards[mine].wanted) == ("b", "b"), "it stays"
         admin.drain_host("a")
         wait_until(lambda: set(hosts.owners()) == {"b"}, "a has no shard any more")
         with pytest.raises(WrongState, match="no other host could have the shards of 'b'"):
@@ -242,7 +243,28 @@ def test_operators_see_and_move_shards(hosts: Hosts) -> None:
         wait_until(lambda: admin.cluster_status().hosts[1].beat_age > 3000, "its last beat is long ago")
         wait_until(lambda: admin.cluster_status().hosts[1].load is None, "nobody knows its load any more")
         wait_until(lambda: set(hosts.owners()) == {"a"}, "a owns all shards", within_s=30)
-        assert [host.name for host in admin.forget_host("b").hosts] == ["a"]
+        found = admin.forget_host("b")
+        assert [host.name for host in found.hosts] == ["a"]
+        assert {shard.wanted for shard in found.shards} == {""}, "nothing waits for a host that is gone"
+
+
+def test_a_shard_moves_to_a_host_that_was_late_to_take_it_over(hosts: Hosts) -> None:
+    """That host's process still waits for the owner before, which has died."""
+    a, b, _ = hosts.start("a", "b", "c", flags=("--cluster-copies", "2"))
+
+    def has_all(name: str) -> bool:
+        return hosts.follows(name) + hosts.owners().count(name) == SHARDS
+
+    wait_until(lambda: has_all("b") and has_all("c"), "they own or follow all shards")
+    theirs = [shard for shard, owner in enumerate(hosts.owners()) if owner == "a"]
+    a.kill_all()
+    wait_until(lambda: not {"a", ""} & set(hosts.owners()), "a's shards have owners")
+    with Admin(port=b.port) as admin:
+        for shard in theirs:
+            to = "c" if hosts.owners()[shard] == "b" else "b"
+            admin.move_shard(shard, to)
+            wait_until(lambda shard=shard, to=to: hosts.owners()[shard] == to, f"shard {shard} is at {to}")
+    hosts.until_shared("b", "c")
 
 
 def test_a_server_without_a_cluster(shared_server: Server) -> None:

@@ -80,6 +80,8 @@ def _shard(place: Any) -> dict[str, Any]:
         state = "no owner"
     elif place.owner != place.home:
         state = f"moves to {place.home}"
+    elif place.wanted == place.owner:
+        state = "served, was moved here"
     return {**plain(place), "state": state, "copies": copies}
 
 

@@ -43,8 +43,8 @@ class CopyView(Struct, rename="camel", gc=False):
 
 class PlaceView(Struct, rename="camel", gc=False):
     """Where a shard is.  ``owner`` and ``home`` are names of hosts, "" without one: a shard moves while they
-    differ.  ``wanted`` is the host that an operator moves it to.  ``position`` is that of the last record of
-    its log, and ``snapshot`` that of its newest snapshot."""
+    differ.  ``wanted`` is the host that an operator has moved it to, where it stays while that host lives.
+    ``position`` is that of the last record of its log, and ``snapshot`` that of its newest snapshot."""
 
     shard: int
     owner: str
