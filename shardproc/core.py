@@ -24,14 +24,14 @@ from bunqueue.protocol.peers import Forwarded
 
 from . import missed_runs
 from .clock import Clock
-from .engine.dispatch import answer, send
+from .engine.dispatch import send
 from .engine.engine import Engine
 from .engine.memory.vitals import Vitals
 from .engine.outbox import Published
 from .engine.state import Client, State
 from .storage.careful import CarefulStore
 from .storage.compaction import compact
-from .storage.database import DISK_ERRORS, Database
+from .storage.database import DISK_ERRORS, Database, disk_problem
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.shrinking import Shrinking
 from .timekeeping import Timekeeping
@@ -80,7 +80,7 @@ class Shard:
         self._clock = clock or Clock()
         database = opened or Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self._place, self._retention = (shard, shards), retention
-        self._mistakes: set[str] = set()  # commands that have failed
+        self._mistakes: set[str] = set()  # what has failed
         self.store = self._new_store(database)
         self.restriction: Callable[[Spec], CommandError | None] | None = None
         """Why a command is refused at present, if it is; None while every command is carried out."""
@@ -100,6 +100,7 @@ class Shard:
     def _new_engine(self) -> Engine:
         engine = Engine(self.store, secrets.randbits, self._chance, *self._place)
         engine.state.vitals = self._vitals
+        engine.state.outlive = self._outlive
         engine.state.upkeep.doubt = self._time.doubt
         self._prepare(engine.state)
         return engine
@@ -147,7 +148,7 @@ class Shard:
             self._heard_at, self._hears = now, False
         self._ticked_at = now
         self.store.forget_events(self._time.doubt.time(now))
-        self._sums_up = self.store.prepare_searches(now)
+        self._sums_up = self._sum_up(now)
         self._give_back(now)
         self.engine.tick(now)
         if self.engine.state.timetable.missed:
@@ -179,23 +180,39 @@ class Shard:
             self.engine.handle(client, command, now)
         except DISK_ERRORS as error:
             self._failed(error, client, command)
-        except StorageFailed:
+
+    def _outlive(self, command: Command, error: Exception) -> Reply:
+        """A command has failed, at once or in a later slice.  A mistake of ours ends the shard, as nobody
+        knows what was changed by then.  But a command that only reads has changed nothing, and must not end
+        the shard each time that somebody sends it: the answer to it.  Raises the error if it is not one of
+        these."""
+        spec = spec_of(command)
+        in_a_change = self.store.writes_out or self.engine.state.unfinished  # that others have asked for
+        ends = spec.writes or spec.parks or in_a_change or isinstance(error, StorageFailed)
+        if ends or (isinstance(error, DISK_ERRORS) and disk_problem(error) is not None):
+            raise error
+        self._tell("a command that only reads has failed", spec.name)
+        text = f"{spec.name} failed; the log of shard {self._place[0]} says why"
+        return ErrorReply(error=text, code=Code.INTERNAL_ERROR)
+
+    def _tell(self, text: str, what: str) -> None:
+        """Log the mistake that is being handled, once of each kind: who may read shall not fill the log."""
+        if what not in self._mistakes:
+            self._mistakes.add(what)
+            _log.exception(text, what=what)
+
+    def _sum_up(self, now: int) -> bool:
+        """Sum up jobs for searches, piece by piece; whether there is more to do.  Searches look at what is
+        not summed up: a mistake here must not end the shard at each start."""
+        try:
+            return self.store.prepare_searches(now)
+        except DISK_ERRORS:
             raise
         except Exception:
-            self._outlive(client, command)
-
-    def _outlive(self, client: Client, command: Command) -> None:
-        """A mistake of ours.  It ends the shard, as nobody knows what was changed by then.  But a command
-        that only reads has changed nothing, and must not end the shard each time that somebody sends it."""
-        spec = spec_of(command)
-        if spec.writes or spec.parks:
-            raise
-        name = str(command.__struct_config__.tag)
-        if name not in self._mistakes:  # once each: who may read shall not fill the log
-            self._mistakes.add(name)
-            _log.exception("a command that only reads has failed", command=name)
-        text = f"{name} failed; the log of shard {self._place[0]} says why"
-        answer(self.engine.state, client, command, ErrorReply(error=text, code=Code.INTERNAL_ERROR))
+            if self.store.is_writing:  # nobody knows how much of it
+                raise
+            self._tell("jobs were not summed up for searches", "summing up")
+            return False
 
     def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
         """Carry out a command whose client has left: only if it changes something."""

@@ -90,6 +90,8 @@ def carry_out(state: State, client: Client, command: Command) -> None:
         reply = handler(state, client, command)
     except CommandError as error:
         reply = refused(error)
+    except Exception as error:
+        reply = state.outlive(command, error)
     if reply is not None:  # `answer`, inlined: once a command on the hottest path
         reply.req_id = command.req_id
         late = _COUNTED.get(type(command))

@@ -44,6 +44,7 @@ class Task(Struct, eq=False):
 
     steps: Steps
     deliver: Deliver
+    command: Command | None = None  # that it carries out
     answers: list[Any] = []
     missing: int = 0
     asking: bool = False  # answers of the own shard come while it still asks
@@ -71,7 +72,7 @@ def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, 
         if not has_room(state):
             raise too_much()
         results: list[Any] = []
-        work = start(state, steps_of(state, client, command), results.append)
+        work = start(state, steps_of(state, client, command), results.append, command)
         if not results:
             work.deliver = partial(_reply, state, client, command)
             return None
@@ -87,9 +88,9 @@ def _nobody(result: Any) -> None:
     """Nobody waits for it."""
 
 
-def start(state: State, steps: Steps, deliver: Deliver = _nobody) -> Task:
-    """Begin a task; its result may be delivered at once."""
-    task = Task(steps, deliver)
+def start(state: State, steps: Steps, deliver: Deliver = _nobody, command: Command | None = None) -> Task:
+    """Begin a task, which may carry out a command; its result may be delivered at once."""
+    task = Task(steps, deliver, command)
     _advance(state, task, None)
     return task
 
@@ -108,6 +109,11 @@ def _advance(state: State, task: Task, value: Any) -> None:
             return
         except CommandError as error:
             task.deliver(error)
+            return
+        except Exception as error:
+            if task.command is None:
+                raise
+            task.deliver(state.outlive(task.command, error))
             return
         task.answers = [None] * len(questions)
         task.missing = len(questions)
@@ -160,7 +166,9 @@ def _answer(state: State, source: int, message: messages.Message, deliver: Deliv
 def notify(state: State, shard: int, message: messages.Message) -> None:
     """Say something that needs no answer; it is lost when the other shard is down."""
     if shard == state.shard:
+        state.unfinished += 1
         state.tables.answers[type(message)](state, shard, message)
+        state.unfinished -= 1
     else:
         _send(state, shard, messages.NOTIFIES, 0, message)
 

@@ -16,8 +16,7 @@ from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.commands import Command, CommandError, Reply
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
 from .memory.clock_doubt import Doubt
@@ -54,7 +53,7 @@ RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of ot
 class LongWork(Struct, eq=False):
     """A command that is carried out slice by slice; see background/slices.py."""
 
-    req_id: RequestId
+    command: Command
     steps: Generator[None, None, Any]
     writes: bool  # it goes on to the end, even when nobody waits for the answer
 
@@ -179,6 +178,10 @@ class QueueState:
         self.history: History | None = None  # of these two
 
 
+def _end(command: Command, error: Exception) -> Reply:
+    raise error
+
+
 def _is_set(alarm: tuple[int, int, QueueState]) -> bool:
     """Whether an entry of ``State.alarms`` is the alarm that its gate waits for."""
     at, _, queue = alarm
@@ -297,6 +300,7 @@ class State:
         "now",
         "orphans",
         "out",
+        "outlive",
         "parts",
         "poll_ends",
         "prepared",
@@ -326,6 +330,7 @@ class State:
         "trials",
         "unblocked",
         "undecided",
+        "unfinished",
         "upkeep",
         "vitals",
         "wait_ends",
@@ -380,6 +385,8 @@ class State:
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
+        self.outlive: Callable[[Command, Exception], Reply] = _end  # so does the process
+        self.unfinished = 0  # changes under way that others have asked for; one that failed stays under way
         self._shared: dict[JobOptions, SharedOptions] = {}
 
     def _know_listeners(self) -> None:

@@ -17,7 +17,7 @@ from msgspec import Raw
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, Reply
 from shardproc.core import StorageFailed
-from shardproc.engine.background.slices import Steps
+from shardproc.engine.background import slices
 from shardproc.engine.dispatch import answer_late
 from shardproc.engine.memory.vitals import LogVitals, Trouble, Vitals
 from shardproc.engine.state import Client
@@ -116,7 +116,7 @@ class ReplicatedShard(ResilientShard):
         before, size = len(out.replies), out.size
         self.engine.handle(client, command, state.now)
         for work in state.works.pop(client, ()):
-            answer_late(state, client, work.req_id, _whole(work.steps))
+            answer_late(state, client, work.command.req_id, slices.whole(state, work))
         ((_, reply),) = out.replies[before:]
         del out.replies[before:]
         out.size = size
@@ -187,16 +187,6 @@ class ReplicatedShard(ResilientShard):
         """Close the damaged file, and move it out of the way; where it is now."""
         self.close()
         return set_aside(Path(self.store.database.path))
-
-
-def _whole(steps: Steps) -> Reply:
-    """What work in slices comes to."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            reply: Reply = done.value
-            return reply
 
 
 def set_aside(file: Path) -> Path:

@@ -49,6 +49,8 @@ class Store(FinishedJobs):
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._next_seq: Callable[[], int] = lambda: 0  # the number that the next job gets
         self._in_transaction = False
+        self.writes_out = False
+        """Whether a read writes first what the batch has changed so far: if that fails, it stays true."""
         self.replicated = False
         """Whether a transaction ends only after a log has acknowledged its record: see `applied`."""
         self.preloaded: Preloaded | None = None  # for the first recovery
@@ -304,7 +306,9 @@ class Store(FinishedJobs):
     def _see(self) -> None:
         """Reads come after the writes of the batch so far."""
         if self._out is not None and self._out.writes:
+            self.writes_out = True
             self._write(self._out)
+            self.writes_out = False
 
     def _guard(self, table: str) -> AbstractContextManager[None]:
         """Around reads of a table that may be damaged."""

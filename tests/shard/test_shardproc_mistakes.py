@@ -13,6 +13,7 @@ from engine.shard_driver import Driver
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, ErrorReply
+from shardproc.engine.background.slices import sliced
 
 PUSH = {"cmd": "PUSH", "queue": "q", "data": 1}
 
@@ -58,3 +59,62 @@ def test_one_that_changes_something_ends_it(driver: Driver, monkeypatch: pytest.
     )
     with pytest.raises(RecursionError):
         driver.ask(**PUSH)
+
+
+def failing_slice(*_: Any) -> Iterator[None]:
+    yield
+    raise RecursionError("too deep")
+
+
+def test_nor_does_one_that_works_in_slices(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first slice goes well."""
+    mistaken = sliced(failing_slice)
+    with monkeypatch.context() as mistake:
+        mistake.setitem(driver.shard.engine.state.tables.handlers, COMMANDS["FindJobs"].request, mistaken)
+        found = driver.ask(cmd="FindJobs", queue="q")
+        assert (found["ok"], found["error"]) == (False, "FindJobs failed; the log of shard 0 says why")
+    assert driver.ask(cmd="FindJobs", queue="q")["ok"]
+
+
+def test_nor_does_a_statement_that_is_wrong(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> Any:
+        return driver.shard.store.database.connection.execute("select too from much")
+
+    monkeypatch.setitem(driver.shard.engine.state.tables.handlers, COMMANDS["GetJob"].request, wrong)
+    assert driver.ask(cmd="GetJob", id="1")["error"] == "GetJob failed; the log of shard 0 says why"
+
+
+def test_one_that_changes_something_in_slices_ends_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistaken = sliced(failing_slice)
+    monkeypatch.setitem(driver.shard.engine.state.tables.handlers, COMMANDS["Drain"].request, mistaken)
+    with pytest.raises(RecursionError):
+        driver.ask(cmd="Drain", queue="q")
+
+
+def test_what_a_read_writes_first_is_not_only_its_own(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that cannot be stored ends the shard, also if a command that reads stumbles over it: else the
+    push would be acknowledged."""
+    job_id = driver.push(data=1)
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="ACK", id=job_id)
+    driver.execute(1, encoded(PUSH))
+    monkeypatch.setattr(driver.shard.store._journal, "write", broken)
+    with pytest.raises(RecursionError):
+        driver.shard.execute(driver.shard.client(1, 3), encoded({"cmd": "GetJob", "id": job_id}), driver.now)
+
+
+def test_jobs_that_cannot_be_summed_up_for_searches_do_not_end_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.push(data=1)
+    search = driver.shard.store._search
+    monkeypatch.setattr(search, "_left", [0])
+    monkeypatch.setattr(search, "_sum_up", broken)
+    driver.shard.tick()
+    driver.commit()
+    assert caplog.messages == ["jobs were not summed up for searches"]
+    assert len(driver.ask(cmd="FindJobs", queue="q")["jobs"]) == 1

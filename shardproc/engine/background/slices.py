@@ -40,7 +40,7 @@ def sliced(
         except StopIteration as done:
             return _reply(state, client, command.req_id, done.value)
         writes = COMMANDS[str(command.__struct_config__.tag)].writes
-        state.works.setdefault(client, deque()).append(LongWork(command.req_id, steps, writes))
+        state.works.setdefault(client, deque()).append(LongWork(command, steps, writes))
         return None
 
     return handler
@@ -55,12 +55,12 @@ def run(state: State) -> None:
         work.steps.close()
         works.popleft()
     else:
-        found = _next(work)
+        found = _next(state, work)
         if found is not None:
             works.popleft()
-            reply = _reply(state, client, work.req_id, found)
+            reply = _reply(state, client, work.command.req_id, found)
         if reply is not None:
-            answer_late(state, client, work.req_id, reply)
+            answer_late(state, client, work.command.req_id, reply)
     del state.works[client]
     if works:
         state.works[client] = works  # at the end: its next turn comes after all others'
@@ -84,7 +84,16 @@ def _reply(state: State, client: Client, req_id: RequestId, found: Reply | Later
     return replies[0] if replies else None
 
 
-def _next(work: LongWork) -> Reply | Later | None:
+def whole(state: State, work: LongWork) -> Reply:
+    """What work in slices comes to that nothing else has to end for, all of them at once."""
+    while True:
+        found = _next(state, work)
+        if found is not None:
+            assert not isinstance(found, Later)
+            return found
+
+
+def _next(state: State, work: LongWork) -> Reply | Later | None:
     try:
         next(work.steps)
     except StopIteration as done:
@@ -92,4 +101,6 @@ def _next(work: LongWork) -> Reply | Later | None:
         return found
     except CommandError as error:
         return refused(error)
+    except Exception as error:
+        return state.outlive(work.command, error)
     return None

@@ -29,7 +29,7 @@ def parked(state: State) -> list[tuple[Client, RequestId]]:
     for client, works in state.works.items():
         for work in works:
             work.steps.close()
-            found.append((client, work.req_id))
+            found.append((client, work.command.req_id))
     state.works.clear()
     return [(client, req_id) for client, req_id in found if not client.closed]
 
