@@ -61,6 +61,10 @@ REMEMBERED_MS = 5 * 60_000  # for which a broadcast is known by its id at least,
 
 STEP_ROWS = 16  # a bit of Job.stored: it may have steps, which go with it
 
+ENDED_WITH = (
+    "its workflow has ended"  # the error of a sleep or a wait that was open then; a retry lets it go on
+)
+
 STUCK = "stuck"  # the reason of a dead letter whose undo has failed
 UNDONE = "undone"  # of one that somebody had undone after it had completed
 

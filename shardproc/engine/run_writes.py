@@ -28,6 +28,7 @@ class Op(IntEnum):
     DELETE_SIGNALS = auto()
     DELETE_SIGNAL = auto()
     FORGET_SIGNALS = auto()
+    REOPEN_WAITS = auto()
     PUT_BROADCAST = auto()
     DELIVERED = auto()
     DELETE_BROADCAST = auto()
@@ -143,6 +144,9 @@ class RunArchive(Protocol):
 
     def open_in(self, seq: int, first: int, last: int) -> int:
         """How many steps with these numbers have not ended."""
+
+    def open_waits(self, seq: int) -> list[StepHead]:
+        """Sleeps and waits for signals that have not ended, in order."""
 
     def undo_left(self, seq: int) -> list[str]:
         """Completed steps that can be undone and have not been, the last first."""

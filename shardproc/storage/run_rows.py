@@ -134,6 +134,11 @@ class RunReads:
                    and number between ? and ?"""
         return int(self._rows("steps", query, (seq, first, last))[0][0])
 
+    def open_waits(self, seq: int) -> list[StepHead]:
+        query = f"""select {_HEAD} from steps where seq = ? and ended_at is null
+                    and kind in ('sleep', 'signal') order by number"""
+        return [_head(row) for row in self._rows("steps", query, (seq,))]
+
     def undo_left(self, seq: int) -> list[str]:
         return [str(name) for (name,) in self._rows("steps", _UNDO_LEFT, (seq,))]
 

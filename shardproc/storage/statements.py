@@ -226,6 +226,11 @@ MOVE_NOTES = _numbered(
     ":until and ended_at > :now and ended_at <= :last",
 )
 FORGET_SIGNALS = _numbered(100, "delete from signals where seq=? and taken_by is not null and at<?")
+REOPEN_WAITS = _numbered(
+    101,
+    "update steps set status='waiting', ended_at=null, error=null where seq=? "
+    "and kind in ('sleep', 'signal') and status='cancelled' and error=?",
+)
 
 # 110 and on: what a search need not look at.
 PUT_BLOCK = _numbered(110, "insert or replace into search_blocks values (?,?,?,?)")

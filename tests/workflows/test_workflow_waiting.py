@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 from support.promises import promises
+from support.waiting import eventually
 
 from bunqueue import Admin, Bunqueue, CommandFailed, Flow, JobFailed, Queue, SignalTimeout, WrongState
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.testing import Sandbox
 from bunqueue.testing.engine import FrozenClock
 
@@ -322,3 +324,40 @@ def test_too_many_signals(sandbox: Sandbox) -> None:
     with pytest.raises(CommandFailed, match="1000 signals are kept") as raised:
         handle.signal("go")
     assert (raised.value.code, raised.value.bound) == ("TOO_MANY_SIGNALS", 1_000)
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+async def test_waits_end_with_their_workflow(where: EndpointOptions, how: str) -> None:
+    """As its history says everywhere; from a step before them they are asked for again."""
+    app = Bunqueue(f"ends-{how}", **where)
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> str:
+        go, stop = (asyncio.ensure_future(flow.wait_for(each, str)) for each in ("go", "stop"))
+        if await go == "fail":
+            raise ValueError("no")
+        return await stop
+
+    async with app:
+        handle = await order.start_async()
+
+        async def comes_to(state: str) -> None:
+            async def is_there() -> bool:
+                return await handle.state() == state
+
+            await eventually(is_there, f"the workflow is {state}")
+
+        await comes_to("waiting-signal")
+        if how == "failed":
+            await handle.signal("go", "fail")
+        else:
+            await handle.cancel()
+        await comes_to(how)
+        steps = {step.name: step for step in await handle.history()}
+        assert (steps["stop"].status, steps["stop"].error) == ("cancelled", "its workflow has ended")
+        assert steps["stop"].ended_at is not None
+        await handle.retry_from("go")
+        await comes_to("waiting-signal")
+        await handle.signal("go", "on")
+        await handle.signal("stop", "in the end")
+        assert await handle.result(timeout=20_000) == "in the end"

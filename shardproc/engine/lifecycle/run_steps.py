@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bunqueue.model.job import SUSPENDED, Job
-from bunqueue.model.workflow import FAILED, MAX_ERROR, OPEN, STEP_ROWS, Waits
+from bunqueue.model.job import COMPLETED, REMOVED, SUSPENDED, Job
+from bunqueue.model.workflow import CANCELLED, ENDED_WITH, FAILED, MAX_ERROR, OPEN, STEP_ROWS, Waits
 from bunqueue.protocol.notices import WakeNotice, wake_frame
 
 from ..run_writes import Op, StepHead
@@ -31,6 +31,16 @@ def end(
     name = name or (head.name if head is not None else state.archive.runs.name(job.seq, number))
     events.emit(state, events.STEP, job, step=name, status=status)
     ended(state, job, number, status)
+
+
+def end_waits(state: State, job: Job) -> None:
+    """A workflow has ended, or runs only to be undone: what it slept or waited for ends with it."""
+    if job.state == REMOVED or not job.stored & STEP_ROWS:
+        return
+    if job.state == COMPLETED and (job.run is None or not job.run.suspended):
+        return  # of a run that nothing preceded, the worker has said itself what it gave up
+    for head in state.archive.runs.open_waits(job.seq):
+        end(state, job, head.number, CANCELLED, error=ENDED_WITH, name=head.name)
 
 
 def ended(state: State, job: Job, number: int, status: str) -> None:

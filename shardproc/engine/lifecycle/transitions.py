@@ -494,6 +494,7 @@ def revive(
     last_runs.reopened(state, job)
     if not keeps_steps:
         undo.revived(state, job)
+    undo.reopen_waits(state, job)
     job.attempts = job.stalls = 0
     job.run_at = state.now
     job.started_at = job.finished_at = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.model.workflow import COMPLETED as DONE
-from bunqueue.model.workflow import STUCK, UNDO, UNDO_MARK, Undoing
+from bunqueue.model.workflow import ENDED_WITH, STUCK, UNDO, UNDO_MARK, Undoing
 
 from ..outbox import ROW
 from ..run_writes import Op
@@ -62,6 +62,13 @@ def revived(state: State, job: Job) -> None:
         forget_steps(state, job, 1)
     elif run.undone:
         _forget_undone(state, job)
+
+
+def reopen_waits(state: State, job: Job) -> None:
+    """A finished job is to run again: what it still waited for at its end goes on, for what is left of its
+    time.  Not while it is undone: nobody waits then."""
+    if job.run is not None and job.run.undoing is None:
+        state.out.runs.append((Op.REOPEN_WAITS, (job.seq, ENDED_WITH)))
 
 
 def forget_steps(state: State, job: Job, first: int) -> None:

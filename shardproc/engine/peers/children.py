@@ -147,6 +147,7 @@ def settle(state: State) -> None:
             _ended(state, news.outcome, news.parents)
         else:
             cancel_all(state, news, f"its workflow {news.id} has ended")
+            run_steps.end_waits(state, news)
 
 
 def _ended(state: State, outcome: messages.Outcome, parents: dict[str, int]) -> None:

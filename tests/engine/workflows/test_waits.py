@@ -288,7 +288,7 @@ def test_a_workflow_that_waits_is_cancelled(flows: Workflows) -> None:
     flows.suspend("w", ["ok?"])
     assert "running" not in flows.ok("Cancel", id="w", reason="enough", running=True)
     assert flows.state("w") == "cancelled"
-    assert flows.steps("w") == {"ok?": "waiting"}, "it is kept with its history"
+    assert flows.steps("w") == {"ok?": "cancelled"}, "it is kept with its history"
     assert flows.job("w")["failedReason"] == "Cancelled: enough"
 
 
@@ -404,3 +404,76 @@ def test_what_is_no_workflow(flows: Workflows, command: str) -> None:
     flows.ok("PUSH", queue=ALPHA, data={}, jobId="plain")
     assert flows.refused(command, id="plain") == "Job plain is no workflow, and has no steps"
     assert flows.refused(command, id="nobody") == "Job not found"
+
+
+# -- at the end of their workflow
+
+
+def open_at_the_end(flows: Workflows, **options: Any) -> None:
+    """A workflow that sleeps and waits, and has lost another wait before."""
+    begin(flows, **options)
+    flows.wait("w", "lost", "s")
+    flows.record("w", "lost", kind="signal", status="cancelled")
+    flows.nap("w", "nap", HOUR)
+    flows.wait("w", "ok?", "approval", key="k", delay=DAY)
+    flows.child("w", "pack")
+
+
+@pytest.mark.parametrize("how", ["fails", "cancelled while it runs", "cancelled while it waits", "discarded"])
+def test_waits_end_with_their_workflow_and_go_on_with_it(flows: Workflows, how: str) -> None:
+    open_at_the_end(flows, maxAttempts=1)
+    flows.pass_time(HOUR // 2)
+    if how == "fails":
+        flows.fail("w")
+    elif how == "discarded":
+        flows.ok("Discard", **flows.held("w"))
+    else:
+        if how == "cancelled while it waits":
+            flows.suspend("w", ["nap", "ok?"])
+        flows.ok("Cancel", id="w", running=True, grace=0)
+        flows.pass_time(1)
+    names = ("nap", "ok?", "pack")
+    assert {flows.step("w", name)["status"] for name in names} == {"cancelled"}
+    assert {flows.step("w", name)["error"] for name in names[:2]} == {"its workflow has ended"}
+    assert all(flows.world.now - 1 <= flows.step("w", name)["endedAt"] <= flows.world.now for name in names)
+    assert flows.broadcast("approval", "k") == 0, "nobody waits"
+    flows.ok("RetryWorkflow", id="w")
+    flows.run("w")
+    left = flows.nap("w", "nap", HOUR)
+    assert left["status"] == "waiting"
+    assert HOUR // 2 - 1 <= left["wait"] <= HOUR // 2
+    assert flows.wait("w", "ok?", "approval", key="k")["status"] == "completed", "what came meanwhile"
+    assert (flows.steps("w")["lost"], flows.step("w", "nap")["error"]) == ("cancelled", None)
+    assert flows.steps("w")["pack"] == "cancelled", "its children are started again under another name"
+
+
+def test_waits_end_before_their_workflow_is_undone(flows: Workflows) -> None:
+    begin(flows, maxAttempts=1)
+    flows.done("w", "charge", undo=True)
+    flows.wait("w", "ok?", "approval")
+    flows.fail("w")
+    assert flows.steps("w") == {"charge": "completed", "ok?": "cancelled"}
+    flows.run("w")
+    assert flows.signal("w", "approval") is False, "it is kept for the time after a retry"
+    flows.record("w", "undo:charge", kind="undo", status="failed", error="E")
+    flows.fail("w", unrecoverable=True)
+    flows.ok("UndoWorkflow", id="w", action="retry")
+    assert flows.steps("w")["ok?"] == "cancelled"
+    flows.run("w")
+    flows.record("w", "undo:charge", kind="undo")
+    flows.fail("w", unrecoverable=True)
+    flows.ok("RetryWorkflow", id="w")
+    flows.run("w")
+    assert flows.wait("w", "ok?", "approval")["status"] == "completed"
+
+
+def test_a_wait_that_changed_code_forgot_ends_when_its_workflow_completes(flows: Workflows) -> None:
+    begin(flows)
+    flows.wait("w", "ok?", "approval")
+    flows.nap("w", "nap", SECOND)
+    flows.suspend("w", ["ok?"], ["nap"])
+    flows.pass_time(SECOND)
+    flows.run("w")
+    flows.nap("w", "nap", SECOND)
+    flows.ack("w")
+    assert flows.steps("w") == {"ok?": "cancelled", "nap": "completed"}
