@@ -18,7 +18,7 @@ from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError, invalid
-from bunqueue.protocol.readable import reason
+from bunqueue.protocol.readable import is_map, reason
 
 # What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
 DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
@@ -183,7 +183,8 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
     first: CommandError | None = None
     if bytes(memoryview(raw)) == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
         return None
-    maps = [member for member in kind.types if isinstance(member, mi.StructType)] if _is_map(raw) else []
+    structs = [member for member in kind.types if isinstance(member, mi.StructType)]
+    maps = structs if is_map(memoryview(raw)) else []
     for member in maps or kind.types:
         if isinstance(member, mi.NoneType):
             continue
@@ -192,11 +193,6 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
         except CommandError as error:
             first = first or error
     raise first or invalid(name, "is malformed")
-
-
-def _is_map(raw: Raw) -> bool:
-    first = bytes(memoryview(raw)[:1])
-    return first in (b"\xde", b"\xdf") or b"\x80" <= first <= b"\x8f"
 
 
 def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:

@@ -21,6 +21,7 @@ MARK = "unreadable"
 
 _ERRORS = (ValueError, OverflowError, RecursionError, TypeError)  # msgspec's own are ValueErrors
 _CONTAINERS = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])  # how lists and maps begin
+_MAPS = frozenset(bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF))
 _NESTING = frozenset({dict, list})
 _PAYLOADS = frozenset({"data", "returnvalue", "result"})  # what users give: shown as a whole, or not at all
 _NAMES = ("id", "jobId", "name")  # one of them makes a map a record, whose payload can be left out
@@ -43,6 +44,17 @@ def is_readable(data: bytes) -> bool:
     if len(data) > MAX_DEPTH and len(data) - len(data.translate(None, _CONTAINERS)) > MAX_DEPTH:
         return _is_flat(value)
     return True
+
+
+def is_map(data: bytes | memoryview) -> bool:
+    """Whether a value is an object: names, and a value for each."""
+    return bytes(data[:1]) in _MAPS
+
+
+def shown(data: bytes) -> object:
+    """A value as a refusal shows it; of one that is nested only what it is."""
+    value = _decode(data) if is_readable(data) else b""
+    return "a list" if isinstance(value, list) else value
 
 
 def check_readable(data: bytes, field: str) -> None:

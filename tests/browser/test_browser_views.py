@@ -69,7 +69,7 @@ def crowded(api: Api) -> None:
     api("PUSHB", queue=QUEUE, jobs=[{"data": number, "groupId": f"g{number}"} for number in range(MANY)])
     api("PUSHB", queue=QUEUE, jobs=[{"data": number, "delay": 9_000_000} for number in range(MANY - 1)])
     api.push(QUEUE, customId="crowded-job", delay=9_000_000)
-    flows = [{"data": number, "workflow": True} for number in range(MANY)]
+    flows = [{"data": {"number": number}, "workflow": True} for number in range(MANY)]
     api("PUSHB", queue="elsewhere", jobs=flows)
     api.push("elsewhere", workflow=True, customId="crowded-workflow")
     named = [{"name": f"n{number}", "queue": "elsewhere", "input": {"data": {}}} for number in range(MANY)]

@@ -253,7 +253,7 @@ def test_a_workflow_that_has_ended_is_undone(visit: Visit, shop: Server, api: Ap
 
 def test_workflows_by_state_page_by_page(visit: Visit, shop: Server, api: Api) -> None:
     queue = fresh_queue()
-    jobs = [{"name": "order", "workflow": True, "data": number} for number in range(60)]
+    jobs = [{"name": "order", "workflow": True, "data": {"number": number}} for number in range(60)]
     api(
         "PUSHB",
         queue=queue,
@@ -272,7 +272,7 @@ def test_workflows_by_state_page_by_page(visit: Visit, shop: Server, api: Api) -
     page.get_by_role("link", name="Sleeping").click()
     expect(rows).to_have_count(1)
     page.get_by_role("link", name="All").click()
-    page.get_by_label("Conditions", exact=True).fill("data = 7")
+    page.get_by_label("Conditions", exact=True).fill("data.number = 7")
     page.keyboard.press("Enter")
     expect(rows).to_have_count(1)
     expect(page).to_have_url(re.compile("q=data"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from threading import Thread
@@ -148,3 +149,9 @@ def test_what_is_refused(cli: Cli) -> None:
     ):
         done = cli("workflow", *words, status=status)
         assert text in done.err
+
+
+def test_arguments_without_names_are_refused(cli: Cli) -> None:
+    refused = cli("workflow", "start", "order", "[1]", "--queue", "wf", "--json", status=exits.FAILED)
+    said = json.loads(refused.err)
+    assert (said["field"], said["value"], said["bound"]) == ("data", "a list", "an object")

@@ -18,7 +18,7 @@ class Children(Story):
     async def prepare(self) -> None:
         town = self.town
         self.id = town.id(1, "workflow")
-        await town.ok("PUSH", queue=town.queue(1), data=1, jobId=self.id, workflow=True)
+        await town.ok("PUSH", queue=town.queue(1), data={}, jobId=self.id, workflow=True)
         self.names = ["pack", "weigh"]
         self.token = (await town.pull(town.queue(1)))[1]
 

@@ -157,3 +157,11 @@ async def test_what_is_refused(web: httpx2.AsyncClient, shop: Shop) -> None:
         assert (answer.status_code, found["code"] if code else None) == (status, code), found
         assert text in found["error"], found
     await comes_to(web, job, "waiting-signal")
+
+
+async def test_arguments_without_names_are_refused(web: httpx2.AsyncClient, shop: Shop) -> None:
+    fields = {"name": "order", "data": [1], "workflow": True}
+    refused = await web.post(f"/queues/{shop.app.name}/jobs", json=fields)
+    answer = refused.json()
+    assert (refused.status_code, answer["code"]) == (422, "INVALID_FIELD")
+    assert (answer["field"], answer["value"], answer["bound"]) == ("data", "a list", "an object")

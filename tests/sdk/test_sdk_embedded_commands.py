@@ -174,12 +174,12 @@ async def flows_and_groups(say: Conversation) -> None:
 
 async def workflows(say: Conversation) -> None:
     flow: dict[str, Any] = {"queue": "workflows"}
-    run = {**flow, "id": await say.push(**flow, jobId="run", workflow=True)}
+    run = {**flow, "id": await say.push(**flow, jobId="run", workflow=True, data={"n": 1})}
     for held in (await say.pull(**flow), {"id": "run", "token": "another"}):
         await say("RecordSteps", **flow, steps=[{**held, "name": "charge", "result": 1}])
         await say("RecordSteps", **flow, steps=[{**held, "name": "paid", "kind": "signal", "signal": "paid"}])
         await say("SuspendJob", **flow, **held, groups=[{"steps": ["paid"]}])
-        await say("ContinueAsNew", **flow, **held, data=2)
+        await say("ContinueAsNew", **flow, **held, data={"n": 2})
     await say("GetSteps", **run)
     await say("GetWorkflow", id="run")
     await say("SendSignal", id="run", name="paid", data=1)

@@ -47,6 +47,14 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"cmd": "PUSHB", "queue": "q", "jobs": [{"data": 1}, {"dependsOn": ["none"]}]},
         {"code": "JOB_NOT_FOUND", "field": "jobs[1].dependsOn", "value": "none"},
     ),
+    (
+        {"cmd": "PUSHB", "queue": "q", "jobs": [{"data": 1}, {"data": [1], "workflow": True}]},
+        {"code": "INVALID_FIELD", "field": "jobs[1].data", "value": "a list", "bound": "an object"},
+    ),
+    (
+        {"cmd": "PUSH", "queue": "q", "data": 7, "workflow": True},
+        {"code": "INVALID_FIELD", "field": "data", "value": 7, "bound": "an object"},
+    ),
     ({"cmd": "PUSH", "queue": "q", "repeat": {}}, {"code": "INVALID_SCHEDULE", "field": "repeat"}),
     ({"cmd": "GetJob", "id": "none"}, {"code": "JOB_NOT_FOUND"}),
     ({"cmd": "ACK", "id": "none"}, {"code": "LOCK_LOST"}),

@@ -67,7 +67,8 @@ OF_JOBS = ("priority", "delay", "max_attempts", "backoff", "ttl", "job_id", "uni
 Id = Annotated[str, argument("ID", "The id of the workflow.")]
 Name = Annotated[str, argument("NAME", "Its name: that of its function, unless it has another.")]
 MaybeData = Annotated[
-    Any, argument("[DATA]", "Its arguments by name: JSON, @FILE, or - for standard input.", parser=data)
+    Any,
+    argument("[DATA]", "Its arguments by name: a JSON object, @FILE, or -.", parser=data),
 ]
 Queue = Annotated[
     str,

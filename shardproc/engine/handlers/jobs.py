@@ -41,7 +41,7 @@ from ..peers import families
 from ..ready import space
 from ..state import Client, State
 from .ack import check_token
-from .push import check_data, check_size
+from .push import check_arguments, check_data, check_size
 
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
 
@@ -67,6 +67,8 @@ def update(state: State, client: Client, command: Update) -> Ok:
     if job is None:
         raise CommandError("Job not found or cannot be updated", Code.JOB_STATE)
     check_data(bytes(command.data))
+    if job.run is not None and job.run.declared:
+        check_arguments(bytes(command.data))
     data = families.with_flow_fields(job.data, bytes(command.data))
     check_size(data)
     space.change_data(state.queues[job.queue], job, NIL if data == UNDEFINED else data)

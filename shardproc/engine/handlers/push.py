@@ -32,7 +32,7 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.commands.cron import SpawnOptions
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
 from bunqueue.protocol.peers import DEAD_REMOVED, UNKNOWN, Outcome
-from bunqueue.protocol.readable import check_readable, is_readable
+from bunqueue.protocol.readable import check_readable, is_map, is_readable, shown
 
 from ..lifecycle import events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims
@@ -387,6 +387,8 @@ def check_fields(fields: JobFields | Push, version: int, now: int, where: str = 
     check_keeping(fields, where)
     if fields.on_dead is not None:
         _check_on_dead(fields.on_dead, where)
+    if fields.workflow:
+        check_arguments(bytes(fields.data), where)
 
 
 def check_keeping(fields: JobFields | Push | OnDead | SpawnOptions, where: str = "") -> None:
@@ -488,6 +490,19 @@ def check_data(data: bytes, where: str = "") -> None:
     if len(data) > SURELY_SMALL:
         check_size(data, where)
     check_readable(data, f"{where}data")
+
+
+def check_arguments(data: bytes, where: str = "") -> None:
+    """The data of a workflow are its arguments by name, whoever starts it and whatever works it."""
+    if data in (NIL, UNDEFINED) or is_map(data):
+        return
+    raise CommandError(
+        f"{where}data of a workflow must be an object, its arguments by name",
+        Code.INVALID_FIELD,
+        field=path_of(f"{where}data"),
+        value=shown(data),
+        bound="an object",
+    )
 
 
 def check_size(data: bytes, where: str = "") -> None:

@@ -8,6 +8,7 @@ from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob
+from bunqueue.protocol.readable import is_map
 
 from ..handlers.push import check_data, check_fields
 
@@ -48,8 +49,7 @@ def check_edges(counts: Iterable[int]) -> None:
 
 def _check_job(job: FlowJob, flow: dict[str, FlowJob], outside: Container[str]) -> None:
     fields = job.input
-    first = bytes(fields.data)[:1]
-    if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
+    if not is_map(bytes(fields.data)):
         raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs")
     check_data(bytes(fields.data), f"flow job {job.id}: ")
     if sum(getattr(fields, policy) for policy in POLICIES) > 1:

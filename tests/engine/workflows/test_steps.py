@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from engine.workflow_world import ALPHA, HOUR, Workflows
 
@@ -243,3 +245,30 @@ def test_times_are_set_back_with_the_clock(flows: Workflows) -> None:
     flows.nap("w", "nap", 4 * HOUR)
     flows.signal("w", "s", ttl=HOUR)
     assert flows.step("w", "nap")["until"] == flows.world.now + 4 * HOUR
+
+
+# -- the data of a workflow
+
+
+@pytest.mark.parametrize("data", [[1], "7", 7, True])
+def test_the_data_of_a_workflow_are_its_arguments_by_name(flows: Workflows, data: Any) -> None:
+    """Wherever it comes in."""
+    flows.start("w")
+    flows.run("w")
+    job = {"data": data, "workflow": True}
+    every = {"name": "c", "queue": ALPHA, "repeatEvery": HOUR, "data": data, "jobOptions": {"workflow": True}}
+    problem = "data of a workflow must be an object, its arguments by name"
+    for cmd, fields, where in (
+        ("PUSH", {"queue": ALPHA, **job}, ""),
+        ("PUSHB", {"queue": ALPHA, "jobs": [{"data": 1}, job]}, "jobs[1]: "),
+        ("Update", {"id": "w", "data": data}, ""),
+        ("ContinueAsNew", {"queue": ALPHA, "data": data, **flows.held("w")}, ""),
+        ("Cron", every, ""),
+    ):
+        assert flows.refused(cmd, **fields) == where + problem, cmd
+    child = {"queue": ALPHA, "input": job}
+    refused = flows.record("w", "c", kind="child", status="waiting", child=child)["refused"]
+    assert (refused["error"], refused["bound"]) == (f"child: {problem}", "an object")
+    assert flows.ok("GetJobCounts", queue=ALPHA)["counts"]["waiting"] == 0
+    flows.ok("PUSH", queue=ALPHA, data=None, workflow=True)
+    flows.ok("PUSH", queue=ALPHA, data=data)

@@ -210,6 +210,8 @@ def _check(command: Cron) -> None:
     push.check_data(bytes(command.data))
     if command.job_options is not None:
         push.check_keeping(command.job_options, "jobOptions.")
+        if command.job_options.workflow:
+            push.check_arguments(bytes(command.data))
     for field, problem in _contradictions(command):
         raise CommandError(f"{field}: {problem}", Code.INVALID_FIELD, field=field)
 

@@ -16,7 +16,7 @@ from ...peers import children
 from ...ready import space
 from ...run_writes import Op, StepHead
 from ...state import Client, State
-from ..push import check_data
+from ..push import check_arguments, check_data
 from .runs import held, open_run, with_run
 
 
@@ -63,6 +63,7 @@ def continue_as_new(state: State, client: Client, command: ContinueAsNew) -> Ok:
     job = held(state, command.id, command.token)
     data = bytes(command.data)
     check_data(data)
+    check_arguments(data)
     if transitions.is_cancelled(job):
         transitions.cancel(state, job)
         return Ok()
