@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import uvicorn
+from support.procfs import resident
 from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
 from support.web import client, fresh_queue
@@ -258,3 +260,22 @@ async def test_neither_waiting_nor_deaf_clients_hold_up_the_end(make_server: Sta
         deaf.transport.abort()
     assert "did not stop in time" not in server.log()
     assert loop.time() - begun < 8
+
+
+def test_requests_that_wait_for_others_take_little_memory(web_server: Server) -> None:
+    """One connection, no token: what comes after a request waits as bytes, and is read no further.  What is
+    not given up is answered, in order."""
+    slow = f"GET /queues/{fresh_queue()}/jobs?timeout=1500 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    quick = b"GET /healthz HTTP/1.1\r\n\r\n"
+    last = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    pid = web_server.gateway().pid
+    address = (web_server.host, web_server.http_port)
+    with socket.create_connection(address, timeout=30) as flood, socket.create_connection(address) as sock:
+        before = resident(pid)
+        flood.sendall(slow + quick * 20_000)
+        sock.sendall(slow + quick * 500 + last)
+        answers = b""
+        while part := sock.recv(65536):
+            answers += part
+        assert resident(pid) - before < 8 * 1024 * 1024
+    assert re.findall(rb"HTTP/1.1 (\d+) ", answers) == [b"200"] * 501 + [b"404"]

@@ -17,6 +17,8 @@ from bunqueue.acceptor import Counted
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
 HEAD_S = 30.0  # for these to arrive, from the first byte or the start of the connection
 REST_S = 30.0  # for the rest of a request that has been answered before it was read
+PIECE = 2048  # bytes parsed at once: what a client sends after a request waits as bytes, not as requests
+MAX_AHEAD = 64 * 1024 * 1024  # bytes that wait so, of all connections; each is read no further meanwhile
 STUCK_MS = 60_000  # for a peer to read what it was sent; then the kernel ends its connection
 
 _TOO_LARGE = (
@@ -57,6 +59,8 @@ class HeadTooLarge(Exception):
 class Connection(HttpToolsProtocol):
     """A connection whose requests must arrive in time."""
 
+    all_ahead = 0  # bytes of all connections: see MAX_AHEAD
+
     def __init__(
         self,
         *args: Any,
@@ -72,6 +76,8 @@ class Connection(HttpToolsProtocol):
         self._began = False  # with what came last
         self._whole = True  # what was read last is a whole request
         self._oversized = False
+        self._ahead = bytearray()  # what came after requests that wait for the answer to the one before
+        self._held = 0  # bytes of it, as counted
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -82,9 +88,39 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._waiting.connections.pop(self, None)
         self._arrived()
+        self._ahead.clear()
+        self._count()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse what has come, until a request has to wait for the answer to the one before.
+
+        It takes a hundred times its bytes then, and uvicorn would parse, and read, all that there are."""
+        self._ahead += data
+        self._parse()
+
+    def _parse(self) -> None:
+        while self._ahead and not self.pipeline and not self.transport.is_closing():
+            piece = bytes(self._ahead[:PIECE])
+            del self._ahead[:PIECE]
+            self._parse_piece(piece)
+        if self.pipeline:
+            self.flow.pause_reading()
+        self._count()
+
+    def _count(self) -> None:
+        """Count what waits."""
+        Connection.all_ahead += len(self._ahead) - self._held
+        self._held = len(self._ahead)
+        if self._held and Connection.all_ahead > MAX_AHEAD:
+            self.transport.abort()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over.  What a client sends before it has an answer is dropped."""
+        self._ahead.clear()
+        super().handle_websocket_upgrade()
+
+    def _parse_piece(self, data: bytes) -> None:
         self._began = False
         super().data_received(data)
         if self._head < 0 or self._began or self.transport.is_closing():
@@ -133,6 +169,7 @@ class Connection(HttpToolsProtocol):
             self._waiting.connections[self] = None
         if not self._whole and not self.transport.is_closing():
             self._await(REST_S)
+        self._parse()
 
     def _await(self, limit_s: float) -> None:
         self._arrived()
