@@ -85,9 +85,26 @@ class TlsError(BunqueueError, ConnectionError):
 
 
 class OptionError(BunqueueError, ValueError, TypeError):
-    """There is no such option, its value is not allowed, or it does not go with another. Nothing was sent."""
+    """There is no such option, its value is not allowed, or it does not go with another. Nothing was sent.
+
+    `field` is the option, or the path to it, as in "jobs[3].priority"; `value` is what was given, and `bound`
+    what it may be, as far as the refusal is about one.
+    """
 
     code = "option"
+
+    def __init__(
+        self, message: str, *, field: str | None = None, value: object = None, bound: object = None
+    ) -> None:
+        super().__init__(message)
+        self.field = None if field is None else field.replace(": ", ".")
+        self.value = value
+        self.bound = bound
+
+    def within(self, what: str, field: str | None = None) -> OptionError:
+        """The same refusal of a part of `what`, whose name is `field` unless that is the same."""
+        path = ".".join(part for part in (what if field is None else field, self.field) if part)
+        return OptionError(f"{what}: {self}", field=path or None, value=self.value, bound=self.bound)
 
 
 class PayloadError(BunqueueError, ValueError):

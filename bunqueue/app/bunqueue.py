@@ -26,7 +26,7 @@ from bunqueue.client.blocking.events import QueueEvents
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
 from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
-from bunqueue.client.connection.options import Duration, shown, span, unknown_option
+from bunqueue.client.connection.options import Duration, refused, shown, span, unfit, unknown_option
 from bunqueue.client.deprecation import warn
 from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
@@ -280,9 +280,7 @@ class Bunqueue:
         config = self._queue_config(queue)
         kind = kinds[0 if _is_coroutine(function) else 1]
         if run_in is not None and kind is kinds[0]:
-            raise OptionError(
-                f"run_in: {shown(function)} is a coroutine function, which runs in the event loop"
-            )
+            raise refused("run_in", function, "is a coroutine function, which runs in the event loop")
         retry, own = rules_of(config.declare_for_task(options))
         breaker = own.pop("breaker", None)
         task: Task[..., Any] = kind(
@@ -472,7 +470,7 @@ class Bunqueue:
 
         def enter(hook: K) -> K:
             if not callable(hook):
-                raise OptionError(f"on: {shown(hook)} cannot be called; give a function")
+                raise refused("on", hook, "cannot be called; give a function")
             hooks.append(hook)
             return hook
 
@@ -487,7 +485,7 @@ class Bunqueue:
         Before the first job is added, and before the app works. Gives back what it got.
         """
         if self._clients.add_jobs or self._service:
-            raise OptionError("use: jobs were added already, without this middleware; use it before")
+            raise unfit("use", "jobs were added already, without this middleware; use it before")
         self._middleware += checked(
             [middleware if isinstance(middleware, Middleware) else _Function(middleware)]
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial, wraps
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused, shown
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.errors import OptionError
 
@@ -43,7 +43,7 @@ def Depends(function: Callable[..., Any], *, per: Literal["job", "worker"] = "jo
     if not callable(function):
         raise OptionError(f"Depends: {shown(function)} cannot be called; give the function that makes it")
     if per not in (PER_JOB, PER_WORKER):
-        raise OptionError(f"per: {shown(per)} is not allowed; give 'job' or 'worker'")
+        raise refused("per", per, "is not allowed; give 'job' or 'worker'")
     return Dependency(function, per)
 
 

@@ -37,7 +37,11 @@ class Hooks:
     def of(self, occasion: str) -> list[Hook]:
         """Those of an occasion, to which others may be added."""
         if occasion not in self._hooks:
-            raise OptionError(f"on: there is no {shown(occasion)}; there are {', '.join(self._hooks)}")
+            raise OptionError(
+                f"on: there is no {shown(occasion)}; there are {', '.join(self._hooks)}",
+                field="on",
+                value=occasion,
+            )
         return self._hooks[occasion]
 
     def has(self, *occasions: Occasion) -> bool:

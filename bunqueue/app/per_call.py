@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bunqueue.client.codecs.codec import Codec, in_use, secret_of
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
 from bunqueue.client.options.types import Unique
@@ -130,5 +130,5 @@ def group_of(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not (isinstance(value, str | int) or hasattr(value, "hex")):
-        raise OptionError(f"group: {shown(value)} is not allowed; give a text, or None for no group")
+        raise refused("group", value, "is not allowed; give a text, or None for no group")
     return checks.group_id(str(value))

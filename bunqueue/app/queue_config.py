@@ -71,7 +71,10 @@ class QueueConfig:
                 self.settings[name] = {**known, **value}
             elif known != value:
                 raise OptionError(
-                    f"queue {self.queue!r}: {name} is {known!r} already, and not {value!r}; say it once"
+                    f"queue {self.queue!r}: {name} is {known!r} already, and not {value!r}; say it once",
+                    field=name,
+                    value=value,
+                    bound=known,
                 )
         return rest
 

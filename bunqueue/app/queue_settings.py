@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.options import Duration, shown, unknown_option
+from bunqueue.client.connection.options import Duration, refused, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.options.bounds import bound_settings
 from bunqueue.client.options.breaker import Breaker, breaker_of
 from bunqueue.client.options.rates import Rate, rate_limit
-from bunqueue.errors import OptionError
 from bunqueue.model.bounds import WhenFull
 from bunqueue.protocol.commands import bounds, groups, limits
 from bunqueue.protocol.commands.base import Command
@@ -100,7 +99,7 @@ def _bound(value: Any, name: str) -> Any:
 
 def _weights(value: Mapping[str, int], name: str) -> dict[str, int]:
     if not isinstance(value, Mapping):
-        raise OptionError(f"{name}: {shown(value)} is not allowed; give a dict of weights by group")
+        raise refused(name, value, "is not allowed; give a dict of weights by group")
     for group, weight in value.items():
         command = groups.SetGroupWeight(queue="any", group_id=checks.group_id(group), weight=weight)
         checks.checked(command, weight=name)

@@ -36,19 +36,24 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if (self.expression is None) == (self.every is None):
-            raise OptionError(f"schedule {self.name!r}: give either a cron expression or every=...")
+            raise OptionError(
+                f"schedule {self.name!r}: give either a cron expression or every=...", field="every"
+            )
         if self.expression is not None:
             self._check_expression(self.expression)
         elif self.tz is not None:
-            raise OptionError(f"schedule {self.name!r}: tz goes with a cron expression; intervals know none")
+            raise OptionError(
+                f"schedule {self.name!r}: tz goes with a cron expression; intervals know none", field="tz"
+            )
         for name in self.options.keys() - SPAWN_OPTIONS - _BESIDE:
-            raise OptionError(f"schedule {self.name!r}: {name}: not an option of scheduled jobs")
+            raise OptionError(f"schedule {self.name!r}: {name}: not an option of scheduled jobs", field=name)
 
     def _check_expression(self, expression: str) -> None:
         try:
             next_run(expression, self.tz, time.time_ns() // 1_000_000)
         except ScheduleError as error:
-            raise OptionError(f"schedule {self.name!r}: {shown(expression)}: {error}") from None
+            text = f"schedule {self.name!r}: {shown(expression)}: {error}"
+            raise OptionError(text, field="schedule", value=expression) from None
 
     def command(self, defaults: Mapping[str, Any], app: str) -> Cron:
         """The command that declares it. Of `defaults`, the job options that schedules lack are left out.
@@ -68,7 +73,7 @@ class Schedule:
         try:
             return cron_command(self.queue, self.name, self.data, said, app)
         except OptionError as error:
-            raise OptionError(f"schedule {self.name!r}: {error}") from None
+            raise error.within(f"schedule {self.name!r}", "") from None
 
 
 def stale_of(app: str, declared: Mapping[str, Schedule], found: Iterable[CronView]) -> list[CronView]:

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _main(arguments)
     except KeyboardInterrupt:  # also while modules are loaded
-        return _refuse("interrupted", INTERRUPTED)
+        return _wrong("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:
         # Typer raises SystemExit when the pipe breaks while it prints help.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
@@ -44,6 +44,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # we report errors ourselves, once
     speak_any_language()
+    wrong = _wrong_as_json if "--json" in (sys.argv if arguments is None else arguments) else _wrong
     command = typer.main.get_command(app)
     try:
         status = command.main(arguments, prog_name="bunqueue", standalone_mode=False)
@@ -54,17 +55,17 @@ def _main(arguments: Sequence[str] | None) -> int:
             print(message)
             flush()
             return error.exit_code
-        return _refuse(_with_hint(message, error), error.exit_code)
+        return wrong(_with_hint(message, error), error.exit_code)
     except SettingsError as error:
-        return _refuse(str(error), USAGE)
+        return wrong(str(error), USAGE)
     except BunqueueError as error:
         return _report(error)
     except Declined:
-        return _refuse("nothing was changed", FAILED)
+        return _wrong("nothing was changed", FAILED)
     except typer.Abort:
-        return _refuse("interrupted", INTERRUPTED)
+        return _wrong("interrupted", INTERRUPTED)
     except Unwritable as error:
-        return _refuse(str(error), FAILED)
+        return _wrong(str(error), FAILED)
     return status if isinstance(status, int) else 0
 
 
@@ -77,9 +78,16 @@ def _report(error: Exception) -> int:
     """An error of the client or the server, in the words of the command line."""
     from .output.errors import status_of, words_of
 
-    return _refuse(words_of(error), status_of(error))
+    return _wrong(words_of(error), status_of(error))
 
 
-def _refuse(message: str, status: int) -> int:
+def _wrong_as_json(message: str, status: int) -> int:
+    from .output.errors import json_of_usage
+
+    print(json_of_usage(" ".join(message.split())), file=sys.stderr)
+    return status
+
+
+def _wrong(message: str, status: int) -> int:
     print("bunqueue:", " ".join(message.split()), file=sys.stderr)
     return status

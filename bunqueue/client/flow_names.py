@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused
 from bunqueue.client.flow_plan import FlowJob, checked, own_fields
 from bunqueue.client.options.types import POLICIES
 from bunqueue.errors import OptionError
@@ -24,7 +24,7 @@ def new_id() -> str:
 def checked_name(what: str, name: object) -> str:
     """OptionError for what is no id of a flow, or no name in one."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise OptionError(f"{what}: {shown(name)} is not allowed; give 1 to 200 characters of [a-zA-Z0-9_.-]")
+        raise refused(what, name, "is not allowed; give 1 to 200 characters of [a-zA-Z0-9_.-]")
     return name
 
 
@@ -41,9 +41,14 @@ def name_of(key: str) -> str:
 def nodes(jobs: Mapping[str, FlowJob[Any]], defaults: Mapping[str, Any]) -> list[FlowNode]:
     """The nodes of a command, in the order of the map. Raises OptionError or PayloadError."""
     if not isinstance(jobs, Mapping) or not jobs:
-        raise OptionError(f"flow: {shown(jobs)} is not allowed; give a map of names and jobs")
+        raise refused("flow", jobs, "is not allowed; give a map of names and jobs")
     if len(jobs) > MAX_NODES:
-        raise OptionError(f"a flow takes at most {MAX_NODES} jobs at a time; add the others after these")
+        raise OptionError(
+            f"a flow takes at most {MAX_NODES} jobs at a time; add the others after these",
+            field="jobs",
+            value=len(jobs),
+            bound=MAX_NODES,
+        )
     names = {id(checked(job)): checked_name("the name of a flow job", name) for name, job in jobs.items()}
     if len(names) < len(jobs):
         raise OptionError("one job stands under two names; make two of it")
@@ -57,7 +62,9 @@ def callbacks(
     given = {"complete": on_complete, "success": on_success}
     jobs = {f"on-{kind}": checked(job) for kind, job in given.items() if job is not None}
     if not jobs:
-        raise OptionError("a batch needs on_complete, on_success or both; without them it is a flow")
+        raise OptionError(
+            "a batch needs on_complete, on_success or both; without them it is a flow", field="on_complete"
+        )
     made = nodes(jobs, defaults)
     for node in made:
         if node.after:
@@ -76,11 +83,16 @@ def _node(name: str, job: FlowJob[Any], names: Mapping[int, str], defaults: Mapp
     after = [checked_name(f"what {name!r} waits for", other) for other in job.named]
     for child in job.children:
         if id(child) not in names:
-            raise OptionError(f"{name!r} waits for {child!r}, which has no name; give it one in the map")
+            raise OptionError(
+                f"{name!r} waits for {child!r}, which has no name; give it one in the map", field=name
+            )
         after.append(names[id(child)])
     fields = own_fields(job, defaults)
     if fields.job_id is not None:
-        raise OptionError(f"flow job {name!r}: job_id: not possible under a name, which makes its id")
+        raise OptionError(
+            f"flow job {name!r}: job_id: not possible under a name, which makes its id",
+            field=f"{name}.job_id",
+        )
     if policy := POLICIES[job.on_failure]:
         setattr(fields, policy, True)
     return FlowNode(name=name, queue=job.queue, after=list(dict.fromkeys(after)), input=fields)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from msgspec import Raw
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, NewJob, check_size, job_data, wire_fields
@@ -92,15 +92,15 @@ class FlowJob(NewJob, Generic[R]):
 def checked(job: FlowJob[J]) -> FlowJob[J]:
     """OptionError for anything but a FlowJob."""
     if not isinstance(job, FlowJob):
-        raise OptionError(
-            f"flow: {shown(job)} is not allowed; give a bunqueue.FlowJob, or what a typed job's job() gives"
+        raise refused(
+            "flow", job, "is not allowed; give a bunqueue.FlowJob, or what a typed job's job() gives"
         )
     return job
 
 
 def _policy(policy: OnFailure) -> OnFailure:
     if policy not in POLICIES:
-        raise OptionError(f"on_failure: {shown(policy)} is not allowed; give one of {', '.join(POLICIES)}")
+        raise refused("on_failure", policy, f"is not allowed; give one of {', '.join(POLICIES)}")
     return policy
 
 
@@ -175,7 +175,8 @@ def plan(roots: Iterable[FlowJob[Any]]) -> list[Planned]:
         if job.named:
             raise OptionError(f"{job!r} waits for {job.named[0]!r}; names mean something in add_graph only")
         if len(seen) == MAX_JOBS:
-            raise OptionError(f"a flow has at most {MAX_JOBS} jobs; add what does not depend on others apart")
+            text = f"a flow has at most {MAX_JOBS} jobs; add what does not depend on others apart"
+            raise OptionError(text, field="flow", bound=MAX_JOBS)
         seen[id(job)] = mine = Planned(job, parent)
         planned.append(mine)
         if parent is not None:
@@ -213,7 +214,7 @@ def own_fields(job: FlowJob[Any], defaults: Mapping[str, Any]) -> JobFields:
         check_size(data, fields, f"the data of flow job {job.name!r}")
         _check(fields)
     except OptionError as error:
-        raise OptionError(f"flow job {job.name!r} of queue {job.queue!r}: {error}") from None
+        raise error.within(f"flow job {job.name!r} of queue {job.queue!r}", job.name) from None
     return JobFields(name=job.name, data=data, **fields)
 
 
@@ -221,14 +222,14 @@ def _data(job: FlowJob[Any]) -> Raw:
     data = job_data(job.data, f"the data of flow job {job.name!r}")
     head = bytes(data)[0]
     if not (head & 0xF0 == 0x80 or head in (0xDE, 0xDF)):  # what a MessagePack map begins with
-        raise OptionError(f'data: {shown(job.data)} is not a map; give one, such as {{"value": ...}}')
+        raise refused("data", job.data, 'is not a map; give one, such as {"value": ...}')
     return data
 
 
 def _check(fields: Mapping[str, Any]) -> None:
     for field, name in _FORBIDDEN.items():
         if field in fields:
-            raise OptionError(f"{name}: not possible in a flow; leave it out")
+            raise unfit(name, "not possible in a flow; leave it out")
 
 
 def nodes(planned: Sequence[Planned], handle_of: Callable[[Planned], J]) -> list[FlowNode[J]]:

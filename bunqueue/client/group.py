@@ -8,7 +8,7 @@ from typing import Unpack, cast
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import AsyncGather
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo
 from bunqueue.client.options.job import JobOptions
@@ -16,7 +16,6 @@ from bunqueue.client.queue import AsyncQueue
 from bunqueue.client.worker.options import WorkerOptions
 from bunqueue.client.worker.routes import Work
 from bunqueue.client.worker.worker import Worker
-from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok, query, queues, server
 
 SEPARATOR = ":"
@@ -44,7 +43,7 @@ class AsyncQueueGroup(AsyncClient):
     ) -> None:
         if not isinstance(namespace, str) or not re.fullmatch(r"[a-zA-Z0-9_.:-]{1,200}", namespace):
             allowed = "1 to 200 of the characters a-z A-Z 0-9 _ - . :"
-            raise OptionError(f"namespace: {shown(namespace)} is not allowed; give {allowed}")
+            raise refused("namespace", namespace, f"is not allowed; give {allowed}")
         super().__init__(**endpoint)
         self.namespace = namespace
         self._endpoint_options = endpoint

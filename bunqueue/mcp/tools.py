@@ -11,7 +11,7 @@ from typing import Any
 from mcp.types import Tool, ToolAnnotations
 from msgspec import Struct
 
-from bunqueue.errors import OptionError
+from bunqueue.client.connection.options import unfit
 from bunqueue.gateway.api_docs.schemas import Schema, Schemas, prose
 from bunqueue.gateway.http import resources
 from bunqueue.protocol.commands import Command, Spec
@@ -38,7 +38,7 @@ def choose(allow_writes: bool, only: Sequence[str] = ()) -> dict[str, Spec]:
     allowed = {name: spec for name, spec in OFFERED.items() if allow_writes or not spec.writes}
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in allowed):
-            raise OptionError(f"only: {pattern!r} matches {_nothing(pattern)}; bunqueue mcp --list shows all")
+            raise unfit("only", f"{pattern!r} matches {_nothing(pattern)}; bunqueue mcp --list shows all")
     return {
         name: spec
         for name, spec in allowed.items()

@@ -9,9 +9,9 @@ from math import inf
 
 from msgspec import Struct
 
+from bunqueue.client.connection.options import unfit
 from bunqueue.client.connection.requests import spec_of
 from bunqueue.client.workflow.run_log import base_of
-from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.commands.workflows import RecordSteps
 
@@ -159,7 +159,7 @@ class Faults:
         _check(nth, times)
         names = WORDS.get(what) or frozenset({what})
         if not names <= COMMANDS.keys():
-            raise OptionError(f"what: {what!r} is no command; give one of {', '.join(WORDS)}, or a wire name")
+            raise unfit("what", f"{what!r} is no command; give one of {', '.join(WORDS)}, or a wire name")
         self._planned.append(Fault(kind, names, nth, times or inf, text=text, code=code))
 
 
@@ -173,4 +173,4 @@ def _steps_of(command: Struct) -> set[str]:
 def _check(nth: int, times: int | None) -> None:
     for name, value in (("nth", nth), ("times", 1 if times is None else times)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name}: {value!r} is not allowed; give a whole number from 1 on")
+            raise unfit(name, f"{value!r} is not allowed; give a whole number from 1 on")

@@ -82,7 +82,6 @@ def test_push_takes_data_from_files_and_standard_input(cli: Cli, tmp_path: Path)
         (["stats", "--port", "http"], "--port: 'http' is not allowed; give a number from 1 to 65535"),
         (["stats", "--url", "http://x"], "--url: it is no address of a server"),
         (["stats", "--url", "bunqueue://x", "--port", "1"], "--url says what --host and --port say"),
-        (["--json", "start"], "--json: it is for commands that talk to a server, which start does not"),
         (["pull", "bad name"], "invalid characters: 'bad name'; give 1 to 256 of the characters"),
         (["stall", "config", "q", "--max-stalls", "0"], "--max-stalls must be at least 1, not 0"),
         (["dlq", "config", "q", "--max-entries", "0"], "--max-entries must be at least 1, not 0"),
@@ -108,6 +107,27 @@ def test_an_error_is_json_where_json_is_wanted(cli: Cli) -> None:
     error = orjson.loads(done.err)
     assert (error["ok"], error["code"], done.out) == (False, "job_not_found", "")
     assert error["error"].startswith("there is no job 'nothing'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "rest"),
+    [
+        (["push", "q", "--priority", "5000000"], "--priority must", ("priority", 5_000_000, 1_000_000)),
+        (["push", "q", "--backoff", "5", "--backoff-jitter", "7"], "--backoff:", ("backoff.jitter", 7, 1)),
+        (["push", "q", "--max-attempts", "-1"], "--max-attempts must", ("maxAttempts", -1, 1)),
+        (["push", "q", "--delay", "5x"], "'5x' is no span of time", ()),
+        (["push", "q", "--nothing"], "No such option: --nothing", ()),
+        (["start"], "--json: it is for commands that talk to a server, which start does not", ()),
+    ],
+)
+def test_what_is_refused_before_it_is_sent_is_json_too(
+    cli: Cli, arguments: list[str], words: str, rest: tuple[object, ...]
+) -> None:
+    done = cli("--json", *arguments, status=exits.USAGE)
+    error = orjson.loads(done.err)
+    assert (error["ok"], error["code"], done.out) == (False, "option", "")
+    assert words in error["error"]
+    assert tuple(error[name] for name in ("field", "value", "bound") if name in error) == rest
 
 
 def test_lines_become_jobs(cli: Cli, tmp_path: Path) -> None:

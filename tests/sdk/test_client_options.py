@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -17,16 +18,19 @@ from bunqueue import (
     Backoff,
     BunqueueError,
     ConnectionOptions,
+    Dedup,
     NewJob,
     OptionError,
     PayloadError,
+    Queue,
+    Unique,
     Worker,
 )
 from bunqueue.client.connection.options import MAX_DELAY, milliseconds, reconnect_delay, seconds
 from bunqueue.client.options.job import default_fields, encode_data, wire_fields
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.commands import core
-from bunqueue.protocol.commands.core import Push
+from bunqueue.protocol.commands.core import KeyState, Push
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,43 @@ def test_reconnect_delays_double_up_to_half_a_minute() -> None:
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.7), (1.0, 1.3)])
 def test_reconnect_delays_are_spread_by_thirty_percent(chance: float, factor: float) -> None:
     assert reconnect_delay(1, chance) == pytest.approx(0.1 * factor)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"priority": 5_000_000}, ("priority", 5_000_000, 1_000_000)),
+        ({"delay": "soon"}, ("delay", "soon", None)),
+        ({"failure_policy": "hope"}, ("failure_policy", "hope", None)),
+        ({"backoff": Backoff(jitter=3)}, ("backoff.jitter", 3, 1)),
+        ({"backoff": Backoff(delays=[])}, ("backoff.delays", [], None)),
+        ({"unique": Unique(within=-1)}, ("unique.within", -1, 0)),
+        ({"unique": Unique(within="x")}, ("unique.within", "x", None)),  # type: ignore[arg-type]
+        ({"unique": Unique(states=["odd"])}, ("unique.states", "odd", list(get_args(KeyState)))),  # type: ignore[list-item]
+        ({"group": ""}, ("group", "", 1)),
+        ({"group_max_size": 3}, ("group_max_size", None, None)),
+        ({"dedup": Dedup(ttl=5)}, ("dedup", None, None)),
+    ],
+)
+def test_a_refusal_names_the_field_the_value_and_the_bound(options: Any, refused: tuple[Any, ...]) -> None:
+    with pytest.raises(OptionError) as caught:
+        wire_fields(options, {})
+    assert (caught.value.field, caught.value.value, caught.value.bound) == refused
+
+
+def test_a_refusal_names_the_place_of_a_part() -> None:
+    with Queue("parts", embedded=True) as queue, pytest.raises(OptionError) as caught:
+        queue.add_bulk([("first", 1), NewJob("second", 2, max_attempts=0)])
+    assert str(caught.value).startswith("job 1: max_attempts must be at least 1")
+    assert (caught.value.field, caught.value.value, caught.value.bound) == ("jobs[1].max_attempts", 0, 1)
+    with pytest.raises(OptionError) as caught:
+        wire_fields({"prioritty": 1}, {})
+    assert caught.value.field == "prioritty"
+
+
+def test_a_refusal_is_the_same_in_another_process() -> None:
+    error: OptionError = pickle.loads(pickle.dumps(OptionError("a: 1 is not", field="a", value=1, bound=2)))
+    assert (str(error), error.field, error.value, error.bound) == ("a: 1 is not", "a", 1, 2)
 
 
 def test_what_is_not_given_is_not_sent() -> None:

@@ -113,7 +113,7 @@ async def test_data_that_is_too_large(queue: AsyncQueue, call: Any) -> None:
 
 
 def test_a_group_without_a_name() -> None:
-    with pytest.raises(OptionError, match="group_id must be a non-empty string, not ''"):
+    with pytest.raises(OptionError, match="group must be a non-empty string, not ''"):
         AsyncQueue("q").group("")
 
 

@@ -196,7 +196,7 @@ def test_mistakes_are_refused_where_they_are_written() -> None:
         def wrong_too(order: str) -> None: ...
 
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"unique": Unique(within=-1)}, "unique: ttl must be at least 0, not -1"),
+        ({"unique": Unique(within=-1)}, "unique: within must be at least 0, not -1"),
         ({"unique": Unique(on_conflict="ignore")}, "unique: .*on_conflict"),  # type: ignore[arg-type]
         ({"unique": Unique(on_conflict="extend")}, "'extend' needs a time"),
         ({"unique": Unique(states=["lost"])}, "unique: states: 'lost' is unknown"),  # type: ignore[list-item]

@@ -171,9 +171,13 @@ def verb(
                 with Session(place, patient=patient) as session:
                     function(session, **own)
             except OptionError as error:
-                from ..output.errors import as_usage
+                from ..output.errors import as_usage, json_of, status_of
 
-                raise SettingsError(as_usage(error, context)) from None
+                text = as_usage(error, context)
+                if not place.get("json"):
+                    raise SettingsError(text) from None
+                print(json_of(error, text), file=sys.stderr)
+                raise typer.Exit(status_of(error)) from None
             except BunqueueError as error:
                 if not place.get("json"):
                     raise

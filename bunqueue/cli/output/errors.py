@@ -65,14 +65,22 @@ def words_of(error: Exception) -> str:
     return text
 
 
-def json_of(error: BunqueueError) -> str:
-    """An error for programs: a JSON object on one line."""
-    report: dict[str, object] = {"ok": False, "error": words_of(error), "code": error.code}
+def json_of(error: BunqueueError, text: str | None = None) -> str:
+    """An error for programs: a JSON object on one line. `text` stands instead of that of the client."""
+    report: dict[str, object] = {"ok": False, "error": text or words_of(error), "code": error.code}
+    details: dict[str, object] = {}
     if isinstance(error, CommandFailed):
         details = {"serverCode": error.server_code, "field": error.field, "value": error.value}
         details |= {"bound": error.bound, "retryAfter": error.retry_after}
-        report |= {name: value for name, value in details.items() if value is not None}
-    return encoded(report)
+    elif isinstance(error, OptionError):
+        field = error.field and re.sub(r"_([a-z])", lambda found: found[1].upper(), error.field)
+        details = {"field": field, "value": error.value, "bound": error.bound}
+    return encoded(report | {name: value for name, value in details.items() if value is not None})
+
+
+def json_of_usage(text: str) -> str:
+    """The same for what is wrong with the command line itself."""
+    return encoded({"ok": False, "error": text, "code": OptionError.code})
 
 
 def as_usage(error: BunqueueError, context: Any) -> str:

@@ -7,10 +7,9 @@ from types import TracebackType
 from typing import Literal, Self, Unpack, get_args
 
 from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
-from bunqueue.client.connection.options import Duration, shown
+from bunqueue.client.connection.options import Duration, refused
 from bunqueue.client.event_stream import BUFFER, EventStream, QueueEvent
 from bunqueue.client.options import checks
-from bunqueue.errors import OptionError
 from bunqueue.model.events import PUBLISHED
 
 EventType = Literal[
@@ -133,4 +132,4 @@ def _texts(name: str, values: Iterable[str]) -> frozenset[str]:
     try:
         return frozenset(values)
     except TypeError:
-        raise OptionError(f"{name}: {shown(values)} is not allowed; give a list of texts") from None
+        raise refused(name, values, "is not allowed; give a list of texts") from None

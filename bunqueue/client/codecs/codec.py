@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from bunqueue.client import substitute
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused, shown, unfit
 from bunqueue.errors import OptionError
 from bunqueue.protocol.json_size import MAX_BYTES
 
@@ -70,12 +70,16 @@ class Encryption:
         except ImportError:
             raise _missing("encryption") from None
         if not isinstance(self.keys, Mapping) or not self.keys:
-            raise OptionError("Encryption: keys: give at least one, as {name: key}; the first one encrypts")
+            raise OptionError(
+                "Encryption: keys: give at least one, as {name: key}; the first one encrypts", field="keys"
+            )
         for name, key in self.keys.items():
             if not isinstance(name, str) or not _KEY_ID.fullmatch(name):
                 raise OptionError(
                     f"Encryption: keys: the name {shown(name)} is not allowed; give 1 to 64 letters, digits, "
-                    f"dots, dashes and underscores"
+                    f"dots, dashes and underscores",
+                    field="keys",
+                    value=name,
                 )
             if len(_bytes(key, f"the key {name!r}")) not in KEY_SIZES:
                 raise OptionError(
@@ -136,9 +140,9 @@ class Codec:
         for name, kind in (("compression", Compression), ("encryption", Encryption)):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                raise OptionError(f"codec: {name}: {shown(value)} is not allowed; give a {kind.__name__}")
+                raise refused(f"codec: {name}", value, f"is not allowed; give a {kind.__name__}")
         if self.compression is None and self.encryption is None:
-            raise OptionError("codec: it does nothing; give compression, encryption, or both")
+            raise unfit("codec", "it does nothing; give compression, encryption, or both")
         _whole("codec: max_size", self.max_size, 1, 1 << 30)
 
     @property
@@ -163,7 +167,7 @@ def checked(codec: object) -> Codec | None:
     """OptionError for what is no codec."""
     if codec is None or isinstance(codec, Codec):
         return codec
-    raise OptionError(f"codec: {shown(codec)} is not allowed; give a bunqueue.Codec")
+    raise refused("codec", codec, "is not allowed; give a bunqueue.Codec")
 
 
 def _bytes(key: Key, what: str) -> bytes:
@@ -177,8 +181,8 @@ def _bytes(key: Key, what: str) -> bytes:
 
 def _whole(what: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise OptionError(f"{what}: {shown(value)} is not allowed; give a whole number from {low} to {high}")
+        raise refused(what, value, f"is not allowed; give a whole number from {low} to {high}")
 
 
 def _missing(extra: str) -> OptionError:
-    return OptionError(f"codec: {extra} is not installed here; run: pip install 'bunqueue[{extra}]'")
+    return unfit("codec", f"{extra} is not installed here; run: pip install 'bunqueue[{extra}]'")

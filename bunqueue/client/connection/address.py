@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from bunqueue.client.codecs.codec import Codec, checked
-from bunqueue.client.connection.options import ConnectionOptions, shown
+from bunqueue.client.connection.options import ConnectionOptions, refused, shown, unfit
 from bunqueue.client.connection.tls import Tls, TlsOptions, tls_options
 from bunqueue.client.connection.transport import HOST, PORT, Endpoint
 from bunqueue.errors import OptionError
@@ -63,12 +63,13 @@ def endpoint(
     if embedded:
         for name, given in server.items():
             if given is not None:
-                raise OptionError(f"{name}: embedded=True means no server; leave out {name} or embedded")
+                raise unfit(name, f"embedded=True means no server; leave out {name} or embedded")
         path = None if data_path is None else _path(data_path)
         return Endpoint(embedded=True, data_path=path, codec=codec)
     if data_path is not None:
-        raise OptionError(
-            "data_path: only with embedded=True; a server's folder is given to it: bunqueue start --data-dir"
+        raise unfit(
+            "data_path",
+            "only with embedded=True; a server's folder is given to it: bunqueue start --data-dir",
         )
     target = _target(host, port, url, environ)
     return Endpoint(
@@ -85,7 +86,7 @@ def endpoint(
 def _target(host: str | None, port: int | str | None, url: str | None, environ: Mapping[str, str]) -> Target:
     if url is not None:
         if host is not None or port is not None:
-            raise OptionError("url: it says where the server is, so leave out host and port")
+            raise unfit("url", "it says where the server is, so leave out host and port")
         return parse_url(url)
     if host is not None or port is not None:
         return Target(HOST if host is None else host, PORT if port is None else port)
@@ -98,22 +99,22 @@ def parse_url(url: str, source: str = "url") -> Target:
     """What a URL says. Raises OptionError, which begins with `source` and never shows a token."""
     example = f"give {PLAIN}://HOST:PORT or {PLAIN}://TOKEN@HOST:PORT, with TLS {WITH_TLS}://"
     if not isinstance(url, str):
-        raise OptionError(f"{source}: {shown(url)} is not allowed; {example}")
+        raise refused(source, url, f"is not allowed; {example}")
     try:
         parts, others = _several(url.strip())
         port = PORT if parts.port is None else parts.port
     except ValueError as error:
-        raise OptionError(f"{source}: {error}; {example}") from None
+        raise unfit(source, f"{error}; {example}") from None
     if parts.scheme not in (PLAIN, WITH_TLS) or not parts.hostname:
-        raise OptionError(f"{source}: it is no address of a server (the value is not shown); {example}")
+        raise unfit(source, f"it is no address of a server (the value is not shown); {example}")
     if parts.path.strip("/") or parts.fragment:
-        raise OptionError(f"{source}: nothing may stand between the port and the options; {example}")
+        raise unfit(source, f"nothing may stand between the port and the options; {example}")
     secure = parts.scheme == WITH_TLS
     options, tls = _query(parts.query, source)
     if tls and not secure:
         raise OptionError(f"{source}: {next(iter(tls))}: only with TLS; write {WITH_TLS}://")
     if parts.username and parts.password:
-        raise OptionError(f"{source}: there are no users, only a token; write {parts.scheme}://TOKEN@HOST")
+        raise unfit(source, f"there are no users, only a token; write {parts.scheme}://TOKEN@HOST")
     token = unquote(parts.username or parts.password or "") or None
     return Target(parts.hostname, port, token, TlsOptions(**tls) if secure else None, others, options)
 
@@ -144,14 +145,16 @@ def _query(query: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
         kind = _FIELDS.get(name) or _TLS_FIELDS.get(name)
         if kind is None:
             known = ", ".join((*_FIELDS, *_TLS_FIELDS))
-            raise OptionError(f"{source}: there is no option {shown(name)}; there are {known}")
+            raise OptionError(
+                f"{source}: there is no option {shown(name)}; there are {known}", field=source, value=name
+            )
         if name in options or name in tls:
-            raise OptionError(f"{source}: {name} is given twice")
+            raise unfit(source, f"{name} is given twice")
         (options if name in _FIELDS else tls)[name] = _value(kind, text, f"{source}: {name}")
     try:
         ConnectionOptions(**options)
     except OptionError as error:
-        raise OptionError(f"{source}: {error}") from None
+        raise error.within(source) from None
     return options, tls
 
 
@@ -160,35 +163,35 @@ def _value(kind: str, text: str, what: str) -> object:
         return text
     if kind == "bool":
         if text not in ("true", "false"):
-            raise OptionError(f"{what}: {shown(text)} is not allowed; give true or false")
+            raise refused(what, text, "is not allowed; give true or false")
         return text == "true"
     try:
         return int(text)
     except ValueError:
-        raise OptionError(f"{what}: {shown(text)} is not allowed; give a whole number") from None
+        raise refused(what, text, "is not allowed; give a whole number") from None
 
 
 def _path(value: str | os.PathLike[str]) -> str:
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str) or not path or "\0" in path:
-        raise OptionError(f"data_path: {shown(value)} is not allowed; give the path of a file")
+        raise refused("data_path", value, "is not allowed; give the path of a file")
     return path
 
 
 def _host(value: str) -> str:
     if not isinstance(value, str) or not value or not value.isprintable() or " " in value:
-        raise OptionError(f"host: {shown(value)} is not allowed; give a host name or an IP address")
+        raise refused("host", value, "is not allowed; give a host name or an IP address")
     return value
 
 
 def _port(value: int | str) -> int:
     port = int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= 5 else value
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= MAX_PORT:
-        raise OptionError(f"port: {shown(value)} is not allowed; give a number from 0 to {MAX_PORT}")
+        raise refused("port", value, f"is not allowed; give a number from 0 to {MAX_PORT}")
     return port
 
 
 def _token(value: str | None) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
-    raise OptionError("token: the value (not shown) is not allowed; give a text, or None")  # it is a secret
+    raise unfit("token", "the value (not shown) is not allowed; give a text, or None")  # it is a secret

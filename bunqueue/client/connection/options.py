@@ -23,7 +23,19 @@ def shown(value: object) -> str:
 
 def unknown_option(what: str, name: str, known: Iterable[str]) -> OptionError:
     """For an option that `what` does not have."""
-    return OptionError(f"{what} has no option {shown(name)}; {hint(name, sorted(known))}")
+    return OptionError(
+        f"{what} has no option {shown(name)}; {hint(name, sorted(known))}", field=name, bound=sorted(known)
+    )
+
+
+def unfit(name: str, why: str) -> OptionError:
+    """For an option that does not go with the others, or not with what it is given to."""
+    return OptionError(f"{name}: {why}", field=name)
+
+
+def refused(name: str, value: object, why: str, bound: object = None) -> OptionError:
+    """For a value that an option cannot have; `bound` is what it may be, if that is one number, or a list."""
+    return OptionError(f"{name}: {shown(value)} {why}", field=name, value=value, bound=bound)
 
 
 def milliseconds(duration: Duration, name: str = "duration") -> int | float:
@@ -31,9 +43,9 @@ def milliseconds(duration: Duration, name: str = "duration") -> int | float:
     if isinstance(duration, timedelta):
         duration = duration / timedelta(milliseconds=1)
     if isinstance(duration, datetime):
-        raise OptionError(f"{name}: {shown(duration)} is a moment; give a span: milliseconds or a timedelta")
+        raise refused(name, duration, "is a moment; give a span: milliseconds or a timedelta")
     if isinstance(duration, bool) or not isinstance(duration, Real) or duration != duration:
-        raise OptionError(f"{name}: {shown(duration)} is not a time; give milliseconds or a timedelta")
+        raise refused(name, duration, "is not a time; give milliseconds or a timedelta")
     whole = int(duration) if abs(duration) != float("inf") else duration
     return whole if whole == duration else duration
 
@@ -42,7 +54,7 @@ def span(duration: Duration, name: str) -> int | float:
     """`duration` in ms as `milliseconds` has it; OptionError, too, below 0."""
     value = milliseconds(duration, name)
     if value < 0:
-        raise OptionError(f"{name}: {shown(duration)} is not allowed; give a time from 0 on")
+        raise refused(name, duration, "is not allowed; give a time from 0 on")
     return value
 
 
@@ -50,7 +62,7 @@ def whole_milliseconds(duration: Duration, name: str) -> int:
     """`duration` in whole ms. OptionError, too, for what has no end."""
     value = milliseconds(duration, name)
     if abs(value) == float("inf"):
-        raise OptionError(f"{name}: {shown(duration)} is not allowed; give a time that ends")
+        raise refused(name, duration, "is not allowed; give a time that ends")
     return int(value)
 
 
@@ -97,15 +109,23 @@ class ConnectionOptions:
             if value is None and name == "max_reconnect_attempts":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-                raise OptionError(f"{name} must be a whole number from {lowest} on, not {shown(value)}")
+                raise OptionError(
+                    f"{name} must be a whole number from {lowest} on, not {shown(value)}",
+                    field=name,
+                    value=value,
+                )
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name} must be True or False, not {shown(getattr(self, name))}")
+                raise OptionError(
+                    f"{name} must be True or False, not {shown(getattr(self, name))}",
+                    field=name,
+                    value=getattr(self, name),
+                )
         for name in _TIMES:
             value, least = getattr(self, name), "at least" if name == "ping_interval" else "above"
             number = milliseconds(value, name)
             if not (number > 0 or (number == 0 and least == "at least")):
-                raise OptionError(f"{name} must be {least} 0, not {shown(value)}")
+                raise OptionError(f"{name} must be {least} 0, not {shown(value)}", field=name, value=value)
 
     @property
     def depth(self) -> int:

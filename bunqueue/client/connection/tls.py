@@ -7,8 +7,8 @@ import ssl
 from dataclasses import dataclass
 from functools import lru_cache
 
-from bunqueue.client.connection.options import shown
-from bunqueue.errors import OptionError, TlsError
+from bunqueue.client.connection.options import refused, unfit
+from bunqueue.errors import TlsError
 
 Path = str | os.PathLike[str]
 
@@ -32,13 +32,13 @@ class TlsOptions:
         for name in ("ca_file", "cert_file", "key_file"):
             path = getattr(self, name)
             if path is not None and not (isinstance(path, str | os.PathLike) and os.fspath(path)):
-                raise OptionError(f"tls: {name}: {shown(path)} is not allowed; give the path of a PEM file")
+                raise refused(f"tls: {name}", path, "is not allowed; give the path of a PEM file")
         if self.key_file is not None and self.cert_file is None:
-            raise OptionError("tls: key_file: a key is of no use without its certificate; give cert_file")
+            raise unfit("tls: key_file", "a key is of no use without its certificate; give cert_file")
         if not isinstance(self.verify, bool):
-            raise OptionError(f"tls: verify: {shown(self.verify)} is not allowed; give True or False")
+            raise refused("tls: verify", self.verify, "is not allowed; give True or False")
         if self.server_name is not None and not (isinstance(self.server_name, str) and self.server_name):
-            raise OptionError(f"tls: server_name: {shown(self.server_name)} is not allowed; give a host name")
+            raise refused("tls: server_name", self.server_name, "is not allowed; give a host name")
 
 
 Tls = bool | ssl.SSLContext | TlsOptions
@@ -54,9 +54,9 @@ def tls_options(value: Tls | None) -> ssl.SSLContext | TlsOptions | None:
     if isinstance(value, TlsOptions):
         client_context(value)
     elif not isinstance(value, ssl.SSLContext):
-        raise OptionError(f"tls: {shown(value)} is not allowed; give True, an ssl.SSLContext or TlsOptions")
+        raise refused("tls", value, "is not allowed; give True, an ssl.SSLContext or TlsOptions")
     elif value.protocol == ssl.PROTOCOL_TLS_SERVER:
-        raise OptionError("tls: this context is a server's; make one with ssl.create_default_context()")
+        raise unfit("tls", "this context is a server's; make one with ssl.create_default_context()")
     return value
 
 
@@ -74,7 +74,7 @@ def _context(tls: TlsOptions) -> ssl.SSLContext:
             name, path = "cert_file", tls.cert_file
             context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise OptionError(f"tls: {name}: {path} cannot be used: {_reason(error)}") from None
+        raise unfit(f"tls: {name}", f"{path} cannot be used: {_reason(error)}") from None
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

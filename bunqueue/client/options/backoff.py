@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bunqueue.client.connection.options import Duration, milliseconds, shown
+from bunqueue.client.connection.options import Duration, milliseconds, refused, unfit
 from bunqueue.client.options import checks
 from bunqueue.client.options.types import Backoff
-from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import core
 
 _USUAL = Backoff()
@@ -18,7 +17,7 @@ HOUR_MS = 3_600_000  # the longest wait unless one says otherwise
 def backoff_map(value: Duration | Sequence[Duration] | Backoff, name: str) -> dict[str, object]:
     """What is sent. OptionError, which begins with `name`."""
     if isinstance(value, dict):
-        raise OptionError(f"{name}: {shown(value)} is not a time; give a bunqueue.Backoff, or milliseconds")
+        raise refused(name, value, "is not a time; give a bunqueue.Backoff, or milliseconds")
     given = isinstance(value, Backoff | list | tuple)
     if isinstance(value, Backoff):
         backoff = value
@@ -49,9 +48,9 @@ def _waits(backoff: Backoff, name: str) -> dict[str, object]:
 
 def _list_of_waits(backoff: Backoff, name: str) -> dict[str, object]:
     if (backoff.delay, backoff.type) != (_USUAL.delay, _USUAL.type):
-        raise OptionError(f"{name}: delays says all waits already; leave out delay and type")
+        raise unfit(name, "delays says all waits already; leave out delay and type")
     delays = backoff.delays
     if not isinstance(delays, list | tuple) or not delays:
-        raise OptionError(f"{name}: delays: {shown(delays)} is not allowed; give a list of times")
+        raise refused(f"{name}: delays", delays, "is not allowed; give a list of times")
     *first, last = [milliseconds(each, f"{name}: delays") for each in delays]
     return {**_waits(replace(_USUAL, delay=last, type="constant"), name), "delays": first or [last]}

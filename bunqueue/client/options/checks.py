@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from bunqueue.client.connection.address import endpoint as endpoint
-from bunqueue.client.connection.options import Duration, milliseconds, shown
+from bunqueue.client.connection.options import Duration, milliseconds, refused, shown, unfit
 from bunqueue.errors import OptionError
 from bunqueue.model.names import MAX_QUEUE_NAME, queue_name_problem
 from bunqueue.protocol.commands.base import MAX_JOB_NAME, CommandError
@@ -31,7 +31,7 @@ class _Keyed(Struct):
 
 
 class _Grouped(Struct):
-    group_id: GroupId
+    group: GroupId
 
 
 def queue_name(name: str) -> str:
@@ -39,7 +39,7 @@ def queue_name(name: str) -> str:
     problem = queue_name_problem(name)
     if problem:
         allowed = f"1 to {MAX_QUEUE_NAME} of the characters a-z A-Z 0-9 _ - . :"
-        raise OptionError(f"{problem}: {shown(name)}; give {allowed}")
+        raise OptionError(f"{problem}: {shown(name)}; give {allowed}", field="queue", value=name)
     return name
 
 
@@ -49,21 +49,24 @@ def job_name(name: str, index: int | None = None) -> str:
         where = "" if index is None else f"job {index}: "
         raise OptionError(
             f"{where}name: a job cannot be called {shown(name)}; give a text of 1 to {MAX_JOB_NAME} "
-            f"characters, such as 'welcome'"
+            f"characters, such as 'welcome'",
+            field="name" if index is None else f"jobs[{index}].name",
+            value=name,
+            bound=MAX_JOB_NAME,
         )
     return name
 
 
 def group_id(group: str) -> str:
     """`group`, if it is the id of one."""
-    wire(_Grouped, {"group_id": group})
+    wire(_Grouped, {"group": group})
     return group
 
 
 def text(value: str, name: str) -> str:
     """`value`, if it says anything: an empty text would count as none."""
     if value == "":
-        raise OptionError(f"{name}: '' is not allowed; give a text that is not empty, or None")
+        raise unfit(name, "'' is not allowed; give a text that is not empty, or None")
     return value
 
 
@@ -76,21 +79,21 @@ def idempotency_key(key: str) -> str:
 def whole(name: str, value: int, lowest: int = 1) -> int:
     """`value`, if it is a whole number from `lowest` on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise OptionError(f"{name}: {shown(value)} is not allowed; give a whole number from {lowest} on")
+        raise refused(name, value, f"is not allowed; give a whole number from {lowest} on", lowest)
     return value
 
 
 def function(name: str, value: Any) -> Any:
     """`value`, if it can be called, or is None."""
     if value is not None and not callable(value):
-        raise OptionError(f"{name}: {shown(value)} cannot be called; give a function")
+        raise refused(name, value, "cannot be called; give a function")
     return value
 
 
 def one(name: str, value: T, kind: type[T]) -> T:
     """`value`, if it is of a class of ours."""
     if not isinstance(value, kind):
-        raise OptionError(f"{name}: {shown(value)} is not allowed; give a bunqueue.{kind.__name__}")
+        raise refused(name, value, f"is not allowed; give a bunqueue.{kind.__name__}")
     return value
 
 
@@ -107,7 +110,7 @@ def given_span(value: Duration | UnsetType | None, name: str) -> float | UnsetTy
 def one_of(name: str, value: str, known: Collection[str]) -> None:
     """Whether there is a `value`."""
     if not isinstance(value, str) or value not in known:
-        raise OptionError(f"{name}: {shown(value)} is unknown; there are {', '.join(known)}")
+        raise refused(name, value, f"is unknown; there are {', '.join(known)}", list(known))
 
 
 def states(known: Collection[str], wanted: list[str]) -> None:
@@ -135,7 +138,7 @@ def nested(declared: type[Struct], fields: dict[str, object], name: str, **calle
     try:
         wire(declared, fields, **called)
     except OptionError as error:
-        raise OptionError(f"{name}: {error}") from None
+        raise error.within(name) from None
     return fields
 
 
@@ -178,6 +181,12 @@ def _explain_all(declared: type[Struct], values: Mapping[str, Any], called: Mapp
         _explain(loose, called.get(name, name), value)
 
 
+def refusal(text: str, error: CommandError, value: object) -> OptionError:
+    """What a server would say of a value, before anything is sent."""
+    field, bound = error.field, None if error.bound is UNSET else error.bound
+    return OptionError(text, field=None if isinstance(field, UnsetType) else field, value=value, bound=bound)
+
+
 def _explain(declared: type[Struct], name: str, value: object) -> None:
     try:
         # MessagePack has no number that large, but the error should name the bound.
@@ -186,6 +195,6 @@ def _explain(declared: type[Struct], name: str, value: object) -> None:
     except CommandError as error:
         text = str(error)
         problem = text if text.startswith(name) else f"{name}: {text}"
-        raise OptionError(f"{problem}, not {shown(value)}") from None
+        raise refusal(f"{problem}, not {shown(value)}", error, value) from None
     except Exception as error:  # foreign types, numbers beyond 64 bits
-        raise OptionError(f"{name}: {shown(value)} is not allowed ({error})") from None
+        raise refused(name, value, f"is not allowed ({error})") from None

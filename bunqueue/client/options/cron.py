@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.connection.options import Duration, unknown_option, whole_milliseconds
+from bunqueue.client.connection.options import Duration, unfit, unknown_option, whole_milliseconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.cron_expression import check_expression
 from bunqueue.client.options.job import JobOptions, check_spans, job_data, options_of, wire_fields
@@ -80,17 +80,17 @@ def cron_command(
     if unknown := given.keys() - _OWN:
         raise unknown_option("a schedule", min(unknown), _OWN)
     if ("schedule" in given) == ("every" in given):
-        raise OptionError("schedule: give either a cron expression or every, such as every=60_000")
+        raise unfit("schedule", "give either a cron expression or every, such as every=60_000")
     for option, other in _SAME.items():
         if option in given and other in given:
-            raise OptionError(f"{option}: give either that or {other}")
+            raise unfit(option, f"give either that or {other}")
     keys = wire_fields({key: given.pop(key) for key in _KEYS if key in given}, {})
     if "every" in given:
         given["repeat_every"] = whole_milliseconds(given.pop("every"), "every")
     if "limit" in given:
         given["max_limit"] = checks.whole("limit", given.pop("limit"))
     if "timezone" in given and "schedule" not in given:
-        raise OptionError("timezone: it goes with a cron expression; intervals know none")
+        raise unfit("timezone", "it goes with a cron expression; intervals know none")
     if "schedule" in given:
         check_expression(given["schedule"], given.get("timezone"))
     if "job_name" in given:
@@ -112,7 +112,8 @@ def _spawn_options(options: JobOptions) -> SpawnOptions:
     for name in options_of(options, "job_options"):
         if name not in _ALLOWED:
             raise OptionError(
-                f"job_options: {name} is not an option of a schedule; there are {', '.join(_ALLOWED)}"
+                f"job_options: {name} is not an option of a schedule; there are {', '.join(_ALLOWED)}",
+                field=f"job_options.{name}",
             )
     check_spans(options, "job_options")
     return SpawnOptions(**wire_fields(options, {}))

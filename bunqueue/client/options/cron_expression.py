@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused, shown
 from bunqueue.errors import OptionError
 
 
@@ -17,8 +17,9 @@ def check_expression(
     before = f"{where}: " if where else ""
     for name, value in ((field, expression), (zone, timezone or "")):
         if not isinstance(value, str):
-            raise OptionError(f"{before}{name}: {shown(value)} is not allowed; give a text")
+            raise refused(f"{before}{name}", value, "is not allowed; give a text")
     try:
         next_run(expression, timezone, time.time_ns() // 1_000_000)
     except ScheduleError as error:
-        raise OptionError(f"{before}{field}: {shown(expression)}: {error}") from None
+        text = f"{before}{field}: {shown(expression)}: {error}"
+        raise OptionError(text, field=f"{before}{field}", value=expression) from None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bunqueue.client.connection.options import shown
-from bunqueue.errors import OptionError
+from bunqueue.client.connection.options import refused
 
 ErrorClass = type[BaseException] | str
 """A class of exceptions, or its name: ``httpx.ConnectTimeout``, or ``ConnectTimeout`` of any module."""
@@ -38,6 +37,4 @@ def _named(kind: Any, name: str) -> str:
         return class_name(kind)
     if isinstance(kind, str) and 0 < len(kind) <= MAX_NAME and not any(map(str.isspace, kind)):
         return kind
-    raise OptionError(
-        f"{name}: {shown(kind)} is no class of errors; give some, such as [ConnectionError], or their names"
-    )
+    raise refused(name, kind, "is no class of errors; give some, such as [ConnectionError], or their names")

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from msgspec import Raw
 
-from bunqueue.client.connection.options import Duration, milliseconds, shown, unknown_option
+from bunqueue.client.connection.options import Duration, milliseconds, refused, shown, unfit, unknown_option
 from bunqueue.client.conversion.encoding import encode
 from bunqueue.client.options import checks
 from bunqueue.client.options.backoff import backoff_map
@@ -153,12 +153,12 @@ def _tags(value: Iterable[str], name: str) -> list[str]:
     try:
         return [value] if isinstance(value, str) else list(value)
     except TypeError:
-        raise OptionError(f"{name}: {shown(value)} is not allowed; give a list of texts") from None
+        raise refused(name, value, "is not allowed; give a list of texts") from None
 
 
 def _headers(value: Mapping[str, str], name: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise OptionError(f"{name}: {shown(value)} is not allowed; give a dict of texts")
+        raise refused(name, value, "is not allowed; give a dict of texts")
     return dict(value)
 
 
@@ -172,7 +172,7 @@ def job_id(value: JobRef, name: str) -> str:
     """The id of a job that is named by it or by something that has it."""
     found = value if isinstance(value, str) else getattr(value, "id", None)
     if not isinstance(found, str) or not found:
-        raise OptionError(f"{name}: {shown(value)} is no job; give a handle, or the id of one")
+        raise refused(name, value, "is no job; give a handle, or the id of one")
     return found
 
 
@@ -184,13 +184,13 @@ def _job_ids(value: Iterable[JobRef], name: str) -> list[str]:
 
 def _moment(value: datetime, name: str) -> float:
     if not isinstance(value, datetime):
-        raise OptionError(f"{name}: {shown(value)} is no moment; give a datetime with a time zone, or delay")
+        raise refused(name, value, "is no moment; give a datetime with a time zone, or delay")
     return time_left(value, name)
 
 
 def _policy(value: OnFailure, name: str) -> str:
     if value not in POLICIES:
-        raise OptionError(f"{name}: {shown(value)} is not allowed; give one of {', '.join(POLICIES)}")
+        raise refused(name, value, f"is not allowed; give one of {', '.join(POLICIES)}")
     return value
 
 
@@ -239,7 +239,7 @@ _DECLARED = msgspec.defstruct(
 def options_of(given: JobOptions | None, name: str) -> dict[str, Any]:
     """A map of options. Raises OptionError, which begins with `name`, for anything else."""
     if given is not None and not isinstance(given, Mapping):
-        raise OptionError(f"{name}: {shown(given)} is not allowed; give a dict of options")
+        raise refused(name, given, "is not allowed; give a dict of options")
     return {**(given or {})}
 
 
@@ -254,7 +254,7 @@ def check_spans(options: Mapping[str, object], what: str) -> None:
     """OptionError, which begins with `what`, for a moment in options that many jobs have."""
     for name in _MOMENTS:
         if isinstance(options.get(name), datetime):
-            raise OptionError(f"{what}: {name}: a moment suits one job only; give a span of time")
+            raise unfit(f"{what}: {name}", "a moment suits one job only; give a span of time")
 
 
 def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
@@ -289,9 +289,9 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
     if fields.get("priority", 0) < 0 and fields.get("group_id"):
         fields["fair"] = True  # else it would be the priority of a BullMQ group, where lower is earlier
     if "dedup" in given and not (fields.get("unique_key") or "unique" in fields):
-        raise OptionError("dedup: it says what becomes of a taken unique_key; give that, too")
+        raise unfit("dedup", "it says what becomes of a taken unique_key; give that, too")
     if "group_max_size" in given and not fields.get("group_id"):
-        raise OptionError("group_max_size: it is the size of a group; give group, too")
+        raise unfit("group_max_size", "it is the size of a group; give group, too")
     return fields
 
 
@@ -312,7 +312,7 @@ def _debounced(value: Debounce) -> dict[str, object]:
 
 def _unknown(name: str) -> OptionError:
     if name == IDEMPOTENCY_KEY:
-        return OptionError(f"{name}: it is about a call, not a job; give it to add or add_bulk")
+        return unfit(name, "it is about a call, not a job; give it to add or add_bulk")
     return unknown_option("a job", name, _KNOWN | {IDEMPOTENCY_KEY})
 
 
@@ -320,21 +320,21 @@ def _spread(given: dict[str, Any]) -> None:
     """Put the fields in place of options that are several, or have another name."""
     if "at" in given:
         if "delay" in given:
-            raise OptionError("at: delay says that already; leave out at or delay")
+            raise unfit("at", "delay says that already; leave out at or delay")
         given["delay"] = given.pop("at")
     debounce: Debounce | None = given.pop("debounce", None)
     if debounce is not None:
         for name in ("unique_key", "dedup", "delay"):
             if name in given:
-                raise OptionError(f"{name}: debounce says that already; leave out {name} or debounce")
+                raise unfit(name, f"debounce says that already; leave out {name} or debounce")
         given |= {**_debounced(debounce), "dedup": {"replace": True}}
     wanted: Unique | None = given.pop("unique", None)
     if wanted is not None:
         for name in ("unique_key", "dedup"):
             if name in given:
-                raise OptionError(f"{name}: unique says that already; leave out {name} or unique")
+                raise unfit(name, f"unique says that already; leave out {name} or unique")
         names_of(wanted)
-        given |= {"unique": wanted, "dedup": wire_dedup(dedup_of(wanted), "unique")}
+        given |= {"unique": wanted, "dedup": wire_dedup(dedup_of(wanted), "unique", "within")}
     policy = POLICIES.get(given.pop("failure_policy", "wait"))
     if policy:
         given[policy] = True
@@ -349,15 +349,14 @@ def bulk_fields(
             return keyed(wire_fields(job.options, defaults), name, payload, secret)
         return keyed(defaults, name, payload, secret)
     except OptionError as error:
-        raise OptionError(f"job {index}: {error}") from None
+        raise error.within(f"job {index}", f"jobs[{index}]") from None
 
 
 def pair(index: int, job: object) -> tuple[str, object]:
     """The name and the data of one job of many. OptionError."""
     if not isinstance(job, tuple | list) or len(job) != 2:
-        raise OptionError(
-            f"job {index}: {shown(job)} is not allowed; give (name, data), or a bunqueue.NewJob"
-        )
+        text = f"job {index}: {shown(job)} is not allowed; give (name, data), or a bunqueue.NewJob"
+        raise OptionError(text, field=f"jobs[{index}]", value=job)
     return job[0], job[1]
 
 

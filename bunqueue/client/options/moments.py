@@ -7,8 +7,7 @@ import time
 from datetime import datetime, timedelta
 
 from bunqueue.client import substitute
-from bunqueue.client.connection.options import Duration, milliseconds, shown
-from bunqueue.errors import OptionError
+from bunqueue.client.connection.options import Duration, milliseconds, refused
 
 When = Duration | datetime
 """A span in ms or a timedelta, or the moment at which it ends or began: a datetime with a time zone."""
@@ -25,9 +24,11 @@ def now_ms() -> float:
 def epoch_ms(moment: datetime, name: str) -> float:
     """A moment in ms since the epoch. OptionError, which begins with `name`, if it has no time zone."""
     if moment.utcoffset() is None:
-        raise OptionError(
-            f"{name}: {shown(moment)} has no time zone; if it is local time give its .astimezone(), if it is "
-            f"UTC its .replace(tzinfo=UTC)"
+        raise refused(
+            name,
+            moment,
+            "has no time zone; if it is local time give its .astimezone(), if it is UTC its "
+            ".replace(tzinfo=UTC)",
         )
     return moment.timestamp() * 1000
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bunqueue.client.connection.options import shown
-from bunqueue.errors import OptionError
+from bunqueue.client.connection.options import refused, unfit
 from bunqueue.protocol.commands import core
 
 if TYPE_CHECKING:
@@ -30,13 +29,11 @@ def on_dead(
     """What is sent for a `NewJob`, or for a typed job without arguments. OptionError, PayloadError."""
     job = value.job() if hasattr(value, "job") and not hasattr(value, "id") else value
     if not all(hasattr(job, attribute) for attribute in ("name", "data", "options", "queue")):
-        raise OptionError(
-            f"{name}: {shown(value)} is no job; give a bunqueue.NewJob, a typed job, or its job()"
-        )
+        raise refused(name, value, "is no job; give a bunqueue.NewJob, a typed job, or its job()")
     if getattr(job, "children", None):
-        raise OptionError(f"{name}: {shown(job)} waits for others; give a job alone")
+        raise refused(name, job, "waits for others; give a job alone")
     fields = {**fields_of(job.options, {})}
     if unknown := sorted(fields.keys() - _FIELDS):
-        raise OptionError(f"{name}: {unknown[0]} is not possible here, as the server adds it; leave it out")
+        raise unfit(name, f"{unknown[0]} is not possible here, as the server adds it; leave it out")
     data = data_of(job.data, f"the data of the {name} job")
     return core.OnDead(queue=job.queue, name=job.name, data=data, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bunqueue.client.connection.options import Duration, shown, whole_milliseconds
+from bunqueue.client.connection.options import Duration, refused, whole_milliseconds
 from bunqueue.client.options import checks
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import limits
@@ -57,9 +57,9 @@ def rate_limit(value: Rate, name: str) -> RateLimit:
         return value
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise OptionError(f"{name}: {shown(value)} is no rate; give {_EXAMPLES}")
+        raise refused(name, value, f"is no rate; give {_EXAMPLES}")
     most, times, unit = found.groups()
     try:
         return RateLimit(int(most), per=int(times or 1) * _UNITS[unit])
     except OptionError as error:
-        raise OptionError(f"{name}: {shown(value)} is not allowed ({error}); give {_EXAMPLES}") from None
+        raise refused(name, value, f"is not allowed ({error}); give {_EXAMPLES}") from None

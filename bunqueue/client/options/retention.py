@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bunqueue.errors import OptionError
+from bunqueue.client.connection.options import unfit
 
 _PAIRS = (("keep_completed", "remove_on_complete"), ("keep_failed", "remove_on_fail"))
 RETENTION = frozenset(name for pair in _PAIRS for name in pair)
@@ -16,7 +16,7 @@ def defaults_beside(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Ma
     """What is left of defaults when a job says something else. OptionError if it contradicts itself."""
     for kept, removes in _PAIRS:
         if kept in given and given.get(removes):
-            raise OptionError(f"{kept}: {removes} keeps nothing; leave out {kept} or {removes}")
+            raise unfit(kept, f"{removes} keeps nothing; leave out {kept} or {removes}")
         if kept in given or removes in given:
             defaults = {name: value for name, value in defaults.items() if name not in (kept, removes)}
     return defaults

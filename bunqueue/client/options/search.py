@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict
 
+from msgspec import UnsetType
+
 from bunqueue.client.codecs.codec import Codec
-from bunqueue.client.connection.options import shown, unknown_option
+from bunqueue.client.connection.options import refused, unfit, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
-from bunqueue.errors import OptionError
 from bunqueue.model.states import STATES
 from bunqueue.protocol.commands.base import CommandError
 from bunqueue.protocol.search.text import parsed, path_of
@@ -69,31 +70,32 @@ def wanted(which: Mapping[str, Any], codec: Codec | None = None) -> dict[str, An
 
 def _check_visible(found: Mapping[str, Any]) -> None:
     for path in found.get("data", ()):
-        raise OptionError(f"data: {shown(path)} {_ENCODED}")
+        raise refused("data", path, _ENCODED)
     for condition in parsed(found["where"], 0) if found.get("where", "").strip() else ():
         if condition.field == "data":
             path = ".".join(("data", *condition.path))
-            raise OptionError(f"where: {shown(path)} {_ENCODED}")
+            raise refused("where", path, _ENCODED)
 
 
 def _values(data: Any) -> dict[str, Any]:
     if not isinstance(data, Mapping):
-        raise OptionError(f'data: {shown(data)} is not allowed; give a map such as {{"order.id": 7}}')
+        raise refused("data", data, 'is not allowed; give a map such as {"order.id": 7}')
     for path, value in data.items():
         if not isinstance(path, str) or not (value is None or isinstance(value, str | int | float)):
-            raise OptionError(f"data: {shown({path: value})} is not allowed; give a path, and a plain value")
+            raise refused("data", {path: value}, "is not allowed; give a path, and a plain value")
         try:
             path_of(path)
         except CommandError as error:
-            raise OptionError(f"data: {error.args[0].removeprefix('where: ')}") from None
+            raise unfit("data", error.args[0].removeprefix("where: ")) from None
     return dict(data)
 
 
 def _check_text(where: Any) -> None:
     if not isinstance(where, str):
-        raise OptionError(f'where: {shown(where)} is not allowed; give a text such as "state = failed"')
+        raise refused("where", where, 'is not allowed; give a text such as "state = failed"')
     try:
         if where.strip():
             parsed(where, 0)
     except CommandError as error:
-        raise OptionError(str(error)) from None
+        value = None if isinstance(error.value, UnsetType) else error.value
+        raise checks.refusal(str(error), error, value) from None

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Raw
 
-from bunqueue.client.connection.options import milliseconds, shown
+from bunqueue.client.connection.options import milliseconds, refused, shown, unfit
 from bunqueue.client.options import checks
 from bunqueue.client.options.types import Dedup, OnConflict, Unique
 from bunqueue.errors import OptionError
@@ -35,7 +35,7 @@ def names_of(wanted: Unique) -> tuple[str, ...] | None:
         return None
     names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Collection) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise OptionError(f"unique: by: {shown(by)} is not allowed; give the names of arguments")
+        raise refused("unique: by", by, "is not allowed; give the names of arguments")
     return names
 
 
@@ -44,11 +44,11 @@ def dedup_of(wanted: Unique) -> Dedup:
     return Dedup(ttl=wanted.within, on_conflict=wanted.on_conflict, states=wanted.states, grace=wanted.grace)
 
 
-def wire_dedup(value: Dedup, name: str) -> core.Dedup:
-    """As it is sent. OptionError."""
+def wire_dedup(value: Dedup, name: str, ttl_name: str = "ttl") -> core.Dedup:
+    """As it is sent. OptionError, which calls the `ttl` as its users do."""
     checks.one(name, value, Dedup)
     if value.on_conflict is not None and (value.extend or value.replace):
-        raise OptionError(f"{name}: on_conflict says that already; leave out extend and replace")
+        raise unfit(name, "on_conflict says that already; leave out extend and replace")
     policy = value.on_conflict
     if policy is None and (value.ttl is not None or value.states is not None):
         policy = "replace" if value.replace else "extend" if value.extend else "keep"
@@ -56,14 +56,14 @@ def wire_dedup(value: Dedup, name: str) -> core.Dedup:
         return core.Dedup(extend=value.extend, replace=value.replace)
     checks.one_of(f"{name}: on_conflict", policy, get_args(OnConflict))
     if policy == "extend" and value.ttl is None:
-        raise OptionError(f"{name}: on_conflict: 'extend' needs a time; give ttl, too")
-    ttl = None if value.ttl is None else milliseconds(value.ttl, f"{name}.ttl")
-    grace = milliseconds(value.grace, f"{name}.grace")
+        raise unfit(f"{name}: on_conflict", f"'extend' needs a time; give {ttl_name}, too")
+    ttl = None if value.ttl is None else milliseconds(value.ttl, f"{name}: {ttl_name}")
+    grace = milliseconds(value.grace, f"{name}: grace")
     fields = {"ttl": ttl, "on_conflict": policy, "states": _states(value, name), "grace": grace}
     try:
-        checks.wire(core.Dedup, fields)
+        checks.wire(core.Dedup, fields, ttl=ttl_name)
     except OptionError as error:
-        raise OptionError(f"{name}: {error}") from None
+        raise error.within(name) from None
     return core.Dedup(**fields)  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def _states(value: Dedup, name: str) -> list[str] | None:
     for state in states:
         checks.one_of(f"{name}: states", state, get_args(KeyState))
     if not states:
-        raise OptionError(f"{name}: states: without any the key would never be held; give some, or None")
+        raise unfit(f"{name}: states", "without any the key would never be held; give some, or None")
     return states
 
 
@@ -88,7 +88,11 @@ def key_of(wanted: Unique, name: str, payload: Raw, secret: bytes = b"") -> str:
 
 def _value(data: Any, name: str) -> Any:
     if not isinstance(data, Mapping) or name not in data:
-        raise OptionError(f"unique: by: the data of the job has no {name!r}; it is {shown(data)}")
+        raise OptionError(
+            f"unique: by: the data of the job has no {name!r}; it is {shown(data)}",
+            field="unique.by",
+            value=data,
+        )
     return data[name]
 
 

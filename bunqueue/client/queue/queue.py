@@ -20,6 +20,7 @@ from bunqueue.client.connection.options import (
     Duration,
     milliseconds,
     span,
+    unfit,
     unknown_option,
     whole_milliseconds,
 )
@@ -54,7 +55,7 @@ from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
-from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound, OptionError
+from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound
 from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
 from bunqueue.model.stall import StallConfig
@@ -876,5 +877,5 @@ def _filter(which: DlqFilter) -> dict[str, Any]:
 
 def _checked(limit: int) -> int:
     if limit == 0 and not isinstance(limit, bool):
-        raise OptionError("limit: 0 would let no job start; pause the queue for that, or give 1 or more")
+        raise unfit("limit", "0 would let no job start; pause the queue for that, or give 1 or more")
     return whole("limit", limit)

@@ -8,11 +8,11 @@ from contextvars import Context
 from typing import Any, NamedTuple
 
 from bunqueue.client import substitute
-from bunqueue.client.connection.options import Duration, shown, span
+from bunqueue.client.connection.options import Duration, refused, shown, span
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, is_async
 from bunqueue.client.worker.threads import Threads
-from bunqueue.errors import OptionError, ResultError
+from bunqueue.errors import ResultError
 
 BatchHandler = Callable[[list[ActiveJob]], Any]
 """Gives a list with a result for each job, in their order, or None. An exception in it fails its job."""
@@ -46,9 +46,8 @@ class Batch:
         self.size = checks.whole("size", size)
         self.min_size = self.size if min_size is None else checks.whole("min_size", min_size)
         if self.min_size > self.size:
-            raise OptionError(
-                f"min_size: {self.min_size} is not allowed; a batch has at most size={self.size} jobs"
-            )
+            most = f"is not allowed; a batch has at most size={self.size} jobs"
+            raise refused("min_size", self.min_size, most, self.size)
         self.handler = handler
         self._max_wait = span(max_wait, "max_wait") / 1000
         self._waiting: list[_Member] = []

@@ -6,9 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused
 from bunqueue.client.worker.active_job import ActiveJob, JobChannel, current_job
-from bunqueue.errors import OptionError
 
 OWN = "bunqueue"  # what this package itself logs is about jobs, but not of them
 
@@ -104,5 +103,5 @@ def level_of(value: int | str | None) -> int | None:
         return value
     found = logging.getLevelName(value.upper()) if isinstance(value, str) else None
     if not isinstance(found, int):
-        raise OptionError(f"forward_logs: {shown(value)} is not a level; give as logging.INFO or 'info'")
+        raise refused("forward_logs", value, "is not a level; give as logging.INFO or 'info'")
     return found

@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bunqueue.client.connection.background_loop import portal
-from bunqueue.client.connection.options import shown
-from bunqueue.errors import BunqueueError, OptionError
+from bunqueue.client.connection.options import refused
+from bunqueue.errors import BunqueueError
 
 if TYPE_CHECKING:
     from bunqueue.client.models.workflows import Step
@@ -161,13 +161,11 @@ async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException
 def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
     """The list unchanged. OptionError for anything but a list of middleware."""
     if isinstance(middleware, Middleware) or not isinstance(middleware, Iterable):
-        raise OptionError(f"middleware: {shown(middleware)} is no list; give one, such as [Timing()]")
+        raise refused("middleware", middleware, "is no list; give one, such as [Timing()]")
     found = tuple(middleware)
     for each in found:
         if not isinstance(each, Middleware):
-            raise OptionError(
-                f"middleware: {shown(each)} is not allowed; give objects of subclasses of Middleware"
-            )
+            raise refused("middleware", each, "is not allowed; give objects of subclasses of Middleware")
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.options import Duration, milliseconds, shown, span, unknown_option
+from bunqueue.client.connection.options import Duration, milliseconds, refused, span, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.client.worker.active_job import ActiveJob
@@ -23,7 +23,7 @@ from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
 from bunqueue.client.worker.run import WorkerConfig
 from bunqueue.client.worker.stats import Callbacks
-from bunqueue.errors import JobStopped, OptionError
+from bunqueue.errors import JobStopped
 from bunqueue.model.durations import DAY_MS
 from bunqueue.protocol.commands.core import GroupLimit, GroupRule
 
@@ -116,7 +116,7 @@ def name_of(queues: tuple[str, ...], options: WorkerOptions) -> str:
         return f"{queues[0]}{more}@{socket.gethostname()}:{os.getpid()}"[-MAX_NAME:]
     name = options["name"]
     if not isinstance(name, str) or len(name) > MAX_NAME:
-        raise OptionError(f"name: {shown(name)} is not allowed; give a text of 1 to {MAX_NAME} characters")
+        raise refused("name", name, f"is not allowed; give a text of 1 to {MAX_NAME} characters")
     return name
 
 
@@ -129,7 +129,7 @@ def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
     """One or several names. OptionError for an invalid one."""
     names = tuple(queue) if isinstance(queue, list | tuple | set) else (queue,)
     if not names or len(set(names)) < len(names):
-        raise OptionError(f"queue: {shown(queue)} is not allowed; give a name, or several different ones")
+        raise refused("queue", queue, "is not allowed; give a name, or several different ones")
     return tuple(checks.queue_name(name) for name in names)
 
 
@@ -139,9 +139,8 @@ def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
     run, concurrency = _run_config(handlers, options)
     order = checked_order(options.get("order", "even"), queues)
     if order == "even" and concurrency < len(queues):
-        raise OptionError(
-            f"concurrency: {concurrency} is too little for {len(queues)} queues; give one for each at least"
-        )
+        least = f"is too little for {len(queues)} queues; give one for each at least"
+        raise refused("concurrency", concurrency, least, len(queues))
     pull_size = options.get("pull_size")
     fetch = FetchConfig(
         queues=queues,
@@ -190,10 +189,9 @@ def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]
     table = Table(handlers, options.get("run_in"), at_most_once=once, retry=options.get("retry"))
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
     if concurrency < table.batch_size:
-        raise OptionError(
-            f"concurrency: {concurrency} is too little for batches of {table.batch_size} jobs; each job of a "
-            f"batch has a place of its own"
-        )
+        size = table.batch_size
+        why = f"is too little for batches of {size} jobs; each job of a batch has a place of its own"
+        raise refused("concurrency", concurrency, why, size)
     limits = {LOOP: concurrency}
     for executor, name in ((THREAD, "threads"), (PROCESS, "processes")):
         limit: Any = options.get(name)
@@ -213,14 +211,14 @@ def _poll_timeout(value: Duration) -> int | float:
     timeout = milliseconds(value, "poll_timeout")
     if not 0 <= timeout <= MAX_POLL_MS:
         allowed = f"a time from 0 to {MAX_POLL_MS} ms"
-        raise OptionError(f"poll_timeout: {shown(value)} is not allowed; give {allowed}")
+        raise refused("poll_timeout", value, f"is not allowed; give {allowed}")
     return timeout
 
 
 def _lock_ttl(value: Duration) -> int:
     ttl = milliseconds(value, "lock_ttl")
     if not 1 <= ttl <= DAY_MS:
-        raise OptionError(f"lock_ttl: {shown(value)} is not allowed; give a time from 1 ms to a day")
+        raise refused("lock_ttl", value, "is not allowed; give a time from 1 ms to a day")
     return int(ttl)
 
 
@@ -230,8 +228,9 @@ def _renewal_interval(value: Duration | None, lock_ttl: int) -> float:
         return min(MAX_RENEWAL, lock_ttl / 3000)
     interval = milliseconds(value, "heartbeat_interval")
     if not 1 <= interval <= lock_ttl / 3:
-        raise OptionError(
-            f"heartbeat_interval: {shown(value)} is not allowed; give a time from 1 ms to a third of "
-            f"lock_ttl, which is {lock_ttl} ms"
+        raise refused(
+            "heartbeat_interval",
+            value,
+            f"is not allowed; give a time from 1 ms to a third of lock_ttl, which is {lock_ttl} ms",
         )
     return interval / 1000

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from bunqueue.client.connection.options import shown
-from bunqueue.errors import OptionError
+from bunqueue.client.connection.options import refused
 
 Order = Literal["even", "strict"] | Mapping[str, int]
 
@@ -63,17 +62,17 @@ def checked_order(order: object, queues: tuple[str, ...]) -> Literal["even", "st
     if order == "even":
         return "even"
     if len(queues) == 1 and (order == "strict" or isinstance(order, Mapping)):
-        raise OptionError(f"order: {shown(order)} is not allowed, as the worker has one queue, {queues[0]!r}")
+        raise refused("order", order, f"is not allowed, as the worker has one queue, {queues[0]!r}")
     if order == "strict":
         return "strict"
     if not isinstance(order, Mapping):
         allowed = '"even", "strict", or a weight for each queue'
-        raise OptionError(f"order: {shown(order)} is not allowed; give {allowed}")
+        raise refused("order", order, f"is not allowed; give {allowed}")
     if set(order) != set(queues):
         allowed = f"a weight for each of {', '.join(queues)}"
-        raise OptionError(f"order: {shown(order)} is not allowed; give {allowed}")
+        raise refused("order", order, f"is not allowed; give {allowed}")
     for queue, weight in order.items():
         if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
             allowed = f"a whole number from 1 to {MAX_WEIGHT}"
-            raise OptionError(f"order[{queue!r}]: {shown(weight)} is not allowed; give {allowed}")
+            raise refused(f"order[{queue!r}]", weight, f"is not allowed; give {allowed}", MAX_WEIGHT)
     return dict(order)

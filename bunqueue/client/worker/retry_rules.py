@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn
 
+from bunqueue.client.connection.options import unfit
 from bunqueue.client.options import checks
 from bunqueue.client.options.errors_named import ErrorClass, class_names, types_of
 from bunqueue.client.options.moments import When, time_left
 from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.failures import ChildError, made_final, with_delay
 from bunqueue.client.worker.retry_after import settings_of
-from bunqueue.errors import JobStopped, OptionError, Retry, Unrecoverable
+from bunqueue.errors import JobStopped, Retry, Unrecoverable
 from bunqueue.model.backoff import may_retry
 
 Predicate = Callable[[ActiveJob[Any], BaseException], bool]
@@ -108,5 +109,5 @@ def raise_as(marked: BaseException, error: BaseException) -> NoReturn:
 def checked_rules(rules: RetryRules | None) -> RetryRules | None:
     """OptionError for anything but rules."""
     if rules is not None and not isinstance(rules, RetryRules):
-        raise OptionError(f"retry: {rules!r} is not allowed; give a bunqueue.RetryRules")
+        raise unfit("retry", f"{rules!r} is not allowed; give a bunqueue.RetryRules")
     return rules

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused, shown, unfit
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import ActiveJob, Handler, JobChannel
 from bunqueue.client.worker.active_job import is_async as is_async
@@ -16,7 +16,7 @@ from bunqueue.client.worker.batches import Batch
 from bunqueue.client.worker.processes.handler_path import path_of
 from bunqueue.client.worker.retry_rules import RetryRules, checked_rules, with_rules
 from bunqueue.client.worker.typed_data import with_typed_data
-from bunqueue.errors import OptionError, Postpone
+from bunqueue.errors import Postpone
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -89,7 +89,7 @@ class Table:
         retry: RetryRules | None = None,
     ) -> None:
         if run_in not in (None, THREAD, PROCESS):
-            raise OptionError(f"run_in: {shown(run_in)} is not allowed; give 'thread' or 'process'")
+            raise refused("run_in", run_in, "is not allowed; give 'thread' or 'process'")
         self.of_queue: Mapping[str, Table] = {}
         """Instead of `plans`, where each queue has its own."""
         self.plans: dict[str, Plan] = {}
@@ -101,7 +101,7 @@ class Table:
             return
         by_name = handlers if isinstance(handlers, Mapping) else {ANY: handlers}
         if not by_name:
-            raise OptionError("handler: an empty map runs no jobs; give handlers by the names of jobs")
+            raise unfit("handler", "an empty map runs no jobs; give handlers by the names of jobs")
         self.plans = {
             checks.job_name(name): _plan(each, run_in, at_most_once, checked_rules(retry))
             for name, each in by_name.items()

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, Self, Unpack, cast
 
 from bunqueue.client.connection.endpoint_options import endpoint_of
-from bunqueue.client.connection.options import Duration, seconds
+from bunqueue.client.connection.options import Duration, refused, seconds
 from bunqueue.client.options import checks
 from bunqueue.client.worker.control import Control
 from bunqueue.client.worker.options import (
@@ -24,7 +24,6 @@ from bunqueue.client.worker.processes import handler_path
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Table, Work
 from bunqueue.client.worker.run import WorkerRun
 from bunqueue.client.worker.service import run_forever
-from bunqueue.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class Worker:
         """
         count, least = checks.whole("concurrency", concurrency), self._config.fetch.least
         if count < least:
-            raise OptionError(f"concurrency: {count} is too little for {least} queues; give one for each")
+            raise refused("concurrency", count, f"is too little for {least} queues; give one for each", least)
         self._change(concurrency=count)
 
     def _change(self, *, paused: bool | None = None, concurrency: int | None = None) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.client.connection.options import unfit
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.core import branch_var
 from bunqueue.client.workflow.parking import Group, group_var
-from bunqueue.errors import OptionError
 from bunqueue.model.workflow import VALUE
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Race:
 
     def __init__(self, flow: Flow, what: str, branches: Sequence[Branch], *, errors_count: bool) -> None:
         if not branches:
-            raise OptionError(f"{what}: give one branch at least")
+            raise unfit(what, "give one branch at least")
         self._flow = flow
         self._branches = branches
         self._errors_count = errors_count

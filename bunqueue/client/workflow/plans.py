@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bunqueue.client.connection.options import Duration, seconds, shown, span
+from bunqueue.client.connection.options import Duration, refused, seconds, shown, span, unfit
 from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import job_data, wire_fields
@@ -17,7 +17,6 @@ from bunqueue.client.options.moments import time_left
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.retry import UNDO, Policy, RetryRule, policy_of
 from bunqueue.client.workflow.run_log import checked_name
-from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import JobFields
 from bunqueue.protocol.commands.workflows import ChildJob, SignalKey, SignalName
@@ -107,7 +106,7 @@ def _limit(timeout: Duration | None, name: str) -> float | None:
         return None
     limit = seconds(timeout, name)
     if limit <= 0:
-        raise OptionError(f"{name}: {shown(timeout)} is not allowed; give a time above 0")
+        raise refused(name, timeout, "is not allowed; give a time above 0")
     return limit
 
 
@@ -146,7 +145,7 @@ def order_of(
     if made is what and (args or kwargs):
         raise TypeError(f"child: {shown(what)} has its arguments already")
     if getattr(made, "children", None):
-        raise OptionError(f"child: {shown(made)} consists of several jobs; start them one by one")
+        raise refused("child", made, "consists of several jobs; start them one by one")
     options = dict(made.options) if child_id is None else {**made.options, "job_id": child_id}
     data = job_data(made.data, f"the data of job {made.name!r}", declared=True)
     checks.queue_name(made.queue)
@@ -167,17 +166,18 @@ def sleep_span(given: Duration | datetime | None, parts: Mapping[str, float]) ->
 
 def _sleep_span(given: Duration | datetime | None, parts: Mapping[str, float]) -> float:
     if given is not None and parts:
-        raise OptionError(f"sleep: give a duration, or {', '.join(parts)}, not both")
+        raise unfit("sleep", f"give a duration, or {', '.join(parts)}, not both")
     if isinstance(given, datetime):
         return time_left(given, "sleep")
     if given is not None:
         return span(given, "sleep")
     if not parts:
-        raise OptionError("sleep: give a duration: days=1, milliseconds, a timedelta, or a datetime")
+        raise unfit("sleep", "give a duration: days=1, milliseconds, a timedelta, or a datetime")
     try:
         return span(timedelta(**parts), "sleep")
     except TypeError:
-        raise OptionError(
-            f"sleep: {shown(dict(parts))} is not allowed; give numbers of weeks, days, hours, minutes, "
-            f"seconds or milliseconds"
+        raise refused(
+            "sleep",
+            dict(parts),
+            "is not allowed; give numbers of weeks, days, hours, minutes, seconds or milliseconds",
         ) from None

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from bunqueue.client.connection.options import shown, span
+from bunqueue.client.connection.options import refused, span, unfit
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import time_left
-from bunqueue.errors import OptionError, Retry, Unrecoverable
+from bunqueue.errors import Retry, Unrecoverable
 from bunqueue.model.durations import YEAR_MS
 
 BACKOFFS = ("exponential", "fixed")
@@ -39,7 +39,7 @@ class Policy:
             or not isinstance(rule.jitter, int | float)
             or not 0 <= rule.jitter <= 1
         ):
-            raise OptionError(f"retry: jitter: {shown(rule.jitter)} is not allowed; give a part from 0 to 1")
+            raise refused("retry: jitter", rule.jitter, "is not allowed; give a part from 0 to 1")
         object.__setattr__(self, "_delays", _delays(rule.delay))
         longest = span(rule.max_delay, "retry: max_delay")
         object.__setattr__(self, "_longest", _allowed("retry: max_delay", longest))
@@ -75,7 +75,7 @@ class Policy:
 def _allowed(name: str, ms: float) -> float:
     """`ms`, if a step may wait for so long. OptionError."""
     if not 0 <= ms <= YEAR_MS:
-        raise OptionError(f"{name}: {ms:g} ms is not allowed; give a time from 0 to 365 days")
+        raise refused(name, ms, "ms is not allowed; give a time from 0 to 365 days", YEAR_MS)
     return ms
 
 
@@ -83,19 +83,19 @@ def _delays(given: Any) -> tuple[float, ...]:
     if given is None:
         return (FIRST_MS,)
     if isinstance(given, datetime):
-        raise OptionError(f"retry: delay: {shown(given)} is a moment; give a time, or a list of times")
+        raise refused("retry: delay", given, "is a moment; give a time, or a list of times")
     several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
     spans = [float(span(each, "retry: delay")) for each in (given if several else (given,))]
     found = tuple(_allowed("retry: delay", each) for each in spans)
     if not found:
-        raise OptionError("retry: delay: the list is empty; give one time at least")
+        raise unfit("retry: delay", "the list is empty; give one time at least")
     return found
 
 
 def _check_errors(name: str, given: object) -> None:
     for kind in given if isinstance(given, tuple) else (given,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise OptionError(f"{name}: {shown(kind)} is no class of errors")
+            raise refused(name, kind, "is no class of errors")
 
 
 RetryRule = Retry | int
@@ -113,7 +113,5 @@ def policy_of(given: RetryRule | None) -> Policy:
     if isinstance(given, int) and not isinstance(given, bool):
         return Policy(Retry(max_attempts=given))
     if not isinstance(given, Retry):
-        raise OptionError(
-            f"retry: {shown(given)} is not allowed; give a number of attempts, or a bunqueue.Retry"
-        )
+        raise refused("retry", given, "is not allowed; give a number of attempts, or a bunqueue.Retry")
     return Policy(given)

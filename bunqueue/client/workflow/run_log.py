@@ -11,9 +11,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.models.workflows import Step
-from bunqueue.errors import OptionError
 from bunqueue.model.workflow import MAX_STEP_NAME, UNDO_MARK
 
 MOST = MAX_STEP_NAME - 16  # characters of a name; a number may follow, and "undo:" come before it
@@ -123,11 +122,12 @@ class RunLog:
 def checked_name(name: str, what: str = "name") -> str:
     """The name of a step, without a number. OptionError."""
     if not isinstance(name, str) or not 0 < len(name) <= MOST:
-        raise OptionError(f"{what}: {shown(name)} is not allowed; give a text of 1 to {MOST} characters")
+        raise refused(what, name, f"is not allowed; give a text of 1 to {MOST} characters")
     if name.startswith(UNDO_MARK) or _NUMBERED.search(name):
-        raise OptionError(
-            f"{what}: {name!r} is not allowed: names of steps do not begin with {UNDO_MARK!r}, nor end with "
-            f"a number as in #1"
+        raise unfit(
+            what,
+            f"{name!r} is not allowed: names of steps do not begin with {UNDO_MARK!r}, nor end with a number "
+            f"as in #1",
         )
     return name
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import shown, unfit
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, check_size, job_data, wire_fields
 from bunqueue.errors import OptionError, PayloadError
@@ -55,7 +55,7 @@ def check_columns(columns: Collection[str], settings: SinkSettings) -> None:
             )
     for name in ("queue", "name"):
         if name not in columns and getattr(settings, name) is None:
-            raise OptionError(f"{name}: neither an option nor a column says it; give .option({name!r}, ...)")
+            raise unfit(name, f"neither an option nor a column says it; give .option({name!r}, ...)")
 
 
 class RowPlan:

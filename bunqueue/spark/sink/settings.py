@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bunqueue.client.connection.address import endpoint
-from bunqueue.client.connection.options import ConnectionOptions, shown
+from bunqueue.client.connection.options import ConnectionOptions, refused, shown, unfit
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.options import checks
 from bunqueue.errors import OptionError
@@ -53,7 +53,7 @@ def sink_settings(options: Mapping[str, str]) -> SinkSettings:
     """The options of a write, whose names may be in any case. Raises OptionError."""
     given = {name.lower(): text for name, text in options.items() if name.lower() not in SPARKS}
     if "path" in given:
-        raise OptionError("path: jobs are added to a queue of a server; give queue, and no path to save()")
+        raise unfit("path", "jobs are added to a queue of a server; give queue, and no path to save()")
     known = {name.lower(): name for name in KNOWN}
     for name in given:
         if name not in known:
@@ -61,7 +61,7 @@ def sink_settings(options: Mapping[str, str]) -> SinkSettings:
     for name in ("rejectsPath", "summaryPath"):
         value = given.get(name.lower(), "")
         if "://" in value:
-            raise OptionError(f"{name}: {shown(value)} is an address; give a path of a disk, or of a mount")
+            raise refused(name, value, "is an address; give a path of a disk, or of a mount")
     bad_rows = _one_of(given, "badRows", BAD_ROWS)
     settings = SinkSettings(
         _endpoint(given),
@@ -77,7 +77,7 @@ def sink_settings(options: Mapping[str, str]) -> SinkSettings:
         write_id=given.get("writeid"),
     )
     if settings.rejects_path is not None and not settings.skip_bad_rows:
-        raise OptionError("rejectsPath: bad rows end the write, so there are none to keep; give badRows=skip")
+        raise unfit("rejectsPath", "bad rows end the write, so there are none to keep; give badRows=skip")
     if settings.rate is not None:  # a batch takes a second at most, so that jobs come evenly
         return replace(settings, batch_size=min(settings.batch_size, max(1, int(settings.rate))))
     return settings
@@ -98,7 +98,7 @@ def _one_of(given: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     """One of these words; the first unless it is given."""
     value = given.get(name.lower(), known[0])
     if value.lower() not in known:
-        raise OptionError(f"{name}: {shown(value)} is not allowed; give one of {', '.join(known)}")
+        raise refused(name, value, f"is not allowed; give one of {', '.join(known)}")
     return value.lower()
 
 
@@ -111,7 +111,7 @@ def _whole(given: Mapping[str, str], name: str, default: int, most: int) -> int:
     except ValueError:
         value = 0
     if not 1 <= value <= most:
-        raise OptionError(f"{name}: {shown(text)} is not allowed; give a whole number from 1 to {most}")
+        raise refused(name, text, f"is not allowed; give a whole number from 1 to {most}")
     return value
 
 
@@ -124,5 +124,5 @@ def _rate(given: Mapping[str, str]) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise OptionError(f"ratePerTask: {shown(text)} is not allowed; give jobs per second, above 0")
+        raise refused("ratePerTask", text, "is not allowed; give jobs per second, above 0")
     return value

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from bunqueue.errors import OptionError
+from bunqueue.client.connection.options import unfit
 
 _log = logging.getLogger("bunqueue.spark")
 
@@ -108,8 +108,8 @@ def check_path(path: str) -> None:
         with open(path, "ab"):
             pass
     except OSError as error:
-        raise OptionError(
-            f"summaryPath: {path} cannot be written to ({error.strerror}); give the path of a file that can"
+        raise unfit(
+            "summaryPath", f"{path} cannot be written to ({error.strerror}); give the path of a file that can"
         ) from None
 
 

@@ -27,6 +27,7 @@ from bunqueue.client.connection.options import (
     Duration,
     milliseconds,
     span,
+    unfit,
     unknown_option,
     whole_milliseconds,
 )
@@ -51,7 +52,7 @@ from bunqueue.client.options.job import (
 from bunqueue.client.options.moments import PastMoment, When, age, past_moment, time_left
 from bunqueue.client.options.unique import keyed
 from bunqueue.client.worker.middleware import Around, Middleware, around_adding
-from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound, OptionError
+from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound
 from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
 from bunqueue.model.stall import StallConfig
@@ -863,5 +864,5 @@ def _filter(which: DlqFilter) -> dict[str, Any]:
 
 def _checked(limit: int) -> int:
     if limit == 0 and not isinstance(limit, bool):
-        raise OptionError("limit: 0 would let no job start; pause the queue for that, or give 1 or more")
+        raise unfit("limit", "0 would let no job start; pause the queue for that, or give 1 or more")
     return whole("limit", limit)

@@ -182,7 +182,9 @@ class Search:
         fields = self._wanted(which)
         command = ChangeJobs(queue=self._searched, action=action, dry_run=dry_run, **fields, **more)
         if means_all(command):
-            raise OptionError("a search of all queues needs at least one condition; give state=, or where=")
+            raise OptionError(
+                "a search of all queues needs at least one condition; give state=, or where=", field="where"
+            )
         checks.checked(command)
         done = ChangedJobs()
         while True:
