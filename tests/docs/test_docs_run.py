@@ -20,6 +20,7 @@ PAGES = [
     "codecs",
     "coming-from",
     "dependencies",
+    "errors",
     "events",
     "fairness",
     "find",
