@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from socket import socket
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PATH = "/mcp"
 MAX_TOKENS = 64  # of which connections are kept; each token has up to four
-MAX_UNCHECKED = 20  # requests whose token is looked at, at the same time
+MAX_UNCHECKED = 20  # requests whose token is looked at for the first time, at the same time
 MAX_CONNECTIONS = 200  # each has one request at a time; those that wait for one give way to new ones
 BACKLOG = 128
 KEY = "bunqueue.calls"  # in the scope of a request
@@ -72,9 +72,14 @@ class Clients:
             await calls.close()
         self._clients.clear()
 
+    def knows(self, token: str | None) -> bool:
+        """Whether the server has accepted a token: who shows it need not wait for those who guess."""
+        return token in self._clients
+
     async def _accepted(self, token: str | None) -> Calls:
-        async with self._unchecked:
-            calls = self._clients.get(token) or Calls(replace(self._endpoint, token=token))
+        known = self._clients.get(token)
+        async with self._unchecked if known is None else nullcontext():
+            calls = known or Calls(replace(self._endpoint, token=token))
             try:
                 answer = await calls.check()
                 if not answer["ok"]:
@@ -117,12 +122,13 @@ class TokenGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        peer = peer_of(scope)
-        if self._guesses.suspects(peer, time.monotonic()):
+        peer, token = peer_of(scope), bearer(Headers(scope=scope))
+        # Behind a proxy all have one address.
+        if self._guesses.suspects(peer, time.monotonic()) and not self._clients.knows(token):
             await asyncio.sleep(DELAY_S)
         began = False
         try:
-            async with self._clients.of(bearer(Headers(scope=scope))) as calls:
+            async with self._clients.of(token) as calls:
                 began = True
                 await self._app({**scope, KEY: calls}, receive, send)
         except BunqueueError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from msgspec import msgpack
+from starlette.responses import PlainTextResponse
 from support.cli import Cli, command
 from support.server import Server, dispose
 
@@ -27,10 +29,12 @@ from bunqueue import Codec, Encryption, Queue
 from bunqueue.cli.framework import exits
 from bunqueue.client.codecs.envelope import sealed
 from bunqueue.client.connection.transport import Endpoint
+from bunqueue.guesses import FREE
 from bunqueue.mcp import calls as calls_module
+from bunqueue.mcp import streamable_http
 from bunqueue.mcp.calls import Calls
 from bunqueue.mcp.server import make_server
-from bunqueue.mcp.streamable_http import MAX_CONNECTIONS
+from bunqueue.mcp.streamable_http import MAX_CONNECTIONS, MAX_UNCHECKED, Clients, TokenGuard
 from bunqueue.mcp.tools import OFFERED, choose, tool_of
 
 WRITER, READER = "writes-all-Kq7", "looks-on-Zw3"
@@ -319,3 +323,30 @@ def test_it_ends_with_its_input(shared_server: Server) -> None:
     assert done.status == 0
     assert "which only read" in done.err
     assert done.out == ""
+
+
+async def test_who_guesses_tokens_slows_nobody_down_whose_token_is_known(
+    guarded: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not behind the same proxy, and not while as many tokens are looked at as may be."""
+    clients = Clients(Endpoint(*guarded.address))
+    guard = TokenGuard(PlainTextResponse("in"), clients)
+    web = httpx2.AsyncClient(transport=httpx2.ASGITransport(guard), base_url="http://proxy")
+
+    async def status(token: str) -> int:
+        answer = await web.get("/", headers={"Authorization": f"Bearer {token}"})
+        return answer.status_code
+
+    try:
+        assert await status(READER) == 200
+        monkeypatch.setattr(streamable_http, "DELAY_S", 3600)
+        for number in range(FREE + 1):
+            assert await status(f"guess-{number}") == 401
+        async with AsyncExitStack() as taken:
+            for _ in range(MAX_UNCHECKED):
+                await taken.enter_async_context(clients._unchecked)
+            async with asyncio.timeout(20):
+                assert await status(READER) == 200
+    finally:
+        await web.aclose()
+        await clients.close()
