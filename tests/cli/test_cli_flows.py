@@ -220,7 +220,10 @@ def test_unique_keys_with_more_to_them(cli: Cli) -> None:
     ("flags", "words"),
     [
         (["--header", "tenant"], "--header: 'tenant' is not allowed; give NAME=TEXT"),
-        (["--unique-for", "1h"], "--unique-for: it goes with --unique-key; give that, too"),
+        (
+            ["--unique-for", "1h"],
+            "--unique-for: it goes with --unique-key or --unique or --unique-by; give that",
+        ),
         (["--debounce", "1h"], "--debounce: it goes with --unique-key"),
         (["--backoff-type", "fixed"], "--backoff-type: it goes with --backoff"),
         (["-u", "k", "--debounce", "1h", "--unique-replace"], "--debounce: it replaces the job"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import pytest
 from support.cli import Cli
@@ -39,6 +40,24 @@ def test_queues_are_listed_paused_and_counted(cli: Cli) -> None:
     assert cli("queue", "count", "list-b").value == "3"
     assert cli.json("queue", "counts", "list-b")["waiting"] == 3
     assert cli("queue", "counts", "list-a", "--by-priority").value == "4\t2"
+
+
+def test_a_push_waits_for_room(cli: Cli) -> None:
+    cli("bounds", "config", "room", "--max-waiting", "1")
+    first = cli("push", "room", "1").value
+    assert "is full" in cli("push", "room", "2", status=exits.FAILED).err
+    with ThreadPoolExecutor() as threads:
+        waits = [
+            threads.submit(cli.program, "push", "room", *job, "--wait-if-full", "30s", stdin="3\n")
+            for job in (["2"], ["--lines", "-"])
+        ]
+        while cli.json("bounds", "config", "room")["refused"] < 3:
+            pass
+        cli("job", "remove", first, "--yes")
+        assert next(as_completed(waits)).result().status == 0
+        cli("queue", "drain", "room", "--yes")
+        assert [wait.result().status for wait in waits] == [0, 0]
+    assert cli("queue", "count", "room").value == "1"
 
 
 def test_json_and_the_server_may_be_said_anywhere(cli: Cli) -> None:
@@ -140,8 +159,11 @@ def test_dead_letters(cli: Cli) -> None:
 def test_schedules(cli: Cli) -> None:
     cron = cli.json(
         "cron", "add", "nightly", "-q", "c", "-s", "30 2 * * *", "-z", "Europe/Rome", "--data", '{"a": 1}',
-        "--limit", "3", "--max-attempts", "2", "--tag", "x", "--allow-overlap",
+        "--limit", "3", "--max-attempts", "2", "--tag", "x", "--allow-overlap", "--backoff", "1s",
+        "--backoff-type", "linear", "--unique-key", "k", "--unique-for", "1m", "--on-conflict", "reject",
     )  # fmt: skip
+    assert (cron["uniqueKey"], cron["dedup"]["onConflict"], cron["dedup"]["ttl"]) == ("k", "reject", 60_000)
+    assert cron["jobOptions"]["backoff"] == {"type": "linear", "delay": 1000, "jitter": 0.1}
     assert (cron["schedule"], cron["timezone"], cron["maxLimit"]) == ("30 2 * * *", "Europe/Rome", 3)
     cli("cron", "add", "pulse", "-q", "c", "--every", "90s", "--immediately")
     assert [each["name"] for each in cli.json("cron", "list")] == ["nightly", "pulse"]

@@ -72,6 +72,8 @@ OF_JOBS = (
     "durable",
     "tags",
 )
+OF_KEYS = ("unique_key", "unique_for", "on_conflict", "unique_states")
+OF_BACKOFFS = ("backoff_type", "backoff_max", "backoff_jitter")
 MAX_RUNS = 1000
 
 Name = Annotated[str, argument("NAME", "The name of the schedule.", completing.crons)]
@@ -151,9 +153,6 @@ Folder = Annotated[
     str, option("--app-dir", about="The folder of the module. Default: the current one.", metavar="DIR")
 ]
 DryRun = Annotated[bool, option("--dry-run", about="Only show what would be removed.")]
-UniqueKey = Annotated[
-    str | None, option("--unique-key", "-u", about="The unique key of its jobs.", metavar="KEY")
-]
 HowMany = Annotated[int, option("--count", "-n", about="How many. Default: 10.", metavar="N")]
 
 
@@ -170,7 +169,7 @@ def list_(session: Session, queue: OfQueue = None, app: OfApp = None) -> None:
     "bunqueue cron add nightly --queue reports --schedule '0 3 * * *' --timezone Europe/Rome",
     """bunqueue cron add pulse --queue checks --every 30s --data '{"deep": false}' --max-attempts 1""",
 )
-@with_job_options(OF_JOBS)
+@with_job_options((*OF_JOBS, *OF_BACKOFFS, *OF_KEYS))
 def add(
     session: Session,
     name: Name,
@@ -189,7 +188,6 @@ def add(
     overlap: OverlapPolicy = None,
     on_missed: OnMissed = None,
     max_backlog: MaxBacklog = None,
-    unique_key: UniqueKey = None,
     move: Move = False,
     **options: Any,
 ) -> None:
@@ -199,6 +197,7 @@ def add(
     to another queue is refused without --move.
     """
     _check_rhythm(schedule, every, timezone)
+    of_jobs = given(options)
     cron = session.queue(queue).upsert_cron(
         name,
         data,
@@ -215,9 +214,10 @@ def add(
         overlap=overlap,
         on_missed=on_missed,
         max_backlog=max_backlog,
-        unique_key=unique_key,
+        unique_key=of_jobs.pop("unique_key", None),
+        dedup=of_jobs.pop("dedup", None),
         move=move,
-        job_options=given(options) or None,
+        job_options=of_jobs or None,
     )
     session.out.record(_row(session, cron), CRON)
 

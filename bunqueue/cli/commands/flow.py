@@ -55,7 +55,7 @@ File = Annotated[str, argument("FILE", "JSON: a flow, or a list of them; - is st
 Id = Annotated[str | None, option("--id", about="The id of a flow whose jobs have names.", metavar="ID")]
 Grow = Annotated[bool, option("--grow", about="Add the jobs to the flow with that id, which is there.")]
 FlowId = Annotated[str, argument("ID", "The id of a flow whose jobs have names.")]
-Node = Annotated[str | None, argument("NODE", "The name of a job: it runs again, and all that follow it.")]
+Node = Annotated[str | None, argument("[NODE]", "The name of a job: it runs again, and all that follow it.")]
 Reason = Annotated[str | None, option("--reason", about="The reason that workers see.", metavar="TEXT")]
 Grace = Annotated[
     float | None,

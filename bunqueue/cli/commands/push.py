@@ -18,7 +18,7 @@ from ...readable import plural
 from ..framework import exits
 from ..framework.session import Session
 from ..framework.shared import verb
-from ..framework.values import QueueName, argument, data, option
+from ..framework.values import SPAN, QueueName, argument, data, option, span
 from ..output.progress import advancing
 from .job_options import FLAGS, given, with_job_options
 
@@ -52,6 +52,15 @@ Whole = Annotated[
         "--whole", about='Each line is a whole job: {"name", "data", and options such as "max_attempts"}.'
     ),
 ]
+WaitIfFull = Annotated[
+    float | None,
+    option(
+        "--wait-if-full",
+        about="How long to wait for room if the queue is bounded, and full. Default: not at all.",
+        metavar=SPAN,
+        parser=span,
+    ),
+]
 
 
 @verb(
@@ -72,6 +81,7 @@ def push(
     idempotency_key: Key = None,
     lines: Lines = None,
     whole: Whole = False,
+    wait_if_full: WaitIfFull = None,
     **options: Any,
 ) -> None:
     """Add a job to a queue; with --lines, one for each line of a file.
@@ -80,15 +90,15 @@ def push(
     invalid, the lines before it are added, and the error names it. With --idempotency-key you can repeat the
     whole file.
     """
-    shared = given(options)
+    shared, target = given(options), session.queue(queue, wait_if_full or 0)
     if lines is not None:
         if data is not None:
             raise SettingsError("DATA: --lines says what to add; give one or the other")
-        _push_lines(session, queue, lines, _Maker(name, shared, whole), idempotency_key)
+        _push_lines(session, target, lines, _Maker(name, shared, whole), idempotency_key)
         return
     if whole:
         raise SettingsError("--whole: it says what lines are; give --lines FILE, too")
-    job = session.queue(queue).add(name, data, idempotency_key=idempotency_key, **shared)
+    job = target.add(name, data, idempotency_key=idempotency_key, **shared)
     existing = job.created is False
     sentence = f"{'there is a job already' if existing else 'added job'}: {job.id} in queue {queue}"
     facts = {"id": job.id, "queue": queue, "existing": existing}
@@ -166,11 +176,11 @@ class _Pusher:
         self.added += sum(handle.created is not False for handle in handles)
 
 
-def _push_lines(session: Session, queue: str, path: str, maker: _Maker, key: str | None) -> None:
-    pusher = _Pusher(session.queue(queue), key)
+def _push_lines(session: Session, queue: Queue, path: str, maker: _Maker, key: str | None) -> None:
+    pusher = _Pusher(queue, key)
     with _opened(path) as file:
         try:
-            _send_all(file, path, pusher, maker, f"adding to {queue}")
+            _send_all(file, path, pusher, maker, f"adding to {queue.name}")
         except _BadLine as error:
             pusher.send()  # the good ones before it
             text = f"{path}, line {error.number}: {error}"
@@ -182,8 +192,8 @@ def _push_lines(session: Session, queue: str, path: str, maker: _Maker, key: str
             session.out.note(f"bunqueue: {plural(pusher.added)} were added before this:")
             raise
     there = f", {plural(pusher.existing)} were there already" if pusher.existing else ""
-    facts = {"queue": queue, "added": pusher.added, "existing": pusher.existing}
-    session.out.done(f"added {plural(pusher.added)} to queue {queue}{there}", facts, "added")
+    facts = {"queue": queue.name, "added": pusher.added, "existing": pusher.existing}
+    session.out.done(f"added {plural(pusher.added)} to queue {queue.name}{there}", facts, "added")
 
 
 def _send_all(file: IO[bytes], path: str, pusher: _Pusher, maker: _Maker, what: str) -> None:

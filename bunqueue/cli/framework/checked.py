@@ -53,12 +53,12 @@ class EndpointAdmin(AsyncAdmin):
 class CheckedQueue(Queue):
     """`Queue` over an existing connection."""
 
-    def __init__(self, name: str, caller: Caller) -> None:
+    def __init__(self, name: str, caller: Caller, wait_if_full: float) -> None:
         self.name = checks.queue_name(name)
         self._caller = caller
         self._defaults = {}
         self._around = None
-        self._patience_s = 0.0
+        self._patience_s = wait_if_full / 1000
 
 
 class Flows(FlowProducer):

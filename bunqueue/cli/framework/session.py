@@ -73,11 +73,11 @@ class Session:
 
         return CheckedAdmin(self.caller)
 
-    def queue(self, name: str) -> Queue:
-        """A queue. Raises OptionError for an invalid name."""
+    def queue(self, name: str, wait_if_full: float = 0) -> Queue:
+        """A queue; for so many ms a push is repeated while it is full. OptionError for an invalid name."""
         from .checked import CheckedQueue
 
-        return CheckedQueue(name, self.caller)
+        return CheckedQueue(name, self.caller, wait_if_full)
 
     def flows(self) -> FlowProducer:
         """Flows of all queues."""

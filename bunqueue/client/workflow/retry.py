@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from bunqueue.client.connection.options import refused, span, unfit
+from bunqueue.client.connection.options import milliseconds, refused, span, unfit
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import time_left
 from bunqueue.errors import Retry, Unrecoverable
@@ -75,7 +75,7 @@ class Policy:
 def _allowed(name: str, ms: float) -> float:
     """`ms`, if a step may wait for so long. OptionError."""
     if not 0 <= ms <= YEAR_MS:
-        raise refused(name, ms, "ms is not allowed; give a time from 0 to 365 days", YEAR_MS)
+        raise refused(name, milliseconds(ms), "ms is not allowed; give a time from 0 to 365 days", YEAR_MS)
     return ms
 
 
