@@ -80,6 +80,7 @@ async def test_ids_with_a_slash(web_server: Server) -> None:
         (b"GET /assets/a%00.js HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
         (b"GET /assets/..%2f..%2fapp.py HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
         (b"GET /stats HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1_000_000 + b"\r\n\r\n", 431),
+        (b"GET /stats HTTP/1.1\r\nHost: localhost\r\n" + b"a:b\r\n" * 300 + b"\r\n", 431),
     ],
 )
 def test_odd_requests_are_refused(web_server: Server, head: bytes, code: int) -> None:
@@ -279,3 +280,13 @@ def test_requests_that_wait_for_others_take_little_memory(web_server: Server) ->
             answers += part
         assert resident(pid) - before < 8 * 1024 * 1024
     assert re.findall(rb"HTTP/1.1 (\d+) ", answers) == [b"200"] * 501 + [b"404"]
+
+
+@pytest.mark.parametrize("endless", [b"a:b\r\n" * 40_000, b"x: " + b"a" * 200_000, b"1;" + b"a" * 200_000])
+def test_what_comes_beside_a_body_is_not_kept(web_server: Server, endless: bytes) -> None:
+    """Headers after it, which may be sent without end, and extensions of chunks."""
+    head = b"POST /commands/Ping HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection((web_server.host, web_server.http_port), timeout=30) as sock:
+        sock.sendall(head + (b"" if endless.startswith(b"1;") else b"0\r\n"))
+        with pytest.raises(ConnectionError):
+            sock.sendall(endless * 100)

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from bunqueue.acceptor import Counted
 
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
+MAX_HEADERS = 256  # each takes some hundred bytes, however short it is
 HEAD_S = 30.0  # for these to arrive, from the first byte or the start of the connection
 REST_S = 30.0  # for the rest of a request that has been answered before it was read
 PIECE = 2048  # bytes parsed at once: what a client sends after a request waits as bytes, not as requests
@@ -24,7 +25,10 @@ STUCK_MS = 60_000  # for a peer to read what it was sent; then the kernel ends i
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
 )
-_ERROR = b'{"ok":false,"error":"the headers are larger than %d bytes"}' % MAX_HEAD
+_ERROR = b'{"ok":false,"error":"the headers are larger than %d bytes, or more than %d"}' % (
+    MAX_HEAD,
+    MAX_HEADERS,
+)
 
 
 def end_stuck_ones(listening: list[socket.socket]) -> None:
@@ -53,7 +57,7 @@ class Waiting:
 
 
 class HeadTooLarge(Exception):
-    """The request line and its headers are larger than they may be."""
+    """The request line and its headers are larger than they may be, or too many."""
 
 
 class Connection(HttpToolsProtocol):
@@ -75,6 +79,7 @@ class Connection(HttpToolsProtocol):
         self._head = 0  # bytes of the head that is being read; -1: none is
         self._began = False  # with what came last
         self._whole = True  # what was read last is a whole request
+        self._beside = 0  # bytes since the last of a body: extensions of chunks, and headers after them
         self._oversized = False
         self._ahead = bytearray()  # what came after requests that wait for the answer to the one before
         self._held = 0  # bytes of it, as counted
@@ -122,7 +127,10 @@ class Connection(HttpToolsProtocol):
 
     def _parse_piece(self, data: bytes) -> None:
         self._began = False
+        self._beside += len(data)
         super().data_received(data)
+        if not self._whole and self._head < 0 and self._beside > MAX_HEAD:
+            self.transport.abort()
         if self._head < 0 or self._began or self.transport.is_closing():
             return
         self._head += len(data)
@@ -149,7 +157,20 @@ class Connection(HttpToolsProtocol):
         if self._late is None:
             self._await(HEAD_S)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head < 0:
+            return  # after the body: nobody reads it
+        if len(self.headers) >= MAX_HEADERS:
+            self._oversized = True
+            raise HeadTooLarge
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
+        self._beside = 0
         self._head = -1
         self._arrived()
         self._waiting.connections.pop(self, None)
