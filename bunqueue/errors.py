@@ -133,6 +133,13 @@ class KeyMissing(CodecError):
     code = "key_missing"
 
 
+class NotEncrypted(CodecError):
+    """The data of a job, or a result, is not encrypted, and this program takes nothing else: see
+    `accept_plain` of `Encryption`. A worker puts the job back without an attempt."""
+
+    code = "not_encrypted"
+
+
 class PayloadTampered(CodecError):
     """A payload is not what was sent: somebody changed it, or its key has another value here. A job with such
     data is a dead letter at once."""

@@ -87,12 +87,13 @@ class Handlers:
         codec = self._codecs.get(queue)
         return command if codec is None else encoded(codec, command)
 
-    def incoming(self, queue: str, payload: bytes, engine: SandboxEngine) -> bytes:
-        """What its worker or app reads; handlers without these read what any codec of the test can."""
+    def incoming(self, queue: str, payload: bytes, command: Struct, engine: SandboxEngine) -> bytes:
+        """The answer to a command as its worker or app reads it; handlers without these read what any codec
+        of the test can."""
         if queue not in self._codecs:
             return engine.opened(payload)
         codec = self._codecs[queue]
-        return payload if codec is None else decoded(codec, payload)
+        return payload if codec is None else decoded(codec, payload, command)
 
     def of(self, job: ActiveJob) -> Task:
         """The handler for a job of one of `queues`."""

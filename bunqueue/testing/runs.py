@@ -32,6 +32,7 @@ from bunqueue.errors import (
     JobSuspended,
     KeyMissing,
     LockLost,
+    NotEncrypted,
     Postpone,
     ResultError,
 )
@@ -174,7 +175,7 @@ class Runs:
 
     def _cannot_open(self, job: ActiveJob, problem: CodecError) -> None:
         """As in a worker: without its key it is put back, and what nobody can read has failed for good."""
-        if isinstance(problem, KeyMissing):
+        if isinstance(problem, KeyMissing | NotEncrypted):
             later = Postpone(KEY_MISSING_MS, str(problem))
             later.counts = False
             self._failed(job, later)
@@ -304,7 +305,7 @@ class Runs:
 
     def _call(self, command: Struct, reply: type[R]) -> R:
         payload = self._session.call(self._handlers.outgoing(self._queue, command))
-        payload = self._handlers.incoming(self._queue, payload, self._engine)
+        payload = self._handlers.incoming(self._queue, payload, command, self._engine)
         return decode_reply(payload, reply, command, ADDRESS)
 
     # -- stopping a run

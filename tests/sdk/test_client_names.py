@@ -63,6 +63,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "job_timeout",
         "key_missing",
         "lock_lost",
+        "not_encrypted",
         "not_found",
         "option",
         "payload",

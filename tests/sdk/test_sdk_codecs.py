@@ -7,6 +7,7 @@ import itertools
 import json
 import urllib.request
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from bunqueue import (
     JobFailed,
     KeyMissing,
     NewJob,
+    NotEncrypted,
     OptionError,
     Queue,
     Unique,
@@ -263,6 +265,40 @@ async def test_changed_data_is_a_dead_letter_that_says_so(where: EndpointOptions
             with pytest.raises(JobFailed, match="PayloadTampered: the data of the job cannot be read"):
                 await handle.result(timeout=10_000)
         assert "PayloadTampered" in str((await thief.handle(handle.id).job()).error)  # whoever looks sees why
+
+
+async def test_what_is_not_encrypted_is_not_run(
+    where: EndpointOptions, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone who reaches the server may add a job, or report a result, but not with the key."""
+    monkeypatch.setattr(intake, "KEY_MISSING_MS", 200)
+    problems: list[BaseException] = []
+    assert CODEC.encryption is not None
+    lax = Codec(encryption=replace(CODEC.encryption, accept_plain=True))
+    no_key = {"$encoded": "mine", "v": 1, "body": b"\x01"}  # an envelope that says that it has no key
+    async with AsyncQueue(name, **where) as stranger, AsyncQueue(name, codec=CODEC, **where) as queue:
+        plain, forged = await stranger.add("greet", {"x": 1}), await stranger.add("greet", no_key)
+        good, nothing = await queue.add("greet", {"x": 2}), await stranger.add("greet")
+        async with Worker(name, lambda job: job.data, codec=CODEC, on_error=problems.append, **where):
+            assert await queue.handle(good.id).result(timeout=10_000) == {"x": 2}
+            assert await queue.handle(nothing.id).result(timeout=10_000) is None
+
+            async def are_back() -> bool:
+                lines = [line.message for each in (plain, forged) for line in await each.logs()]
+                return len(lines) >= 2 and all(line.startswith("NotEncrypted: the data") for line in lines)
+
+            await eventually(are_back, "they were put back, and their logs say why")
+        assert [(await each.job()).attempts for each in (plain, forged)] == [0, 0]
+        assert all(isinstance(each, NotEncrypted) for each in problems)
+        async with Worker(name, lambda job: job.data, codec=lax, **where):
+            async with AsyncQueue(name, codec=lax, **where) as relaxed:
+                assert await relaxed.handle(plain.id).result(timeout=10_000) == {"x": 1}
+                assert await relaxed.handle(forged.id).result(timeout=10_000) == 1
+        taken = await stranger.add("taken")
+        async with Worker(name, lambda job: "forged", **where):
+            await taken.result(timeout=10_000)
+        with pytest.raises(NotEncrypted, match=r"the result of job .* cannot be read: it is not encrypted"):
+            await queue.handle(taken.id).result(timeout=10_000)
 
 
 def test_unique_and_groups_by_arguments_are_keyed(where: EndpointOptions, name: str) -> None:

@@ -15,6 +15,7 @@ from bunqueue import (
     FlowJob,
     FlowProducer,
     KeyMissing,
+    NotEncrypted,
     Queue,
     Worker,
     new_key,
@@ -137,3 +138,11 @@ def test_a_worker_without_the_key_does_not_get_the_data(bunqueue: Sandbox) -> No
         assert job.job().attempts == 0
         (run,) = bunqueue.drain(lambda job: job.data["name"])  # a bare handler reads what the test can
         assert run.result == job.result() == "ada"
+
+
+def test_a_worker_with_a_key_does_not_run_what_is_not_encrypted(bunqueue: Sandbox) -> None:
+    plain = Queue("secrets").add("greet", {"name": "eve"})
+    worker = Worker("secrets", print, codec=codec())
+    with pytest.raises(NotEncrypted, match="the data of the job cannot be read: it is not encrypted"):
+        bunqueue.drain(worker, raising=True)
+    assert (plain.state(), plain.job().attempts) == ("delayed", 0)

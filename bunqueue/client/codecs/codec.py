@@ -63,12 +63,17 @@ class Encryption:
 
     keys: Mapping[str, Key] = field(repr=False)
     hash_key: Key = field(repr=False)
+    accept_plain: bool = field(default=False, kw_only=True)
+    """Whether data of jobs and results count that are not encrypted, and so may be from anyone who reaches
+    the server: as long as jobs wait that were added before there was a key."""
 
     def __post_init__(self) -> None:
         try:
             import cryptography  # noqa: F401
         except ImportError:
             raise _missing("encryption") from None
+        if not isinstance(self.accept_plain, bool):
+            raise refused("Encryption: accept_plain", self.accept_plain, "is not allowed; give True or False")
         if not isinstance(self.keys, Mapping) or not self.keys:
             raise OptionError(
                 "Encryption: keys: give at least one, as {name: key}; the first one encrypts", field="keys"

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from bunqueue.client.codecs.codec import Codec
-from bunqueue.errors import CodecError, KeyMissing, PayloadTampered, PayloadTooLarge
+from bunqueue.errors import CodecError, KeyMissing, NotEncrypted, PayloadTampered, PayloadTooLarge
 from bunqueue.protocol.encoded import MARK, is_envelope
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.readable import is_readable
@@ -35,7 +35,9 @@ PROBLEM, WHY, TOGETHER = "problem", "why", "together"
 _LIST_OF_ONE = b"\x91"
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_PROBLEMS = {each.code: each for each in (CodecError, KeyMissing, PayloadTampered, PayloadTooLarge)}
+_PROBLEMS = {
+    each.code: each for each in (CodecError, KeyMissing, NotEncrypted, PayloadTampered, PayloadTooLarge)
+}
 
 
 # -- sealing
@@ -191,6 +193,15 @@ def marked(envelope: dict[str, Any], error: CodecError) -> dict[str, Any]:
     """The envelope as who asked gets it, since it cannot be opened."""
     together = getattr(error, TOGETHER, False)
     return {**envelope, PROBLEM: error.code, WHY: str(error), TOGETHER: together}
+
+
+def plain_one(value: Any) -> dict[str, Any]:
+    """What stands for a value that should have been encrypted, and was not."""
+    why = NotEncrypted(
+        "it is not encrypted, so anyone who reaches the server may have made it; give the codec to what made "
+        "it, or take it as it is: Encryption(..., accept_plain=True)"
+    )
+    return marked({MARK: "not encrypted", "v": VERSION, "body": value}, why)
 
 
 def problem_of(value: Any, what: str) -> CodecError | None:

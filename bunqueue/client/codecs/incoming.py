@@ -10,9 +10,10 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.msgpack import Ext
 
+from bunqueue.client import substitute
 from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.codecs.envelope import (
     MARK_BYTES,
@@ -20,10 +21,12 @@ from bunqueue.client.codecs.envelope import (
     envelope_in,
     marked,
     opened,
+    plain_one,
     text_of,
 )
 from bunqueue.client.codecs.outgoing import SAME, same_again
 from bunqueue.errors import CodecError, PayloadTooLarge
+from bunqueue.protocol.commands import core, events
 from bunqueue.protocol.encoded import LEVELS, MARK, is_envelope
 
 MAX_REPLY = 256 << 20
@@ -39,14 +42,51 @@ _encode = msgspec.msgpack.Encoder().encode
 _SAME = SAME.encode()
 
 
-def decoded(codec: Codec, payload: bytes) -> bytes:
-    """A reply with its payloads as they were given."""
-    if MARK_BYTES not in payload and _SAME not in payload:
+_SEALED: dict[type[Struct], tuple[str, str]] = {
+    core.Pull: ("job", "data"),
+    core.PullBatch: ("jobs", "data"),
+    events.WaitJobs: ("ended", "result"),
+}
+"""Where in the replies to these stands what has to be encrypted, with a codec that encrypts: what handlers
+run, and what callers get."""
+
+
+def decoded(codec: Codec, payload: bytes, command: Struct | None = None) -> bytes:
+    """A reply, to this command, with its payloads as they were given."""
+    sealed = None if command is None else _sealed(codec, command)
+    if sealed is None and MARK_BYTES not in payload and _SAME not in payload:
         return payload
     try:
-        return _encode(_Opening(codec).opened(_decode(payload)))
+        reply = _decode(payload)
+        plain = _Opening(codec).opened(reply)
+        if sealed is not None:
+            _refuse_plain(reply, plain, *sealed)
+        return _encode(plain)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
         return payload  # not readable as a whole: whoever asked says what is wrong with it
+
+
+def _sealed(codec: Codec, command: Struct) -> tuple[str, str] | None:
+    if codec.encryption is None or codec.encryption.accept_plain:
+        return None
+    if substitute.current is not None and type(command) is events.WaitJobs:
+        return None  # what a bare handler of a test gives, which has no codec
+    return _SEALED.get(type(command))
+
+
+def _refuse_plain(reply: Any, opened: Any, where: str, field: str) -> None:
+    """Mark what stands in the reply without being encrypted."""
+    for given, found in zip(_parts(reply, where), _parts(opened, where), strict=True):
+        value = given.get(field)
+        if value is None or isinstance(value, Ext) or (is_envelope(value) and value.get("key") is not None):
+            continue  # nothing is seen to be nothing in any case
+        found[field] = plain_one(value)
+
+
+def _parts(reply: Any, where: str) -> list[dict[str, Any]]:
+    """The jobs of a reply, or the only one."""
+    found = reply.get(where) if isinstance(reply, dict) else None
+    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
 
 
 class _Opening:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from bunqueue.client.codecs.codec import Codec, Encryption
 from bunqueue.client.codecs.envelope import sealed, sealed_text
-from bunqueue.errors import CodecError, KeyMissing, PayloadTampered, PayloadTooLarge
+from bunqueue.errors import CodecError, KeyMissing, NotEncrypted, PayloadTampered, PayloadTooLarge
 from bunqueue.model.job import NIL, UNDEFINED
 from bunqueue.model.workflow import MAX_ERROR
 from bunqueue.protocol.commands.workflows import StepRecord
@@ -30,7 +30,9 @@ HEADING = "Traceback (most recent call last):"
 MAX_STACK = 16_384  # characters of a traceback that servers keep with an attempt
 _OVERHEAD = 500  # characters of a text's envelope, and some to spare
 _TYPED = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: |$)")
-_OUR_OWN = tuple(each.__name__ for each in (CodecError, KeyMissing, PayloadTampered, PayloadTooLarge))
+_OUR_OWN = tuple(
+    each.__name__ for each in (CodecError, KeyMissing, NotEncrypted, PayloadTampered, PayloadTooLarge)
+)
 Encoding = Callable[[Codec, Any, Any], Any]
 """Of a value, and the command or struct whose field it is."""
 

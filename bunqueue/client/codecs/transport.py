@@ -22,7 +22,8 @@ class CodedTransport:
         self._codec = codec
 
     async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        return decoded(self._codec, await self._inner.call(encoded(self._codec, command), timeout=timeout))
+        reply = await self._inner.call(encoded(self._codec, command), timeout=timeout)
+        return decoded(self._codec, reply, command)
 
     def listen(self, hear: Hear | None) -> None:
         if hear is None:

@@ -169,7 +169,7 @@ class Caller:
         from bunqueue.client.codecs.outgoing import encoded
 
         payload = self._at_once(encoded(codec, command))
-        return None if payload is None else decoded(codec, payload)
+        return None if payload is None else decoded(codec, payload, command)
 
     def _at_once(self, command: Struct) -> bytes | None:
         if self._closed:

@@ -13,7 +13,7 @@ from bunqueue.client.worker.lock_renewer import LockRenewer
 from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import RunStats
-from bunqueue.errors import BunqueueError, CodecError, KeyMissing, PayloadTooLarge, Postpone
+from bunqueue.errors import BunqueueError, CodecError, KeyMissing, NotEncrypted, PayloadTooLarge, Postpone
 from bunqueue.protocol.commands.jobs import AddLog
 from bunqueue.protocol.encoded import MARK
 
@@ -112,7 +112,7 @@ class Intake:
         help."""
         text = f"{type(problem).__name__}: {problem}"
         together = isinstance(problem, PayloadTooLarge) and problem.together
-        if not (isinstance(problem, KeyMissing) or together):
+        if not (isinstance(problem, KeyMissing | NotEncrypted) or together):
             self._reporter.fail(job, made_final(problem), text)
             return
         if not together:
