@@ -15,10 +15,14 @@ from typing import Any, Literal
 class BunqueueError(Exception):
     """The root of all errors of this package.
 
-    `queue`, `job_id`, `command` and `address` are set as far as they are known.
+    `queue`, `job_id`, `command` and `address` are set as far as they are known. If it is about something that
+    was given, `field` says what that is, `value` what it was, and `bound` what it may be.
     """
 
     code: str = "error"
+    field: str | None = None
+    value: object = None
+    bound: object = None
 
     def __init__(
         self,
@@ -28,8 +32,13 @@ class BunqueueError(Exception):
         job_id: str | None = None,
         command: str | None = None,
         address: str | None = None,
+        field: str | None = None,
+        value: object = None,
+        bound: object = None,
     ) -> None:
         super().__init__(message)
+        if field is not None:
+            self.field, self.value, self.bound = field.replace(": ", "."), value, bound
         self.queue = queue
         self.job_id = job_id
         self.command = command
@@ -92,14 +101,6 @@ class OptionError(BunqueueError, ValueError, TypeError):
     """
 
     code = "option"
-
-    def __init__(
-        self, message: str, *, field: str | None = None, value: object = None, bound: object = None
-    ) -> None:
-        super().__init__(message)
-        self.field = None if field is None else field.replace(": ", ".")
-        self.value = value
-        self.bound = bound
 
     def within(self, what: str, field: str | None = None) -> OptionError:
         """The same refusal of a part of `what`, whose name is `field` unless that is the same."""
@@ -172,19 +173,32 @@ class Unrecoverable(BunqueueError):
         job_id: str | None = None,
         command: str | None = None,
         address: str | None = None,
+        field: str | None = None,
+        value: object = None,
+        bound: object = None,
     ) -> None:
-        super().__init__(message, queue=queue, job_id=job_id, command=command, address=address)
+        about = {"queue": queue, "job_id": job_id, "command": command, "address": address}
+        super().__init__(message, field=field, value=value, bound=bound, **about)
 
 
 class ArgumentsError(Unrecoverable, TypeError, ValueError):
     """A typed job cannot be called so. When it was added: nothing was sent. When it was to run: it is a dead
-    letter at once, as no retry would help; `argument` is the path of the value, as far as there is one.
+    letter at once, as no retry would help; `argument`, and `field`, is the path of the value, as far as there
+    is one.
     """
 
     code = "arguments"
 
-    def __init__(self, message: str, *, argument: str | None = None, queue: str | None = None) -> None:
-        super().__init__(message, queue=queue)
+    def __init__(
+        self,
+        message: str,
+        *,
+        argument: str | None = None,
+        queue: str | None = None,
+        value: object = None,
+        bound: object = None,
+    ) -> None:
+        super().__init__(message, queue=queue, field=argument, value=value, bound=bound)
         self.argument = argument
 
 
@@ -206,9 +220,6 @@ class CommandFailed(BunqueueError):
 
     code = "command_failed"
     server_code: str | None = None
-    field: str | None = None
-    value: object = None
-    bound: object = None
     retry_after: int | None = None
 
     def __init__(
@@ -221,8 +232,11 @@ class CommandFailed(BunqueueError):
         job_id: str | None = None,
         command: str | None = None,
         address: str | None = None,
+        bound: object = None,
     ) -> None:
         super().__init__(message, queue=queue, job_id=job_id, command=command, address=address)
+        if job_id is not None:
+            self.field, self.value, self.bound = "id", job_id, bound  # unless the server names another one
         self.reason = reason or message
         if code is not None:
             self.code = code

@@ -181,6 +181,7 @@ class Routes:
                 f"ids must have at most {MAX_IDS} entries when they belong to several queues",
                 Code.INVALID_FIELD,
                 field="ids",
+                value=count,
                 bound=MAX_IDS,
             )
         try:

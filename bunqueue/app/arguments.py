@@ -219,11 +219,11 @@ class Arguments:
         if not path:
             missing = _MISSING.fullmatch(problem)
             what = f"missing a required argument: {missing[1]!r}" if missing else f"its data: {problem}"
-            return ArgumentsError(f"job {self.name!r}: {what}; it takes {self.shown}")
+            argument = missing[1] if missing else None
+            return ArgumentsError(f"job {self.name!r}: {what}; it takes {self.shown}", argument=argument)
         value = shown(_at(data, path))
-        return ArgumentsError(
-            f"job {self.name!r}: argument {path}: {value} is not allowed: {problem}", argument=path
-        )
+        text = f"job {self.name!r}: argument {path}: {value} is not allowed: {problem}"
+        return ArgumentsError(text, argument=path, value=value, bound=problem)
 
     # -- results
 
@@ -246,15 +246,20 @@ class Arguments:
             path, before, after = found
             raise ResultError(
                 f"job {self.name!r}: its result{path} is {shown(before)}, and would arrive as a "
-                f"{type(after).__qualname__}; declare {type(before).__qualname__}"
+                f"{type(after).__qualname__}; declare {type(before).__qualname__}",
+                field=f"result{path}",
+                value=shown(before),
+                bound=type(after).__qualname__,
             )
 
     def _wrong_result(self, result: object, error: Mismatch) -> ResultError:
         place = f" at {error.path}" if error.path else ""
         value = shown(_at(result, error.path))
-        return ResultError(
+        where = f"result.{error.path}" if error.path else "result"
+        text = (
             f"job {self.name!r}: its result{place} is {value}, its annotation says otherwise: {error.problem}"
         )
+        return ResultError(text, field=where, value=value, bound=error.problem)
 
 
 def _shown(parameter: inspect.Parameter) -> str:

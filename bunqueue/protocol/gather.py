@@ -90,7 +90,9 @@ def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[A
         if isinstance(value, list):
             if len(value) != length:
                 text = f"{spec.name} {field.encode_name} length must match ids length"
-                raise CommandError(text, Code.INVALID_FIELD, field=field.encode_name, bound=length)
+                raise CommandError(
+                    text, Code.INVALID_FIELD, field=field.encode_name, value=len(value), bound=length
+                )
             lists[field.name] = value
     return lists
 

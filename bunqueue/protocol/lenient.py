@@ -44,7 +44,7 @@ def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
             out[name] = _check(field.type, raw, name)
         elif field.required:
             if name == "queue":
-                raise CommandError("Queue name is required", Code.INVALID_QUEUE, field=name)
+                raise CommandError("Queue name is required", Code.INVALID_QUEUE, field=name, value=None)
             raise invalid(name, _problem(field.type) or "is required")
     return out
 

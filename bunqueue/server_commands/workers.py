@@ -91,7 +91,7 @@ class Workers:
         names, of_queue = _names(command, queues)
         for queue in queues:
             if problem := queue_name_problem(queue):
-                raise CommandError(problem, Code.INVALID_QUEUE, field="queues")
+                raise CommandError(problem, Code.INVALID_QUEUE, field="queues", value=queue)
         worker_id = command.worker_id or str(uuid.uuid4())
         said = sum(len(of_queue.get(queue, names) or ()) for queue in queues)
         self._check_room(conn, worker_id, len(queues), said)
@@ -126,11 +126,17 @@ class Workers:
             raise CommandError(
                 f"Too many workers on one connection (max {MAX_PER_CONNECTION}): unregister some first",
                 Code.TOO_MANY_WORKERS,
+                field="workerId",
+                value=worker_id,
+                bound=MAX_PER_CONNECTION,
             )
         if queues + sum(len(self._workers[other].queues) for other in others) > MAX_QUEUES:
             raise CommandError(
                 f"Too many queues of the workers on one connection (max {MAX_QUEUES}): unregister some first",
                 Code.TOO_MANY_WORKERS,
+                field="queues",
+                value=queues,
+                bound=MAX_QUEUES,
             )
         if names + sum(self._workers[other].size for other in others) > MAX_NAMES:
             raise CommandError(

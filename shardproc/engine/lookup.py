@@ -14,9 +14,41 @@ def known_queue(state: State, name: str) -> QueueState | None:
     """The queue of that name, or None if it does not exist; CommandError if the name is invalid."""
     queue = state.queues.get(name)
     if queue is None and (problem := queue_name_problem(name)):
-        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=name)
     return queue
 
 
 def find(state: State, job_id: str) -> Job | None:
     return state.jobs.get(job_id) or state.archive.find(job_id)
+
+
+def known_job(state: State, job_id: str) -> Job:
+    """A live or finished job.  CommandError."""
+    job = find(state, job_id)
+    if job is None:
+        raise not_found(job_id)
+    return job
+
+
+def not_found(job_id: str, field: str = "id") -> CommandError:
+    """There is no such job, or not any more."""
+    return CommandError("Job not found", Code.JOB_NOT_FOUND, field=field, value=job_id)
+
+
+def wrong_state(job_id: str, text: str, allowed: str, field: str = "id") -> CommandError:
+    """The job is in a state in which that cannot be done; ``allowed`` names those in which it can."""
+    return CommandError(text, Code.JOB_STATE, field=field, value=job_id, bound=allowed)
+
+
+def being_cancelled(job_id: str, text: str = "only its end can be reported") -> CommandError:
+    """The job may still run, and can only end as cancelled."""
+    text = f"Job {job_id} is being cancelled: {text}"
+    return CommandError(text, Code.JOB_CANCELLED, field="id", value=job_id)
+
+
+def key_is_taken(job_id: str, holder: str | None) -> CommandError:
+    """A finished job cannot run again while another one has its unique key."""
+    text = f"Cannot move job {job_id} to waiting: job {holder} has its unique key"
+    return CommandError(
+        text, Code.JOB_STATE, field="uniqueKey", value=holder, bound="a key that no other job has"
+    )

@@ -502,7 +502,7 @@ class State:
         """A live job, or the error that clients know."""
         job = self.jobs.get(job_id)
         if job is None:
-            raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+            raise CommandError("Job not found", Code.JOB_NOT_FOUND, field="id", value=job_id)
         return job
 
 

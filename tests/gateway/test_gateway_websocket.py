@@ -22,7 +22,8 @@ async def test_commands(web_server: Server) -> None:
         assert pulled["job"]["id"] == pushed["id"]
         assert await ws.call("ACK", id=pushed["id"], result=5) == {"ok": True, "reqId": 3}
         refused = await ws.call("GetJob", id="none")
-        assert refused == {"ok": False, "error": "Job not found", "code": "JOB_NOT_FOUND", "reqId": 4}
+        said = {"ok": False, "error": "Job not found", "code": "JOB_NOT_FOUND"}
+        assert refused == {**said, "field": "id", "value": "none", "reqId": 4}
         assert (await ws.call("Hello"))["error"] == "Unknown command: Hello"
         await ws.connection.send("nonsense")
         assert json.loads(await ws.connection.recv())["ok"] is False

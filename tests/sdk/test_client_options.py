@@ -27,7 +27,10 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection.options import MAX_DELAY, milliseconds, reconnect_delay, seconds
+from bunqueue.client.conversion.encoding import STORABLE
 from bunqueue.client.options.job import default_fields, encode_data, wire_fields
+from bunqueue.client.worker.results import encode_result
+from bunqueue.client.workflow import values
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import KeyState, Push
@@ -369,3 +372,21 @@ def test_a_moment_is_said_once_and_is_one() -> None:
         wire_fields({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 5}, {})
     with pytest.raises(OptionError, match="at: 5 is no moment"):
         wire_fields({"at": 5}, {})
+
+
+# -- what other errors name, for programs
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: encode_data(object(), "it"), ("data", "object", STORABLE)),
+        (lambda: encode_result(object()), ("result", "object", STORABLE)),
+        (lambda: values.stored("x" * 9, "it", 5), ("result", 10, 5)),
+        (lambda: values.stored_state("x" * 70_000), ("state", 70_005, 65_536)),
+    ],
+)
+def test_errors_name_field_value_and_bound(call: Callable[[], object], told: tuple[object, ...]) -> None:
+    with pytest.raises(BunqueueError) as caught:
+        call()
+    assert (caught.value.field, caught.value.value, caught.value.bound) == told

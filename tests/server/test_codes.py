@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -56,11 +58,19 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"code": "INVALID_FIELD", "field": "data", "value": 7, "bound": "an object"},
     ),
     ({"cmd": "PUSH", "queue": "q", "repeat": {}}, {"code": "INVALID_SCHEDULE", "field": "repeat"}),
-    ({"cmd": "GetJob", "id": "none"}, {"code": "JOB_NOT_FOUND"}),
-    ({"cmd": "ACK", "id": "none"}, {"code": "LOCK_LOST"}),
-    ({"cmd": "Promote", "id": "none"}, {"code": "JOB_STATE"}),
-    ({"cmd": "CronGet", "name": "none"}, {"code": "SCHEDULE_NOT_FOUND", "field": "name"}),
-    ({"cmd": "RemoveWebhook", "webhookId": "none"}, {"code": "WEBHOOK_NOT_FOUND", "field": "webhookId"}),
+    ({"cmd": "GetJob", "id": "none"}, {"code": "JOB_NOT_FOUND", "field": "id", "value": "none"}),
+    ({"cmd": "GetWorkflow", "id": "none"}, {"code": "JOB_NOT_FOUND", "field": "id", "value": "none"}),
+    ({"cmd": "SendSignal", "id": "none", "name": "s"}, {"code": "JOB_NOT_FOUND", "value": "none"}),
+    ({"cmd": "ACK", "id": "none"}, {"code": "LOCK_LOST", "field": "id", "value": "none"}),
+    (
+        {"cmd": "Promote", "id": "none"},
+        {"code": "JOB_STATE", "field": "id", "value": "none", "bound": "delayed"},
+    ),
+    ({"cmd": "CronGet", "name": "none"}, {"code": "SCHEDULE_NOT_FOUND", "field": "name", "value": "none"}),
+    (
+        {"cmd": "RemoveWebhook", "webhookId": "none"},
+        {"code": "WEBHOOK_NOT_FOUND", "field": "webhookId", "value": "none"},
+    ),
     ({"cmd": "UnregisterWorker", "workerId": "none"}, {"code": "WORKER_NOT_FOUND", "field": "workerId"}),
     ({"cmd": "AddWebhook", "url": "ftp://x", "events": []}, {"code": "INVALID_WEBHOOK", "field": "url"}),
     (
@@ -91,10 +101,25 @@ async def test_refusals_name_code_field_value_and_bound(
     assert {name: reply.get(name) for name in told} == told, reply
 
 
+async def test_refusals_about_a_workflow_name_it_and_what_is_allowed(wire: Wire) -> None:
+    plain = (await wire.ok("PUSH", queue="codes", data={}))["id"]
+    refused = await wire.call("SendSignal", id=plain, name="s")
+    assert (refused["code"], refused["field"], refused["value"]) == ("NOT_A_WORKFLOW", "id", plain)
+    flow = (await wire.ok("PUSH", queue="codes", data={}, workflow=True))["id"]
+    refused = await wire.call("UndoWorkflow", id=flow, action="start")
+    assert (refused["code"], refused["field"], refused["value"]) == ("JOB_STATE", "id", flow)
+    assert refused["bound"] == "completed, failed, cancelled"
+    await asyncio.gather(*(wire.ok("SendSignal", id=flow, name="s", data=number) for number in range(1_000)))
+    refused = await wire.call("SendSignal", id=flow, name="s")
+    assert (refused["code"], refused["value"], refused["bound"]) == ("TOO_MANY_SIGNALS", flow, 1_000)
+
+
 async def test_one_refusal_on_every_surface(web_server: Server) -> None:
     async with client(web_server) as web:
         answer = await web.get("/jobs/none")
-        assert (answer.status_code, answer.json()["code"]) == (404, "JOB_NOT_FOUND")
+        body = answer.json()
+        assert (answer.status_code, body["code"]) == (404, "JOB_NOT_FOUND")
+        assert (body["field"], body["value"]) == ("id", "none")
         answer = await web.post("/queues/q/jobs", json={"data": 1, "priority": 5_000_000})
         body = answer.json()
         assert (answer.status_code, body["code"], body["bound"]) == (422, "INVALID_PRIORITY", 1_000_000)
@@ -104,8 +129,10 @@ async def test_one_refusal_on_every_surface(web_server: Server) -> None:
         with pytest.raises(JobNotFound) as missing:
             await queue.handle("none").job()
         assert missing.value.server_code == Code.JOB_NOT_FOUND
+        assert (missing.value.field, missing.value.value) == ("id", "none")
     done = Cli(web_server)("job", "get", "none", "--json", status=exits.NOT_FOUND)
-    assert '"serverCode":"JOB_NOT_FOUND"' in done.err.replace(" ", "")
+    said = json.loads(done.err)
+    assert (said["serverCode"], said["field"], said["value"]) == ("JOB_NOT_FOUND", "id", "none")
 
 
 def test_every_code_has_a_row_and_every_kind_an_exception() -> None:
@@ -119,6 +146,26 @@ def test_the_documentation_has_the_table() -> None:
     text = (ROOT / "docs/errors.md").read_text()
     rows = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \| `(\w+)` \| (.+) \|$", text, re.MULTILINE)
     assert rows == [(code, str(row.status), str(row.kind), row.meaning) for code, row in TABLE.items()]
+
+
+ABOUT_A_FIELD = re.compile(
+    r"INVALID_QUEUE|INVALID_PRIORITY|JOB_|NOT_A_WORKFLOW|TOO_MANY_S|\w+_NOT_FOUND|GROUP_FULL"
+)
+
+
+def test_refusals_about_a_field_have_its_value() -> None:
+    """Also those that no test brings about."""
+    bare = []
+    for folder in ("bunqueue/protocol", "router", "shardproc"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call) or ast.unparse(node.func) != "CommandError":
+                    continue
+                code = ast.unparse(node.args[1]).removeprefix("Code.")
+                given = {word.arg for word in node.keywords}
+                if ABOUT_A_FIELD.match(code) and not {"field", "value"} <= given:
+                    bare.append(f"{path.name}:{node.lineno} {code}")
+    assert bare == []
 
 
 def test_every_code_is_sent_by_somebody() -> None:

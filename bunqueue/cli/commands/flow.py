@@ -114,7 +114,8 @@ def show(session: Session, job_id: JobId, depth: Depth = None) -> None:
     if tree is None and depth is None and _show_graph(session, job_id):
         return
     if tree is None:
-        raise JobNotFound(f"there is no job {job_id!r}; it was removed, or never added to this server")
+        text = f"there is no job {job_id!r}; it was removed, or never added to this server"
+        raise JobNotFound(text, job_id=job_id)
     if session.out.is_terminal:
         _draw(tree)
         return

@@ -263,7 +263,8 @@ def _of(session: Session, workflow_id: str) -> Iterator[Any]:
         yield handle
     except WrongState as error:
         state = session.admin.get_state(workflow_id)
-        raise WrongState(f"workflow {workflow_id} is {state}: {error.reason}") from None
+        text = f"workflow {workflow_id} is {state}: {error.reason}"
+        raise WrongState(text, job_id=workflow_id, bound=error.bound) from None
 
 
 def _say(session: Session, workflow_id: str, sentence: str, **facts: object) -> None:

@@ -91,7 +91,8 @@ class Session:
 
         job = self.admin.get_job(job_id)
         if job is None:
-            raise JobNotFound(f"there is no job {job_id!r}; it was removed, or never added to this server")
+            text = f"there is no job {job_id!r}; it was removed, or never added to this server"
+            raise JobNotFound(text, job_id=job_id)
         return job
 
     def job(self, job_id: str) -> JobHandle[Any]:

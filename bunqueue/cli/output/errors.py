@@ -68,13 +68,12 @@ def words_of(error: Exception) -> str:
 def json_of(error: BunqueueError, text: str | None = None) -> str:
     """An error for programs: a JSON object on one line. `text` stands instead of that of the client."""
     report: dict[str, object] = {"ok": False, "error": text or words_of(error), "code": error.code}
-    details: dict[str, object] = {}
+    field = error.field
+    if field is not None and isinstance(error, OptionError):
+        field = re.sub(r"_([a-z])", lambda found: found[1].upper(), field)
+    details: dict[str, object] = {"field": field, "value": error.value, "bound": error.bound}
     if isinstance(error, CommandFailed):
-        details = {"serverCode": error.server_code, "field": error.field, "value": error.value}
-        details |= {"bound": error.bound, "retryAfter": error.retry_after}
-    elif isinstance(error, OptionError):
-        field = error.field and re.sub(r"_([a-z])", lambda found: found[1].upper(), error.field)
-        details = {"field": field, "value": error.value, "bound": error.bound}
+        details |= {"serverCode": error.server_code, "retryAfter": error.retry_after}
     return encoded(report | {name: value for name, value in details.items() if value is not None})
 
 

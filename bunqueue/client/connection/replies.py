@@ -166,7 +166,8 @@ def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
     error = made(message + hint, reason=refused.error, address=address, **about)
     if made is CommandFailed and refused.code is not None:
         error.code = refused.code
-    error.field, error.value, error.bound = refused.field, refused.value, refused.bound
+    if refused.field is not None:
+        error.field, error.value, error.bound = refused.field, refused.value, refused.bound
     error.retry_after = refused.retry_after
     if code is not None:
         error.server_code = code

@@ -97,7 +97,10 @@ def encode_frame(command: Struct, number: int) -> bytes:
     if len(payload) > MAX_FRAME:
         raise PayloadError(
             f"{describe(command)} has {len(payload)} bytes, a frame holds {MAX_FRAME}; send less at once, "
-            f"or keep large data elsewhere and send its address"
+            f"or keep large data elsewhere and send its address",
+            field="data",
+            value=len(payload),
+            bound=MAX_FRAME,
         )
     return frame(payload)
 

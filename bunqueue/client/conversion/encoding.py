@@ -6,6 +6,12 @@ from typing import Any
 
 from msgspec.msgpack import Encoder
 
+STORABLE = (
+    "dicts, lists, text, numbers, bytes, dates, dataclasses, attrs classes, Pydantic models or msgspec "
+    "structs"
+)
+"""What can be sent and stored, as refusals say it."""
+
 _AS_TEXT = frozenset(
     {
         ("pathlib", "PurePath"),

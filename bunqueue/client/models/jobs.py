@@ -293,7 +293,8 @@ def read_result(raw: Raw, kind: Any, job_id: str) -> Any:
     try:
         result = msgspec.msgpack.decode(raw)
     except DECODE_ERRORS as error:
-        raise ResultError(f"the result of job {job_id} cannot be read: {reason(error)}") from None
+        text = f"the result of job {job_id} cannot be read: {reason(error)}"
+        raise ResultError(text, job_id=job_id, field="result") from None
     return as_result(result, kind, job_id)
 
 
@@ -306,7 +307,9 @@ def as_result(result: Any, kind: Any, job_id: str) -> Any:
     try:
         return converted(result, kind)
     except Mismatch as error:
-        raise ResultError(f"the result of job {job_id} is not what was expected: {error}") from None
+        text = f"the result of job {job_id} is not what was expected: {error}"
+        where = f"result.{error.path}" if error.path else "result"
+        raise ResultError(text, job_id=job_id, field=where, bound=error.problem) from None
 
 
 def as_data(data: Any, kind: type[T], job_id: str) -> T:

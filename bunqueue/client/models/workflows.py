@@ -78,7 +78,8 @@ def decode(raw: Raw | UnsetType, step: str) -> Any:
     try:
         value = _decode(raw)
     except DECODE_ERRORS as error:
-        raise ResultError(f"what step {step!r} has stored cannot be read: {reason(error)}") from None
+        text = f"what step {step!r} has stored cannot be read: {reason(error)}"
+        raise ResultError(text, field="result", value=step) from None
     check_opened(value, f"what step {step!r} has stored")
     return value
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from bunqueue.client.connection.options import Duration, milliseconds, refused, shown, unfit, unknown_option
-from bunqueue.client.conversion.encoding import encode
+from bunqueue.client.conversion.encoding import STORABLE, encode
 from bunqueue.client.options import checks
 from bunqueue.client.options.backoff import backoff_map
 from bunqueue.client.options.checks import nested
@@ -360,13 +360,15 @@ def pair(index: int, job: object) -> tuple[str, object]:
     return job[0], job[1]
 
 
+_ELSEWHERE = "keep large data elsewhere, send its place"
+
+
 def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
     """PayloadError, which begins with `what`, when data is larger than its `size_limit` allows."""
     limit, size = fields.get("size_limit"), len(bytes(data))
     if limit is not None and size > limit:
-        raise PayloadError(
-            f"{what} has {size} bytes, its size_limit is {limit}; keep large data elsewhere, send its place"
-        )
+        text = f"{what} has {size} bytes, its size_limit is {limit}; {_ELSEWHERE}"
+        raise PayloadError(text, field="data", value=size, bound=limit)
 
 
 def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
@@ -377,10 +379,8 @@ def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
         check_plain(data, what)
     size = len(encoded)
     if size > SURELY_SMALL and (size > MAX_BYTES or json_size(encoded, MAX_DATA) > MAX_DATA):
-        raise PayloadError(
-            f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; keep large data "
-            f"elsewhere, send its place"
-        )
+        text = f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; {_ELSEWHERE}"
+        raise PayloadError(text, field="data", value=size, bound=MAX_DATA)
     return Raw(encoded)
 
 
@@ -393,7 +393,5 @@ def _encoded(data: object, what: str) -> bytes:
     try:
         return encode(data)
     except Exception as error:  # conversions of foreign types may raise anything
-        raise PayloadError(
-            f"{what} cannot be encoded as MessagePack ({type(error).__name__}: {error}); use dicts, lists, "
-            f"text, numbers, bytes, dates, dataclasses, attrs classes, Pydantic models or msgspec structs"
-        ) from error
+        text = f"{what} cannot be encoded as MessagePack ({type(error).__name__}: {error}); use {STORABLE}"
+        raise PayloadError(text, field="data", value=type(data).__name__, bound=STORABLE) from error

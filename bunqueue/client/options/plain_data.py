@@ -43,7 +43,9 @@ def check_plain(data: object, what: str) -> None:
         where = f" at {path}" if path else ""
         raise PayloadError(
             f"{what} has {shown(value)}{where}, which would arrive as text: {cure}; "
-            f"or add the job as a function of an app that declares the type"
+            f"or add the job as a function of an app that declares the type",
+            field="data",
+            value=shown(value),
         )
 
 

@@ -165,6 +165,9 @@ class Batch:
         if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) != count:
             name = members[0].job.name
             raise ResultError(
-                f"batch {name!r} got {count} jobs and gave {shown(given)}; give a result for each"
+                f"batch {name!r} got {count} jobs and gave {shown(given)}; give a result for each",
+                field="result",
+                value=shown(given),
+                bound=count,
             )
         return given

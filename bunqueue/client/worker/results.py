@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Raw
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.conversion.encoding import encode
+from bunqueue.client.conversion.encoding import STORABLE, encode
 from bunqueue.errors import ResultError
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.protocol.lenient import DECODE_ERRORS
@@ -28,12 +28,18 @@ def encode_result(value: object, what: str = "the result of the handler") -> Raw
         raise ResultError(
             f"{what} cannot be encoded: {type(wrong).__name__}{where} ({type(error).__name__}: {error}). The "
             f"handler has run, so the job is not tried again; return dicts, lists, text, numbers, bytes, "
-            f"dates, dataclasses, attrs classes, Pydantic models or msgspec structs"
+            f"dates, dataclasses, attrs classes, Pydantic models or msgspec structs",
+            field=f"result{path}",
+            value=type(wrong).__name__,
+            bound=STORABLE,
         ) from error
     if len(encoded) > MAX_FRAME:
         raise ResultError(
             f"{what} has {len(encoded)} bytes, at most {MAX_FRAME} can be sent. The handler has run, so the "
-            f"job is not tried again; keep large data elsewhere, and return its place"
+            f"job is not tried again; keep large data elsewhere, and return its place",
+            field="result",
+            value=len(encoded),
+            bound=MAX_FRAME,
         )
     return Raw(encoded)
 
@@ -45,7 +51,8 @@ def decode_result(encoded: Raw) -> Any:
     except (*DECODE_ERRORS, TypeError) as error:  # a map whose keys are lists, say
         raise ResultError(
             f"the result of the handler cannot be read back ({error}). The handler has run, so the job is "
-            f"not tried again"
+            f"not tried again",
+            field="result",
         ) from None
 
 

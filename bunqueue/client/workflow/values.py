@@ -14,7 +14,7 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.client.codecs.envelope import MARK_BYTES, check_opened
 from bunqueue.client.connection.options import shown
 from bunqueue.client.conversion.converter import Converter
-from bunqueue.client.conversion.encoding import encode, to_plain
+from bunqueue.client.conversion.encoding import STORABLE, encode, to_plain
 from bunqueue.client.conversion.mismatch import WRONG
 from bunqueue.errors import ResultError, StepChanged
 from bunqueue.model.workflow import MAX_BYTES, MAX_STATE_BYTES
@@ -78,28 +78,33 @@ def converter(function: Callable[..., Any]) -> Converter | None:
         raise
 
 
-def stored(value: object, what: str, most: int = MAX_BYTES) -> Raw:
-    """A value as it is stored. Raises ResultError."""
+def stored(value: object, what: str, most: int = MAX_BYTES, field: str = "result") -> Raw:
+    """A value as it is stored. Raises ResultError about that field."""
     if value is None:
         return NIL
     try:
         encoded = encode(value)
     except Exception as error:  # conversions of foreign types may raise anything
         raise ResultError(
-            f"{what} cannot be stored ({type(error).__name__}: {error}); use dicts, lists, text, numbers, "
-            f"bytes, dates, dataclasses, attrs classes, Pydantic models or msgspec structs"
+            f"{what} cannot be stored ({type(error).__name__}: {error}); use {STORABLE}",
+            field=field,
+            value=type(value).__name__,
+            bound=STORABLE,
         ) from error
     if len(encoded) > most:
         raise ResultError(
             f"{what} has {len(encoded)} bytes, at most {most} can be stored; keep large data elsewhere, and "
-            f"store its place"
+            f"store its place",
+            field=field,
+            value=len(encoded),
+            bound=most,
         )
     return Raw(encoded)
 
 
 def stored_state(value: object) -> Raw:
     """What a workflow shows of itself. Raises ResultError."""
-    return stored(value, "flow.state", MAX_STATE_BYTES)
+    return stored(value, "flow.state", MAX_STATE_BYTES, "state")
 
 
 def signal_of(raw: Raw, converting: Converter | None, step: str) -> Any:

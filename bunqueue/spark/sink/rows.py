@@ -99,7 +99,8 @@ class RowPlan:
             msgspec.msgpack.decode(value)  # the server stores it unchecked, so check it here
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             what = "JSON" if self._settings.data_format == "json" else "MessagePack"
-            raise PayloadError(f"data: {shown(value)} is no {what} ({error})") from None
+            text = f"data: {shown(value)} is no {what} ({error})"
+            raise PayloadError(text, field="data", value=shown(value), bound=what) from None
         return Raw(value)
 
 

@@ -137,7 +137,8 @@ def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:
 
 class _NotActive(CommandError):
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"Job not found or not in processing state: {job_id}", Code.LOCK_LOST)
+        text = f"Job not found or not in processing state: {job_id}"
+        super().__init__(text, Code.LOCK_LOST, field="id", value=job_id)
 
 
 def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | None) -> None:
@@ -148,6 +149,7 @@ def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | Non
                 f"{command} {name} length must match ids length",
                 Code.INVALID_FIELD,
                 field=name,
+                value=len(entries),
                 bound=len(ids),
             )
 

@@ -55,7 +55,7 @@ def _breakers_of(queue: QueueState) -> Breakers:
         gate.breakers = Breakers()
     if len(gate.breakers.names) >= MAX_BREAKERS:
         text = f"the queue {queue.name} has {MAX_BREAKERS} circuit breakers already"
-        raise CommandError(text, Code.INVALID_FIELD, field="name", bound=MAX_BREAKERS)
+        raise CommandError(text, Code.INVALID_FIELD, field="name", value=MAX_BREAKERS, bound=MAX_BREAKERS)
     return gate.breakers
 
 
@@ -119,7 +119,12 @@ def _known(state: State, queue: str, name: str | None) -> tuple[QueueState, Brea
     found = _find(state, queue, name)
     if found is None:
         what = f"jobs called {name} of the queue {queue}" if name else f"the queue {queue}"
-        raise CommandError(f"There is no circuit breaker of {what}", Code.BREAKER_NOT_FOUND, field="name")
+        raise CommandError(
+            f"There is no circuit breaker of {what}",
+            Code.BREAKER_NOT_FOUND,
+            field="name",
+            value=name or queue,
+        )
     return found
 
 

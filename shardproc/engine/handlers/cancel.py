@@ -9,17 +9,17 @@ connection that pulled the job or, if that is gone, the answer to its next heart
 from __future__ import annotations
 
 from bunqueue.model.job import ACTIVE
-from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.jobs import Cancel, CancelReply
 
 from ..lifecycle.cancellation import stop
+from ..lookup import wrong_state
 from ..state import Client, State
 
 
 def cancel(state: State, client: Client, command: Cancel) -> CancelReply:
     job = state.jobs.get(command.id)
     if job is None or (job.state == ACTIVE and not command.running):
-        raise CommandError("Job not found or cannot be cancelled", Code.JOB_STATE)
+        text = "Job not found or cannot be cancelled"
+        raise wrong_state(command.id, text, "any of a job that has not ended; active with running")
     goes_on = stop(state, job, command.reason, int(command.grace))
     return CancelReply(running=True) if goes_on else CancelReply()

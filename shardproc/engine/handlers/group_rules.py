@@ -86,6 +86,7 @@ class GroupSpace:
                 f"Group {group_id} has reached its maximum size of {most}",
                 Code.GROUP_FULL,
                 field="groupMaxSize",
+                value=group_id,
                 bound=most,
             )
         self._taken[group_id] = taken + 1

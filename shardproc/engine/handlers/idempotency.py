@@ -82,6 +82,8 @@ def answered(state: State, command: AnyPush) -> Answer | None:
             " forgotten; look whether its jobs are there",
             Code.OUTCOME_UNKNOWN,
             field="idempotencyAge",
+            value=command.idempotency_age,
+            bound=KEPT_MS,
         )
     return None
 
@@ -100,6 +102,7 @@ def _checked(answer: Pushed, command: AnyPush) -> Pushed:
             " and data",
             Code.IDEMPOTENCY_CONFLICT,
             field="idempotencyKey",
+            value=command.idempotency_key,
         )
     return answer
 

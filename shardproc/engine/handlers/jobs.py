@@ -15,8 +15,7 @@ from bunqueue.model.job import (
     Extra,
     Job,
 )
-from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.jobs import (
     ChangeDelay,
     ChangePriority,
@@ -35,7 +34,7 @@ from ..lifecycle import events, removal, transitions
 from ..lifecycle.dedup import holder_id
 from ..lifecycle.repeating import last_of
 from ..lifecycle.transitions import is_cancelled
-from ..lookup import find
+from ..lookup import being_cancelled, find, key_is_taken, known_job, wrong_state
 from ..outbox import ROW
 from ..peers import families
 from ..ready import space
@@ -44,6 +43,7 @@ from .ack import check_token
 from .push import check_arguments, check_data, check_size
 
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
+MOVABLE_NAMES = "waiting, delayed, active"
 
 
 def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply:
@@ -52,9 +52,8 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
         return RemovedReply(data=Removed(False))
     queue = state.queues[job.queue]
     if job.state == ACTIVE:
-        raise CommandError(
-            "Job is active and cannot be removed: cancel it, or wait until it has ended", Code.JOB_STATE
-        )
+        text = "Job is active and cannot be removed: cancel it, or wait until it has ended"
+        raise wrong_state(job.id, text, "any but active")
     if job.state in (COMPLETED, FAILED):
         removal.purge(state, queue, job.state, [job.seq])
     else:
@@ -65,7 +64,7 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
 def update(state: State, client: Client, command: Update) -> Ok:
     job = state.jobs.get(command.id) or last_of(state, command.id)
     if job is None:
-        raise CommandError("Job not found or cannot be updated", Code.JOB_STATE)
+        raise wrong_state(command.id, "Job not found or cannot be updated", "any of a job that has not ended")
     check_data(bytes(command.data))
     if job.run is not None and job.run.declared:
         check_arguments(bytes(command.data))
@@ -79,7 +78,7 @@ def update(state: State, client: Client, command: Update) -> Ok:
 def change_priority(state: State, client: Client, command: ChangePriority) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in (WAITING, DELAYED):
-        raise CommandError("Job not found or not in queue", Code.JOB_STATE)
+        raise wrong_state(command.id, "Job not found or not in queue", "waiting, delayed")
     transitions.reorder(state, state.queues[job.queue], job, command.priority, lifo=command.lifo)
     return Ok()
 
@@ -87,17 +86,16 @@ def change_priority(state: State, client: Client, command: ChangePriority) -> Ok
 def promote(state: State, client: Client, command: Promote) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state != DELAYED:
-        raise CommandError("Job not found or not delayed", Code.JOB_STATE)
+        raise wrong_state(command.id, "Job not found or not delayed", "delayed")
     _move(state, job, 0)
     return Ok()
 
 
 def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
-    job = find(state, command.id)
-    if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    job = known_job(state, command.id)
     if job.state not in MOVABLE:
-        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})", Code.JOB_STATE)
+        text = f"Job is not active (current state: {STATE_NAMES[job.state]})"
+        raise wrong_state(job.id, text, MOVABLE_NAMES)
     check_token(job, command.token, required=client.version >= 3 and not command.force)
     counts = command.postponed and job.state == ACTIVE
     _move(state, job, command.delay)
@@ -110,7 +108,7 @@ def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
 def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in MOVABLE:
-        raise CommandError("Job not found or cannot change delay", Code.JOB_STATE)
+        raise wrong_state(command.id, "Job not found or cannot change delay", MOVABLE_NAMES)
     check_token(job, command.token, required=client.version >= 3 and not command.force)
     _move(state, job, command.delay)
     return Ok()
@@ -120,14 +118,13 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
     job = find(state, command.id)
     if job is None or job.state in (COMPLETED, BLOCKED):
         name = "unknown" if job is None else state_name(job, client.version)
-        raise CommandError(f"Cannot move job from state '{name}' to waiting", Code.JOB_STATE)
+        text = f"Cannot move job from state '{name}' to waiting"
+        raise wrong_state(command.id, text, f"{MOVABLE_NAMES}, failed")
     if job.state == FAILED:
         queue = state.queues[job.queue]
         if not transitions.can_retake_key(state, queue, job):
             holder = holder_id(state, queue, job.unique_key or "")
-            raise CommandError(
-                f"Cannot move job {job.id} to waiting: job {holder} has its unique key", Code.JOB_STATE
-            )
+            raise key_is_taken(job.id, holder)
         transitions.revive(state, queue, job)
         return Ok()
     if job.state != WAITING:
@@ -139,9 +136,8 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
 def discard(state: State, client: Client, command: Discard) -> Ok:
     job = state.live(command.id)
     if job.state == BLOCKED:
-        raise CommandError(
-            "Job is waiting for its dependencies and cannot be discarded, cancel it instead", Code.JOB_STATE
-        )
+        text = "Job is waiting for its dependencies and cannot be discarded, cancel it instead"
+        raise wrong_state(job.id, text, MOVABLE_NAMES)
     check_token(job, command.token, required=client.version >= 3 and not command.force)
     transitions.discard(state, state.queues[job.queue], job)
     return Ok()
@@ -149,7 +145,5 @@ def discard(state: State, client: Client, command: Discard) -> Ok:
 
 def _move(state: State, job: Job, delay: float) -> None:
     if job.state == ACTIVE and is_cancelled(job):
-        raise CommandError(
-            f"Job {job.id} is being cancelled: only its end can be reported", Code.JOB_CANCELLED
-        )
+        raise being_cancelled(job.id)
     transitions.move(state, state.queues[job.queue], job, state.now + int(delay))

@@ -34,7 +34,7 @@ def named_queue(state: State, name: str) -> QueueState:
     """The queue of that name, which its settings create as a push does."""
     queue = state.queues.get(name)
     if queue is None and (problem := queue_name_problem(name)):
-        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=name)
     return queue or state.queue(name)
 
 

@@ -43,7 +43,8 @@ GRACE_MS = 5_000  # after start, before the first sweep
 
 def heartbeat(state: State, client: Client, command: JobHeartbeat) -> HeartbeatReply:
     if not _beat(state, command.id, command.token, command.duration):
-        raise CommandError("Job not found or not active (or invalid token)", Code.LOCK_LOST)
+        text = "Job not found or not active (or invalid token)"
+        raise CommandError(text, Code.LOCK_LOST, field="id", value=command.id)
     notice = notice_of(state.jobs[command.id], command.token or "", state.now)
     return HeartbeatReply(data=Alive(cancelled=[notice] if notice else UNSET))
 
@@ -63,7 +64,7 @@ def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) ->
 
 def extend_lock(state: State, client: Client, command: ExtendLock) -> Ok:
     if not _extend(state, command.id, command.token, command.duration):
-        raise CommandError("Lock not found or invalid token", Code.LOCK_LOST)
+        raise CommandError("Lock not found or invalid token", Code.LOCK_LOST, field="id", value=command.id)
     return Ok()
 
 

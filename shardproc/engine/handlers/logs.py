@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.job import ACTIVE, Job
-from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.jobs import (
     MAX_LOG,
     Added,
@@ -17,7 +16,7 @@ from bunqueue.protocol.commands.jobs import (
     LogLine,
 )
 
-from ..lookup import find
+from ..lookup import find, known_job
 from ..outbox import LogEntry
 from ..state import Client, State
 from .views.insight import next_number, numbered_attempts
@@ -26,9 +25,7 @@ MAX_MESSAGE = 65_536  # characters of a line that are kept
 
 
 def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
-    job = find(state, command.id)
-    if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    job = known_job(state, command.id)
     kept = job.extra.keep_logs if job.extra is not None else None
     text, most = command.message[:MAX_MESSAGE], MAX_LOG if kept is None else kept
     state.out.logs.append(LogEntry(job.seq, state.now, command.level, text, most))

@@ -371,6 +371,7 @@ def check_fields(fields: JobFields | Push, version: int, now: int, where: str = 
                 f"{where}group.priority must be between 0 and {MAX_GROUP_PRIORITY}",
                 Code.INVALID_PRIORITY,
                 field=path_of(f"{where}group.priority"),
+                value=priority,
                 bound=MAX_GROUP_PRIORITY,
             )
     elif not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
@@ -515,6 +516,7 @@ def check_size(data: bytes, where: str = "") -> None:
             f"{where}Job data too large (max 10MB)",
             Code.DATA_TOO_LARGE,
             field=path_of(f"{where}data"),
+            value=len(data),
             bound=MAX_DATA,
         )
     if len(data) > MAX_BYTES:

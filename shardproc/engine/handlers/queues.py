@@ -59,7 +59,7 @@ def pause(state: State, client: Client, command: Pause) -> Ok:
     queue = state.queues.get(command.queue)
     if queue is None:
         if problem := queue_name_problem(command.queue):
-            raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
+            raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
         queue = state.queue(command.queue)
     if not queue.paused:
         queue.paused = True

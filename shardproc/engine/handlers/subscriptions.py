@@ -14,7 +14,7 @@ from ..state import Client, State
 
 def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
     if problem := queue_name_problem(command.queue):
-        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
     resume(state, client, command.queue)
     return Ok()
 

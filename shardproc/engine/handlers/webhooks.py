@@ -72,6 +72,8 @@ def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhook
         raise CommandError(
             f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed",
             Code.TOO_MANY_WEBHOOKS,
+            field="url",
+            value=command.url,
             bound=MAX_WEBHOOKS,
         )
     hook = Webhook(
@@ -99,6 +101,7 @@ def _check(state: State, command: AddWebhook) -> None:
             f"Invalid webhook event(s): {', '.join(unknown)}. Valid: {', '.join(EVENTS)}",
             Code.INVALID_WEBHOOK,
             field="events",
+            value=unknown[0],
             bound=", ".join(EVENTS),
         )
     if not command.events:
@@ -109,7 +112,7 @@ def _check(state: State, command: AddWebhook) -> None:
             bound=", ".join(EVENTS),
         )
     if command.queue is not None and (problem := queue_name_problem(command.queue)):
-        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
 
 
 def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> RemovedReply:
@@ -129,7 +132,7 @@ def set_webhook_enabled(state: State, client: Client, command: SetWebhookEnabled
 def known(state: State, webhook_id: str) -> Webhook:
     hook = state.webhooks.get(webhook_id)
     if hook is None:
-        raise CommandError("Webhook not found", Code.WEBHOOK_NOT_FOUND, field="webhookId")
+        raise CommandError("Webhook not found", Code.WEBHOOK_NOT_FOUND, field="webhookId", value=webhook_id)
     return hook
 
 

@@ -127,9 +127,8 @@ class Claims:
             return FREE
         if dedup.extend and dedup.ttl:
             if taken.job is not None and taken.job.state == ACTIVE:
-                raise CommandError(
-                    "Duplicate unique_key (extended TTL)", Code.DUPLICATE_KEY, field="uniqueKey"
-                )
+                text = "Duplicate unique_key (extended TTL)"
+                raise CommandError(text, Code.DUPLICATE_KEY, field="uniqueKey", value=taken.id)
             self._renewed.append((key, taken, self._state.now + int(dedup.ttl)))
         return Met(taken.id)
 
@@ -221,6 +220,8 @@ class Claims:
                 f"Cannot replace deduplicated job {job.id} because live jobs depend on it",
                 Code.JOB_STATE,
                 field="uniqueKey",
+                value=job.id,
+                bound="a job that no other depends on",
             )
 
 
@@ -251,6 +252,7 @@ def check(state: State, dedup: Dedup, where: str = "") -> None:
             " give keys a shorter ttl, or remove some",
             Code.TOO_MANY_KEYS,
             field=path_of(f"{where}uniqueKey"),
+            value=state.ended_keys.count,
             bound=unique_keys.MAX_ENDED,
         )
 

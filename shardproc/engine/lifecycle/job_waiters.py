@@ -6,12 +6,11 @@ from msgspec import UNSET, Raw, UnsetType
 
 from bunqueue.model.dead_letters import CANCELLED, EXPIRED, QUEUE_FULL
 from bunqueue.model.job import COMPLETED, Job
-from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
 
 from ..dispatch import answer_late
+from ..lookup import not_found
 from ..state import Client, JobWait, State
 
 MAX_ENDED = 100  # finished jobs in one answer: each is read from the disk, 20 us or so
@@ -26,7 +25,7 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
         return None
     job = job or state.archive.find(command.id)
     if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+        raise not_found(command.id)
     if job.state != COMPLETED:
         return WaitReply(completed=False, state=state_name(job, client.version))
     return WaitReply(completed=True, result=_shown(job.result))

@@ -32,6 +32,7 @@ def check(repeat: Repeat, now: int, where: str) -> None:
             f"{where}repeat needs either every or pattern",
             Code.INVALID_SCHEDULE,
             field=path_of(f"{where}repeat"),
+            bound="every, pattern",
         )
     if repeat.pattern is not None:
         try:

@@ -25,6 +25,7 @@ from .. import peer_calls
 from ..dispatch import answer, carry_out, is_slow, send
 from ..handlers.views.query import Shown
 from ..lifecycle import child_results, outcomes, removal
+from ..lookup import not_found
 from ..memory.pointers import enter, pointer
 from ..peer_calls import Deliver, Steps
 from ..state import RELAYED, Client, State
@@ -110,6 +111,7 @@ def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = Fa
         f"Ids like {ids[0]} are being taken by other clients all the time, try again",
         Code.ID_CONTENDED,
         field="jobId",
+        value=ids[0],
     )
 
 
@@ -161,6 +163,7 @@ def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> 
                 f"Job id {job_id} belongs to a flow that is being pushed, try again",
                 Code.ID_CONTENDED,
                 field="jobId",
+                value=job_id,
             )
     return min(homes, default=0) >= 0
 
@@ -255,7 +258,7 @@ def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId
     """Of unfinished jobs only, as in the reference server."""
     job = state.jobs.get(command.custom_id)
     if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+        raise not_found(command.custom_id, "customId")
     answer = Shown(state, client)
     answer.add([job])
     return JobReply(job=answer.one())

@@ -32,7 +32,7 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 from ..handlers.ack import check_token
 from ..lifecycle import transitions
 from ..lifecycle.outcomes import watch
-from ..lookup import find
+from ..lookup import being_cancelled, find, not_found, wrong_state
 from ..outbox import ROW
 from ..peer_calls import Questions, Steps, across
 from ..ready import space
@@ -80,7 +80,7 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     if not found.queue:
         if at.found:  # the push of the parent named it; the child has come and gone
             return Ok()
-        raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId")
+        raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId", value=child)
     if not takes:
         raise _no_parent(parent, at)
     operation = messages.LIST if found.state == COMPLETED else messages.JOIN
@@ -94,7 +94,9 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
 def check_other(parent: str | None, child: str | None) -> None:
     """CommandError when a job is to wait for itself."""
     if parent is not None and parent == child:
-        raise CommandError(f"Job {child} cannot be its own parent", Code.INVALID_FIELD, field="parentId")
+        raise CommandError(
+            f"Job {child} cannot be its own parent", Code.INVALID_FIELD, field="parentId", value=parent
+        )
 
 
 def _no_parent(parent: str, at: messages.FamilyChanged) -> CommandError:
@@ -103,8 +105,10 @@ def _no_parent(parent: str, at: messages.FamilyChanged) -> CommandError:
             f"Parent job {parent} is {STATE_NAMES[at.state]}: it cannot wait for a child",
             Code.JOB_STATE,
             field="parentId",
+            value=parent,
+            bound="any of a job that has not ended",
         )
-    return CommandError(f"Parent job not found: {parent}", Code.JOB_NOT_FOUND, field="parentId")
+    return CommandError(f"Parent job not found: {parent}", Code.JOB_NOT_FOUND, field="parentId", value=parent)
 
 
 # Children that are pushed as such
@@ -176,10 +180,11 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
 def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:
     job = find(state, command.id)
     if job is None:
-        raise CommandError(f"Job not found: {command.id}", Code.JOB_NOT_FOUND)
+        text = f"Job not found: {command.id}"
+        raise CommandError(text, Code.JOB_NOT_FOUND, field="id", value=command.id)
     parent = job.extra.parent_id if job.extra is not None else None
     if parent is None:
-        raise CommandError(f"Job {command.id} has no parent", Code.JOB_STATE)
+        raise wrong_state(command.id, f"Job {command.id} has no parent", "any of a job that has a parent")
     shard_of = yield from locate(state, [parent])
     yield [(shard_of[parent], messages.FamilyOperation(messages.PART, parent, command.id))]
     job = find(state, command.id)  # meanwhile it may be another object, or gone
@@ -212,12 +217,10 @@ def move_to_waiting_children(state: State, client: Client, command: MoveToWaitin
 def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
     job = state.jobs.get(command.id)
     if job is None or job.state != ACTIVE:
-        raise CommandError("Job is not active", Code.JOB_STATE)
+        raise wrong_state(command.id, "Job is not active", "active")
     check_token(job, command.token, required=version >= 3)
     if transitions.is_cancelled(job):
-        raise CommandError(
-            f"Job {job.id} is being cancelled: only its end can be reported", Code.JOB_CANCELLED
-        )
+        raise being_cancelled(job.id)
     return job
 
 
@@ -225,7 +228,7 @@ def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
 def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
     job = state.jobs.get(command.id)
     if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+        raise not_found(command.id)
     children = list(job.extra.children_ids) if job.extra is not None else []
     shard_of = yield from locate(state, children)
     removed = yield [
@@ -250,10 +253,13 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
     try:
         fields = _decode_map(new)
     except DECODE_ERRORS:
-        raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs") from None
+        raise CommandError(
+            "flow job data must be an object", Code.INVALID_FLOW, field="data", bound="an object"
+        ) from None
     for name, value in kept.items():
         if bytes(fields.get(name, value)) != bytes(value):
-            raise CommandError(f"flow job data key is reserved: {name}", Code.INVALID_FLOW, field="jobs")
+            text = f"flow job data key is reserved: {name}"
+            raise CommandError(text, Code.INVALID_FLOW, field="data", value=name)
     return _encode({**fields, **kept})
 
 

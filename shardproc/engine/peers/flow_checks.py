@@ -27,11 +27,15 @@ def check(jobs: Sequence[FlowJob], version: int, now: int, outside: Container[st
     by_id: dict[str, FlowJob] = {}
     for job in jobs:
         if not job.id:
-            raise CommandError("flow job id must be a string", Code.INVALID_FLOW, field="jobs")
+            raise CommandError("flow job id must be a string", Code.INVALID_FLOW, field="jobs", value="")
         if queue_name_problem(job.queue):
-            raise CommandError(f"invalid flow queue: {job.queue[:300]}", Code.INVALID_FLOW, field="jobs")
+            raise CommandError(
+                f"invalid flow queue: {job.queue[:300]}", Code.INVALID_FLOW, field="jobs", value=job.queue
+            )
         if job.id in by_id:
-            raise CommandError(f"duplicate flow job id: {job.id}", Code.INVALID_FLOW, field="jobs")
+            raise CommandError(
+                f"duplicate flow job id: {job.id}", Code.INVALID_FLOW, field="jobs", value=job.id
+            )
         by_id[job.id] = job
     for job in jobs:
         check_fields(job.input, version, now, f"flow job {job.id}: ")
@@ -44,36 +48,52 @@ def check_edges(counts: Iterable[int]) -> None:
     count = sum(counts)
     if count > MAX_EDGES:
         text = f"the jobs of the flow wait for {count} others together, at most {MAX_EDGES} are allowed"
-        raise CommandError(text, Code.INVALID_FLOW, field="jobs", bound=MAX_EDGES)
+        raise CommandError(text, Code.INVALID_FLOW, field="jobs", value=count, bound=MAX_EDGES)
 
 
 def _check_job(job: FlowJob, flow: dict[str, FlowJob], outside: Container[str]) -> None:
     fields = job.input
     if not is_map(bytes(fields.data)):
-        raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs")
+        raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs", value=job.id)
     check_data(bytes(fields.data), f"flow job {job.id}: ")
     if sum(getattr(fields, policy) for policy in POLICIES) > 1:
         raise CommandError(
             f"flow job {job.id} has more than one policy for its failure, choose one",
             Code.INVALID_FLOW,
             field="jobs",
+            value=job.id,
         )
     if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
         raise CommandError(
-            "deduplication is not supported inside an atomic flow", Code.INVALID_FLOW, field="jobs"
+            "deduplication is not supported inside an atomic flow",
+            Code.INVALID_FLOW,
+            field="jobs",
+            value=job.id,
         )
     deps = dict.fromkeys(fields.depends_on or ())
     for dep in deps:
         if dep == job.id:
-            raise CommandError(f"flow job cannot depend on itself: {dep}", Code.INVALID_FLOW, field="jobs")
+            raise CommandError(
+                f"flow job cannot depend on itself: {dep}", Code.INVALID_FLOW, field="jobs", value=dep
+            )
         if dep not in flow and dep not in outside:
-            raise CommandError(f"flow dependency not found: {dep}", Code.INVALID_FLOW, field="jobs")
+            raise CommandError(
+                f"flow dependency not found: {dep}", Code.INVALID_FLOW, field="jobs", value=dep
+            )
     if fields.parent_id is not None and fields.parent_id not in flow:
-        raise CommandError(f"flow parent not found: {fields.parent_id}", Code.INVALID_FLOW, field="jobs")
+        raise CommandError(
+            f"flow parent not found: {fields.parent_id}",
+            Code.INVALID_FLOW,
+            field="jobs",
+            value=fields.parent_id,
+        )
     for child in fields.children_ids or ():
         if child not in deps:
             raise CommandError(
-                f"flow child is missing from dependencies: {child}", Code.INVALID_FLOW, field="jobs"
+                f"flow child is missing from dependencies: {child}",
+                Code.INVALID_FLOW,
+                field="jobs",
+                value=child,
             )
 
 

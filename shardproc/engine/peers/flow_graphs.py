@@ -137,9 +137,13 @@ def _check_names(found: dict[str, messages.Outcome], outside: set[str]) -> None:
     for job_id, outcome in found.items():
         is_known = outcome.word != messages.UNKNOWN
         if job_id in outside and not is_known:
-            raise CommandError(f"flow dependency not found: {job_id}", Code.INVALID_FLOW, field="nodes")
+            raise CommandError(
+                f"flow dependency not found: {job_id}", Code.INVALID_FLOW, field="nodes", value=job_id
+            )
         if job_id not in outside and is_known:
-            raise CommandError(f"Flow job {job_id} already exists", Code.FLOW_EXISTS, field="nodes")
+            raise CommandError(
+                f"Flow job {job_id} already exists", Code.FLOW_EXISTS, field="nodes", value=job_id
+            )
 
 
 def _job_of(flow: str, node: FlowNode) -> FlowJob:
@@ -152,12 +156,15 @@ def _job_of(flow: str, node: FlowNode) -> FlowJob:
                 f"flow job {node.name}: {name} is not possible in a flow with an id, use after",
                 Code.INVALID_FLOW,
                 field="nodes",
+                value=node.name,
             )
     if node.gathers is not None and (node.after or node.name != GATHERERS[node.gathers]):
         text = (
             f"flow job {node.name}: one that gathers is called {GATHERERS[node.gathers]}, and is after none"
         )
-        raise CommandError(text, Code.INVALID_FLOW, field="nodes")
+        raise CommandError(
+            text, Code.INVALID_FLOW, field="nodes", value=node.name, bound=GATHERERS[node.gathers]
+        )
     if node.gathers is not None:
         fields.on_dead_dependency = "ignore" if node.gathers == "complete" else "fail"
     if node.after:
@@ -173,7 +180,8 @@ def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
     found = yield from _known(state, command.flow)
     gatherers = [member for member in found if member.gathering is not None]
     if not gatherers:
-        raise CommandError(f"Flow {command.flow} has no job that gathers", Code.FLOW_CLOSED, field="flow")
+        text = f"Flow {command.flow} has no job that gathers"
+        raise CommandError(text, Code.FLOW_CLOSED, field="flow", value=command.flow)
     others = [member.id for member in found if member.gathering is None]
     for shard, some in _by_shard(state, gatherers):
         yield [(shard, messages.CloseGathering(member.id, others)) for member in some]
@@ -337,6 +345,8 @@ def _chosen(found: Sequence[messages.Member], command: RetryFlow) -> dict[str, m
             f"Flow job {first.id} is {STATE_NAMES[first.state]}: it has not ended",
             Code.JOB_STATE,
             field="node",
+            value=command.node,
+            bound="completed, failed",
         )
     followers: dict[str, list[str]] = {}
     for member in found:

@@ -118,7 +118,8 @@ def state(session: Session, job_id: JobId) -> None:
 
     found = session.admin.get_state(job_id)
     if found == "unknown":
-        raise JobNotFound(f"there is no job {job_id}; it was removed, or never added to this server")
+        text = f"there is no job {job_id}; it was removed, or never added to this server"
+        raise JobNotFound(text, job_id=job_id)
     session.out.done(found, {"id": job_id, "state": found}, "state")
 
 
@@ -132,7 +133,8 @@ def result(session: Session, job_id: JobId) -> None:
 
     job = session.found(job_id)
     if job.state != "completed":
-        raise WrongState(f"job {job_id} is {job.state}, so it has no result; bunqueue job wait {job_id}")
+        text = f"job {job_id} is {job.state}, so it has no result; bunqueue job wait {job_id}"
+        raise WrongState(text, job_id=job_id, bound="completed")
     _print_result(session, job_id, job.result)
 
 
@@ -214,7 +216,8 @@ def _of(session: Session, job_id: str) -> Iterator[Any]:
         yield handle
     except WrongState as error:
         state = session.admin.get_state(job_id)
-        raise WrongState(f"job {job_id} is {state}: {error.reason}") from None
+        text = f"job {job_id} is {state}: {error.reason}"
+        raise WrongState(text, job_id=job_id, bound=error.bound) from None
 
 
 def _say(session: Session, job_id: str, sentence: str, **facts: object) -> None:

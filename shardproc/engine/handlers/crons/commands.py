@@ -98,7 +98,7 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
 def delete(state: State, client: Client, command: CronDelete) -> Ok:
     known = known_schedule(state, command.name)
     if command.app is not None and known.app != command.app:
-        raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name")
+        raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name", value=command.name)
     remove(state, command.name)
     return Ok()
 
@@ -110,7 +110,7 @@ def get(state: State, client: Client, command: CronGet) -> CronReply:
 def known_schedule(state: State, name: str) -> Schedule:
     schedule = state.timetable.by_name.get(name)
     if schedule is None:
-        raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name")
+        raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name", value=name)
     return schedule
 
 
@@ -202,10 +202,11 @@ def set_back(state: State, back: SetBack) -> int:
 def _check(command: Cron) -> None:
     """What every shard refuses alike, whether or not the queue is its own."""
     if problem := queue_name_problem(command.queue):
-        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
     if not command.schedule and command.repeat_every is None:
+        text = "Cron job must have either schedule or repeatEvery"
         raise CommandError(
-            "Cron job must have either schedule or repeatEvery", Code.INVALID_SCHEDULE, field="schedule"
+            text, Code.INVALID_SCHEDULE, field="schedule", value=None, bound="schedule, repeatEvery"
         )
     push.check_data(bytes(command.data))
     if command.job_options is not None:

@@ -66,4 +66,6 @@ def _taken(name: str, queue: str, app: str) -> CommandError:
         f"The schedule name {name!r} belongs to {whose}: give this schedule another name, or delete that one"
         f" first (bunqueue cron delete {name})",
         Code.SCHEDULE_CONFLICT,
+        field="name",
+        value=name,
     )

@@ -53,16 +53,18 @@ def _check(command: ChangeJobs) -> None:
         for name in names:
             if getattr(command, name) is not None and action != command.action:
                 text = f"{name} is only for the action {action}, not for {command.action}"
-                raise CommandError(text, Code.INVALID_FIELD, field=name)
+                raise CommandError(
+                    text, Code.INVALID_FIELD, field=name, value=getattr(command, name), bound=action
+                )
     needed = _NEEDED.get(command.action)
     if needed is not None and getattr(command, needed) is None:
         text = f"{needed} is required for the action {command.action}"
-        raise CommandError(text, Code.INVALID_FIELD, field=needed)
+        raise CommandError(text, Code.INVALID_FIELD, field=needed, value=None)
     if command.to is not None and (problem := queue_name_problem(command.to)):
         raise CommandError(problem, Code.INVALID_QUEUE, field="to", value=command.to)
     if cursors.means_all(command):
         text = "say which jobs: give a queue, or at least one condition"
-        raise CommandError(text, Code.INVALID_FIELD, field="where")
+        raise CommandError(text, Code.INVALID_FIELD, field="where", value=None)
 
 
 class _Work:

@@ -7,8 +7,6 @@ from heapq import nsmallest
 
 from bunqueue.model.dead_letters import COMPLETED_OUTCOME, INTERRUPTED
 from bunqueue.model.job import COMPLETED, Job
-from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.insight import (
     Attempts,
     AttemptsReply,
@@ -29,7 +27,7 @@ from bunqueue.protocol.commands.insight import (
 from bunqueue.protocol.job_view import state_name
 
 from ...background.slices import Steps, sliced
-from ...lookup import find, known_queue
+from ...lookup import known_job, known_queue
 from ...memory.vitals import MB
 from ...outbox import Attempt
 from ...ready.group import Group
@@ -41,9 +39,7 @@ GROUPS_A_SLICE = 20_000
 
 
 def get_attempts(state: State, client: Client, command: GetAttempts) -> AttemptsReply:
-    job = find(state, command.id)
-    if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    job = known_job(state, command.id)
     return AttemptsReply(data=Attempts([_attempt(*each) for each in numbered_attempts(state, job)]))
 
 
@@ -94,9 +90,7 @@ def _attempt(attempt: Attempt, number: int) -> AttemptView:
 
 
 def why_waiting(state: State, client: Client, command: WhyWaiting) -> WaitingReply:
-    job = find(state, command.id)
-    if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    job = known_job(state, command.id)
     return WaitingReply(data=Waiting(state_name(job, 3), reasons_of(state, job)))
 
 

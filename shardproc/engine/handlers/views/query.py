@@ -42,7 +42,7 @@ from bunqueue.protocol.job_view import job_list, queried_job, state_name, unread
 
 from ...background.slices import Steps, sliced
 from ...lifecycle import events
-from ...lookup import find, known_queue
+from ...lookup import find, known_job, known_queue, wrong_state
 from ...outbox import Remains
 from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
@@ -113,9 +113,7 @@ class Shown:
 
 
 def get_job(state: State, client: Client, command: GetJob) -> JobReply:
-    job = find(state, command.id)
-    if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    job = known_job(state, command.id)
     answer = Shown(state, client)
     answer.add([job])
     return JobReply(job=answer.one())
@@ -242,18 +240,19 @@ def count(state: State, client: Client, command: Count) -> CountReply:
 
 
 def _active(state: State, job_id: str) -> Job:
-    job = find(state, job_id)
-    if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    job = known_job(state, job_id)
     if job.state != ACTIVE:
-        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})", Code.JOB_STATE)
+        text = f"Job is not active (current state: {STATE_NAMES[job.state]})"
+        raise wrong_state(job.id, text, "active")
     return job
 
 
 def progress(state: State, client: Client, command: Progress) -> Ok:
     job = _active(state, command.id)
     if command.progress != command.progress:  # NaN
-        raise CommandError("progress must be a number", Code.INVALID_FIELD, field="progress")
+        raise CommandError(
+            "progress must be a number", Code.INVALID_FIELD, field="progress", value="NaN", bound="a number"
+        )
     job.progress = min(100.0, max(0.0, command.progress))
     if command.message is not None:
         job.progress_message = command.message

@@ -112,12 +112,13 @@ def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
 def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
     """Jobs a minute of a queue; nothing of one that is not here."""
     if name is None:
-        raise CommandError("Metrics queue is required", Code.INVALID_QUEUE, field="queue")
+        raise CommandError("Metrics queue is required", Code.INVALID_QUEUE, field="queue", value=None)
     if kind not in ("completed", "failed"):
         raise CommandError(
             "Metrics type must be 'completed' or 'failed'",
             Code.INVALID_FIELD,
             field="type",
+            value=kind,
             bound="completed, failed",
         )
     queue = state.queues.get(name)

@@ -18,8 +18,10 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.workflows import RetryWorkflow, UndoWorkflow
 from bunqueue.protocol.job_view import state_name
+from bunqueue.protocol.readable import shown
 
 from ...lifecycle import transitions, undo
+from ...lookup import key_is_taken, wrong_state
 from ...peers import children
 from ...run_writes import Op, StepHead
 from ...state import Client, State
@@ -32,9 +34,10 @@ MAX_SHOWN = 5  # names of steps in a refusal
 def retry_workflow(state: State, client: Client, command: RetryWorkflow) -> Ok:
     job = workflow(state, command.id)
     if job.state in (ACTIVE, BLOCKED):
-        raise _wrong_state(job, "be retried: cancel it first" if job.state == ACTIVE else "be retried")
+        cannot = "be retried: cancel it first" if job.state == ACTIVE else "be retried"
+        raise _refused(job, cannot, "failed, or with a step any but active and blocked")
     if command.step is None and job.state != FAILED:
-        raise _wrong_state(job, "be retried: it has not failed; name a step to retry it from")
+        raise _refused(job, "be retried: it has not failed; name a step to retry it from", "failed")
     head = None if command.step is None else _step(state, job, command.step)
     if head is not None and head.kind == UNDO:
         text = f"step: {head.name} undoes a step, and is no step to retry from: name the step that it undoes"
@@ -59,14 +62,16 @@ def undo_workflow(state: State, client: Client, command: UndoWorkflow) -> Ok:
     assert run is not None
     if command.action == "start":
         if run.undoing is not None:
-            raise _wrong_state(job, "be undone anew: it is being undone; if stuck, retry, skip or edit it")
+            cannot = "be undone anew: it is being undone; if stuck, retry, skip or edit it"
+            raise _refused(job, cannot, "completed, failed, cancelled")
         if job.state not in FINISHED:
-            raise _wrong_state(job, "be undone: cancel it, and it is undone")
+            cannot = "be undone: cancel it, and it is undone"
+            raise _refused(job, cannot, "completed, failed, cancelled")
         if not run.undoable or run.undone:
             text = f"Workflow {job.id} has no finished steps that can be undone"
-            raise CommandError(text, Code.JOB_STATE, field="id")
+            raise wrong_state(job.id, text, "completed steps with undo that were not undone")
     elif job.state != FAILED or run.undoing is None:
-        raise _wrong_state(job, "go on with its undo: it is not stuck")
+        raise _refused(job, "go on with its undo: it is not stuck", "stuck")
     _check_unused(command)
     _check_key(state, job)
     if command.action == "start":
@@ -88,14 +93,14 @@ def _check_unused(command: UndoWorkflow) -> None:
         raise CommandError(text, Code.INVALID_FIELD, field="step", value=command.step)
     if command.action != "edit" and bytes(command.data) not in (NIL, UNDEFINED):
         text = f"data: the action {command.action} takes none; edit does"
-        raise CommandError(text, Code.INVALID_FIELD, field="data")
+        raise CommandError(text, Code.INVALID_FIELD, field="data", value=shown(bytes(command.data)))
 
 
 def _named(state: State, job: Job, command: UndoWorkflow) -> StepHead:
     """The step that an action is about: one that is still to be undone."""
     if command.step is None:
         text = f"step is missing: the action {command.action} needs one"
-        raise CommandError(text, Code.INVALID_FIELD, field="step")
+        raise CommandError(text, Code.INVALID_FIELD, field="step", value=None)
     head = _step(state, job, command.step.removeprefix(UNDO_MARK))
     left = state.archive.runs.undo_left(job.seq)
     if head.name not in left:
@@ -132,15 +137,12 @@ def _check_key(state: State, job: Job) -> None:
     queue = state.queues[job.queue]
     if not transitions.can_retake_key(state, queue, job):
         holder = queue.unique[job.unique_key or ""]
-        raise CommandError(
-            f"Cannot move job {job.id} to waiting: job {holder} has its unique key", Code.JOB_STATE
-        )
+        raise key_is_taken(job.id, holder)
 
 
 def _revive(state: State, job: Job, *, keeps_steps: bool = False) -> None:
     transitions.revive(state, state.queues[job.queue], job, keeps_steps=keeps_steps)
 
 
-def _wrong_state(job: Job, cannot: str) -> CommandError:
-    text = f"Workflow {job.id} is {state_name(job, 3)} and cannot {cannot}"
-    return CommandError(text, Code.JOB_STATE, field="id")
+def _refused(job: Job, cannot: str, allowed: str) -> CommandError:
+    return wrong_state(job.id, f"Workflow {job.id} is {state_name(job, 3)} and cannot {cannot}", allowed)

@@ -120,7 +120,7 @@ def _check(record: StepRecord) -> None:
     if (cursor := step_rows.cursor_of(record)) is not None:
         payload(Raw(cursor), "cursor")
     if not record.name:
-        raise CommandError("name must not be empty", Code.INVALID_FIELD, field="name")
+        raise CommandError("name must not be empty", Code.INVALID_FIELD, field="name", value=record.name)
 
 
 def _check_whole(record: StepRecord) -> None:
@@ -129,7 +129,7 @@ def _check_whole(record: StepRecord) -> None:
     for field in missing:
         if getattr(record, field) is None:
             text = f"{field} is missing: a step of the kind {record.kind} has one"
-            raise CommandError(text, Code.INVALID_FIELD, field=field)
+            raise CommandError(text, Code.INVALID_FIELD, field=field, value=None)
 
 
 def _check_room(run: OpenRun, record: StepRecord) -> None:

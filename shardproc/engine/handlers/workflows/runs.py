@@ -13,7 +13,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.readable import check_readable, is_readable
 
 from ...lifecycle import run_steps
-from ...lookup import find
+from ...lookup import known_job
 from ...memory.runs import OpenRun
 from ...outbox import ROW
 from ...run_writes import StepHead
@@ -69,11 +69,10 @@ def advanced(state: State, job: Job) -> None:
 
 def workflow(state: State, job_id: str) -> Job:
     """A live or finished job that has, or may have, steps.  CommandError."""
-    job = find(state, job_id)
-    if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    job = known_job(state, job_id)
     if job.run is None:
-        raise CommandError(f"Job {job_id} is no workflow, and has no steps", Code.NOT_A_WORKFLOW, field="id")
+        text = f"Job {job_id} is no workflow, and has no steps"
+        raise CommandError(text, Code.NOT_A_WORKFLOW, field="id", value=job_id)
     return job
 
 

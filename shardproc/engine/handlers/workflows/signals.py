@@ -26,6 +26,7 @@ from bunqueue.protocol.commands.workflows import Broadcast, Delivered, SendSigna
 from ...background import chores, retention
 from ...background.slices import Steps, sliced
 from ...lifecycle import events, run_steps
+from ...lookup import not_found, wrong_state
 from ...run_writes import Op, StoredBroadcast, WaitingRun
 from ...state import Client, State
 from .runs import payload
@@ -61,7 +62,7 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
         return _sent_before(state, command)
     if job.run is None:
         text = f"Job {job.id} is no workflow: it takes no signals"
-        raise CommandError(text, Code.NOT_A_WORKFLOW, field="id")
+        raise CommandError(text, Code.NOT_A_WORKFLOW, field="id", value=job.id)
     _forget_expired(state, job)
     last, kept, known = state.archive.runs.counted(job.seq, command.signal_id)
     if known and command.signal_id is not None:
@@ -69,7 +70,7 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
     waiting = _first_wait(state, job, command.name)
     if waiting is None and kept >= MAX_SIGNALS:
         text = f"{MAX_SIGNALS} signals are kept for workflow {job.id}, which has not waited for them"
-        raise CommandError(text, Code.TOO_MANY_SIGNALS, field="id", bound=MAX_SIGNALS)
+        raise CommandError(text, Code.TOO_MANY_SIGNALS, field="id", value=job.id, bound=MAX_SIGNALS)
     run_steps.has_steps(job)
     expires = None if command.ttl is None else state.now + int(command.ttl)
     row = (job.seq, last + 1, command.name, state.now, expires, command.signal_id, data)
@@ -86,13 +87,13 @@ def _sent_before(state: State, command: SendSignal) -> SignalReply:
     """The answer again that was lost, if it was the last signal before the workflow ended."""
     job = state.archive.find(command.id)
     if job is None:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+        raise not_found(command.id)
     if command.signal_id is not None:
         _, kept, known = state.archive.runs.counted(job.seq, command.signal_id)
         if known:
             return SignalReply(data=Delivered(False, kept))
     text = f"Workflow {command.id} has ended: it takes no signals"
-    raise CommandError(text, Code.JOB_STATE, field="id")
+    raise wrong_state(command.id, text, "any of a workflow that has not ended")
 
 
 def _first_wait(state: State, job: Job, name: str) -> int | None:
@@ -121,7 +122,13 @@ def broadcast(state: State, client: Client, command: Broadcast) -> Steps:
     retention.forget_broadcasts(state)
     if state.archive.runs.broadcasts() >= MAX_BROADCASTS:
         text = f"{MAX_BROADCASTS} broadcasts are kept: keep them for less time"
-        raise CommandError(text, Code.TOO_MANY_SIGNALS, field="keep", bound=MAX_BROADCASTS)
+        raise CommandError(
+            text,
+            Code.TOO_MANY_SIGNALS,
+            field="keep",
+            value=command.keep or float(KEEP_MS),
+            bound=MAX_BROADCASTS,
+        )
     keep = KEEP_MS if command.keep is None else int(command.keep)
     sent = StoredBroadcast(broadcast_id, command.name, command.key, state.now, state.now + keep, data)
     row = (sent.id, sent.name, sent.key, sent.at, sent.expires_at, data)

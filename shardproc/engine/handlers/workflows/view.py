@@ -5,8 +5,6 @@ from __future__ import annotations
 from msgspec import UNSET, Raw
 
 from bunqueue.model.workflow import STEP_ROWS
-from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workflows import (
     GetSteps,
     GetWorkflow,
@@ -20,7 +18,7 @@ from bunqueue.protocol.commands.workflows import (
 )
 from bunqueue.protocol.job_view import state_name
 
-from ...lookup import find, known_queue
+from ...lookup import find, known_queue, not_found
 from ...run_writes import StoredStep
 from ...state import Client, State
 from .runs import workflow
@@ -30,7 +28,7 @@ def get_steps(state: State, client: Client, command: GetSteps) -> StepsReply:
     known_queue(state, command.queue)
     job = find(state, command.id)
     if job is None or job.queue != command.queue:
-        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+        raise not_found(command.id)
     if not job.stored & STEP_ROWS:
         return StepsReply(data=Steps([], None))
     reads = state.archive.runs

@@ -15,6 +15,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
 
 from ...lifecycle import run_steps
+from ...lookup import being_cancelled
 from ...memory.runs import OpenRun
 from ...peers import children
 from ...run_writes import Op, StepHead
@@ -74,7 +75,7 @@ def _child(
     order = record.child
     assert order is not None
     if job.extra is not None and job.extra.cancellation is not None:
-        raise CommandError(f"Job {job.id} is being cancelled: it starts no children", Code.JOB_CANCELLED)
+        raise being_cancelled(job.id, "it starts no children")
     if problem := queue_name_problem(order.queue):
         raise CommandError(problem, Code.INVALID_QUEUE, field="child.queue", value=order.queue)
     fields = order.input
@@ -82,9 +83,8 @@ def _child(
     push.check_fields(fields, 3, state.now, "child: ")
     own = fields.job_id or fields.custom_id
     if own == job.id:
-        raise CommandError(
-            "a workflow cannot be its own child", Code.INVALID_FIELD, field="child.input.jobId"
-        )
+        text = "a workflow cannot be its own child"
+        raise CommandError(text, Code.INVALID_FIELD, field="child.input.jobId", value=own)
     state.next_seq += 1  # the id is not that of a job here, and must not become one
     child_id = own or state.ids.job_id(slot_of_queue(order.queue), state.now, state.next_seq - 1)
     new = messages.NewChild(child_id, order.queue, Raw(_encode(fields)), own is not None, order.detached)
