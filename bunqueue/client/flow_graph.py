@@ -34,7 +34,7 @@ class AsyncFlowGraph:
         self, caller: AsyncCaller, flow_id: str, defaults: Mapping[str, Any], around: AsyncAround
     ) -> None:
         self._caller, self._defaults, self._around = caller, defaults, around
-        self.id = flow_names.checked_name("flow_id", flow_id)
+        self.id = flow_names.checked_name("flow_id", flow_id, "flow_id")
         self.jobs: dict[str, AsyncJobHandle[Any]] = {}
         """Handles of the jobs that this object has added, by their names."""
 

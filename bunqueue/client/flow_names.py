@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bunqueue.client.connection.options import refused
+from bunqueue.client.connection.options import refused, shown
 from bunqueue.client.flow_plan import FlowJob, checked, own_fields
 from bunqueue.client.options.types import POLICIES
 from bunqueue.errors import OptionError
@@ -21,10 +21,11 @@ def new_id() -> str:
     return f"flow-{secrets.token_hex(8)}"
 
 
-def checked_name(what: str, name: object) -> str:
+def checked_name(what: str, name: object, field: str) -> str:
     """OptionError for what is no id of a flow, or no name in one."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise refused(what, name, "is not allowed; give 1 to 200 characters of [a-zA-Z0-9_.-]")
+        text = f"{what}: {shown(name)} is not allowed; give 1 to 200 characters of [a-zA-Z0-9_.-]"
+        raise OptionError(text, field=field, value=name)
     return name
 
 
@@ -49,7 +50,9 @@ def nodes(jobs: Mapping[str, FlowJob[Any]], defaults: Mapping[str, Any]) -> list
             value=len(jobs),
             bound=MAX_NODES,
         )
-    names = {id(checked(job)): checked_name("the name of a flow job", name) for name, job in jobs.items()}
+    names = {
+        id(checked(job)): checked_name("the name of a flow job", name, "jobs") for name, job in jobs.items()
+    }
     if len(names) < len(jobs):
         raise OptionError("one job stands under two names; make two of it")
     return [_node(name, job, names, defaults) for name, job in jobs.items()]
@@ -80,7 +83,7 @@ def numbered(jobs: Iterable[FlowJob[Any]]) -> dict[str, FlowJob[Any]]:
 
 
 def _node(name: str, job: FlowJob[Any], names: Mapping[int, str], defaults: Mapping[str, Any]) -> FlowNode:
-    after = [checked_name(f"what {name!r} waits for", other) for other in job.named]
+    after = [checked_name(f"what {name!r} waits for", other, f"{name}.after") for other in job.named]
     for child in job.children:
         if id(child) not in names:
             raise OptionError(

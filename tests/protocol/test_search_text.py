@@ -42,6 +42,13 @@ NOW = 1_700_000_000_000
         ("name = 7", [Condition("name", "=", ("7",))]),
         ("error ~ no such mailbox", [Condition("error", "~", ("no such mailbox",))]),
         ('error ~ "this and that (or = so)"', [Condition("error", "~", ("this and that (or = so)",))]),
+        ("error ~ 'this and that'", [Condition("error", "~", ("this and that",))]),
+        ("data.a = ('7', 'b\"\\', c)", [Condition("data", "=", ("7", 'b"\\', "c"), ("a",))]),
+        (
+            "error ~ rock 'n' roll and name = ''",
+            [Condition("error", "~", ("rock 'n' roll",)), Condition("name", "=", ("",))],
+        ),
+        ("error ~ can't and tag = 'x", [Condition("error", "~", ("can't",)), Condition("tag", "=", ("'x",))]),
         ("created > 2h ago", [Condition("created", ">", (NOW - 7_200_000,))]),
         ("finished <= 1h30m ago", [Condition("finished", "<=", (NOW - 5_400_000,))]),
         ("created < 1970-01-01T00:00:01Z", [Condition("created", "<", (1000.0,))]),

@@ -63,6 +63,9 @@ def test_reconnect_delays_are_spread_by_thirty_percent(chance: float, factor: fl
     assert reconnect_delay(1, chance) == pytest.approx(0.1 * factor)
 
 
+BACKOFF_TYPES = ["constant", "linear", "exponential", "fixed"]
+
+
 @pytest.mark.parametrize(
     ("options", "refused"),
     [
@@ -71,6 +74,11 @@ def test_reconnect_delays_are_spread_by_thirty_percent(chance: float, factor: fl
         ({"failure_policy": "hope"}, ("failure_policy", "hope", None)),
         ({"backoff": Backoff(jitter=3)}, ("backoff.jitter", 3, 1)),
         ({"backoff": Backoff(delays=[])}, ("backoff.delays", [], None)),
+        ({"backoff": Backoff(retry_after="x")}, ("backoff.retry_after", "x", None)),  # type: ignore[arg-type]
+        ({"backoff": Backoff(type="x")}, ("backoff.type", "x", BACKOFF_TYPES)),  # type: ignore[arg-type]
+        ({"backoff": -5}, ("backoff", -5, 0)),
+        ({"retry_on": []}, ("retry_on", [], None)),
+        ({"unique": Unique(within=0)}, ("unique.within", 0, None)),
         ({"unique": Unique(within=-1)}, ("unique.within", -1, 0)),
         ({"unique": Unique(within="x")}, ("unique.within", "x", None)),  # type: ignore[arg-type]
         ({"unique": Unique(states=["odd"])}, ("unique.states", "odd", list(get_args(KeyState)))),  # type: ignore[list-item]
@@ -223,7 +231,7 @@ def refused(make: Callable[[], object]) -> str:
         ({"backoff": {"type": "foo"}}, "backoff: {'type': 'foo'} is not a time; give a bunqueue.Backoff"),
         ({"backoff": {"delay": 1, "maxDelay": 2}}, "backoff: {'delay': 1, 'maxDelay': 2} is not a time; "),
         ({"backoff": Backoff("foo")}, "backoff: 'foo' is not a time"),  # type: ignore[arg-type]
-        ({"backoff": Backoff(1, "foo")}, "backoff: type must be 'fixed' or "),  # type: ignore[arg-type]
+        ({"backoff": Backoff(1, "foo")}, "backoff: type: 'foo' is unknown; there are constant, linear, "),  # type: ignore[arg-type]
         ({"backoff": Backoff(-1)}, "backoff: delay must be at least 0, not -1"),
         ({"max_attempts": 0}, "max_attempts must be at least 1, not 0"),
         ({"max_attempts": "3"}, "max_attempts must be a number, not '3'"),

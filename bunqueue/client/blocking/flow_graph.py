@@ -32,7 +32,7 @@ class FlowGraph:
 
     def __init__(self, caller: Caller, flow_id: str, defaults: Mapping[str, Any], around: Around) -> None:
         self._caller, self._defaults, self._around = caller, defaults, around
-        self.id = flow_names.checked_name("flow_id", flow_id)
+        self.id = flow_names.checked_name("flow_id", flow_id, "flow_id")
         self.jobs: dict[str, JobHandle[Any]] = {}
         """Handles of the jobs that this object has added, by their names."""
 

@@ -27,16 +27,23 @@ def backoff_map(value: Duration | Sequence[Duration] | Backoff, name: str) -> di
     fields |= {"jitter": backoff.jitter}
     if backoff.max_delay is not None:
         fields["max_delay"] = milliseconds(backoff.max_delay, f"{name}: max_delay")
-    if checks.one(f"{name}: retry_after", backoff.retry_after, bool):
+    if not isinstance(backoff.retry_after, bool):
+        raise refused(f"{name}: retry_after", backoff.retry_after, "is not allowed; give True or False")
+    if backoff.retry_after:
         fields["retry_after"] = True
-    checked = checks.nested(core.BackoffMap, fields, name, **({} if given else {"delay": name}))
-    return {_BACKOFF_NAMES.get(field, field): each for field, each in checked.items()}
+    if given:
+        checks.nested(core.BackoffMap, fields, name)
+    else:
+        checks.wire(core.BackoffMap, fields, delay=name)
+    return {_BACKOFF_NAMES.get(field, field): each for field, each in fields.items()}
 
 
+_TYPES = ("constant", "linear", "exponential", "fixed")
 _BACKOFF_NAMES = {"max_delay": "maxDelay", "retry_after": "retryAfter"}
 
 
 def _waits(backoff: Backoff, name: str) -> dict[str, object]:
+    checks.one_of(f"{name}: type", backoff.type, _TYPES)
     delay = milliseconds(backoff.delay, name)
     fields: dict[str, object] = {"delay": delay, "type": backoff.type}
     if backoff.type == "constant":

@@ -12,7 +12,11 @@ def check_expression(
     expression: str, timezone: str | None, where: str = "", *, field: str = "schedule", zone: str = "timezone"
 ) -> None:
     """OptionError, naming `field` or `zone`, if an expression says no time in that zone."""
-    from bunqueue.model.schedule import ScheduleError, next_run  # croniter takes its time to be imported
+    from bunqueue.model.schedule import (  # croniter takes its time to be imported
+        ScheduleError,
+        UnknownZone,
+        next_run,
+    )
 
     before = f"{where}: " if where else ""
     for name, value in ((field, expression), (zone, timezone or "")):
@@ -22,4 +26,5 @@ def check_expression(
         next_run(expression, timezone, time.time_ns() // 1_000_000)
     except ScheduleError as error:
         text = f"{before}{field}: {shown(expression)}: {error}"
-        raise OptionError(text, field=f"{before}{field}", value=expression) from None
+        wrong, value = (zone, timezone) if isinstance(error, UnknownZone) else (field, expression)
+        raise OptionError(text, field=f"{before}{wrong}", value=value) from None

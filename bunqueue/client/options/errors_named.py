@@ -32,6 +32,14 @@ def class_names(classes: ErrorClass | Iterable[ErrorClass], name: str) -> list[s
     return [_named(each, name) for each in given]
 
 
+def some_class_names(classes: ErrorClass | Iterable[ErrorClass], name: str) -> list[str]:
+    """The same, of one class at least: none would mean that nothing was said."""
+    names = class_names(classes, name)
+    if not names:
+        raise refused(name, classes, "says nothing; give classes of errors, or None for all")
+    return names
+
+
 def _named(kind: Any, name: str) -> str:
     if isinstance(kind, type) and issubclass(kind, BaseException):
         return class_name(kind)

@@ -14,7 +14,7 @@ from bunqueue.client.conversion.encoding import STORABLE, encode
 from bunqueue.client.options import checks
 from bunqueue.client.options.backoff import backoff_map
 from bunqueue.client.options.checks import nested
-from bunqueue.client.options.errors_named import ErrorClass, class_names
+from bunqueue.client.options.errors_named import ErrorClass, class_names, some_class_names
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.on_dead import MakesJob, on_dead
 from bunqueue.client.options.plain_data import check_plain
@@ -204,7 +204,7 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "keep_failed": milliseconds,
     "backoff": backoff_map,
     "on_dead": lambda value, name: on_dead(value, name, wire_fields, job_data),
-    "retry_on": class_names,
+    "retry_on": some_class_names,
     "never_on": class_names,
     "tags": _tags,
     "headers": _headers,

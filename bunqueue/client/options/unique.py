@@ -58,6 +58,8 @@ def wire_dedup(value: Dedup, name: str, ttl_name: str = "ttl") -> core.Dedup:
     if policy == "extend" and value.ttl is None:
         raise unfit(f"{name}: on_conflict", f"'extend' needs a time; give {ttl_name}, too")
     ttl = None if value.ttl is None else milliseconds(value.ttl, f"{name}: {ttl_name}")
+    if ttl == 0:
+        raise refused(f"{name}: {ttl_name}", value.ttl, "would hold the key for no time; give more, or None")
     grace = milliseconds(value.grace, f"{name}: grace")
     fields = {"ttl": ttl, "on_conflict": policy, "states": _states(value, name), "grace": grace}
     try:

@@ -56,6 +56,7 @@ class AsyncSearch:
         Raises OptionError for a filter that is not allowed.
         """
         checks.whole("limit", limit)
+        checks.function("on_progress", on_progress)
         page = FoundPage([], cursor, SearchPlan([], 0))
         command = self._search(which, limit=min(limit, MAX_PAGE), cursor=cursor, asc=oldest_first)
         more = True
@@ -82,6 +83,7 @@ class AsyncSearch:
     async def count_found(self, *, on_progress: OnProgress | None = None, **which: Unpack[JobFilter]) -> int:
         """How many jobs `JobFilter` describes. For that all are looked at that may be; `on_progress` as in
         `find`."""
+        checks.function("on_progress", on_progress)
         page = FoundPage([], None, SearchPlan([], 0))
         command, more = self._search(which), True
         while more:
@@ -179,6 +181,7 @@ class AsyncSearch:
         **more: Any,
     ) -> ChangedJobs:
         checks.whole("limit", limit)
+        checks.function("on_progress", on_progress)
         fields = self._wanted(which)
         command = ChangeJobs(queue=self._searched, action=action, dry_run=dry_run, **fields, **more)
         if means_all(command):

@@ -3,7 +3,7 @@
     query     = condition { "and" condition }
     condition = field comparison value  |  field ("=" | "!=" | "in") "(" value { "," value } ")"
     field     = state, name, tag, ... or data.path.to.field; a name in "quotes" may hold anything
-    value     = a word, a "text" as in JSON, a number, true, false, null; a moment, or a span and "ago"
+    value     = a word, a "text" as in JSON, a 'text' as it is, a number, true, false, null; a moment, or a span and "ago"
 
 In data, a word that JSON reads as a number, true, false or null is that; within quotes it is a text.
 """
@@ -34,6 +34,7 @@ _TOKEN = re.compile(
         | (?P<word>(?:[^\s"=<>!~(),]|"(?:[^"\\]|\\.)*")+) )""",
     re.VERBOSE,
 )
+_AS_IT_IS = re.compile(r"""\s*'([^']*)'(?=[\s(),]|$)""")
 _STEP = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|([^."]+))(?:\.|$)""")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
@@ -85,6 +86,10 @@ def _tokens(query: str) -> list[_Token]:
     found: list[_Token] = []
     place, query = 0, query.rstrip()
     while place < len(query):
+        if found and found[-1].kind in ("sign", "mark") and (match := _AS_IT_IS.match(query, place)):
+            found.append(_Token("text", msgspec.json.encode(match[1]).decode()))
+            place = match.end()
+            continue
         match = _TOKEN.match(query, place)
         if match is None:
             raise problem(f"{_cut(query[place:].strip())} cannot be read; is a quote missing?")
