@@ -3,7 +3,8 @@
     query     = condition { "and" condition }
     condition = field comparison value  |  field ("=" | "!=" | "in") "(" value { "," value } ")"
     field     = state, name, tag, ... or data.path.to.field; a name in "quotes" may hold anything
-    value     = a word, a "text" as in JSON, a 'text' as it is, a number, true, false, null; a moment, or a span and "ago"
+    value     = a word, a "text" as in JSON, a 'text' as it is, a number, true, false, null; a moment, or a
+                span and "ago"
 
 In data, a word that JSON reads as a number, true, false or null is that; within quotes it is a text.
 """
