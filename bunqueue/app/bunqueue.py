@@ -38,7 +38,7 @@ from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
 from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.batches import Batch, BatchHandler
 from bunqueue.client.worker.middleware import CallNext, Middleware, checked
-from bunqueue.client.worker.options import WorkerOptions
+from bunqueue.client.worker.options import WorkerOptions, endpoint_options_of
 from bunqueue.client.worker.order import Order, checked_kind
 from bunqueue.client.worker.retry_rules import RetryRules, checked_rules
 from bunqueue.client.worker.routes import ANY, Handlers, Route, RunIn
@@ -57,7 +57,7 @@ K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
 """What `Bunqueue.use` takes instead of an object: a coroutine function around runs."""
 M = TypeVar("M", bound=Middleware | RunMiddleware)
-_OWN = ("concurrency", "default_job_options", "middleware", "order", "worker")
+_OWN = ("concurrency", "default_job_options", "middleware", "order", "wait_if_full", "worker")
 
 
 class Bunqueue:
@@ -106,6 +106,7 @@ class Bunqueue:
         self._clients = Clients(name, default_job_options, self._middleware, endpoint, wait_if_full)
         self._concurrency = checks.whole("concurrency", concurrency)
         self._worker_options: WorkerOptions = worker or {}
+        endpoint_options_of(self._worker_options)
         if order is not None:
             self._worker_options = {**self._worker_options, "order": checked_kind(order)}
         self._queue_configs: dict[str, QueueConfig] = {}

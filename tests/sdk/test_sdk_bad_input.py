@@ -120,6 +120,10 @@ def test_a_group_without_a_name() -> None:
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
+        (
+            lambda: Bunqueue("a", worker={"thread": 5}),
+            "a worker has no option 'thread'; did you mean threads?",
+        ),  # type: ignore[typeddict-unknown-key]
         (lambda: Bunqueue("a", concurency=5), "an app has no option 'concurency'; did you mean concurrency?"),
         (lambda: Bunqueue("a", rate_limit=5), r"rate_limit: 5 is no rate; give a bunqueue\.RateLimit"),
         (lambda: Bunqueue("a", middleware=Middleware()), "middleware: .* is no list; give one, such as"),

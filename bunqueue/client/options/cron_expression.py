@@ -26,5 +26,6 @@ def check_expression(
         next_run(expression, timezone, time.time_ns() // 1_000_000)
     except ScheduleError as error:
         text = f"{before}{field}: {shown(expression)}: {error}"
-        wrong, value = (zone, timezone) if isinstance(error, UnknownZone) else (field, expression)
-        raise OptionError(text, field=f"{before}{wrong}", value=value) from None
+        if isinstance(error, UnknownZone):
+            raise OptionError(text, field=f"{before}{zone}", value=timezone) from None
+        raise OptionError(text, field=f"{before}{field}", value=expression) from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn
 
-from bunqueue.client.connection.options import unfit
+from bunqueue.client.connection.options import refused
 from bunqueue.client.options import checks
 from bunqueue.client.options.errors_named import ErrorClass, class_names, types_of
 from bunqueue.client.options.moments import When, time_left
@@ -109,5 +109,5 @@ def raise_as(marked: BaseException, error: BaseException) -> NoReturn:
 def checked_rules(rules: RetryRules | None) -> RetryRules | None:
     """OptionError for anything but rules."""
     if rules is not None and not isinstance(rules, RetryRules):
-        raise unfit("retry", f"{rules!r} is not allowed; give a bunqueue.RetryRules")
+        raise refused("retry", rules, "is not allowed; give a bunqueue.RetryRules")
     return rules
