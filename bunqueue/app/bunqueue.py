@@ -37,9 +37,9 @@ from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
 from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.batches import Batch, BatchHandler
+from bunqueue.client.worker.fetching.order import Order, checked_kind
 from bunqueue.client.worker.middleware import CallNext, Middleware, checked
 from bunqueue.client.worker.options import WorkerOptions, endpoint_options_of
-from bunqueue.client.worker.order import Order, checked_kind
 from bunqueue.client.worker.retry_rules import RetryRules, checked_rules
 from bunqueue.client.worker.routes import ANY, Handlers, Route, RunIn
 from bunqueue.client.worker.service import run_forever

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from bunqueue.client.connection.options import shown
 from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.failures import is_last
+from bunqueue.client.worker.reporting.failures import is_last
 from bunqueue.errors import OptionError
 
 logger = logging.getLogger("bunqueue.app")

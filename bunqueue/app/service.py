@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, reconnect_delay
 from bunqueue.client.options import checks
-from bunqueue.client.worker.order import checked_order
+from bunqueue.client.worker.fetching.order import checked_order
 from bunqueue.client.worker.routes import ByQueue, Work
 from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable

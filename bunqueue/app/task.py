@@ -17,7 +17,7 @@ from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, wire_fields
 from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.failures import made_final
+from bunqueue.client.worker.reporting.failures import made_final
 from bunqueue.client.worker.retry_rules import RetryRules, raise_as
 from bunqueue.client.worker.routes import Route, RunIn
 from bunqueue.errors import OptionError

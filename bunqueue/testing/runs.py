@@ -16,12 +16,12 @@ from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.replies import R, decode_reply
 from bunqueue.client.models.jobs import Job, OneJob, PulledJobs
 from bunqueue.client.worker.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
-from bunqueue.client.worker.failures import checked, fail_command, made_final, stop_command
-from bunqueue.client.worker.intake import DATA, KEY_MISSING_MS
+from bunqueue.client.worker.fetching.intake import DATA, KEY_MISSING_MS
 from bunqueue.client.worker.job_channel import DONE
 from bunqueue.client.worker.job_runner import end
 from bunqueue.client.worker.middleware import Middleware, around_steps, observing
-from bunqueue.client.worker.results import encode_result
+from bunqueue.client.worker.reporting.failures import checked, fail_command, made_final, stop_command
+from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.client.workflow.channel import Answers, AroundStep
 from bunqueue.errors import (
     BunqueueError,

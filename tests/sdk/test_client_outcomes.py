@@ -28,10 +28,10 @@ from bunqueue import (
 )
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.models.jobs import OneJob
-from bunqueue.client.worker import persistence
-from bunqueue.client.worker import reporter as module
 from bunqueue.client.worker.active_job import ActiveJob, JobChannel
-from bunqueue.client.worker.reporter import Reporter
+from bunqueue.client.worker.reporting import persistence
+from bunqueue.client.worker.reporting import reporter as module
+from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import core, query
 

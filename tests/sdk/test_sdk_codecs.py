@@ -38,7 +38,7 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker import intake
+from bunqueue.client.worker.fetching import intake
 from bunqueue.testing import Sandbox
 
 OLD, NEW, HASH_KEY = b"o" * 32, b"n" * 32, b"h" * 32

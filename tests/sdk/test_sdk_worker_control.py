@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncAdmin, AsyncQueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker import lock_renewer
+from bunqueue.client.worker.locks import lock_renewer
 from bunqueue.errors import CommandFailed, NotFound, OptionError
 from bunqueue.protocol.commands.workers import WorkerInfo
 

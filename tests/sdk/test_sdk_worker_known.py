@@ -18,7 +18,7 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker import lock_renewer, loop_monitor
+from bunqueue.client.worker.locks import lock_renewer, loop_monitor
 from bunqueue.protocol.commands import workers
 from bunqueue.protocol.commands.workers import WorkerInfo
 

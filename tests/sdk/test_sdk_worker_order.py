@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker.order import Turns
+from bunqueue.client.worker.fetching.order import Turns
 from bunqueue.errors import OptionError
 
 _numbers = itertools.count()

@@ -35,7 +35,7 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection.transport import Endpoint
-from bunqueue.client.worker.lock_renewer import ServerChannel
+from bunqueue.client.worker.locks.lock_renewer import ServerChannel
 from bunqueue.protocol.commands import core
 
 NOW = datetime.now(UTC)

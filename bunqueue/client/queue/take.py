@@ -15,8 +15,8 @@ from bunqueue.client.connection.options import Duration
 from bunqueue.client.models.jobs import Job, as_data
 from bunqueue.client.models.views import TakenJob
 from bunqueue.client.queue.handle import AsyncJobHandle
-from bunqueue.client.worker.failures import checked, fail_command
-from bunqueue.client.worker.held_lock import HeldLock
+from bunqueue.client.worker.locks.held_lock import HeldLock
+from bunqueue.client.worker.reporting.failures import checked, fail_command
 from bunqueue.protocol.commands.core import FailReply
 
 T = TypeVar("T")

@@ -1,1 +1,1 @@
-"""A worker: fetching jobs, running handlers, renewing locks and reporting outcomes."""
+"""A worker: `fetching` jobs, running handlers, renewing `locks` and `reporting` outcomes."""

@@ -14,7 +14,7 @@ from bunqueue.client import background, substitute
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.replies import R
 from bunqueue.client.worker.middleware import Middleware, around_steps, observing
-from bunqueue.client.worker.recorder import Recorder
+from bunqueue.client.worker.reporting.recorder import Recorder
 from bunqueue.client.worker.threads import Outcome, Threads
 from bunqueue.client.workflow.channel import Answers
 from bunqueue.errors import BunqueueError, CommandFailed
@@ -23,7 +23,7 @@ from bunqueue.protocol.commands.workflows import StepRecord
 
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
-    from bunqueue.client.worker.persistence import Persistence
+    from bunqueue.client.worker.reporting.persistence import Persistence
 
 logger = logging.getLogger("bunqueue.worker")
 

@@ -27,8 +27,8 @@ from bunqueue.client.worker.active_job import (
 from bunqueue.client.worker.log import logger
 from bunqueue.client.worker.middleware import CallNext, Middleware, around_running
 from bunqueue.client.worker.processes.pool import Processes, Recycle
-from bunqueue.client.worker.reporter import Reporter
-from bunqueue.client.worker.results import encode_result
+from bunqueue.client.worker.reporting.reporter import Reporter
+from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
 from bunqueue.client.worker.stats import RunStats

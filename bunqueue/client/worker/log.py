@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol
 
 from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.failures import (
+from bunqueue.client.worker.reporting.failures import (
     ChildError,
     error_stack,
     error_text,

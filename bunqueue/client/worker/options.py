@@ -13,11 +13,11 @@ from bunqueue.client.connection.options import Duration, milliseconds, refused, 
 from bunqueue.client.options import checks
 from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.fetcher import MAX_PULL, FetchConfig
+from bunqueue.client.worker.fetching.fetcher import MAX_PULL, FetchConfig
+from bunqueue.client.worker.fetching.order import Order, checked_order
 from bunqueue.client.worker.job_logging import level_of
 from bunqueue.client.worker.job_runner import RunConfig
 from bunqueue.client.worker.middleware import Middleware, checked
-from bunqueue.client.worker.order import Order, checked_order
 from bunqueue.client.worker.processes.pool import Recycle
 from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.control import Control
-from bunqueue.client.worker.slots import Slots
+from bunqueue.client.worker.fetching.slots import Slots
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import workers
 

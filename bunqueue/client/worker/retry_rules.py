@@ -17,7 +17,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.errors_named import ErrorClass, class_names, types_of
 from bunqueue.client.options.moments import When, time_left
 from bunqueue.client.worker.active_job import ActiveJob, Handler
-from bunqueue.client.worker.failures import ChildError, made_final, with_delay
+from bunqueue.client.worker.reporting.failures import ChildError, made_final, with_delay
 from bunqueue.client.worker.retry_after import settings_of
 from bunqueue.errors import JobStopped, Retry, Unrecoverable
 from bunqueue.model.backoff import may_retry

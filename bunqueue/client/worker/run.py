@@ -18,19 +18,19 @@ from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.control import Control
-from bunqueue.client.worker.fetcher import MAX_PULL, FetchConfig
-from bunqueue.client.worker.intake import Intake
+from bunqueue.client.worker.fetching.fetcher import MAX_PULL, FetchConfig
+from bunqueue.client.worker.fetching.intake import Intake
+from bunqueue.client.worker.fetching.ordered_fetcher import fetcher_for
+from bunqueue.client.worker.fetching.slots import Slots
 from bunqueue.client.worker.job_channel import WorkerChannel
 from bunqueue.client.worker.job_logging import forward
 from bunqueue.client.worker.job_runner import PROCESS_PATIENCE, JobRunner, RunConfig, end
-from bunqueue.client.worker.lock_renewer import LockRenewer, heartbeat
+from bunqueue.client.worker.locks.lock_renewer import LockRenewer, heartbeat
+from bunqueue.client.worker.locks.loop_monitor import LoopMonitor
 from bunqueue.client.worker.log import logger
-from bunqueue.client.worker.loop_monitor import LoopMonitor
-from bunqueue.client.worker.ordered_fetcher import fetcher_for
-from bunqueue.client.worker.persistence import Persistence
 from bunqueue.client.worker.presence import Presence
-from bunqueue.client.worker.reporter import Reporter
-from bunqueue.client.worker.slots import Slots
+from bunqueue.client.worker.reporting.persistence import Persistence
+from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.stats import Callbacks, RunStats
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import core

@@ -8,7 +8,7 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.failures import checked, is_last
+from bunqueue.client.worker.reporting.failures import checked, is_last
 from bunqueue.errors import Postpone
 
 from .backend import BunqueueBackend

@@ -25,16 +25,6 @@ from bunqueue import errors
 from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.replies import R
 from bunqueue.client.worker.active_job import ActiveJob, Ending, Handler, current, stopped
-from bunqueue.client.worker.failures import (
-    checked,
-    chosen_delay,
-    error_stack,
-    error_text,
-    error_types,
-    is_final,
-    postponed,
-    well_formed,
-)
 from bunqueue.client.worker.job_channel import DONE
 from bunqueue.client.worker.middleware import Middleware, around_steps
 from bunqueue.client.worker.processes.handler_path import imported, object_at
@@ -55,7 +45,17 @@ from bunqueue.client.worker.processes.messages import (
     send,
     to_child,
 )
-from bunqueue.client.worker.results import encode_result
+from bunqueue.client.worker.reporting.failures import (
+    checked,
+    chosen_delay,
+    error_stack,
+    error_text,
+    error_types,
+    is_final,
+    postponed,
+    well_formed,
+)
+from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.client.workflow.channel import Answers, AroundStep
 from bunqueue.errors import BunqueueError, Postpone
 from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord

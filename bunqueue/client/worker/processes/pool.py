@@ -23,7 +23,6 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.client.connection.options import Duration, seconds
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
-from bunqueue.client.worker.failures import ChildError, made_final
 from bunqueue.client.worker.processes.messages import (
     Ask,
     Broken,
@@ -42,7 +41,8 @@ from bunqueue.client.worker.processes.messages import (
     receive,
     send,
 )
-from bunqueue.client.worker.results import decode_result
+from bunqueue.client.worker.reporting.failures import ChildError, made_final
+from bunqueue.client.worker.reporting.results import decode_result
 from bunqueue.errors import JobStopped, Postpone, ProcessBroken, ProcessDied
 from bunqueue.protocol.commands import jobs, query
 from bunqueue.protocol.commands.workflows import GetSteps, RecordSteps, RecordStepsReply, StepsReply

@@ -17,7 +17,7 @@ from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, 
 
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
-    from bunqueue.client.worker.persistence import Persistence
+    from bunqueue.client.worker.reporting.persistence import Persistence
 
 MAX_RECORDS = 500  # in one command
 MAX_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB

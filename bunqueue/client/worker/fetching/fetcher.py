@@ -14,8 +14,8 @@ from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Transport
 from bunqueue.client.models.jobs import PulledJobs
-from bunqueue.client.worker.intake import Intake
-from bunqueue.client.worker.order import Order
+from bunqueue.client.worker.fetching.intake import Intake
+from bunqueue.client.worker.fetching.order import Order
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands.core import FAIR, GroupRule, PullBatch

@@ -25,9 +25,9 @@ from bunqueue.client.connection.options import reconnect_delay, seconds
 from bunqueue.client.connection.replies import R, decode_reply
 from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, stopped
-from bunqueue.client.worker.failures import stop_command
-from bunqueue.client.worker.loop_monitor import LOOK
+from bunqueue.client.worker.locks.loop_monitor import LOOK
 from bunqueue.client.worker.presence import Presence
+from bunqueue.client.worker.reporting.failures import stop_command
 from bunqueue.errors import BunqueueError, CommandFailed
 from bunqueue.protocol.commands import Ok, core, workers
 from bunqueue.protocol.commands.server import HelloReply

@@ -8,10 +8,10 @@ from bunqueue.client.codecs.envelope import problem_of
 from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
 from bunqueue.client.worker.control import Control
-from bunqueue.client.worker.failures import made_final
-from bunqueue.client.worker.lock_renewer import LockRenewer
-from bunqueue.client.worker.reporter import Reporter
-from bunqueue.client.worker.slots import Slots
+from bunqueue.client.worker.fetching.slots import Slots
+from bunqueue.client.worker.locks.lock_renewer import LockRenewer
+from bunqueue.client.worker.reporting.failures import made_final
+from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import BunqueueError, CodecError, KeyMissing, NotEncrypted, PayloadTooLarge, Postpone
 from bunqueue.protocol.commands.jobs import AddLog

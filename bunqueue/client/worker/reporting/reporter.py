@@ -15,8 +15,14 @@ from msgspec import UNSET, Raw, Struct
 
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
-from bunqueue.client.worker.failures import checked, error_text, fail_command, made_final, stop_command
-from bunqueue.client.worker.persistence import Persistence
+from bunqueue.client.worker.reporting.failures import (
+    checked,
+    error_text,
+    fail_command,
+    made_final,
+    stop_command,
+)
+from bunqueue.client.worker.reporting.persistence import Persistence
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.client.workflow.outcomes import Undone
 from bunqueue.errors import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from bunqueue.client.worker.fetcher import FetchConfig, Fetcher
-from bunqueue.client.worker.order import Turns
+from bunqueue.client.worker.fetching.fetcher import FetchConfig, Fetcher
+from bunqueue.client.worker.fetching.order import Turns
 from bunqueue.errors import AuthError, BunqueueError
 
 IDLE = 200  # ms: how long a job of another queue waits at most while the first is listened to

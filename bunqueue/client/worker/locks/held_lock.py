@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from bunqueue.client import substitute
 from bunqueue.client.connection.transport import Endpoint
-from bunqueue.client.worker.lock_renewer import Channel, channel_to
+from bunqueue.client.worker.locks.lock_renewer import Channel, channel_to
 from bunqueue.errors import BunqueueError, LockLost
 from bunqueue.protocol.commands.core import HeartbeatReply, JobHeartbeat
 

@@ -1,0 +1,1 @@
+"""Keeps the locks of jobs alive while these run, and notices when an event loop stands still."""
