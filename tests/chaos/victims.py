@@ -37,6 +37,7 @@ LEADER, MEMBERS = "PostgreSQL", ("pg1", "pg2", "pg3")  # the store's machines, w
 QUEUES = tuple(f"q{number}" for number in range(6))
 HEALED_S, DRAINED_S = 120.0, 120.0
 SHORT_S, LONG_S = 9.0, 60.0  # how long a fault lasts at most, in a short run and in a long one
+TRACE = "Traceback (most recent call last)"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -121,6 +122,15 @@ class Cluster:
                 for job, reply in zip(page, replies, strict=True):
                     found[job["id"]] = Final(job["state"], (await reply).get("result"))
         return found
+
+    def mistakes(self) -> list[str]:
+        """What the hosts' logs say of mistakes in their own code."""
+        logs = [(name, server.whole_log()) for name, server in self.hosts.servers.items()]
+        return [
+            f"{name} logged a mistake:\n{log[log.index(TRACE) :][:3000]}"
+            for name, log in logs
+            if TRACE in log
+        ]
 
     def log(self) -> list[Entry]:
         return [Entry(*row) for row in self.hosts.ask("select shard, seq, epoch from bunqueue.log")]

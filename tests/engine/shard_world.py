@@ -2,7 +2,7 @@
 
 The world below is a router without sockets: it carries letters in order, loses those to a shard that has
 just died, and tells the others when it is back.  A shard may die before it commits, or between its commit
-and the moment at which what it says leaves.
+and the moment at which what it says leaves.  A wire may be cut, as one between hosts, while both ends live.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ QUEUES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
 class World:
     """Some shards on files, one client, and the wires between them."""
 
-    def __init__(self, folder: Path, shards: int, seed: int, crash_rate: float) -> None:
+    def __init__(
+        self, folder: Path, shards: int, seed: int, crash_rate: float, cut_rate: float = 0.0
+    ) -> None:
         self.folder = folder
         self.count = shards
         self.rng = random.Random(seed)
-        self.crash_rate = crash_rate
+        self.crash_rate, self.cut_rate = crash_rate, cut_rate
         self.now = START
         self.wires: dict[tuple[int, int], deque[bytes | None]] = {}  # None: the sender is back
         self.replies: dict[str, Reply] = {}
-        self.crashes = 0
-        self.cut = 0  # connections whose answer nobody knows
+        self.crashes = self.cuts = 0
+        self.unanswered = 0  # connections whose answer nobody knows
         self.doomed: dict[int, bool] = {}  # shards that die in their next turn: after their commit?
         self._serial = 0
         self.shards = [self._open(number) for number in range(shards)]
@@ -86,7 +88,10 @@ class World:
         wires = [wire for wire, letters in self.wires.items() if letters]
         if not wires:
             return False
-        self.deliver(*self.rng.choice(wires))
+        if self.rng.random() < self.cut_rate:
+            self.cut(*self.rng.choice(wires))
+        else:
+            self.deliver(*self.rng.choice(wires))
         return True
 
     def deliver(self, source: int, target: int) -> None:
@@ -117,7 +122,7 @@ class World:
         if fate < self.crash_rate or dies_after:
             self.crash(number)
             return
-        self.cut += len(shard.lost())
+        self.unanswered += len(shard.lost())
         for target, letter in letters:
             self.wires.setdefault((number, target), deque()).append(letter)
         for conn, reply in replies:
@@ -137,9 +142,18 @@ class World:
                 self.wires.setdefault((number, other), deque()).append(None)
                 self.wires.setdefault((other, number), deque()).append(None)
 
+    def cut(self, source: int, target: int) -> None:
+        """The connection between two hosts, one way, breaks and is made again: its letters are lost."""
+        self.cuts += 1
+        letters = self.wires[source, target]
+        letters.clear()
+        letters.append(None)
+        self.shards[source].engine.peer_is_up(target, self.now)
+        self.finish(source)
+
     def calm(self) -> None:
-        """From here on nobody dies."""
-        self.crash_rate = 0.0
+        """From here on nobody dies, and nothing breaks."""
+        self.crash_rate = self.cut_rate = 0.0
         self.settle()
 
     def close(self) -> None:

@@ -32,13 +32,15 @@ class Over(Exception):
 class Town(World):
     """A world in which one death happens at a place that is known beforehand, if that is wanted."""
 
-    def __init__(self, folder: Path, shards: int, seed: int, crash_rate: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, shards: int, seed: int, crash_rate: float = 0.0, cut_rate: float = 0.0
+    ) -> None:
         self.passed = (
             0  # boundaries: what a shard has just done is about to be committed, and then to be said
         )
         self.fatal: int | None = None
         self.victim = ""
-        super().__init__(folder, shards, seed, crash_rate)
+        super().__init__(folder, shards, seed, crash_rate, cut_rate)
 
     def finish(self, number: int) -> None:
         self.passed += 1
@@ -236,7 +238,7 @@ class Life:
 
     def finish(self) -> None:
         """From here on nobody dies, and everybody gets what they wait for."""
-        self._dies = self.town.crash_rate = 0.0
+        self._dies = self.town.crash_rate = self.town.cut_rate = 0.0
         for _ in range(100):
             for story in self.stories.values():
                 while self.signal(story):

@@ -237,15 +237,12 @@ def slot_of_record(key: str, value: str) -> int:
 
 
 def start_children(state: State, source: int, message: messages.StartChildren) -> Steps:
-    life = state.lives[source]
     new = [child for child in message.children if not _is_known(state, child, message.parent)]
     errors: dict[str, str] = {}
     try:
         taken = yield from directory.claim(state, [child.id for child in new])
     except CommandError as error:
         errors, taken = {child.id: str(error) for child in new}, {}
-    if life != state.lives[source] and source != state.shard:
-        return messages.ChildrenStarted([], [])  # who asked is gone, and asks again
     ids: dict[str, str] = {}
     for child in new:
         if child.id in errors or _is_known(state, child, message.parent):

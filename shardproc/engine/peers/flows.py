@@ -237,8 +237,6 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         taken = yield from directory.claim(state, ids, wait=False)
     except CommandError as error:
         return messages.Prepared(str(error), error.code)
-    if life != state.lives[source]:
-        return messages.Prepared("")  # who asked is gone, and with it the flow; nobody hears this
     if taken and message.flow not in state.parts:
         there = next(job_id for job_id in ids if job_id in taken)
         code = Code.FLOW_EXISTS if message.flow_id else Code.INVALID_FLOW
@@ -253,6 +251,8 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         )
         _hold(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
+        if life != state.lives[source]:  # it may have died meanwhile, and forgotten the flow
+            peer_calls.start(state, directory.recall(state, [message.flow]))
     state.out.durable |= message.durable
     return messages.Prepared(jobs=_shown(state, jobs))
 

@@ -83,11 +83,11 @@ def test_a_relayed_command_is_not_repeated(world: World, after_commit: bool) -> 
     _, token = pull(world, on(1, "q"))
     world.settle()
     for command in ({"cmd": "AddLog", "message": "once"}, {"cmd": "FAIL", "token": token}):
-        world.cut, world.doomed[1] = 0, after_commit
+        world.unanswered, world.doomed[1] = 0, after_commit
         key = world.send(id=own, **command)
         world.settle()
         assert key not in world.replies
-        assert world.cut == 1, "its client is told that nobody knows"
+        assert world.unanswered == 1, "its client is told that nobody knows"
     assert len(jobs_of(world, [on(1, "q")])) == 1
     logs = world.ask(cmd="GetLogs", id=own)
     assert logs is not None

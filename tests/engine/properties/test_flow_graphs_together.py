@@ -99,8 +99,9 @@ class Flows:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("shards", [1, 2, 4])
-def test_graphs_with_crashes(tmp_path: Path, shards: int, seed: int) -> None:
-    with closing(World(tmp_path, shards, seed, crash_rate=0.03)) as world:
+@pytest.mark.parametrize("cut_rate", [0.0, 0.03])
+def test_graphs_with_crashes(tmp_path: Path, shards: int, seed: int, cut_rate: float) -> None:
+    with closing(World(tmp_path, shards, seed, crash_rate=0.03, cut_rate=cut_rate)) as world:
         flows = Flows(world)
         for number in range(1, 16):
             flows.add(number)

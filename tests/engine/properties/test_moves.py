@@ -121,7 +121,7 @@ def check(world: World, movers: Movers) -> None:
 
 def story(tmp_path: Path, shards: int, seed: int) -> None:
     """Jobs are pushed, fail, and are moved about while shards die; nothing is missing at the end."""
-    with closing(World(tmp_path, shards, seed, crash_rate=0.03)) as world:
+    with closing(World(tmp_path, shards, seed, crash_rate=0.03, cut_rate=0.03)) as world:
         movers = Movers(world)
         for number in range(40):
             movers.push(number)

@@ -130,7 +130,7 @@ def count_by_cause(world: World) -> Counter[str]:
 @pytest.mark.parametrize("shards", [2, 4])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_exactly_once_over_shards_that_die(tmp_path: Path, shards: int, seed: int) -> None:
-    world = World(tmp_path, shards, seed, crash_rate=0.08)
+    world = World(tmp_path, shards, seed, crash_rate=0.08, cut_rate=0.03)
     jobs: dict[str, str] = {}
     for number in range(15):
         queue, other = world.rng.choice(QUEUES), world.rng.choice(QUEUES)

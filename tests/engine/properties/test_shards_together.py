@@ -13,8 +13,9 @@ from bunqueue.model.ids import slot_of_id
 
 @pytest.mark.parametrize("shards", [2, 4])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_life_with_crashes(tmp_path: Path, shards: int, seed: int) -> None:
-    world = World(tmp_path, shards, seed, crash_rate=0.04)
+@pytest.mark.parametrize("cut_rate", [0.0, 0.04])
+def test_a_life_with_crashes(tmp_path: Path, shards: int, seed: int, cut_rate: float) -> None:
+    world = World(tmp_path, shards, seed, crash_rate=0.04, cut_rate=cut_rate)
     life = Life(world)
     for number in range(30):
         life.rng.choice((life.push_flow, life.push_dependent, life.race))(number)
@@ -27,6 +28,7 @@ def test_a_life_with_crashes(tmp_path: Path, shards: int, seed: int) -> None:
         life.lost_pulls_return()
         world.settle()
     assert world.crashes >= 3
+    assert bool(world.cuts) == bool(cut_rate)
     for ids, acknowledged in life.flows:
         there = [own for own in ids if state_of(world, own) != "unknown"]
         assert there in ([], ids), "a flow is there in part"

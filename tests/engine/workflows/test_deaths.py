@@ -50,7 +50,7 @@ def without_twins(program: list[Any]) -> Iterator[Any]:
 @given(st.sampled_from((1, 2, 4)), st.lists(STORY, min_size=1, max_size=3), st.integers(0, 2**32))
 def test_deaths_change_nothing(shards: int, stories: list[Any], seed: int) -> None:
     with TemporaryDirectory() as folder:
-        town = Town(Path(folder), shards, seed, crash_rate=0.04)
+        town = Town(Path(folder), shards, seed, crash_rate=0.04, cut_rate=0.03)
         try:
             some = [Story(f"w{number}", *story) for number, story in enumerate(stories)]
             life = Life(town, some, worker_dies=0.08)
