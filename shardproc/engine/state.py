@@ -270,6 +270,7 @@ class State:
         "calls",
         "cancels",
         "chance",
+        "changed",
         "child_results",
         "children",
         "chores",
@@ -403,6 +404,7 @@ class State:
         """What concerns other shards, and dependencies between jobs."""
         self.directory: dict[str, int] = {}  # ids that point here, of jobs elsewhere -> their shard
         self.granted: Counter[str] = Counter()  # ids claimed for jobs that are not there yet
+        self.changed: list[set[str]] = []  # of each claim that waits: the ids that were given away meanwhile
         self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
         self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
         self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> waits for its decision

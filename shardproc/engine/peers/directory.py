@@ -176,15 +176,18 @@ def answer_claim(state: State, source: int, message: messages.Claim) -> Steps:
     doubtful = {job_id: home for job_id, home in homes.items() if home not in (here, source)}
     groups = peer_calls.grouped(doubtful)
     words: dict[str, int] = {}
+    changed: set[str] = set()
     if groups:
+        state.changed.append(changed)
         found = yield [
             (shard, messages.Verify(some, message.wait, message.durable)) for shard, some in groups.items()
         ]
         for some, verified in zip(groups.values(), found, strict=True):
             words.update(zip(some, verified.words, strict=True))
+        state.changed = [each for each in state.changed if each is not changed]
     claimed = []
     for job_id, home in homes.items():
-        if state.directory.get(job_id, here) != home:  # it was given to another one meanwhile
+        if job_id in changed:  # it was given to another one meanwhile
             claimed.append(BUSY)
             continue
         word = (
