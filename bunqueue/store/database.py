@@ -26,6 +26,9 @@ _DEFAULTS = {
     "target_session_attrs": "read-write",
 }
 
+# They are tried one after the other, and one that hangs must not hold up the rest.  libpq takes no less.
+_SEVERAL = {"connect_timeout": "2"}
+
 SESSION = """
     set synchronous_commit = on;
     set client_min_messages = warning;
@@ -96,7 +99,8 @@ def conninfo(url: str) -> str:
         raise StoreError(
             f"store: {_line(error)}; give a URL such as postgresql://user@host/database"
         ) from None
-    return make_conninfo(**{**_DEFAULTS, **{key: str(value) for key, value in given.items()}})
+    several = _SEVERAL if "," in f"{given.get('host') or ''}{given.get('hostaddr') or ''}" else {}
+    return make_conninfo(**{**_DEFAULTS, **several, **{key: str(value) for key, value in given.items()}})
 
 
 def shown(url: str) -> str:
