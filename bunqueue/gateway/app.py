@@ -120,10 +120,10 @@ def _route(path: str, endpoint: Endpoint, method: str, *, headless: bool = False
 
 
 @cache
-def _documented() -> tuple[bytes, str]:
+def _documented() -> tuple[bytes, bytes]:
     """The OpenAPI document and its page, made when they are first asked for."""
     found = document(version())
-    return write_json(found), page(found)
+    return write_json(found), page(found).encode()
 
 
 def version() -> str:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -19,10 +20,15 @@ from support.web import client, fresh_queue
 from support.wire import Wire
 from websockets.asyncio.client import connect
 
+from bunqueue.gateway.app import Application
+from bunqueue.gateway.events import websocket
+from bunqueue.gateway.events.ws_protocol import SocketConnection
 from bunqueue.gateway.http import connections
+from bunqueue.gateway.http.access import Role
 from bunqueue.gateway.http.bodies import MemoryBudget
-from bunqueue.gateway.http.connections import Connection
+from bunqueue.gateway.http.connections import Connection, Waiting
 from bunqueue.gateway.http.problems import Problem
+from bunqueue.settings import Settings
 
 
 def say(server: Server, data: bytes) -> bytes:
@@ -132,11 +138,24 @@ async def test_a_head_that_comes_at_once_has_the_same_bound(monkeypatch: pytest.
 async def test_the_log_is_not_filled_with_what_is_no_http(make_server: StartServer) -> None:
     server = make_server(http_port=quiet_port())
     server.start()
+    for _ in range(10):
+        leave_in_the_middle(server)
     for _ in range(50):
         assert say(server, b"NONSENSE\r\n\r\n").startswith(b"HTTP/1.1 400")
     await eventually(lambda: "requests that are not HTTP" in server.log(), "it is said")
     assert server.log().count("not HTTP") + server.log().count("Invalid HTTP") <= 3
     assert "address=127.0.0.1" in server.log()
+    assert "a request failed" not in server.log()
+
+
+def leave_in_the_middle(server: Server) -> None:
+    """Ask for much, and reset the connection as soon as something of it comes."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.connect((server.host, server.http_port))
+        sock.sendall(b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n" * 40)
+        assert sock.recv(1)
 
 
 @pytest.mark.skipif(
@@ -161,6 +180,32 @@ async def test_who_takes_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) 
                 await gone.wait()
 
 
+@pytest.mark.parametrize(("role", "stays"), [(Role.NOBODY, False), (Role.READER, True)])
+async def test_who_takes_nothing_and_has_no_token_gives_way(role: Role, stays: bool) -> None:
+    waiting, paused = Waiting(), asyncio.Event()
+
+    class Watched(Connection):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more, waiting=waiting)
+
+        def on_headers_complete(self) -> None:
+            self.scope["state"]["role"] = role
+            super().on_headers_complete()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            paused.set()
+
+    async with serving(b"x" * (8 << 20), Watched) as port:
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", port))
+            deaf.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+            async with asyncio.timeout(30):
+                await paused.wait()
+            assert waiting.give_way() is not stays
+
+
 @contextlib.asynccontextmanager
 async def serving(answer: bytes = b"fine", kind: type[Connection] = Connection) -> AsyncIterator[int]:
     """The port of connections as the gateway has them, over the simplest application."""
@@ -170,7 +215,13 @@ async def serving(answer: bytes = b"fine", kind: type[Connection] = Connection) 
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    config = uvicorn.Config(app, http=kind, lifespan="off", log_config=None)
+    async with running(uvicorn.Config(app, http=kind, lifespan="off", log_config=None)) as port:
+        yield port
+
+
+@contextlib.asynccontextmanager
+async def running(config: uvicorn.Config) -> AsyncIterator[int]:
+    """The port of a server in this process."""
     server = Quiet(config)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -290,3 +341,24 @@ def test_what_comes_beside_a_body_is_not_kept(web_server: Server, endless: bytes
         sock.sendall(head + (b"" if endless.startswith(b"1;") else b"0\r\n"))
         with pytest.raises(ConnectionError):
             sock.sendall(endless * 100)
+
+
+async def test_sockets_without_a_token_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "MAX_LISTENERS", 2)
+    application = Application(Settings(auth_token=("writes",)), "/nowhere")
+    config = uvicorn.Config(
+        application.asgi, http=Connection, ws=SocketConnection, lifespan="off", log_config=None
+    )
+    token = {"Authorization": "Bearer writes"}
+    async with running(config) as port, asyncio.timeout(30):
+        url = f"ws://127.0.0.1:{port}/ws"
+        async with connect(url, proxy=None) as stranger, connect(url, proxy=None, additional_headers=token):
+            async with connect(url, proxy=None, additional_headers=token) as known:
+                await stranger.wait_closed()
+                assert stranger.close_code == 4401
+                async with connect(url, proxy=None, additional_headers=token) as late:
+                    await late.wait_closed()
+                    assert late.close_code == 1013
+                await known.send('{"cmd": "Unsubscribe"}')
+                assert json.loads(await known.recv()) == {"ok": True}
+        await application.stop()

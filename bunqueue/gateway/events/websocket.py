@@ -44,7 +44,7 @@ class Sockets:
         self.feed = feed
         self.access = access
         self.shards = shards
-        self._open: set[Session] = set()
+        self._open: dict[Session, None] = {}  # in the order in which they came
 
     async def endpoint(self, socket: WebSocket) -> None:
         """Serve one socket until it ends."""
@@ -54,15 +54,23 @@ class Sockets:
             await socket.send_denial_response(problem_answer(problem))
             return
         await socket.accept()
-        if len(self._open) >= MAX_LISTENERS:
+        if len(self._open) >= MAX_LISTENERS and not self._give_way():
             await socket.close(OVERLOADED, "too many sockets")
             return
         session = Session(self, socket)
-        self._open.add(session)
+        self._open[session] = None
         try:
             await session.run()
         finally:
-            self._open.discard(session)
+            self._open.pop(session, None)
+
+    def _give_way(self) -> bool:
+        """Have the oldest that has shown no token go; False if all have."""
+        stranger = next((session for session in self._open if session.is_stranger), None)
+        if stranger is not None:
+            del self._open[stranger]
+            stranger.leave()
+        return stranger is not None
 
     async def close(self) -> None:
         """End all sockets."""
@@ -82,11 +90,16 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has shown no token, though it needs one."""
+        return self._role is Role.NOBODY
+
     async def run(self) -> None:
         """Until the client leaves."""
         loop = asyncio.get_running_loop()
         self._admitted()
-        late = loop.call_later(AUTH_S, self._check_token)
+        late = loop.call_later(AUTH_S, self.leave)
         try:
             while True:
                 text = await self._socket.receive_text()
@@ -106,7 +119,7 @@ class Session:
 
     def _admitted(self) -> None:
         """Lift the limits for unauthenticated sockets, if it has shown a token."""
-        if self._role is not Role.NOBODY:
+        if not self.is_stranger:
             self._socket.state.admit()
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -121,8 +134,9 @@ class Session:
             async with asyncio.timeout(END_S):
                 await self._socket.close(code)
 
-    def _check_token(self) -> None:
-        if self._role is Role.NOBODY:
+    def leave(self) -> None:
+        """End it soon, unless it has shown a token."""
+        if self.is_stranger:
             task = asyncio.get_running_loop().create_task(self.end(UNAUTHORIZED))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

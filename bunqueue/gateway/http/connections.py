@@ -10,9 +10,11 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from bunqueue.acceptor import Counted
+
+from .access import Role
 
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
 MAX_HEADERS = 256  # each takes some hundred bytes, however short it is
@@ -83,6 +85,7 @@ class Connection(HttpToolsProtocol):
         self._oversized = False
         self._ahead = bytearray()  # what came after requests that wait for the answer to the one before
         self._held = 0  # bytes of it, as counted
+        self._running: RequestResponseCycle | None = None  # the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -95,7 +98,26 @@ class Connection(HttpToolsProtocol):
         self._arrived()
         self._ahead.clear()
         self._count()
+        self.pipeline.clear()
+        if self._running is not None:  # uvicorn tells only the last one
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def pause_writing(self) -> None:
+        """The client does not read.  If it has shown no token, it must not keep a place by that."""
+        super().pause_writing()
+        if self._running is not None and self._running.scope["state"].get("role") == Role.NOBODY:
+            self._waiting.connections[self] = None
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._running is not None and not self._running.response_complete:
+            self._waiting.connections.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come, until a request has to wait for the answer to the one before.
