@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from support.promises import promises
 
-from bunqueue import Bunqueue, ChildFailed, Flow, FlowJob, Queue, StepFailed, Unrecoverable
+from bunqueue import (
+    BlockingFlow,
+    Bunqueue,
+    ChildFailed,
+    Flow,
+    FlowJob,
+    OptionError,
+    Queue,
+    StepFailed,
+    Unrecoverable,
+)
 from bunqueue.testing import Sandbox
 
 DAY = timedelta(days=1)
@@ -347,3 +357,105 @@ async def test_times_of_asyncio_end_with_the_run(sandbox: Sandbox) -> None:
     handle = await order.start_async()
     await sandbox.drain_async(app)
     assert await handle.state() == "waiting-signal"
+
+
+# -- what is no branch
+
+NO_BRANCHES: list[tuple[str, Any, dict[str, Any]]] = [
+    ("gather", (5,), {}),
+    ("gather", (None, 7), {}),
+    ("gather", ([],), {}),
+    ("gather", (str,), {}),
+    ("race", (5,), {}),
+    ("race", (), {"a": 5}),
+    ("first", ([],), {}),
+    ("first", (), {"a": None}),
+]
+
+
+@pytest.mark.parametrize(("what", "given", "named"), NO_BRANCHES)
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_be_awaited_is_refused(sandbox: Sandbox, what: str, given: Any, named: Any) -> None:
+    """Before any other branch runs, and without a word about coroutines that nobody has awaited."""
+    app = Bunqueue("q")
+    ran: list[str] = []
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> tuple[Any, ...]:
+        other = flow.step("other", ran.append, "other")
+        more = {**named, "z": other} if named else {}
+        try:
+            await getattr(flow, what)(*([*given, other] if given else ()), **more)
+        except OptionError as error:
+            return error.field, repr(error.value), error.bound, str(error)
+        raise AssertionError
+
+    handle = order.start()
+    sandbox.drain(app)
+    field, value, bound, text = handle.result()
+    wrong = given[0] if given else named["a"]
+    assert (field, value) == (what, repr(wrong))
+    assert text.startswith(f"{what}: {wrong!r} cannot be awaited; give calls of flow.step, flow.sleep")
+    assert bound in text
+    assert ran == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_branches_that_are_none_or_two_in_one_are_refused(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> list[str]:
+        said: list[str] = []
+        twice = flow.step("twice", int)
+        for call in (
+            lambda: flow.race(),
+            lambda: flow.first(),
+            lambda: flow.race(flow.step("a", int), b=flow.step("b", int)),
+            lambda: flow.gather(twice, twice),
+            lambda: flow.map(FlowJob("pack", {}, queue="packing"), 5),  # type: ignore[arg-type]
+        ):
+            try:
+                await call()
+            except OptionError as error:
+                said.append(str(error).partition(" object ")[0])
+        assert await flow.gather() == []
+        return said
+
+    handle = order.start()
+    sandbox.drain(app)
+    assert handle.result() == [
+        "race: give one branch at least",
+        "first: give one branch at least",
+        "race: give all branches a name, or none",
+        "gather: <coroutine",
+        "items: 5 is no list; give one, with the argument of each child",
+    ]
+
+
+def test_plain_functions_refuse_what_cannot_be_called(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+
+    @app.workflow(max_attempts=1)
+    def order(flow: BlockingFlow) -> list[str]:
+        said = []
+        for call in (
+            lambda: flow.gather(lambda: ran.append("ran"), 5),  # type: ignore[arg-type]
+            lambda: flow.race(a=5),  # type: ignore[arg-type]
+            lambda: flow.first(),
+        ):
+            try:
+                call()
+            except OptionError as error:
+                said.append(str(error))
+        return said
+
+    handle = order.start()
+    sandbox.drain(app)
+    assert handle.result() == [
+        "gather: 5 cannot be called; give functions without arguments, as partial(flow.run, pack, item)",
+        "race: 5 cannot be called; give functions without arguments, as partial(flow.run, pack, item)",
+        "first: give one branch at least",
+    ]
+    assert ran == []

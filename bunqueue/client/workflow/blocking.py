@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from uuid import UUID
 
-from bunqueue.client.connection.options import Duration
+from bunqueue.client.connection.options import Duration, refused
+from bunqueue.client.workflow.branches import one_way
 from bunqueue.client.workflow.core import RAISE, Encode
 from bunqueue.client.workflow.drive import drive
 from bunqueue.client.workflow.flow import Flow
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 Branch = Callable[[], Any]
+_ALLOWED = "functions without arguments, as partial(flow.run, pack, item)"
 
 
 class BlockingFlow:
@@ -194,6 +196,7 @@ class BlockingFlow:
     def gather(self, *branches: Branch, return_exceptions: bool = False) -> list[Any]:
         """See `Flow.gather`: `flow.gather(*(partial(flow.run, pack, item) for item in items))`."""
         flow = self._flow
+        _check("gather", branches)
         return self._do(
             lambda: flow.gather(*map(self._branch, branches), return_exceptions=return_exceptions)
         )
@@ -205,6 +208,7 @@ class BlockingFlow:
 
     def race(self, *branches: Branch, **named: Branch) -> Any:
         """See `Flow.race`."""
+        _check("race", one_way("race", branches, named))
         return self._do(lambda: self._flow.race(*map(self._branch, branches), **self._named(named)))
 
     @overload
@@ -214,6 +218,7 @@ class BlockingFlow:
 
     def first(self, *branches: Branch, **named: Branch) -> Any:
         """See `Flow.first`."""
+        _check("first", one_way("first", branches, named))
         return self._do(lambda: self._flow.first(*map(self._branch, branches), **self._named(named)))
 
     def _named(self, branches: dict[str, Branch]) -> dict[str, Awaitable[Any]]:
@@ -227,8 +232,6 @@ class BlockingFlow:
                 None
             )  # whose thread is this one's: steps of several branches have threads of their own
             return getattr(self._flow, function.__name__)(*branch.args, **branch.keywords)  # type: ignore[no-any-return]
-        if not callable(branch):
-            raise TypeError(f"gather: {branch!r} cannot be called; give partial(flow.run, pack, item), say")
         return in_new_thread(self._flow, branch)
 
     # -- how it gets there
@@ -246,6 +249,13 @@ class BlockingFlow:
             return function()
 
         return self._do(call)
+
+
+def _check(what: str, branches: Sequence[Branch]) -> None:
+    """OptionError for what cannot be called, before any branch begins."""
+    for branch in branches:
+        if not callable(branch):
+            raise refused(what, branch, f"cannot be called; give {_ALLOWED}", _ALLOWED)
 
 
 def run_blocking(job: ActiveJob[Any], encode: Encode, body: Callable[[BlockingFlow], Any]) -> Any:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, Struct
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.connection.options import unfit
+from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.core import branch_var
 from bunqueue.client.workflow.parking import Group, group_var
+from bunqueue.errors import OptionError
 from bunqueue.model.workflow import VALUE
 
 if TYPE_CHECKING:
     from bunqueue.client.workflow.flow import Flow
 
 Branch = Awaitable[Any]
+T = TypeVar("T")
+_ALLOWED = "calls of flow.step, flow.sleep, flow.wait_for or flow.run, or of coroutine functions"
 
 
 class _Winner(Struct, array_like=True):
@@ -32,8 +35,39 @@ class _Winner(Struct, array_like=True):
 _decode_winner = Decoder(_Winner).decode
 
 
+def one_way(what: str, branches: Sequence[T], named: Mapping[str, T]) -> list[T]:
+    """The branches of a race, all with names or all without. OptionError."""
+    every = [*branches, *named.values()]
+    if branches and named:
+        raise _none_runs(unfit(what, "give all branches a name, or none"), every)
+    if not every:
+        raise unfit(what, "give one branch at least")
+    return every
+
+
+def check_branches(what: str, branches: Sequence[Any]) -> None:
+    """OptionError for what cannot be awaited."""
+    known: set[int] = set()
+    for branch in branches:
+        if not isinstance(branch, Awaitable):
+            why = f"cannot be awaited; give {_ALLOWED}; a list of them with a * before it"
+            raise _none_runs(refused(what, branch, why, _ALLOWED), branches)
+        if isinstance(branch, Coroutine) and id(branch) in known:
+            raise _none_runs(refused(what, branch, "is given twice; call it once for each branch"), branches)
+        known.add(id(branch))
+
+
+def _none_runs(error: OptionError, branches: Sequence[Any]) -> OptionError:
+    """Else Python would say of each that nobody has awaited it."""
+    for branch in branches:
+        if isinstance(branch, Coroutine):
+            branch.close()
+    return error
+
+
 async def gather(flow: Flow, branches: Sequence[Branch], *, return_exceptions: bool) -> list[Any]:
     """See `Flow.gather`."""
+    check_branches("gather", branches)
     group = Group()
     tasks = [_begin(each, _context(group if flow._is_wait(each) else None)) for each in branches]
     try:
@@ -49,8 +83,7 @@ class Race:
     """Branches of which one wins: the first to end, or, if errors do not count, the first to succeed."""
 
     def __init__(self, flow: Flow, what: str, branches: Sequence[Branch], *, errors_count: bool) -> None:
-        if not branches:
-            raise unfit(what, "give one branch at least")
+        check_branches(what, branches)
         self._flow = flow
         self._branches = branches
         self._errors_count = errors_count

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from bunqueue.client.connection.options import Duration, span
+from bunqueue.client.connection.options import Duration, refused, span
 from bunqueue.client.conversion.raised import made_final
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.attempts import Attempts
-from bunqueue.client.workflow.branches import Branch, Race, gather
+from bunqueue.client.workflow.branches import Branch, Race, gather, one_way
 from bunqueue.client.workflow.core import RAISE, Encode
 from bunqueue.client.workflow.many import Many
 from bunqueue.client.workflow.plans import Order, Plan, Undo, check_wait, order_of, plan_of, sleep_span
@@ -245,6 +245,8 @@ class Flow(Runtime):
         failures are among the results.
         """
         self._check()
+        if not isinstance(items, Iterable):
+            raise refused("items", items, "is no list; give one, with the argument of each child")
         orders = [order_of(what, (item,), {}, name=step) for item in items]
         claims = [self._claim(order.name, CHILD, order.arguments) for order in orders]
         return await Many(self, orders, claims).results(return_exceptions=return_exceptions)
@@ -252,8 +254,8 @@ class Flow(Runtime):
     # -- at the same time
 
     async def gather(self, *branches: Branch, return_exceptions: bool = False) -> list[Any]:
-        """The results of all branches, in their order. A branch is a step, a wait, a child, or a coroutine
-        that consists of such.
+        """The results of all branches, in their order; of none an empty list. A branch is a step, a wait, a
+        child, or a coroutine that consists of such. Raises OptionError for anything else.
 
         At the first failure the others are cancelled, and it is raised; with `return_exceptions` failures
         are among the results.
@@ -288,9 +290,7 @@ class Flow(Runtime):
         self, branches: tuple[Branch, ...], named: dict[str, Branch], what: str, *, errors_count: bool
     ) -> Op[Any]:
         self._check()
-        if branches and named:
-            raise TypeError(f"{what}: give all branches a name, or none")
-        race = Race(self, what, branches or tuple(named.values()), errors_count=errors_count)
+        race = Race(self, what, one_way(what, branches, named), errors_count=errors_count)
         claim = race.claim
         return self._op(_won(race, list(named)), claim)
 
