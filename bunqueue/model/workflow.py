@@ -47,6 +47,8 @@ MOVES: dict[str | None, frozenset[str]] = {
 }
 """From each state to those that may follow; None: the step was not recorded before."""
 
+UNAMBIGUOUS = 1  # of Run.keys: ":" and "%" in the id of the job are written as "%3A" and "%25"
+
 MAX_STEPS = 10_000  # of a run, beside its children: they are all read when it runs again
 MAX_CHILDREN = 100_000
 MAX_SIGNALS = 1_000  # kept for one workflow, until it waits for them
@@ -102,3 +104,4 @@ class Run(Struct, array_like=True, gc=False):
     waited: list[int] | None = (
         None  # what its last run ended to wait for: first and last number of each run of steps
     )
+    keys: int = 0  # how its workers make the keys of its steps: UNAMBIGUOUS, or as those did that began it

@@ -60,7 +60,8 @@ class _Undo(Struct, gc=False):
 class _Workflow(Struct, omit_defaults=True, gc=False):
     """What a worker has to know of a job with steps before it runs it.  ``steps``: some may be recorded;
     ``suspended``: how many runs have ended to wait; ``waited``: what the last one ended to wait for, if it
-    did, as the first and last number of each run of steps."""
+    did, as the first and last number of each run of steps; ``keys``: 1 if ":" and "%" in the job's id are
+    written as "%3A" and "%25" in the keys of its steps."""
 
     generation: int = 0
     steps: bool = False
@@ -68,6 +69,7 @@ class _Workflow(Struct, omit_defaults=True, gc=False):
     undoing: _Undo | None = None
     suspended: int = 0
     waited: list[int] | None = None
+    keys: int = 0
 
 
 class _Own(Struct, rename="camel", gc=False):
@@ -215,7 +217,7 @@ def _own(job: Job) -> _Own:
 
 def _workflow(run: Run, *, steps: bool) -> _Workflow:
     undoing = None if run.undoing is None else _Undo(run.undoing.reason, run.undoing.error)
-    return _Workflow(run.generation, steps, run.undone, undoing, run.suspended, run.waited)
+    return _Workflow(run.generation, steps, run.undone, undoing, run.suspended, run.waited, run.keys)
 
 
 def _fields(own: _Own) -> int:

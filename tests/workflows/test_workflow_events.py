@@ -117,6 +117,7 @@ async def test_what_was_cancelled_has_ended_as_cancelled_when_it_is_undone(
         assert await heard(events, "failed") == [
             ("failed", "cancelled"),
             ("undoing", "cancelled"),
+            ("step", "never", "cancelled"),
             ("step", "undo:charge", "completed"),
             ("failed", "cancelled"),
         ]

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.errors import ResultError
+from bunqueue.model.workflow import UNAMBIGUOUS
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.moments import MaybeMoment, Moment
@@ -103,6 +104,8 @@ class RunInfo(Struct, frozen=True):
     suspended: int = 0
     """How many runs have ended to wait."""
     waited: list[int] = []
+    keys: int = 0
+    """How the keys of its steps are made; see `bunqueue.model.workflow.Run`."""
     """What its last run ended to wait for: the first and last number of each run of steps."""
 
 
@@ -110,7 +113,7 @@ class PulledRun(Struct, rename="camel", frozen=True):
     """A pulled job, as far as it is a workflow."""
 
     started_at: float | None = None
-    workflow: RunInfo = RunInfo()
+    workflow: RunInfo = RunInfo(keys=UNAMBIGUOUS)  # of one without a record: it has not begun
 
 
 class UndoReason(Struct, frozen=True):

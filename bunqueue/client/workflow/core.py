@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random as chance
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -19,7 +18,7 @@ from bunqueue.client.workflow import values
 from bunqueue.client.workflow.context import step_var
 from bunqueue.client.workflow.outcomes import ContinueRun, Unwind
 from bunqueue.client.workflow.plans import Undo
-from bunqueue.client.workflow.run_log import Claim, Conflict, RunLog, checked_name
+from bunqueue.client.workflow.run_log import Claim, Conflict, RunLog, checked_name, key_of
 from bunqueue.errors import (
     BunqueueError,
     ChildFailed,
@@ -28,7 +27,7 @@ from bunqueue.errors import (
     StepFailed,
     WorkflowError,
 )
-from bunqueue.model.workflow import COMPLETED, RETRYING, UNDO_MARK, VALUE
+from bunqueue.model.workflow import COMPLETED, RETRYING, UNAMBIGUOUS, UNDO_MARK, VALUE
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.workflows import RecordSteps, StepAnswer, StepRecord
 
@@ -41,10 +40,10 @@ Encode = Callable[[tuple[Any, ...], Mapping[str, Any]], Raw]
 branch_var: ContextVar[tuple[list[str], ...]] = ContextVar("bunqueue.branch", default=())
 """The branches of races that one is in, the outermost first: they collect the names of their steps."""
 
+DECIDED, PATCH = "decided", "patch"  # of values, instead of the fingerprint of arguments
+
 RAISE: Any = object()
 """Instead of a default: raise an error."""
-
-_LIKE_GENERATION = re.compile(r":\d+$")
 
 
 class FlowCore:
@@ -88,9 +87,8 @@ class FlowCore:
         return step.key
 
     def _key(self, name: str) -> str:
-        generation = self.job.workflow.generation
-        told = generation or _LIKE_GENERATION.search(name)  # "a:1" must not get the key of "a", begun again
-        return f"{self.job.id}:{name}" + (f":{generation}" if told else "")
+        run = self.job.workflow
+        return key_of(self.job.id, name, run.generation, unambiguous=run.keys >= UNAMBIGUOUS)
 
     def _server_ms(self) -> float:
         """The time by the server's clock, epoch ms."""
@@ -119,21 +117,22 @@ class FlowCore:
         """Whether this workflow is to go the new way of a change: True if it had not come past this line when
         the change was deployed. It stays what it was in every run."""
         new = self._log.at_end  # before the line asks for a step itself
-        found: bool = self._decided(f"patched:{name}", lambda: new, bool)
+        found: bool = self._decided(f"patched:{name}", lambda: new, bool, PATCH)
         return found
 
-    def _decided(self, name: str, decide: Callable[[], Any], kind: Any) -> Any:
+    def _decided(self, name: str, decide: Callable[[], Any], kind: Any, what: str = DECIDED) -> Any:
         """A value that is stored with the next step. What depends on it comes after that, so that nobody has
-        to wait for it."""
+        to wait for it. `what` keeps apart what is no step of one kind and may be called the same."""
         self._check()
-        claim = self._claim(name, VALUE, None)
-        assert isinstance(claim, Claim)
+        claim = self._log.claim_decided(checked_name(name), what)
+        self._note(claim.name)
         if claim.known is not None and claim.known.raw_result is not UNSET:
             return values.value_of(claim.known.raw_result, values.converter_of(kind, name), claim.name)
         if self.undoing:  # nothing that was recorded depends on it
             return decide()
         decision = decide()
-        self._pending.append(self._record(claim.name, kind=VALUE, result=values.stored(decision, name)))
+        fields = {"kind": VALUE, "arguments": what, "result": values.stored(decision, name)}
+        self._pending.append(self._record(claim.name, **fields))
         return decision
 
     @property

@@ -177,7 +177,9 @@ class Flow(Runtime):
         left = None if timeout is None else span(timeout, "timeout")
         called = checked_name(name or signal, "signal" if name is None else "name")
         check_wait("timeout", signal=signal, key=key, delay=left)
-        arguments = None if key is None else values.fingerprint((key,), {})
+        # A name that says nothing about the signal may be that of waits for others, too.
+        what = (signal,) if key is None and called != signal else () if key is None else (key,)
+        arguments = values.fingerprint(what, {}) if what else None
         claim = self._claim(called, SIGNAL, arguments)
         fields = {"signal": signal, "key": key, "delay": left, "arguments": arguments}
         return self._op(self._wait_for(claim, fields, converting, default), claim, waits=True)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.models.workflows import Step
-from bunqueue.model.workflow import MAX_STEP_NAME, UNDO_MARK
+from bunqueue.model.workflow import MAX_STEP_NAME, UNDO_MARK, VALUE
 
 MOST = MAX_STEP_NAME - 16  # characters of a name; a number may follow, and "undo:" come before it
 _NUMBERED = re.compile(r"#\d+$")
+_LIKE_GENERATION = re.compile(r":\d+$")
 _Free = dict[str | None, deque[Step]]
 """Recorded steps by the fingerprints of their arguments."""
 
@@ -89,6 +90,11 @@ class RunLog:
         self._used(free, step)
         return Claim(step.name, step)
 
+    def claim_decided(self, base: str, what: str) -> Claim:
+        """The value that was decided once: what earlier versions have recorded did not say `what` it is."""
+        free = self._free.get((VALUE, base), {})
+        return self.claim_own(base, VALUE, None if what not in free and None in free else what)
+
     def settle(self, conflict: Conflict) -> Claim | None:
         """What a conflict turns out to be; None: it still is one."""
         found = self.claim(conflict.base, conflict.kind, conflict.arguments)
@@ -130,6 +136,14 @@ def checked_name(name: str, what: str = "name") -> str:
             f"as in #1",
         )
     return name
+
+
+def key_of(job_id: str, name: str, generation: int, *, unambiguous: bool) -> str:
+    """The idempotency key of a step; no other step of any job has the same, if it is unambiguous: the first
+    colon ends the id, and a number after the last one is told wherever the name ends like that."""
+    own = job_id.replace("%", "%25").replace(":", "%3A") if unambiguous else job_id
+    told = generation or _LIKE_GENERATION.search(name)  # "a:1" must not get the key of "a", begun again
+    return f"{own}:{name}" + (f":{generation}" if told else "")
 
 
 def base_of(name: str) -> str:

@@ -12,7 +12,7 @@ from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.dead_letters import QUEUE_FULL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
 from bunqueue.model.names import queue_name_problem
-from bunqueue.model.workflow import Run
+from bunqueue.model.workflow import UNAMBIGUOUS, Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.base import path_of
@@ -358,7 +358,7 @@ def new_job(
         created + int(fields.delay) if fields.delay else created,
         unique_key=fields.unique_key or None,
         extra=extra,
-        run=Run(declared=True) if fields.workflow else None,
+        run=Run(declared=True, keys=UNAMBIGUOUS) if fields.workflow else None,
     )
 
 

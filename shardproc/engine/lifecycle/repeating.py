@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bunqueue.model.job import Extra, Job
 from bunqueue.model.schedule import ScheduleError, UnknownZone, next_run
-from bunqueue.model.workflow import Run
+from bunqueue.model.workflow import UNAMBIGUOUS, Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.base import MAX_SAFE, path_of
@@ -124,7 +124,7 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
         state.now,
         run_at,
         extra=_repeated(extra, repeat, None if key_ttl is None else state.now + int(key_ttl)),
-        run=Run(declared=True) if job.run is not None and job.run.declared else None,
+        run=Run(declared=True, keys=UNAMBIGUOUS) if job.run is not None and job.run.declared else None,
     )
     extra.repeated_by = again.id
     state.out.touch(job, ROW)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Raw
 
 from bunqueue.model.job import ACTIVE, Job
-from bunqueue.model.workflow import MAX_BYTES, STEP_ROWS, Run
+from bunqueue.model.workflow import MAX_BYTES, STEP_ROWS, UNAMBIGUOUS, Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.readable import check_readable, is_readable
@@ -53,7 +53,7 @@ def with_run(state: State, job: Job) -> Run:
     """What the job has beside its steps; one that is no workflow gets it with its first step."""
     run_steps.has_steps(job)
     if job.run is None:
-        job.run = Run()
+        job.run = Run(keys=UNAMBIGUOUS)
         state.out.touch(job, ROW)
     return job.run
 
