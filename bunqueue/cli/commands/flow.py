@@ -174,11 +174,11 @@ def _add_graph(session: Session, value: dict[str, Any], flow_id: str | None, gro
     from bunqueue.client.flow_names import new_id
 
     jobs, ends = value.get("jobs", {}), [name for name in _ENDS if name in value]
-    if value.keys() - _GRAPH or not isinstance(jobs, dict):
-        raise SettingsError(
-            'a flow whose jobs have names is {"jobs": {name: job}}, and a batch has "on_complete" or'
-            ' "on_success", too; there is nothing else'
-        )
+    if unknown := value.keys() - _GRAPH:
+        known, id_ = ", ".join(sorted(_GRAPH)), "; give its id as --id" if "id" in unknown else ""
+        raise SettingsError(f"a flow whose jobs have names has no {min(unknown)!r}; there are {known}{id_}")
+    if not isinstance(jobs, dict):
+        raise SettingsError('jobs: they have names here; give {"jobs": {name: job}}')
     if grow and flow_id is None:
         raise SettingsError("--grow: which flow? give its --id")
     if grow and ends:

@@ -176,7 +176,7 @@ def given(options: dict[str, Any]) -> Any:
         if said:
             if owner not in found:
                 flag = next(name for name, field in parts.items() if field in said)
-                owners = [_flag(name) for name in (owner, *_ALSO.get(owner, ())) if name in options]
+                owners = [_flag(name) for name in (owner, *_ALSO.get(flag, ())) if name in options]
                 raise SettingsError(f"{_flag(flag)}: it goes with {' or '.join(owners)}; give that, too")
             make(found, said)
     if isinstance(found.get("on_dead"), str):
@@ -245,8 +245,11 @@ def _unique(found: dict[str, Any], said: dict[str, Any]) -> None:
         found["debounce"] = Debounce(found.pop("unique_key"), wait)
 
 
-_ALSO = {"unique_key": ("unique", "unique_by")}
-"""What else makes the key that further flags are about."""
+_ALSO = {
+    **dict.fromkeys(("unique_for", "on_conflict", "unique_states"), ("unique", "unique_by")),
+    **dict.fromkeys(("repeat_limit", "repeat_start", "repeat_end"), ("repeat_pattern",)),
+}
+"""What else the further flags go with."""
 # Options with further flags: the option, the fields of those flags, and what combines them.
 _PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any]], None]], ...] = (
     (

@@ -46,10 +46,13 @@ _WORDS = {
     "tls=TlsOptions(ca_file=...)": "--tls-ca FILE",
     "tls=TlsOptions(cert_file=...)": "--tls-cert FILE",
     "raise ConnectionOptions(command_timeout=...)": "give it longer: --url bunqueue://HOST?command_timeout=MS",
+    "give a bunqueue.RateLimit, or a text such as": "give a text such as",
+    "give either every, or pattern, a cron expression": "give either that, or --repeat-pattern",
+    "it is the size of a group; give group, too": "it is the size of a group; give --group, too",
     "JobHandle.retry() gives it": "bunqueue job retry ID gives it",
 }
 # Option names whose parameter has another name in some verbs.
-_ALSO = {"max": "limit", "concurrency": "limit", "count": "limit", "per": "duration"}
+_ALSO = {"flow_id": "id", "max": "limit", "concurrency": "limit", "count": "limit", "per": "duration"}
 
 
 def status_of(error: Exception) -> int:
