@@ -377,9 +377,11 @@ async def test_when_a_host_dies(hosts: Hosts) -> None:
             events(web, path, headers={"Last-Event-ID": place}) as stream,
             socket(at(hosts, two)) as ws,
         ):
-            assert {event["jobId"] for event in await stream.take(3)} == set(late)
+            resumed = await stream.take(3)
+            assert {event.get("jobId") for event in resumed} == set(late), (place, resumed)
             await ws.call("Subscribe", queues=names, types=["pushed"], after=place_of_ws)
-            assert {event["jobId"] for event in await ws.until(3)} == set(late)
+            resumed = await ws.until(3)
+            assert {event.get("jobId") for event in resumed} == set(late), (place_of_ws, resumed)
         await eventually(
             lambda: {message["jobId"] for message in receiver.arrived()} == {*added, *late}, "all arrive"
         )

@@ -190,6 +190,44 @@ async def test_a_shard_that_is_away_is_told_as_lost_and_asked_in_peace() -> None
             await asyncio.wait((catching_up,))
 
 
+async def test_who_knows_the_place_of_a_shard_that_is_away_loses_nothing() -> None:
+    """A listener of another gateway resumes here, while nobody owns a shard."""
+
+    class Log(LogReader):
+        def __init__(self) -> None:
+            self.ends = {0: 5}
+
+        async def read(self, after: Any, limit: int, *args: Any, **more: Any) -> Page:
+            found, places = [], []
+            for shard, end in self.ends.items():
+                begin = after[shard] if after[shard] >= 0 else end
+                seqs = range(begin + 1, end + 1)[:limit]
+                found += [event_of(shard, seq) for seq in seqs]
+                places.append(
+                    {"shard": shard, "after": seqs[-1] if seqs else begin, "last": end, "missed": 0}
+                )
+            return Page(found, places)
+
+    def event_of(shard: int, seq: int) -> dict[str, Any]:
+        job = f"{shard}/{seq}"
+        return {"shard": shard, "seq": seq, "eventType": "pushed", "queue": "q", "jobId": job, "timestamp": 0}
+
+    log = Log()
+    feed = Feed(log, 2)
+    heard: list[str] = []
+    async with asyncio.timeout(30), aclosing(feed.listen(Filter(), [4, 6], quiet_s=30)) as listener:
+        assert (await anext(listener)).place == "4-6"
+        found = await anext(listener)
+        assert ([entry.job_id for entry in found.entries], found.place) == (["0/5"], "5-6"), "of shard 0"
+        log.ends = {0: 7, 1: 8}
+        while found.place != "7-8":
+            found = await anext(listener)
+            heard += [entry.job_id or entry.kind for entry in found.entries]
+        assert sorted(heard) == ["0/6", "0/7", "1/7", "1/8"]
+        log.ends = {0: 8, 1: 8}
+        assert [entry.job_id for entry in (await anext(listener)).entries] == ["0/8"]
+
+
 async def test_slow_ones_that_come_back_hold_up_nobody(web_server: Server) -> None:
     queue = fresh_queue(0)
     async with client(web_server) as web, await Wire.open(web_server.address) as wire:

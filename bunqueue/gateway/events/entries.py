@@ -61,6 +61,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     job_id: str
     places: str  # where to continue after it, for all shards
     body: bytes  # JSON
+    back: tuple[int, ...] = ()  # of a loss: shards that were away; who knows their places has lost nothing
 
 
 def as_entry(event: dict[str, Any], places: Positions) -> Entry:
@@ -79,8 +80,8 @@ def as_entry(event: dict[str, Any], places: Positions) -> Entry:
     )
 
 
-def lost(count: int | None, places: Positions) -> Entry:
-    """An entry for up to ``count`` missing events; None means an unknown number."""
+def lost(count: int | None, places: Positions, back: tuple[int, ...] = ()) -> Entry:
+    """An entry for up to ``count`` missing events; None means an unknown number.  ``back``: see `Entry`."""
     event = {
         "eventType": LOST,
         "queue": "",
@@ -88,7 +89,7 @@ def lost(count: int | None, places: Positions) -> Entry:
         "timestamp": time.time_ns() // 1_000_000,
         "count": count,
     }
-    return Entry(0, -1, LOST, "", "", format_position(places), write_json(event))
+    return Entry(0, -1, LOST, "", "", format_position(places), write_json(event), back)
 
 
 def format_position(places: Positions) -> str:
@@ -113,9 +114,16 @@ def parse_position(text: str, shards: int) -> Positions | None:
 
 def unknown_to(known: Positions, heard: Heard) -> Heard:
     """The events after ``known``; their ids include the positions in ``known``."""
-    fresh = [entry for entry in heard.entries if entry.seq < 0 or entry.seq > known[entry.shard]]
+    fresh = [entry for entry in heard.entries if _is_news(entry, known)]
     entries = [msgspec.structs.replace(entry, places=_later(entry.places, known)) for entry in fresh]
     return Heard(entries, _later(heard.place, known))
+
+
+def _is_news(entry: Entry, known: Positions) -> bool:
+    if entry.kind != LOST:
+        return entry.seq > known[entry.shard]
+    places = parse_position(entry.places, len(known)) or known
+    return not entry.back or any(known[shard] < places[shard] for shard in entry.back)
 
 
 def _later(place: str, known: Positions) -> str:

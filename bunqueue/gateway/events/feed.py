@@ -34,6 +34,7 @@ RETRY_S = 0.5  # when the router is down
 CHUNK = 64 * 1024  # bytes that a listener gets at once
 MAX_CATCH_UP = 100_000  # events of each shard that are read again for a listener that resumes
 CATCHING_UP = 4  # listeners at the same time
+AWAY_S = 15.0  # for a shard that is away, and whose place a listener knows; in a cluster it has no owner
 QUIET_S = 15.0
 
 _log = get_logger("gateway")
@@ -178,9 +179,14 @@ class Feed:
         return complete
 
     async def _catch_up(self, wanted: Filter, places: Positions) -> AsyncGenerator[Heard, None]:
-        """What happened after ``places``, which are moved on, until the entries that are kept join on."""
+        """What happened after ``places``, which are moved on, until the entries that are kept join on.  They
+        do not for a shard that is away: what it says when it is back would be missing."""
         limit = max(PAGE // len(places), SMALLEST_PAGE)
-        while not self.closed and not _reached(places, self._floor):
+        until = time.monotonic() + AWAY_S
+        while not self.closed:
+            is_away = self._is_away(places) and time.monotonic() < until
+            if _reached(places, self._floor) and not is_away:
+                return
             before = list(places)
             async with self._catching_up:  # and not while the listener takes what was read
                 page = await self._reader.read(places, limit, wanted)
@@ -190,8 +196,12 @@ class Feed:
                 entries.append(lost(skipped, places))
             if entries:
                 yield Heard(entries, format_position(places))
-            elif places == before:  # a shard is away
+            if places == before or (is_away and len(page.events) < limit):
                 await asyncio.sleep(RETRY_S)
+
+    def _is_away(self, places: Positions) -> bool:
+        """Whether the feed does not know yet where a shard is that one of these is a place of."""
+        return any(floor < 0 <= place for floor, place in zip(self._floor, places, strict=True))
 
     # The logs
 
@@ -245,7 +255,7 @@ class Feed:
         if back := [shard for shard in away if self._head[shard] >= 0]:
             for shard in back:
                 self._floor[shard] = self._head[shard]
-            fresh.append(lost(None, self._head))
+            fresh.append(lost(None, self._head, tuple(back)))
         if not fresh:
             return
         self._entries += fresh
