@@ -6,13 +6,13 @@ for a browser, and the queue's numbers for a program, and following a link from 
 
 from __future__ import annotations
 
-import os
+import hashlib
+import mimetypes
 from pathlib import Path
+from typing import NamedTuple
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.staticfiles import StaticFiles
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 FOLDER = Path(__file__).parent / "dashboard"
@@ -36,48 +36,66 @@ ALWAYS_API = (
 """Paths that answer browsers and programs alike."""
 
 
+class _File(NamedTuple):
+    """A file as it is sent."""
+
+    changed_at: int  # ns
+    body: bytes
+    kind: str
+    tag: str
+
+
 class Pages:
-    """Answers what a browser shows; everything else is the application's."""
+    """Answers what a browser shows; everything else is the application's.
+
+    The files are kept in memory: nobody needs a token for them, so no client may have one open.
+    """
 
     def __init__(self, app: ASGIApp, folder: Path = FOLDER) -> None:
         self._app = app
         self._folder = folder
-        self._files = StaticFiles(directory=folder, check_dir=False)
+        found = [path for path in folder.rglob("*") if path.is_file()]
+        self._files = {path.relative_to(folder).as_posix(): _read(path) for path in found}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
-        response = await self._find(scope)
+        response = self._find(scope["path"], Headers(scope=scope))
         await (response or self._app)(scope, receive, send)
 
-    async def _find(self, scope: Scope) -> Response | None:
-        path = scope["path"]
+    def _find(self, path: str, asked: Headers) -> Response | None:
         if path in ALWAYS_API or path.startswith("/commands/"):
             return None
-        if path != "/" and (found := await self._file(scope)) is not None:
-            return found
-        if path != "/" and "text/html" not in Headers(scope=scope).get("accept", ""):
+        name = path.removeprefix("/")
+        if name in self._files:
+            return self._answer(name, asked)
+        if path != "/" and "text/html" not in asked.get("accept", ""):
             return None
-        index = self._folder / INDEX
-        if index.is_file():
-            return FileResponse(index, headers=HEADERS)
+        if INDEX in self._files:
+            return self._answer(INDEX, asked)
         return RedirectResponse("/docs", headers={"Vary": "Accept"})
 
-    async def _file(self, scope: Scope) -> Response | None:
-        """A file of the dashboard's; only those with a dot in their name, which no resource has to have."""
-        name = scope["path"].lstrip("/")
-        if "." not in name.rpartition("/")[2] or name.partition("/")[0] not in self._names():
-            return None
-        try:
-            response = await self._files.get_response(self._files.get_path({**scope, "root_path": ""}), scope)
-        except HTTPException:
-            return None
-        if response.status_code not in (200, 206, 304):
-            return None
-        response.headers.update(HEADERS)
-        return response
+    def _answer(self, name: str, asked: Headers) -> Response:
+        """A file, unless the browser has it as it is."""
+        file = self._file(name)
+        headers = {**HEADERS, "ETag": file.tag}
+        if file.tag in asked.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, headers=headers, media_type=file.kind)
 
-    def _names(self) -> list[str]:
-        """The files in the folder."""
-        return os.listdir(self._folder) if self._folder.is_dir() else []
+    def _file(self, name: str) -> _File:
+        """A file, read again if it has changed, as while somebody works on it."""
+        known, path = self._files[name], self._folder / name
+        try:
+            if path.stat().st_mtime_ns != known.changed_at:
+                known = self._files[name] = _read(path)
+        except OSError:  # an upgrade has just taken it away
+            pass
+        return known
+
+
+def _read(path: Path) -> _File:
+    changed_at, body = path.stat().st_mtime_ns, path.read_bytes()
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return _File(changed_at, body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')

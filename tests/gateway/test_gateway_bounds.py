@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from support.procfs import resident
+from support.procfs import open_files, resident
 from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
 from support.web import client, fresh_queue
@@ -182,7 +182,8 @@ async def test_who_takes_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("role", "stays"), [(Role.NOBODY, False), (Role.READER, True)])
 async def test_who_takes_nothing_and_has_no_token_gives_way(role: Role, stays: bool) -> None:
-    waiting, paused = Waiting(), asyncio.Event()
+    """Nor does the kernel take much of an answer that nobody reads."""
+    waiting, paused, left = Waiting(), asyncio.Event(), 0
 
     class Watched(Connection):
         def __init__(self, *args: Any, **more: Any) -> None:
@@ -193,7 +194,9 @@ async def test_who_takes_nothing_and_has_no_token_gives_way(role: Role, stays: b
             super().on_headers_complete()
 
         def pause_writing(self) -> None:
+            nonlocal left
             super().pause_writing()
+            left = self.transport.get_write_buffer_size()
             paused.set()
 
     async with serving(b"x" * (8 << 20), Watched) as port:
@@ -204,6 +207,7 @@ async def test_who_takes_nothing_and_has_no_token_gives_way(role: Role, stays: b
             async with asyncio.timeout(30):
                 await paused.wait()
             assert waiting.give_way() is not stays
+            assert left > 7 << 20
 
 
 @contextlib.asynccontextmanager
@@ -362,3 +366,21 @@ async def test_sockets_without_a_token_give_way_to_others(monkeypatch: pytest.Mo
                 await known.send('{"cmd": "Unsubscribe"}')
                 assert json.loads(await known.recv()) == {"ok": True}
         await application.stop()
+
+
+async def test_the_files_of_the_dashboard_are_not_held_open(web_server: Server) -> None:
+    """By clients that do not read them: nobody needs a token for them."""
+    pid = web_server.gateway().pid
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(20):
+            deaf = open_ones.enter_context(socket.socket())
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect((web_server.host, web_server.http_port))
+            deaf.sendall(b"GET /assets/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n" * 250)
+            assert deaf.recv(1)
+        async with client(web_server) as web:
+            style = await web.get("/assets/style.css")
+            assert style.headers["content-type"].startswith("text/css")
+            same = await web.get("/assets/style.css", headers={"If-None-Match": style.headers["etag"]})
+            assert (same.status_code, same.content) == (304, b"")
+        assert not [name for name in open_files(pid) if "dashboard" in name]

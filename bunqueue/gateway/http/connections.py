@@ -22,6 +22,7 @@ HEAD_S = 30.0  # for these to arrive, from the first byte or the start of the co
 REST_S = 30.0  # for the rest of a request that has been answered before it was read
 PIECE = 2048  # bytes parsed at once: what a client sends after a request waits as bytes, not as requests
 MAX_AHEAD = 64 * 1024 * 1024  # bytes that wait so, of all connections; each is read no further meanwhile
+UNSENT = 128 * 1024  # bytes that the kernel takes beyond what is on its way; else it takes megabytes of each
 STUCK_MS = 60_000  # for a peer to read what it was sent; then the kernel ends its connection
 
 _TOO_LARGE = (
@@ -34,10 +35,11 @@ _ERROR = b'{"ok":false,"error":"the headers are larger than %d bytes, or more th
 
 
 def end_stuck_ones(listening: list[socket.socket]) -> None:
-    """Make connections end whose peer reads nothing; accepted sockets inherit the option."""
+    """Make connections end whose peer reads nothing, and keep little for it; accepted sockets inherit it."""
     for sock in listening:
         with suppress(AttributeError, OSError):  # not on every platform
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
 
 
 class Waiting:
