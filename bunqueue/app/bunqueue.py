@@ -18,7 +18,7 @@ from bunqueue.app.queue_settings import AppOptions, QueueSettings
 from bunqueue.app.schedules import Schedule, stale_of
 from bunqueue.app.service import Service
 from bunqueue.app.task import AsyncTask, PlainTask, Task
-from bunqueue.app.task_options import TaskOptions, rules_of
+from bunqueue.app.task_options import TaskOptions, check_names, listed, rules_of
 from bunqueue.app.workflow import AsyncWorkflow, PlainWorkflow, WorkflowDecorator
 from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking.admin import Admin
@@ -204,8 +204,8 @@ class Bunqueue:
             self._task,
             name=name,
             queue=queue,
-            aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
-            unrecoverable=tuple(unrecoverable),
+            aliases=listed("aliases", aliases, str),
+            unrecoverable=listed("unrecoverable", unrecoverable, type),
             run_in=run_in,
             at_most_once=at_most_once,
             options=options,
@@ -258,8 +258,8 @@ class Bunqueue:
             self._task,
             name=name,
             queue=queue,
-            aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
-            unrecoverable=tuple(unrecoverable),
+            aliases=listed("aliases", aliases, str),
+            unrecoverable=listed("unrecoverable", unrecoverable, type),
             at_most_once=False,
             options=options,
             kinds=(AsyncWorkflow, PlainWorkflow),
@@ -282,12 +282,13 @@ class Bunqueue:
         kind = kinds[0 if _is_coroutine(function) else 1]
         if run_in is not None and kind is kinds[0]:
             raise refused("run_in", function, "is a coroutine function, which runs in the event loop")
+        check_names(options)
         retry, own = rules_of(config.declare_for_task(options))
         breaker = own.pop("breaker", None)
         task: Task[..., Any] = kind(
             self._clients,
             function,
-            name=name or function.__name__,
+            name=function.__name__ if name is None else name,
             queue=config.queue,
             run_in=run_in,
             retry=retry,

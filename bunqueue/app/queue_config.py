@@ -36,7 +36,8 @@ class QueueConfig:
         """Have `entry` run the jobs called `name`. OptionError when something else does so already."""
         known = self.tasks.get(name) or self.routes.get(name) or self.batches.get(name)
         if known is not None and _origin(known) != _origin(entry):
-            raise OptionError(f"queue {self.queue!r}: jobs called {name!r} are run by {known!r} already")
+            text = f"queue {self.queue!r}: jobs called {name!r} are run by {known!r} already"
+            raise OptionError(text, field="name", value=name)
         table[name] = entry
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from bunqueue.client.connection.options import Duration, shown
 from bunqueue.client.options.cron import SPAWN_OPTIONS, cron_command
 from bunqueue.errors import OptionError
-from bunqueue.model.schedule import ScheduleError, next_run
+from bunqueue.model.schedule import ScheduleError, UnknownZone, next_run
 from bunqueue.protocol.commands.cron import Cron, CronView
 
 _BESIDE = frozenset({"priority", "unique_key", "dedup"})
@@ -53,6 +53,8 @@ class Schedule:
             next_run(expression, self.tz, time.time_ns() // 1_000_000)
         except ScheduleError as error:
             text = f"schedule {self.name!r}: {shown(expression)}: {error}"
+            if isinstance(error, UnknownZone):
+                raise OptionError(text, field="tz", value=self.tz) from None
             raise OptionError(text, field="schedule", value=expression) from None
 
     def command(self, defaults: Mapping[str, Any], app: str) -> Cron:

@@ -19,7 +19,7 @@ from bunqueue.client.options.job import JobOptions, wire_fields
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.reporting.failures import made_final
 from bunqueue.client.worker.retry_rules import RetryRules, raise_as
-from bunqueue.client.worker.routes import Route, RunIn
+from bunqueue.client.worker.routes import Route, RunIn, checked_run_in
 from bunqueue.errors import OptionError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Task(Generic[P, R]):
         self.queue = queue
         self.aliases = tuple(checks.job_name(alias) for alias in aliases)
         self._clients = clients
-        self._run_in: RunIn | None = run_in
-        self._at_most_once = checks.one("at_most_once", at_most_once, bool)
+        self._run_in = checked_run_in(run_in)
+        self._at_most_once = checks.switch("at_most_once", at_most_once)
         self._unrecoverable = unrecoverable
         self._retry = retry
         self._dependencies = dependencies

@@ -3,11 +3,13 @@ its exceptions mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from bunqueue.app.queue_settings import GroupSettings
+from bunqueue.client.connection.options import refused, unknown_option
 from bunqueue.client.options.breaker import Breaker
+from bunqueue.client.options.errors_named import some_class_names
 from bunqueue.client.options.job import CommonJobOptions
 from bunqueue.client.worker.retry_rules import Delay, Predicate, RetryRules
 
@@ -28,6 +30,25 @@ class TaskOptions(CommonJobOptions, GroupSettings, total=False):
     no group."""
 
 
+_KNOWN = {"name", "queue", "aliases", "unrecoverable", "run_in", "at_most_once", *TaskOptions.__annotations__}
+
+
+def check_names(options: TaskOptions) -> None:
+    """OptionError for an option that functions do not have."""
+    for name in options:
+        if name not in _KNOWN:
+            raise unknown_option("a job", name, _KNOWN)
+
+
+def listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
+    """One value of a kind, or several. OptionError for anything else."""
+    one = isinstance(value, kind) or not isinstance(value, Iterable)
+    found = (value,) if one else tuple(value)
+    if not all(isinstance(each, kind) for each in found):
+        raise refused(name, value, f"is not allowed; give a list of {'texts' if kind is str else 'classes'}")
+    return found
+
+
 def split(options: TaskOptions) -> tuple[GroupSettings, TaskOptions]:
     """What is said of the queue, and what of the job."""
     settings: dict[str, Any] = {}
@@ -41,7 +62,7 @@ def rules_of(options: TaskOptions) -> tuple[RetryRules, TaskOptions]:
     """What the exceptions of the function mean, and what is left for its jobs. OptionError."""
     own: dict[str, Any] = {**options}
     rules = RetryRules(
-        on=own.pop("retry_on", None) or (),
+        on=() if (on := own.pop("retry_on", None)) is None else some_class_names(on, "retry_on"),
         never=own.pop("never_on", None) or (),
         when=own.pop("retry_if", None),
         delay=own.pop("retry_delay", None),

@@ -148,6 +148,29 @@ def test_what_cannot_be_made(call: Callable[[], object], problem: str) -> None:
         call()
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"run_in": "moon"}, "run_in: 'moon' is not allowed; give 'thread' or 'process'"),
+        ({"aliases": 5}, "aliases: 5 is not allowed; give a list of texts"),
+        ({"aliases": ["a", 5]}, "aliases: .* is not allowed; give a list of texts"),
+        ({"unrecoverable": "KeyError"}, "unrecoverable: 'KeyError' is not allowed; give a list of classes"),
+        ({"name": ""}, "name: a job cannot be called ''"),
+        ({"at_most_once": "no"}, "at_most_once: 'no' is not allowed; give True or False"),
+        ({"retry_on": []}, r"retry_on: \[\] says nothing"),
+        ({"retri_delay": 5}, "a job has no option 'retri_delay'; did you mean retry_delay?"),
+        ({"alias": "a"}, "a job has no option 'alias'; did you mean aliases?"),
+    ],
+)
+def test_a_function_that_cannot_be_a_job_so(options: Any, problem: str) -> None:
+    def job() -> None: ...
+
+    with pytest.raises(OptionError, match=problem):
+        Bunqueue("a").job(**options)(job)
+    with pytest.raises(OptionError, match="schedule 'a:job': max_backlog: it goes with"):
+        Bunqueue("a").cron(every=1000, max_backlog=5)(job)
+
+
 def test_a_coroutine_in_a_process() -> None:
     async def job() -> None: ...
 

@@ -27,9 +27,7 @@ def backoff_map(value: Duration | Sequence[Duration] | Backoff, name: str) -> di
     fields |= {"jitter": backoff.jitter}
     if backoff.max_delay is not None:
         fields["max_delay"] = milliseconds(backoff.max_delay, f"{name}: max_delay")
-    if not isinstance(backoff.retry_after, bool):
-        raise refused(f"{name}: retry_after", backoff.retry_after, "is not allowed; give True or False")
-    if backoff.retry_after:
+    if checks.switch(f"{name}: retry_after", backoff.retry_after):
         fields["retry_after"] = True
     if given:
         checks.nested(core.BackoffMap, fields, name)

@@ -90,6 +90,13 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
+def switch(name: str, value: bool) -> bool:
+    """`value`, if it is True or False."""
+    if not isinstance(value, bool):
+        raise refused(name, value, "is not allowed; give True or False")
+    return value
+
+
 def one(name: str, value: T, kind: type[T]) -> T:
     """`value`, if it is of a class of ours."""
     if not isinstance(value, kind):

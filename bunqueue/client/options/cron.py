@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -13,7 +14,7 @@ from bunqueue.client.options.cron_expression import check_expression
 from bunqueue.client.options.job import JobOptions, check_spans, job_data, options_of, wire_fields
 from bunqueue.client.options.types import Dedup
 from bunqueue.errors import OptionError
-from bunqueue.protocol.commands.cron import Cron, OnMissed, Overlap, SpawnOptions
+from bunqueue.protocol.commands.cron import Cron, OnMissed, Overlap, SpawnOptions, contradictions
 
 _ALLOWED = SpawnOptions.__struct_fields__
 SPAWN_OPTIONS = frozenset(_ALLOWED)
@@ -100,7 +101,15 @@ def cron_command(
     data = job_data(data, f"the data of cron {name!r}")
     given.setdefault("move", False)
     command = Cron(name=name, queue=queue, data=data, app=app, **given, **keys)
-    return checks.checked(command, repeat_every="every", max_limit="limit")
+    checks.checked(command, repeat_every="every", max_limit="limit")
+    for field, problem in contradictions(command):
+        raise unfit(_in_python(field), _in_python(problem))
+    return command
+
+
+def _in_python(text: str) -> str:
+    """Names of the wire as Python has them."""
+    return re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", text)
 
 
 def sent_data(command: Cron) -> Any:

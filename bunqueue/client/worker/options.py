@@ -185,7 +185,7 @@ def _limit(name: str, value: int | None) -> int | None:
 
 def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]:
     """And how many jobs can run at a time: no more than their kinds allow."""
-    once = checks.one("at_most_once", options.get("at_most_once", False), bool)
+    once = checks.switch("at_most_once", options.get("at_most_once", False))
     table = Table(handlers, options.get("run_in"), at_most_once=once, retry=options.get("retry"))
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
     if concurrency < table.batch_size:

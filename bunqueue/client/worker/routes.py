@@ -76,6 +76,13 @@ class Plan:
     """What collects jobs before the handler is called."""
 
 
+def checked_run_in(run_in: RunIn | None) -> RunIn | None:
+    """OptionError for a place that there is not."""
+    if run_in not in (None, THREAD, PROCESS):
+        raise refused("run_in", run_in, "is not allowed; give 'thread' or 'process'")
+    return run_in
+
+
 class Table:
     """The plans of a worker. OptionError for names that no job can have, TypeError for what is no handler, or
     cannot run where it should."""
@@ -88,8 +95,7 @@ class Table:
         at_most_once: bool = False,
         retry: RetryRules | None = None,
     ) -> None:
-        if run_in not in (None, THREAD, PROCESS):
-            raise refused("run_in", run_in, "is not allowed; give 'thread' or 'process'")
+        checked_run_in(run_in)
         self.of_queue: Mapping[str, Table] = {}
         """Instead of `plans`, where each queue has its own."""
         self.plans: dict[str, Plan] = {}

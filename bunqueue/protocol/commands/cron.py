@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -106,6 +107,23 @@ class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     dedup: Dedup | None = None
     job_options: SpawnOptions | None = None
     app: AppName | None = None  # that declares it
+
+
+def contradictions(command: CronFields) -> Iterator[tuple[str, str]]:
+    """Settings that say two things, or nothing: their field, and what is wrong with it."""
+    overlap, on_missed = command.overlap, command.on_missed
+    if overlap not in (None, "allow"):
+        if command.unique_key is not None or command.dedup is not None:
+            yield "overlap", f"{overlap} has a unique key of its own; leave out uniqueKey and dedup"
+        if not command.prevent_overlap:
+            yield "preventOverlap", f"false contradicts overlap {overlap}; leave out one of them"
+    if on_missed == "none" and not command.skip_missed_on_restart:
+        yield "skipMissedOnRestart", "false contradicts onMissed none; leave out one of them"
+    overlaps = overlap in ("allow", "queue") or (overlap is None and not command.prevent_overlap)
+    if on_missed == "all" and not overlaps:
+        yield "onMissed", "all of them need overlap allow or queue: else only the first would have a job"
+    if command.max_backlog is not None and on_missed != "all" and overlap != "queue":
+        yield "maxBacklog", "it goes with overlap queue or onMissed all"
 
 
 class CronRun(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from heapq import nsmallest
 
@@ -31,6 +30,7 @@ from bunqueue.protocol.commands.cron import (
     CronRuns,
     CronRunsReply,
     CronView,
+    contradictions,
 )
 from bunqueue.protocol.numbers import number
 
@@ -213,25 +213,8 @@ def _check(command: Cron) -> None:
         push.check_keeping(command.job_options, "jobOptions.")
         if command.job_options.workflow:
             push.check_arguments(bytes(command.data))
-    for field, problem in _contradictions(command):
+    for field, problem in contradictions(command):
         raise CommandError(f"{field}: {problem}", Code.INVALID_FIELD, field=field)
-
-
-def _contradictions(command: Cron) -> Iterator[tuple[str, str]]:
-    """Settings that say two things, or nothing: their field, and what is wrong with it."""
-    overlap, on_missed = command.overlap, command.on_missed
-    if overlap not in (None, ALLOW):
-        if command.unique_key is not None or command.dedup is not None:
-            yield "overlap", f"{overlap} has a unique key of its own; leave out uniqueKey and dedup"
-        if not command.prevent_overlap:
-            yield "preventOverlap", f"false contradicts overlap {overlap}; leave out one of them"
-    if on_missed == NONE and not command.skip_missed_on_restart:
-        yield "skipMissedOnRestart", "false contradicts onMissed none; leave out one of them"
-    overlaps = overlap in (ALLOW, QUEUE) or (overlap is None and not command.prevent_overlap)
-    if on_missed == ALL and not overlaps:
-        yield "onMissed", "all of them need overlap allow or queue: else only the first would have a job"
-    if command.max_backlog is not None and on_missed != ALL and overlap != QUEUE:
-        yield "maxBacklog", "it goes with overlap queue or onMissed all"
 
 
 def backlog_of(schedule: Schedule) -> int:
