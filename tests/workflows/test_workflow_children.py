@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from bunqueue import (
     StepFailed,
     Unrecoverable,
 )
+from bunqueue.client.workflow.idle import Watch
+from bunqueue.client.workflow.parking import Park, Parking
 from bunqueue.testing import Sandbox
 
 DAY = timedelta(days=1)
@@ -459,3 +463,80 @@ def test_plain_functions_refuse_what_cannot_be_called(sandbox: Sandbox) -> None:
         "first: give one branch at least",
     ]
     assert ran == []
+
+
+# -- what waiting for many costs
+
+
+async def looks(many: int, how: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many tasks and steps a run looks at that waits for so many children beside a step that works."""
+    app = Bunqueue(f"many-{how}-{many}", embedded=True, concurrency=many)
+    seen, left, over = 0, count(many - 1, -1), asyncio.Event()
+
+    @app.job
+    async def child(number: int) -> int:
+        await asyncio.sleep(number * 0.0005)  # one after the other, so that the run hears of few at a time
+        if not next(left):
+            over.set()
+        return number
+
+    @app.workflow
+    async def parent(flow: Flow) -> int:
+        working = asyncio.ensure_future(flow.step("works", over.wait))
+        if how == "map":
+            found = await flow.map(child, range(many))
+        else:
+            found = await flow.gather(*(flow.run(child, number) for number in range(many)))
+        await working
+        return sum(found)
+
+    inside, begin = Watch._inside, Parking._begin
+
+    def count_inside(watch: Watch, *given: Any) -> bool:
+        nonlocal seen
+        seen += 1
+        return inside(watch, *given)
+
+    def count_begin(parking: Parking, park: Park, *given: Any, **more: Any) -> None:
+        nonlocal seen
+        seen += len(park.names)
+        begin(parking, park, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watch, "_inside", count_inside)
+        patch.setattr(Parking, "_begin", count_begin)
+        async with app:
+            handle = await parent.start_async()
+            assert await handle.result(timeout=60_000) == sum(range(many))
+    return seen
+
+
+@pytest.mark.parametrize("how", ["map", "gather"])
+async def test_each_of_many_children_costs_the_same(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = [await looks(number, how, monkeypatch) for number in (100, 800)]
+    assert few >= 100
+    assert many <= 2 * 8 * few, "it grows with the square"
+
+
+class Counted(dict[int, str]):
+    """Numbers and names, and how often they were gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.times += 1
+        return super().__iter__()
+
+
+async def test_news_of_one_of_many_goes_through_none_of_the_others() -> None:
+    parking = Parking(asyncio.get_running_loop(), 0.0, lambda: None)
+    names = Counted({number: f"child#{number}" for number in range(500)})
+    park = parking.stand(names)
+    before = names.times
+    for number in range(500):
+        parking.wake(number)
+        assert await parking.news(park) == {number}
+        parking.over(park, number)
+    assert names.times == before
+    parking.leave(park)
+    assert parking.is_empty

@@ -94,6 +94,40 @@ async def test_a_run_goes_on_while_one_branch_works(sandbox: Sandbox) -> None:
     assert "signalled" in seen
 
 
+async def test_a_step_that_waits_for_a_lock_works(sandbox: Sandbox) -> None:
+    """Whoever holds the lock may be another workflow, or no workflow at all."""
+    app = Bunqueue("q")
+    runs: list[str] = []
+    lock, entered = asyncio.Lock(), asyncio.Event()
+
+    async def locked() -> str:
+        entered.set()
+        async with lock:
+            return "locked"
+
+    @app.workflow
+    async def both(flow: Flow) -> str:
+        runs.append("run")
+        night = asyncio.ensure_future(flow.sleep("night", days=1))
+        found = await flow.step("lock", locked)
+        await night
+        return found
+
+    async def let_go() -> None:
+        await entered.wait()
+        for _ in range(50):  # turns in which a run that only waits would end
+            await asyncio.sleep(0)
+        lock.release()
+
+    handle = await both.start_async()
+    await lock.acquire()
+    await asyncio.gather(sandbox.drain_async(app), let_go())
+    assert [step.status for step in await handle.history() if step.name == "lock"] == ["completed"]
+    assert runs == ["run"]
+    await sandbox.drain_async(app, within=2 * DAY)
+    assert await handle.result() == "locked"
+
+
 @promises("When the clock of the server is set back, all times that are waited for move with it")
 def test_the_clock_is_set_back(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Bunqueue("q")

@@ -86,6 +86,8 @@ class Attempts:
 
     async def _timed(self, step: StepRun) -> Any:
         timeout, outer = self._plan.timeout, step_var.set(step)
+        working, task = self._flow._watch.working, asyncio.current_task()
+        working.add(task)
         try:
             if timeout is None:
                 return await self._flow._call(self._plan, step)
@@ -97,6 +99,7 @@ class Attempts:
                 raise StepTimeout(text, queue=self._flow.job.queue, job_id=self._flow.job.id) from error
             raise
         finally:
+            working.discard(task)
             step_var.reset(outer)
 
     # -- how an attempt ends

@@ -37,6 +37,10 @@ class Inside(AnyFuture):
     """Whether it waits for an operation of the workflow, which has a task."""
 
 
+_CHANGING = (Inside, _GatheringFuture) if _GatheringFuture else (Inside,)
+"""What may become a wait of the workflow before it is done."""
+
+
 class Watch:
     """The tasks of a run. `idle` is called when all of them wait for a Parked future, or for one another."""
 
@@ -47,6 +51,8 @@ class Watch:
         self.tasks: set[AnyTask] = set()
         self.main: AnyTask | None = None
         """The function of the workflow: when it has ended, nothing is idle any more."""
+        self.working: set[AnyTask | None] = set()
+        """Those in which the function of a step runs: what that waits for is its own affair, also a lock."""
         self.outside: AnyFuture | None = None
         """What the run was last found to wait for that is no wait of the workflow."""
         self._loop = loop
@@ -72,6 +78,8 @@ class Watch:
 
     def _look(self) -> None:
         self._looking = False
+        if self.outside is not None and not self.outside.done() and not isinstance(self.outside, _CHANGING):
+            return  # a task still waits for it, so the others need not be looked at
         self.outside = None
         if not self._waits() or (self.main is not None and self.main.done()):
             return
@@ -80,7 +88,7 @@ class Watch:
             if waiter is None or waiter.done():  # it is about to go on
                 self.look_soon()
                 return
-            if not self._inside(task, waiter):
+            if task in self.working or not self._inside(task, waiter):
                 self.outside = waiter
                 waiter.add_done_callback(self.look_soon)
                 return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from bunqueue.client.workflow import values
+from bunqueue.client.workflow.parking import Park
 from bunqueue.client.workflow.plans import Order
 from bunqueue.client.workflow.run_log import Claim, Conflict
 from bunqueue.client.workflow.runtime import A_TIME, Ended
@@ -30,6 +31,7 @@ class Many:
         self._results: list[Any] = [None] * len(orders)
         self._open: dict[int, int] = {}  # places by the numbers of steps
         self._failed: ChildFailed | None = None
+        self._park: Park | None = None  # of those that are open, while they are waited for
 
     async def results(self, *, return_exceptions: bool) -> list[Any]:
         """Raises ChildFailed unless failures are to be among the results."""
@@ -40,8 +42,8 @@ class Many:
         names = [claim.name for claim in self._claims]
         try:
             await self._ask(new, names, start=True)
-            while self._open and (self._failed is None or return_exceptions):
-                await self._wait(names)
+            if self._open and (self._failed is None or return_exceptions):
+                await self._wait(names, return_exceptions=return_exceptions)
         except asyncio.CancelledError:
             self._cancel(names)
             raise
@@ -78,11 +80,18 @@ class Many:
             self._enter(place, Ended(self._claims[place].name, CANCELLED, values.NIL, "", None, None))
         return new
 
-    async def _wait(self, names: list[str]) -> None:
-        waiting = {number: names[place] for number, place in self._open.items()}
-        woken = await self._flow._parking.wait(waiting, None)
-        places = [self._open[number] for number in (woken or waiting)]
-        await self._ask(places, names, start=False)
+    async def _wait(self, names: list[str], *, return_exceptions: bool) -> None:
+        parking = self._flow._parking
+        self._park = parking.stand({number: names[place] for number, place in self._open.items()})
+        try:
+            while self._open and (self._failed is None or return_exceptions):
+                woken = await parking.news(self._park)
+                places = [
+                    self._open[number] for number in (woken & self._open.keys() if woken else self._open)
+                ]
+                await self._ask(places, names, start=False)
+        finally:
+            parking.leave(self._park)
 
     async def _ask(self, places: list[int], names: list[str], *, start: bool) -> None:
         """Start these, or ask how they are."""
@@ -102,6 +111,8 @@ class Many:
             self._open[answer.number] = place
             return
         self._open.pop(answer.number, None)
+        if self._park is not None:
+            self._flow._parking.over(self._park, answer.number)
         self._over(place, answer)
         raw = values.NIL if answer.result is UNSET else answer.result
         if answer.left_out:

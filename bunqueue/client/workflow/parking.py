@@ -31,7 +31,7 @@ class Park:
         self.future = future
         self.group = group
         self.woken: set[int] = set()
-        """Those of which there is news; all, if it is empty."""
+        """Those of which there is news; all, if it is empty and the future is done."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -67,6 +67,38 @@ class Parking:
         finally:
             self._end(park)
         return park.woken
+
+    def stand(self, names: dict[int, str]) -> Park:
+        """A park for many steps that end one by one: `news` tells of which, `leave` ends it. What is told of
+        one step costs the same however many there are."""
+        park = Park(names, Parked(loop=self._loop), group_var.get())
+        self._begin(park, None, stays=False)
+        park.woken |= self._news & names.keys()
+        self._news -= park.woken
+        return park
+
+    async def news(self, park: Park) -> set[int]:
+        """Which of its steps there is news of since the last call, or of all of them, if it is empty. Raises
+        Unwind when the run ends instead."""
+        if self._closed:
+            raise Unwind
+        if not (park.woken or park.future.done()):
+            self._changed()
+            await park.future
+        woken, park.woken = park.woken, set()
+        park.future = Parked(loop=self._loop)
+        return woken
+
+    def over(self, park: Park, number: int) -> None:
+        """A step of a standing park has ended."""
+        park.names.pop(number, None)
+        self._by_number.pop(number, None)
+
+    def leave(self, park: Park) -> None:
+        """Nobody asks for news of it any more."""
+        self._end(park)
+        if park.future.done() and not park.future.cancelled():
+            park.future.exception()  # that the run has ended is known
 
     def _begin(self, park: Park, left_ms: float | None, *, stays: bool) -> None:
         self._parks.add(park)
