@@ -33,6 +33,7 @@ from bunqueue.store.setup import init
 
 SHARDS = 4
 NAMES = ("a", "b", "c")
+FLAGS = {"b": ("--routers", "2")}  # hosts need not be the same
 LEADER, MEMBERS = "PostgreSQL", ("pg1", "pg2", "pg3")  # the store's machines, without Patroni and with it
 QUEUES = tuple(f"q{number}" for number in range(6))
 HEALED_S, DRAINED_S = 120.0, 120.0
@@ -184,7 +185,7 @@ def running(folder: Path, *, patroni: bool = False, code: Path | None = None) ->
         init(url, SHARDS)
         hosts = stack.enter_context(Hosts(url, folder, SHARDS))
         for number, name in enumerate(NAMES):
-            _make(hosts, number, name, network, url, folder)
+            _make(hosts, number, name, network, url, folder, () if code else FLAGS.get(name, ()))
             server = hosts.servers[name]
             if disks:
                 server.data_dir = disks[name].folder / "data"
@@ -231,15 +232,24 @@ def _with_patroni(
     return PatroniCluster(machines, etcds=len(machines))
 
 
-def _make(hosts: Hosts, number: int, name: str, network: Network | None, url: str, folder: Path) -> None:
+def _make(
+    hosts: Hosts,
+    number: int,
+    name: str,
+    network: Network | None,
+    url: str,
+    folder: Path,
+    flags: tuple[str, ...],
+) -> None:
     if network is None:
-        hosts.make(name)
+        hosts.make(name, *flags)
         return
     server = hosts.make(
         name,
         *("--host", "0.0.0.0", "--insecure"),
         *("--store", url.replace("127.0.0.1", network.store)),
         *("--cluster-address", f"{network.address(PEERS, number)}:{quiet_port()}"),
+        *flags,
     )
     boot = folder / f"boot-{name}"  # as on a machine of its own
     boot.write_text(f"{uuid.uuid4()}\n")
