@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import ClassVar
@@ -12,7 +13,7 @@ import pytest
 from support.postgres import Postgres
 from support.waiting import wait_until
 
-from bunqueue.store.database import StoreNotReady, StoreUnavailable
+from bunqueue.store.database import StoreNotReady, StoreUnavailable, connected
 from bunqueue.store.setup import init
 from shardproc.replication.owner import Doubt, Entry, Fenced, Owner, Phase
 from shardproc.replication.postgres import PostgresLink
@@ -270,3 +271,14 @@ def test_a_connection_that_was_cut_on_the_way(postgres: Postgres) -> None:
 
 def backends(postgres: Postgres) -> list[tuple[int]]:
     return postgres.leader.ask("select pid from pg_stat_activity where application_name = 'bunqueue'")
+
+
+def test_a_host_that_hangs_does_not_hold_up_the_next(postgres: Postgres) -> None:
+    """It lets clients in, and never answers, as a process that stands still does."""
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        port = hung.getsockname()[1]
+        url = f"{postgres.url.replace('@', f'@127.0.0.1:{port},', 1)}"
+        begun = time.monotonic()
+        with connected(url) as connection:
+            assert connection.info.port == postgres.leader.port
+        assert time.monotonic() - begun < 4.5, "which is less than libpq would wait by itself"
