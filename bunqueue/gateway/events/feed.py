@@ -35,6 +35,7 @@ CHUNK = 64 * 1024  # bytes that a listener gets at once
 MAX_CATCH_UP = 100_000  # events of each shard that are read again for a listener that resumes
 CATCHING_UP = 4  # listeners at the same time
 AWAY_S = 15.0  # for a shard that is away, and whose place a listener knows; in a cluster it has no owner
+MOVES_S = 2.0  # for a shard that moves, or starts again, before somebody listens to the others
 QUIET_S = 15.0
 
 _log = get_logger("gateway")
@@ -208,10 +209,18 @@ class Feed:
     async def _begin(self) -> None:
         async with self._beginning:
             if (self._follower is None or self._follower.done()) and not self.closed:
-                page = await self._reader.read([-1] * len(self._head), 0)
-                page.settle(self._head)
+                until = time.monotonic() + MOVES_S
+                await self._find_ends()
+                while min(self._head) < 0 and time.monotonic() < until:
+                    await asyncio.sleep(FIRST_PAUSE_S)
+                    await self._find_ends()
                 self._floor = list(self._head)
                 self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    async def _find_ends(self) -> None:
+        """Where the logs end, of the shards that are there."""
+        page = await self._reader.read([-1] * len(self._head), 0)
+        page.settle(self._head)
 
     def _stop(self) -> None:
         """Stop reading and keep nothing, as there are no listeners."""
