@@ -138,6 +138,15 @@ def test_workers_are_listed(visit: Visit, shop: Server) -> None:
     expect(page.locator("tbody tr")).to_contain_text("of 4")
 
 
+def test_what_a_worker_runs_is_said_of_each_of_its_queues(visit: Visit, shop: Server, api: Api) -> None:
+    names = {"one": ["mail"], "two": ["call", "post"]}
+    api("RegisterWorker", name="of-both", queues=list(names), workerId="of-both", namesByQueue=names)
+    page = visit(shop).go("/workers")
+    page.get_by_role("searchbox").fill("of-both")
+    expect(page.get_by_title("runs in one mail; in two call, post")).to_have_text("of-both")
+    api("UnregisterWorker", workerId="of-both")
+
+
 def test_a_worker_is_paused_and_resumed(visit: Visit, shop: Server) -> None:
     page = visit(shop).go("/workers")
     page.get_by_role("searchbox").fill("invoices")

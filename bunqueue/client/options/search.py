@@ -54,6 +54,8 @@ def wanted(which: Mapping[str, Any], codec: Codec | None = None) -> dict[str, An
     for name in _LISTS:
         if isinstance(found.get(name), Collection) and not isinstance(found[name], str):
             found[name] = list(found[name])
+            if not found[name]:
+                raise refused(name, found[name], "names none; give some, or None for any")
     if "state" in found:
         checks.states(STATES, found["state"] if isinstance(found["state"], list) else [found["state"]])
     for name in _TIMES:

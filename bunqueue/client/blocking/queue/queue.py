@@ -26,8 +26,8 @@ from bunqueue.client.connection.options import (
     ConnectionOptions,
     Duration,
     milliseconds,
+    refused,
     span,
-    unfit,
     unknown_option,
     whole_milliseconds,
 )
@@ -864,5 +864,6 @@ def _filter(which: DlqFilter) -> dict[str, Any]:
 
 def _checked(limit: int) -> int:
     if limit == 0 and not isinstance(limit, bool):
-        raise unfit("limit", "0 would let no job start; pause the queue for that, or give 1 or more")
+        why = "would let no job start; pause the queue for that, or give 1 or more"
+        raise refused("limit", limit, why, 1)
     return whole("limit", limit)
