@@ -19,6 +19,8 @@ from typing import Literal, TextIO, TypeAlias
 
 import orjson
 
+from bunqueue.readable import CONTROL
+
 Field: TypeAlias = str | int | float | bool | None
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -133,7 +135,11 @@ class JsonFormatter(_Formatter):
             line[name + "_" if name in _RESERVED else name] = value
         if traceback := self._traceback(record):
             line["traceback"] = traceback
-        return orjson.dumps(line).decode()
+        text = orjson.dumps(line).decode()
+        if text.isascii():
+            return text
+        # A terminal may take some for commands, or show the line in another order.
+        return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -134,3 +134,14 @@ def test_traceback_is_bounded_and_keeps_its_end(configure: Configure, form: str)
         first, *rest = out.getvalue().splitlines()
         assert first.endswith("command failed cmd=PUSH")
         assert all(line.startswith("  ") for line in rest)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_name_cannot_move_the_cursor_or_turn_the_line_around(configure: Configure, form: str) -> None:
+    name = "\x1b[31mred\x9b2Jgone\u202etxt.exe\u2066\u2028next é"
+    out = configure(form=form)
+    get_logger("router").info("a worker", worker=name)
+    said = out.getvalue()
+    assert not set(said) & set("\x1b\x9b\u202e\u2066\u2028")
+    if form == "json":
+        assert orjson.loads(said)["worker"] == name
