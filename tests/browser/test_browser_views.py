@@ -14,6 +14,8 @@ from support.server import ROOT, Server, dispose, quiet_port
 MANY = 130
 """Of everything: three pages in all views, of 50 rows or 25 each."""
 QUEUE = "crowded"
+HARM = '"><img src=x onerror=alert(1)><svg onload=alert(1)>'
+"""Names, errors and data may come from strangers: whoever looks at them shall see text, and nothing else."""
 MAIN = ROOT / "bunqueue/gateway/dashboard/assets/main.js"
 
 
@@ -60,16 +62,21 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def crowded(api: Api) -> None:
-    dead = api("PUSHB", queue=QUEUE, jobs=[{"data": number, "maxAttempts": 1} for number in range(MANY)])
+    dead = api(
+        "PUSHB", queue=QUEUE, jobs=[{"name": HARM, "data": HARM, "maxAttempts": 1} for _ in range(MANY)]
+    )
     pulled = api("PULLB", queue=QUEUE, count=MANY)["jobs"]
     assert isinstance(pulled, list)
     assert len(pulled) == len(dead["ids"])
     for job in pulled:
-        api("FAIL", id=job["id"], error="the bank said no")
-    api("PUSHB", queue=QUEUE, jobs=[{"data": number, "groupId": f"g{number}"} for number in range(MANY)])
+        api("FAIL", id=job["id"], error=HARM)
+    api(
+        "PUSHB", queue=QUEUE, jobs=[{"data": number, "groupId": f"g{number}{HARM}"} for number in range(MANY)]
+    )
     api("PUSHB", queue=QUEUE, jobs=[{"data": number, "delay": 9_000_000} for number in range(MANY - 1)])
-    api.push(QUEUE, customId="crowded-job", delay=9_000_000)
-    flows = [{"data": {"number": number}, "workflow": True} for number in range(MANY)]
+    api.push(QUEUE, customId="crowded-job", delay=9_000_000, name=HARM, tags=[HARM])
+    api("AddLog", id="crowded-job", message=HARM)
+    flows = [{"name": HARM, "data": {HARM: number}, "workflow": True} for number in range(MANY)]
     api("PUSHB", queue="elsewhere", jobs=flows)
     api.push("elsewhere", workflow=True, customId="crowded-workflow")
     named = [{"name": f"n{number}", "queue": "elsewhere", "input": {"data": {}}} for number in range(MANY)]
@@ -77,9 +84,14 @@ def crowded(api: Api) -> None:
     for number in range(MANY):
         api("AddFlow", flow=f"flow-{number}", nodes=named[:1])
         api.push(f"queue-{number}")
-        api("Cron", name=f"cron-{number}", queue=QUEUE, schedule="0 2 1 1 *")
-        api("AddWebhook", url=f"http://127.0.0.1:9/{number}", events=["job.progress"], queue="elsewhere")
-        api("RegisterWorker", name=f"worker-{number}", queues=["elsewhere"], workerId=f"w-{number}")
+        api("Cron", name=f"cron-{number}{HARM}", queue=QUEUE, schedule="0 2 1 1 *")
+        api(
+            "AddWebhook",
+            url=f"http://127.0.0.1:9/{number}?{HARM.replace(' ', '/')}",
+            events=["job.progress"],
+            queue="elsewhere",
+        )
+        api("RegisterWorker", name=f"worker-{number}{HARM}", queues=["elsewhere"], workerId=f"w-{number}")
 
 
 def rows_of(page: Page, table: str) -> list[str]:
@@ -122,6 +134,7 @@ def test_every_row_can_be_reached(visit: Visit, crowd: Server, view: View) -> No
     if view.table:
         assert len(walked(page, view.table)) == view.rows
     expect(page.locator(".skeleton")).to_have_count(0)
+    expect(page.locator("img[src=x], svg[onload]")).to_have_count(0)
     assert [text for text in page.locator(".problem").all_inner_texts() if text] == []
 
 
