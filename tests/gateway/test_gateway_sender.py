@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -63,3 +64,21 @@ async def test_nobody_there() -> None:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         with pytest.raises(NotSent):
             await post(f"http://127.0.0.1:{taken.getsockname()[1]}/", {}, b"{}", anywhere=True)
+
+
+@pytest.mark.parametrize(
+    "endless", [b"HTTP/1.1 100 Continue\r\n\r\n" * 100, b"HTTP/1.1 200 OK\r\na: " + b"b" * 4096]
+)
+async def test_answers_without_end_are_not_read_for_long(endless: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while True:
+                writer.write(endless)
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NotSent) as refused:
+            await post(f"http://127.0.0.1:{port}/", {}, b"{}", anywhere=True)
+        assert str(refused.value) == "no answer within 65536 bytes"

@@ -21,7 +21,7 @@ from bunqueue.model.addresses import is_forbidden_address, url_problem
 
 TIMEOUT_S = 10.0  # for all of it
 CONNECT_S = 4.0  # to one of a host's addresses
-MAX_ANSWER = 64 * 1024  # bytes of an answer that are read
+MAX_ANSWER = 64 * 1024  # bytes that are read until the head of the answer is there
 PORTS = {"http": 80, "https": 443}
 
 
@@ -96,10 +96,17 @@ async def _exchange(
     for event in (request, h11.Data(data=body), h11.EndOfMessage()):
         writer.write(peer.send(event) or b"")
     await writer.drain()
+    size = 0
     while True:
         found = peer.next_event()
         if found is h11.NEED_DATA:
-            peer.receive_data(await reader.read(4096))
+            part = await reader.read(4096)
+            size += len(part)
+            if (
+                size > MAX_ANSWER
+            ):  # such as interim answers without end, which would take all the time there is
+                raise NotSent(f"no answer within {MAX_ANSWER} bytes")
+            peer.receive_data(part)
         elif isinstance(found, h11.Response):
             return int(found.status_code)
         elif isinstance(found, h11.ConnectionClosed):
