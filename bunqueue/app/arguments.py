@@ -25,6 +25,7 @@ from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.errors import ArgumentsError, ResultError
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NAMED = re.compile(r"'(\w+)'$")  # which argument Python says is missing, or is there and has no place
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
@@ -143,7 +144,9 @@ class Arguments:
         try:
             self._signature.bind(*args, **kwargs)  # is slow, and knows what is wrong
         except TypeError as error:
-            raise ArgumentsError(f"job {self.name!r}: {error}; it takes {self.shown}") from None
+            text = f"job {self.name!r}: {error}; it takes {self.shown}"
+            named = _NAMED.search(str(error))
+            raise ArgumentsError(text, argument=named and named[1], bound=self.shown) from None
 
     def check(self, data: Mapping[str, Any]) -> None:
         """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""

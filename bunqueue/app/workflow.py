@@ -15,6 +15,7 @@ from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.connection.options import shown
 from bunqueue.client.conversion.raised import is_final, made_final
 from bunqueue.client.flow_plan import FlowJob
+from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, job_data
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.retry_rules import raise_as
@@ -94,7 +95,7 @@ class Workflow(Task[P, R]):
         own_id = given.pop("id", None) if "id" not in self._arguments.names else None
         self._arguments.data(args, given)  # a group may be computed of them
         options = self.options_of(args, given)
-        return (options if own_id is None else {**options, "job_id": own_id}), given
+        return (options if own_id is None else {**options, "job_id": checks.own_id(own_id, "id")}), given
 
     def add(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowHandle[R]:
         """As `start`."""

@@ -155,3 +155,10 @@ def test_arguments_without_names_are_refused(cli: Cli) -> None:
     refused = cli("workflow", "start", "order", "[1]", "--queue", "wf", "--json", status=exits.FAILED)
     said = json.loads(refused.err)
     assert (said["field"], said["value"], said["bound"]) == ("data", "a list", "an object")
+
+
+def test_a_signal_without_a_name_is_called_as_the_command_calls_it(cli: Cli) -> None:
+    some = started(cli, 17)
+    for words in (("signal", some, ""), ("broadcast", "", "k")):
+        refused = cli("workflow", *words, status=exits.USAGE)
+        assert "SIGNAL must be a non-empty string" in refused.err

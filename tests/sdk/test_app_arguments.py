@@ -83,10 +83,10 @@ def test_without_annotations_anything_goes() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "problem", "path"),
     [
-        ((), {}, "job 'order': missing a required argument: 'to'; it takes (to: str", None),
-        (("a",), {"to": "b"}, "multiple values for argument 'to'", None),
+        ((), {}, "job 'order': missing a required argument: 'to'; it takes (to: str", "to"),
+        (("a",), {"to": "b"}, "multiple values for argument 'to'", "to"),
         (("a", [], 1), {}, "too many positional arguments", None),
-        (("a",), {"colour": 1}, "got an unexpected keyword argument 'colour'", None),
+        (("a",), {"colour": 1}, "got an unexpected keyword argument 'colour'", "colour"),
         ((5,), {}, "argument to: 5 is not allowed: Expected `str`, got `int`", "to"),
         (("a",), {"copies": 0}, "argument copies: 0 is not allowed: Expected `int` >= 1", "copies"),
         (("a", [Item("x", 0)]), {}, "argument items[0].count: 0 is not allowed", "items[0].count"),

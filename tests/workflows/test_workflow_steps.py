@@ -13,6 +13,7 @@ from support.promises import promises
 from bunqueue import (
     ActiveJob,
     Bunqueue,
+    BunqueueError,
     CommandFailed,
     Flow,
     FlowJob,
@@ -592,3 +593,27 @@ def test_a_worker_may_die_in_every_step(sandbox: Sandbox) -> None:
     runs = sandbox.drain(app)
     assert [run.outcome for run in runs] == ["crashed"] * 10 + ["completed"]
     assert handle.result() == 45
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "told"),
+    [
+        ((), {}, ("number", None, "(number: int)")),
+        ((1,), {"foo": 1}, ("foo", None, "(number: int)")),
+        (("x",), {}, ("number", "'x'", "Expected `int`, got `str`")),
+        ((1,), {"id": ""}, ("id", "", None)),
+        ((1,), {"id": 5}, ("id", 5, None)),
+    ],
+)
+def test_a_start_that_is_refused_says_which_argument(
+    sandbox: Sandbox, given: Any, named: Any, told: tuple[Any, ...]
+) -> None:
+    app = Bunqueue("q")
+
+    @app.workflow
+    async def order(flow: Flow, number: int) -> None:
+        pass
+
+    with pytest.raises(BunqueueError) as caught:
+        order.start(*given, **named)
+    assert (caught.value.field, caught.value.value, caught.value.bound) == told

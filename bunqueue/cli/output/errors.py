@@ -52,7 +52,14 @@ _WORDS = {
     "JobHandle.retry() gives it": "bunqueue job retry ID gives it",
 }
 # Option names whose parameter has another name in some verbs.
-_ALSO = {"flow_id": "id", "max": "limit", "concurrency": "limit", "count": "limit", "per": "duration"}
+_ALSO = {
+    "flow_id": "id",
+    "max": "limit",
+    "concurrency": "limit",
+    "count": "limit",
+    "per": "duration",
+    "name": "signal",
+}
 
 
 def status_of(error: Exception) -> int:

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from bunqueue.client.connection.address import endpoint as endpoint
-from bunqueue.client.connection.options import Duration, milliseconds, refused, shown, unfit
+from bunqueue.client.connection.options import Duration, milliseconds, refused, shown
 from bunqueue.errors import OptionError
 from bunqueue.model.names import MAX_QUEUE_NAME, queue_name_problem
-from bunqueue.protocol.commands.base import MAX_JOB_NAME, CommandError
+from bunqueue.protocol.commands.base import MAX_JOB_NAME, CommandError, Key
 from bunqueue.protocol.commands.core import GroupId, IdempotencyKey
 from bunqueue.protocol.lenient import MAX_INTEGER, clean
 
@@ -32,6 +32,10 @@ class _Keyed(Struct):
 
 class _Grouped(Struct):
     group: GroupId
+
+
+class _Own(Struct):
+    job_id: Key
 
 
 def queue_name(name: str) -> str:
@@ -66,7 +70,13 @@ def group_id(group: str) -> str:
 def text(value: str, name: str) -> str:
     """`value`, if it says anything: an empty text would count as none."""
     if value == "":
-        raise unfit(name, "'' is not allowed; give a text that is not empty, or None")
+        raise refused(name, value, "is not allowed; give a text that is not empty, or None")
+    return value
+
+
+def own_id(value: str, name: str) -> str:
+    """`value`, if a job may have it as its id."""
+    wire(_Own, {"job_id": text(value, name)}, job_id=name)
     return value
 
 

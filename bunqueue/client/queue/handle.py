@@ -232,7 +232,8 @@ class AsyncJobHandle(Generic[R]):
         if state == "unknown":
             raise JobNotFound(f"{where} cannot be retried: it is not there (any more)", **about)
         why = "and is not kept, or another job has its unique key" if state in ENDED else "and has not ended"
-        raise WrongState(f"{where} cannot be retried: it is {state}, {why}", **about)
+        text = f"{where} cannot be retried: it is {state}, {why}"
+        raise WrongState(text, bound=", ".join(ENDED), **about)
 
     async def discard(self) -> None:
         """Make a waiting, delayed or active job a dead letter."""
