@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from starlette.requests import Request
 from support.procfs import open_files, resident
 from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
@@ -26,8 +27,12 @@ from bunqueue.gateway.events.ws_protocol import SocketConnection
 from bunqueue.gateway.http import connections
 from bunqueue.gateway.http.access import Role
 from bunqueue.gateway.http.bodies import MemoryBudget
+from bunqueue.gateway.http.commands import CommandEndpoint
 from bunqueue.gateway.http.connections import Connection, Waiting
+from bunqueue.gateway.http.health import Health
 from bunqueue.gateway.http.problems import Problem
+from bunqueue.gateway.router_client.backend import Backend
+from bunqueue.guesses import Guesses
 from bunqueue.settings import Settings
 
 
@@ -384,3 +389,24 @@ async def test_the_files_of_the_dashboard_are_not_held_open(web_server: Server) 
             same = await web.get("/assets/style.css", headers={"If-None-Match": style.headers["etag"]})
             assert (same.status_code, same.content) == (304, b"")
         assert not [name for name in open_files(pid) if "dashboard" in name]
+
+
+class Counting(CommandEndpoint):
+    """In front of shards that are well."""
+
+    asked = 0
+
+    async def carry_out(self, *_: Any, **__: Any) -> dict[str, Any]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return {"ok": True, "data": {"error": None}}
+
+
+@pytest.mark.parametrize(("role", "asked"), [(Role.NOBODY, 1), (Role.READER, 50)])
+async def test_whether_it_is_ready_is_asked_once_for_all_without_a_token(role: Role, asked: int) -> None:
+    carrier = Counting(Backend("/nowhere"))
+    health = Health(carrier, "1", Guesses(), "")
+    request = Request({"type": "http", "method": "GET", "headers": [], "state": {"role": role}})
+    answers = await asyncio.gather(*(health.ready(request) for _ in range(50)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert carrier.asked == asked

@@ -20,6 +20,7 @@ from .transcode import write_json
 from .unknown_fields import check_names
 
 WRONG = "bunqueue_wrong_tokens_total"
+FRESH_S = 0.2  # that what was found is told to clients without a token: they may ask as often as they like
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -33,6 +34,8 @@ class Health:
         self._guesses = guesses
         self._cluster = cluster
         self._since = time.monotonic()
+        self._asking = asyncio.Lock()
+        self._told: tuple[float, str | None] = (0.0, None)  # until when, and what
 
     async def alive(self, request: Request) -> Response:
         """Liveness: this process answers."""
@@ -48,10 +51,20 @@ class Health:
 
     async def _problem(self, request: Request) -> str | None:
         """What is wrong; who may not read hears no more than that something is."""
-        problem = await self._found()
-        if problem is None or request.state.role >= Role.READER:
-            return problem
+        if request.state.role >= Role.READER:
+            return await self._found()
+        if await self._found_lately() is None:
+            return None
         return "not every shard answers and can store everything; a token shows why"
+
+    async def _found_lately(self) -> str | None:
+        """`_found`, asked once for all who want to know at the same time: it costs every shard something."""
+        async with self._asking:
+            until, problem = self._told
+            if time.monotonic() >= until:
+                problem = await self._found()
+                self._told = time.monotonic() + FRESH_S, problem
+            return problem
 
     async def _found(self) -> str | None:
         try:
