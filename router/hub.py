@@ -24,6 +24,7 @@ from .local import now_ms
 from .own_figures import figures
 from .routing import Routes
 from .strangers import MAX_EACH, Strangers
+from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns
 
@@ -85,7 +86,7 @@ class Hub:
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self.open = 0  # sockets of clients, those that linger and those that are being closed among them
         self._last_number = 0
-        self._leaving: dict[int, ShardLink | RemoteShard] = {}  # shards that are given up, and still answer
+        self.leaving: dict[int, ShardLink | RemoteShard] = {}  # shards that are given up, and still answer
         self._emptied = asyncio.Event()
 
     # Clients
@@ -244,14 +245,14 @@ class Hub:
 
     def local_link(self, shard: int) -> ShardLink | None:
         """The shard's process on this host, while it serves, or answers what it still has."""
-        for link in (self.links[shard], self._leaving.get(shard)):
+        for link in (self.links[shard], self.leaving.get(shard)):
             if link is not None and link.is_local:
                 return cast("ShardLink", link)
         return None
 
     def remote_link(self, shard: int) -> RemoteShard | None:
         """The same of a shard at another host."""
-        for link in (self.links[shard], self._leaving.get(shard)):
+        for link in (self.links[shard], self.leaving.get(shard)):
             if link is not None and not link.is_local:
                 return cast("RemoteShard", link)
         return None
@@ -268,12 +269,13 @@ class Hub:
         if known is not None and known.is_local:
             self.link_down(known)  # this host has lost it, and does not know it yet
         self.links[remote.shard] = remote
+        self.damaged.pop(remote.shard, None)
         for link in self.local_links():
             link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((remote.shard,)))
             # What this shard has answered on the way that broke is lost: the other one is to ask again, too.
             remote.announce(link.shard)
         self._say_presence(remote)
-        self.resume_subscriptions(remote)
+        resume_all(self.clients, remote)
         assert self.cluster is not None
         self.cluster.holds.release(remote.shard, remote)
         self.cluster.changed()
@@ -291,7 +293,7 @@ class Hub:
         ``done`` is called once that is true of all routers of the host."""
         if self.links[link.shard] is link:
             self.links[link.shard] = None
-            self._leaving[link.shard] = link
+            self.leaving[link.shard] = link
         if self.further is None:
             done()
         else:
@@ -303,13 +305,6 @@ class Hub:
         if self.further is not None:
             self.further.shard_down(remote)
 
-    def resume_subscriptions(self, link: ShardLink | RemoteShard) -> None:
-        """Clients go on with the events of a shard that had another process before; some may be missing."""
-        for client in self.clients.values():
-            subscription = client.subscription
-            if subscription is not None and subscription.shard == link.shard:
-                subscription.resume(link)
-
     # Shards
 
     def link_up(self, link: ShardLink, others: Sequence[int] = ()) -> None:
@@ -320,7 +315,8 @@ class Hub:
         if before is not None and before is not link:  # another host had it
             self.link_down(before)
         self.links[link.shard] = link
-        self._leaving.pop(link.shard, None)
+        self.leaving.pop(link.shard, None)
+        self.damaged.pop(link.shard, None)
         for other in self.links:
             if other is not None and other is not link:
                 other.control(link_protocol.PEER, link_protocol.CONTROL, bytes((link.shard,)))
@@ -329,7 +325,7 @@ class Hub:
         if self.further is not None:
             self.further.shard_up(link)
         if self.cluster is not None:
-            self.resume_subscriptions(link)
+            resume_all(self.clients, link)
 
     def _say_presence(self, link: ShardLink | RemoteShard) -> None:
         """Tell a shard which of its queues have workers that are registered here."""
@@ -372,7 +368,7 @@ class Hub:
         shard = link.shard
         if self.links[shard] is link:
             self.links[shard] = None
-        elif self._leaving.get(shard) is not link and link.is_local:
+        elif self.leaving.get(shard) is not link and link.is_local:
             return
         self.settle(shard)
         if self.further is not None and not self.draining:
@@ -381,14 +377,18 @@ class Hub:
             self.cluster.lost(shard)
 
     def settle(self, shard: int) -> None:
-        """An owner of a shard answers nothing any more: cut off those that still wait for its answers."""
-        self._leaving.pop(shard, None)
+        """An owner of a shard answers nothing any more: cut off those that still wait for its answers.  What
+        it has given back goes to the next one, which may be there already."""
+        self.leaving.pop(shard, None)
         victims = [client for client in self.clients.values() if self._is_victim(client, shard)]
         for client in victims:
             client.finish(link_protocol.SEVERED)
         self.tickets.shard_lost(shard)
         if victims and not self.draining:
             _log.warning("closed connections with commands in flight", shard=shard, connections=len(victims))
+        link = self.links[shard]
+        if link is not None and self.holds is not None:
+            self.holds.release(shard, link)
 
     def _is_victim(self, client: ClientConnection, shard: int) -> bool:
         """Whether nobody knows what became of something that a client has asked a shard.  In a cluster events

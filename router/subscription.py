@@ -7,7 +7,7 @@ its events are left out and counted, and it gets their number once it has caught
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bunqueue.model.names import queue_name_problem
@@ -83,3 +83,10 @@ def subscribe(
     if client.subscription is not None and client.subscription.shard != shard:
         client.subscription.end()
     client.subscription = Subscription(client, shard, link, queue)
+
+
+def resume_all(clients: Mapping[int, ClientConnection], link: ShardLink | RemoteShard) -> None:
+    """Clients go on with the events of a shard that had another process before; some may be missing."""
+    for client in clients.values():
+        if client.subscription is not None and client.subscription.shard == link.shard:
+            client.subscription.resume(link)

@@ -116,7 +116,7 @@ class Supervisor:
     ) -> None:
         """Own a shard, once its owner has ended; the rest is what is known of that one, if there is one."""
         shard = self._shards[index]
-        shard.wanted, shard.failures = True, 0
+        shard.wanted, shard.failures, shard.damaged = True, 0, None
         seen = {"token": token, "epoch": epoch, "beat": beat, "unchanged_s": unchanged_s}
         shard.seen = seen if token else None
         shard.task = asyncio.get_running_loop().create_task(self._keep(shard))
@@ -125,6 +125,10 @@ class Supervisor:
         """Whether there is a process for a shard, or will be again in a moment."""
         task = self._shards[index].task
         return task is not None and not task.done()
+
+    def has(self, link: ShardLink) -> bool:
+        """Whether a link is still that to its shard's process."""
+        return self._shards[link.shard].link is link
 
     def is_ready(self, index: int) -> bool:
         """Whether a shard serves here."""
@@ -368,6 +372,8 @@ class Supervisor:
         shard = self._shards[link.shard]
         shard.link = None
         self._hub.link_down(link)
+        if self.cluster is not None:
+            self.cluster.ended(link.shard)
         if not any(shard.link for shard in self._shards):
             self._links_gone.set()
         if not self._stopping:

@@ -415,6 +415,10 @@ class Cluster:
         self._standing_by.pop(link.shard, None)
         before = self._taking.pop(link.shard, "")
         others = await self.links.others_live()
+        known = self._hub.links[link.shard]
+        is_overtaken = known is not None and known.epoch > link.epoch
+        if is_overtaken or not self._supervisor.has(link):
+            return  # another host has the shard by now, or the process has ended
         self._hub.link_up(link, others)
         self.links.say(host_link.UP, link.shard, link.epoch.to_bytes(8))
         self.holds.release(link.shard, link)
@@ -429,8 +433,12 @@ class Cluster:
         """A shard's process here has ended."""
         self._wanted_by.pop(shard, None)
         self.changed()
-        if shard not in self._moves:
-            self.links.say(host_link.DOWN, shard)
+        self.links.say(host_link.DOWN, shard)
+
+    def ended(self, shard: int) -> None:
+        """A shard's process here has ended, whether it served or not: the next one says for itself when it is
+        ready."""
+        self._standing_by.pop(shard, None)
 
     def gave_up(self, shard: int) -> None:
         """A shard of this host has no owner now: the one that is ready for it may have it."""

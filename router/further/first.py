@@ -12,6 +12,7 @@ from bunqueue.protocol.commands import COMMANDS, Route
 
 from ..cluster.remote_shard import RemoteShard, hear
 from ..shard_link import ShardLink
+from ..subscription import resume_all
 from .link import RouterLink
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class FirstRouter(RouterLink):
         hub = self._hub
         hub.links[link.shard] = link
         if hub.holds is not None:
-            hub.resume_subscriptions(link)
+            resume_all(hub.clients, link)
             hub.holds.release(link.shard, link)
 
     def _down(self, shard: int, epoch: int) -> None:
@@ -133,10 +134,10 @@ class FirstRouter(RouterLink):
         up = self._ups.get(shard)
         if up is not None and up.epoch == epoch:
             del self._ups[shard]
-        remote = self._hub.remote_link(shard)
-        if remote is not None and remote.epoch == epoch:
-            remote.emptied()
-            self._hub.link_down(remote)
+        for link in (self._hub.links[shard], self._hub.leaving.get(shard)):
+            if isinstance(link, RemoteShard) and link.epoch == epoch:
+                link.emptied()
+                self._hub.link_down(link)
 
     def _moving(self, shard: int) -> None:
         """It is about to get another owner: ask nothing more; what is under way is still answered."""
