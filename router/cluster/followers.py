@@ -34,8 +34,11 @@ class Sight(Struct):
 
 
 class Report(Struct):
+    """``order``: the number of the last order that was carried out before it."""
+
     sights: list[Sight]
     away_s: float = 0.0
+    order: int = 0
 
 
 _decode = msgspec.json.Decoder(Report).decode
@@ -56,8 +59,10 @@ class Followers:
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
         self._wanted: frozenset[int] = frozenset()
+        self._orders = 0
         self.open: frozenset[int] = frozenset()
-        """The shards whose files it has open; a shard's process can open them once it has let go."""
+        """The shards whose files it has open, or may be about to open; a shard's process can open them once
+        it has let go."""
 
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -66,14 +71,16 @@ class Followers:
         """Follow these from now on, and no others."""
         if shards != self._wanted:
             self._wanted = shards
-            self.open |= shards  # until a report says otherwise
+            self._orders += 1
             self._order()
 
     def _order(self) -> None:
         process = self._process
         if process is not None and process.stdin is not None and process.returncode is None:
+            self.open |= self._wanted  # until a report says that it has heard of another order
             with suppress(ConnectionError, RuntimeError):
-                process.stdin.write(msgspec.json.encode({"follow": sorted(self._wanted)}) + b"\n")
+                order = {"follow": sorted(self._wanted), "number": self._orders}
+                process.stdin.write(msgspec.json.encode(order) + b"\n")
 
     async def stop(self) -> None:
         """End it; the files are closed then.  Safe to call twice."""
@@ -128,7 +135,8 @@ class Followers:
         self._order()
         while line := await process.stdout.readline():
             report = _decode(line)
-            self.open = frozenset(sight.shard for sight in report.sights)
+            seen = frozenset(sight.shard for sight in report.sights)
+            self.open = seen | (self._wanted if report.order == self._orders else self.open)
             self._on_report(report)
         status = await process.wait()
         if not self._stopping:

@@ -69,6 +69,7 @@ class Orders(msgspec.Struct):
     """What to follow from now on."""
 
     follow: list[int]
+    number: int = 0  # of the order
 
 
 class Sight(msgspec.Struct):
@@ -84,10 +85,11 @@ class Sight(msgspec.Struct):
 
 class Report(msgspec.Struct):
     """The shards whose files are open here, after each look.  ``away_s``: the store has not answered for that
-    long."""
+    long.  ``order``: the number of the order that was carried out."""
 
     sights: list[Sight]
     away_s: float = 0.0
+    order: int = 0
 
 
 class Begin(msgspec.Struct):
@@ -122,6 +124,7 @@ class Follower:
         self._host, self._settings = host, settings
         self._folder = Path(settings.data_dir)
         self.wanted: set[int] = set()
+        self.order = 0  # the number of the one that says so
         self._open: dict[int, Followed] = {}
         self._not_before: dict[int, float] = {}
         self._connection: Any = None
@@ -258,7 +261,7 @@ class Follower:
             )
             for followed in self._open.values()
         ]
-        return Report(sights, now - self._answered_at)
+        return Report(sights, now - self._answered_at, self.order)
 
 
 def main() -> int:
@@ -283,7 +286,8 @@ def main() -> int:
         while True:
             *lines, pending = pending.split(b"\n")
             if lines:
-                follower.wanted = set(_decode_orders(lines[-1]).follow)
+                orders = _decode_orders(lines[-1])
+                follower.wanted, follower.order = set(orders.follow), orders.number
             report = follower.look()
             sys.stdout.buffer.write(_encode(report) + b"\n")
             sys.stdout.buffer.flush()
