@@ -120,13 +120,13 @@ class Sandbox:
             self._runs.check_timeout()
         return moved
 
-    def _end(self, duration: When) -> int:
+    def _end(self, duration: When, name: str = "duration") -> int:
         if isinstance(duration, datetime):
-            end = epoch_ms(duration, "duration")
+            end = epoch_ms(duration, name)
         else:
-            end = self.now_ms + milliseconds(duration)
+            end = self.now_ms + milliseconds(duration, name)
         if round(end) < self.now_ms:
-            raise SandboxError(f"time does not go back: {duration!r}")
+            raise SandboxError(f"{name}: time does not go back: {duration!r}")
         return round(end)
 
     # -- running jobs
@@ -142,7 +142,7 @@ class Sandbox:
         with `raising` it is then raised here. An AssertionError is always raised. Returns the runs, in order.
         """
         check_no_loop("drain")
-        return self._drain(self._known(handlers), Rules(self._end(within), limit, raising))
+        return self._drain(self._known(handlers), Rules(self._end(within, "within"), limit, raising))
 
     def drain_until(
         self, over: Callable[[], bool], *handlers: Source, within: When, limit: int = LIMIT
@@ -152,7 +152,7 @@ class Sandbox:
         check_no_loop("drain_until")
         before, self._engine.round_ms = self._engine.round_ms, DAY_MS
         try:
-            rules = Rules(self._end(within), limit, raising=False, over=over)
+            rules = Rules(self._end(within, "within"), limit, raising=False, over=over)
             return self._drain(self._known(handlers), rules)
         finally:
             self._engine.round_ms = before
@@ -161,7 +161,8 @@ class Sandbox:
         self, *handlers: Source, within: When = 0, limit: int = LIMIT, raising: bool = False
     ) -> list[Ran]:
         """As `drain`, for coroutines: handlers run in this event loop, plain functions in a thread."""
-        return await self._drain_async(self._known(handlers), Rules(self._end(within), limit, raising))
+        rules = Rules(self._end(within, "within"), limit, raising)
+        return await self._drain_async(self._known(handlers), rules)
 
     def _known(self, sources: tuple[Source, ...]) -> Handlers:
         """The handlers of these sources. Also declares the schedules and limits of apps to the engine."""

@@ -196,8 +196,10 @@ def test_moments_go_by_the_clock_of_the_sandbox(bunqueue: Sandbox) -> None:
     assert bunqueue.now == noon
     (run,) = bunqueue.drain(double_nothing, within=noon + timedelta(hours=2))
     assert run.at == noon + timedelta(hours=1)
-    with pytest.raises(SandboxError, match="time does not go back"):
+    with pytest.raises(SandboxError, match="duration: time does not go back"):
         bunqueue.advance(noon)
+    with pytest.raises(SandboxError, match="within: time does not go back: -1"):
+        bunqueue.drain(double_nothing, within=-1)
 
 
 def test_the_clock_of_the_sandbox_needs_a_time_zone(bunqueue: Sandbox) -> None:
