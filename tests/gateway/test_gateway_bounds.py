@@ -410,3 +410,36 @@ async def test_whether_it_is_ready_is_asked_once_for_all_without_a_token(role: R
     answers = await asyncio.gather(*(health.ready(request) for _ in range(50)))
     assert {answer.status_code for answer in answers} == {200}
     assert carrier.asked == asked
+
+
+async def test_of_many_small_parts_some_are_parsed_in_a_turn() -> None:
+    """Others have theirs before the next ones; all are parsed in the end."""
+    left: list[int] = []
+
+    class Chunks(Connection):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            left.append(len(self._ahead))
+
+    class Frames(SocketConnection):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            left.append(len(self._unparsed))
+
+    application = Application(Settings(), "/nowhere")
+    config = uvicorn.Config(application.asgi, http=Chunks, ws=Frames, lifespan="off", log_config=None)
+    async with running(config) as port, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        last = b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        writer.write(head + b"1\r\na\r\n" * 50_000 + last)
+        answers = await reader.read()
+        assert re.findall(rb"HTTP/1.1 (\d+) ", answers) == [b"404", b"200"]
+        assert max(left) > 0
+        left.clear()
+        writer.close()
+        async with connect(f"ws://127.0.0.1:{port}/ws", proxy=None) as ws:
+            await ws.send(["{"] + [" "] * 20_000 + ['"cmd": "Unsubscribe"}'])
+            assert json.loads(await ws.recv()) == {"ok": True}
+        assert max(left) > 0
+        await application.stop()

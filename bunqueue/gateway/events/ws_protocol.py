@@ -16,6 +16,9 @@ from ..http.connections import MAX_HEAD
 
 MAX_UNKNOWN = 64 * 1024  # bytes from a socket that has shown no token: one message, whatever it is made of
 MAX_RECEIVED = 256 * 1024 * 1024  # bytes of messages that are not whole yet, or not taken, of all sockets
+PIECE = (
+    16 * 1024
+)  # bytes that are parsed in one turn of the event loop: thousands of frames, if they are small
 CLOSE_S = 1.0  # for a socket without a token to say goodbye, too
 
 
@@ -28,6 +31,8 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().__init__(*args, **more)
         self._known = False
         self._kept = 0  # bytes since the last message was taken; of a stranger, since the beginning
+        self._unparsed = bytearray()
+        self._goes_on = False  # with what is not parsed, in the next turn
         self.conn.max_message_size = MAX_UNKNOWN
         self.close_timeout = CLOSE_S
 
@@ -47,8 +52,27 @@ class SocketConnection(WebSocketsSansIOProtocol):
         too_much = not self._known and self._kept > MAX_UNKNOWN + MAX_HEAD  # it begins with the request
         if too_much or SocketConnection.received > MAX_RECEIVED:
             self.transport.abort()
-        elif not self.transport.is_closing():
-            super().data_received(data)
+        else:
+            self._unparsed += data
+            if not self._goes_on:
+                self._parse()
+
+    def _parse(self) -> None:
+        """Parse a piece; others have their turns before the next one, and nothing more is read meanwhile."""
+        self._goes_on = False
+        if self.transport.is_closing():
+            return
+        piece = bytes(self._unparsed[:PIECE])
+        del self._unparsed[:PIECE]
+        super().data_received(piece)
+        if self.transport.is_closing():
+            return
+        if self._unparsed:
+            self._goes_on = True
+            self.transport.pause_reading()
+            self.loop.call_soon(self._parse)
+        elif not self.read_paused:
+            self.transport.resume_reading()
 
     def handle_cont(self, event: Frame) -> None:
         if self._known:

@@ -10,6 +10,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from bunqueue.acceptor import Counted
@@ -21,6 +22,7 @@ MAX_HEADERS = 256  # each takes some hundred bytes, however short it is
 HEAD_S = 30.0  # for these to arrive, from the first byte or the start of the connection
 REST_S = 30.0  # for the rest of a request that has been answered before it was read
 PIECE = 2048  # bytes parsed at once: what a client sends after a request waits as bytes, not as requests
+PIECES = 4  # in one turn of the event loop: a body may be in a thousand chunks, and others wait meanwhile
 MAX_AHEAD = 64 * 1024 * 1024  # bytes that wait so, of all connections; each is read no further meanwhile
 UNSENT = 128 * 1024  # bytes that the kernel takes beyond what is on its way; else it takes megabytes of each
 STUCK_MS = 60_000  # for a peer to read what it was sent; then the kernel ends its connection
@@ -87,6 +89,7 @@ class Connection(HttpToolsProtocol):
         self._oversized = False
         self._ahead = bytearray()  # what came after requests that wait for the answer to the one before
         self._held = 0  # bytes of it, as counted
+        self._goes_on = False  # with it, in the next turn
         self._running: RequestResponseCycle | None = None  # the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -126,16 +129,39 @@ class Connection(HttpToolsProtocol):
 
         It takes a hundred times its bytes then, and uvicorn would parse, and read, all that there are."""
         self._ahead += data
+        if self._goes_on:
+            self.flow.pause_reading()
+            self._count()
+        else:
+            self._parse()
+
+    def _go_on(self) -> None:
+        self._goes_on = False
         self._parse()
 
     def _parse(self) -> None:
-        while self._ahead and not self.pipeline and not self.transport.is_closing():
+        for _ in range(PIECES):
+            if not self._ahead or self.pipeline or self.transport.is_closing():
+                break
             piece = bytes(self._ahead[:PIECE])
             del self._ahead[:PIECE]
             self._parse_piece(piece)
-        if self.pipeline:
-            self.flow.pause_reading()
         self._count()
+        if self.transport.is_closing():
+            return
+        if self._ahead or self.pipeline:
+            self.flow.pause_reading()
+            if not self.pipeline and not self._goes_on:
+                self._goes_on = True
+                self.loop.call_soon(self._go_on)
+        elif self._takes_more:
+            self.flow.resume_reading()
+
+    @property
+    def _takes_more(self) -> bool:
+        """Whether the request that is read has room for more of its body."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or len(cycle.body) <= HIGH_WATER_LIMIT
 
     def _count(self) -> None:
         """Count what waits."""
