@@ -244,9 +244,14 @@ class Follower:
 
     def _see(self) -> None:
         """Look whether the owners live, and say how far the files are."""
+        asked = time.monotonic()
+        found = self._ask(_SHARDS, list(self._open))
         now = time.monotonic()
-        for shard, epoch, owner, beat in self._ask(_SHARDS, list(self._open)):
+        # While the store is away, or stands still, no owner can change its beat.
+        waited_s = now - (self._answered_at if self._is_away else asked)
+        for shard, epoch, owner, beat in found:
             followed = self._open[shard]
+            followed.beat_since = min(now, followed.beat_since + waited_s)
             if followed.beat != (owner, epoch, beat):
                 followed.beat, followed.beat_since = (owner, epoch, beat), now
         if self._open:

@@ -15,7 +15,8 @@ The rules, and why they hold:
   again, look at the tail.  An append that was under way is in the tail, or can never be any more.
 - *Fenced*: if another owner is found once this one has owned the shard, it must forget all and end.
 - *Leases* only say when to try: another owner's beat was unchanged for TTL_S on this process's own monotonic
-  clock.  A wrong guess costs the other owner its shard, and never a record.
+  clock.  While the log is away, or stands still, nobody can change a beat, so that time does not count.  A
+  wrong guess costs the other owner its shard, and never a record.
 """
 
 from __future__ import annotations
@@ -208,6 +209,7 @@ class Owner:
         self._seen_at = 0.0
         if seen is not None:
             self._seen, self._seen_at = (seen.token, seen.epoch, seen.beat), seen.since
+        self._doubted_at: float | None = None  # since the last look
         self._holder_epoch = 0
 
     # -- what the shard asks
@@ -309,11 +311,15 @@ class Owner:
 
     def _doubt(self, why: str, now: float) -> None:
         self.phase, self.trouble = Phase.AWAY, why
+        if self._doubted_at is None:
+            self._doubted_at = now
         self._not_before = now + self._pause
         self._pause = min(2 * self._pause, LAST_PAUSE_S)
 
     def _looked(self, holder: Holder, now: float) -> None:
         self._holder_epoch = holder.epoch
+        since = self._asked_at if self._doubted_at is None else self._doubted_at
+        waited_s, self._doubted_at = now - since, None
         ours = holder.token == self.token
         if self._has_owned and not ours:
             self.phase = Phase.FENCED
@@ -322,6 +328,7 @@ class Owner:
             self.phase = Phase.CLAIMING
             return
         seen = holder.token, holder.epoch, holder.beat
+        self._seen_at = min(now, self._seen_at + waited_s)
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         if now - self._seen_at >= TTL_S:

@@ -327,11 +327,31 @@ def test_another_owner_is_waited_for_until_its_beat_stands_still() -> None:
         assert "b/1" in owner.trouble
         assert owner.next_request(now) is None
         assert owner.next_request(now + 0.5) == Look()
+    owner.answered(Holder(7, "b/1", beat), now + 0.5)
+    assert owner.next_request(now + TTL_S - 0.1) == Look()
     owner.answered(Holder(7, "b/1", beat), now + TTL_S - 0.1)
     assert owner.phase is Phase.WAITING
     assert owner.next_request(now + TTL_S) == Look()
     owner.answered(Holder(7, "b/1", beat), now + TTL_S)
     assert owner.next_request(now + TTL_S) == Claim(7, "a/1")
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_while_the_log_is_away_no_owner_is_to_blame_for_its_beat(is_lost: bool) -> None:
+    """Else all that wait would take the shards of owners that live as soon as the log is back."""
+    owner = looking()
+    owner.answered(Holder(7, "b/1", 3), 0.0)
+    assert owner.next_request(0.5) == Look()
+    if is_lost:
+        owner.lost("the connection ended", 0.6)
+        assert owner.next_request(30.0) == Connect()
+        owner.answered(Connected(), 30.0)
+        assert owner.next_request(30.0) == Look()
+    owner.answered(Holder(7, "b/1", 3), 30.0)
+    assert owner.phase is Phase.WAITING
+    assert owner.next_request(30.5) == Look()
+    owner.answered(Holder(7, "b/1", 4), 30.5)
+    assert owner.phase is Phase.WAITING
 
 
 def test_a_folder_claims_what_its_former_process_had_at_once() -> None:
