@@ -16,6 +16,8 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from bunqueue.logs import get_logger
+
 from ..http import status
 from ..http.access import TOO_MANY, Access, Role, peer_of
 from ..http.commands import CommandEndpoint
@@ -34,6 +36,8 @@ END_S = 1.0  # for the close handshake with a socket that reads nothing
 UNAUTHORIZED, OVERLOADED, GOING_AWAY = 4401, 1013, 1001  # close codes
 
 Message = dict[str, Any]
+
+_log = get_logger("gateway")
 
 
 class Sockets:
@@ -157,6 +161,9 @@ class Session:
                 reply = await self._answer(message)
         except Problem as problem:
             reply = problem.reply
+        except Exception:  # a mistake of ours: who asked must not wait for ever
+            _log.exception("a message on a WebSocket could not be answered")
+            reply = Problem(status.FAILED, "The gateway has made a mistake: see its log").reply
         if number is not None:
             reply["reqId"] = number
         await self._send(write_json(reply))
@@ -232,6 +239,9 @@ class Session:
             await self.end(OVERLOADED)
         except (WebSocketDisconnect, RuntimeError, OSError):
             pass  # it has ended
+        except Exception:  # a mistake of ours: who listens must not take it for silence
+            _log.exception("events could not be sent over a WebSocket")
+            await self.end(OVERLOADED)
         else:
             await self.end(GOING_AWAY)
 
