@@ -210,7 +210,7 @@ class Supervisor:
         """Run a shard, again and again."""
         loop = asyncio.get_running_loop()
         delay = FIRST_DELAY_S
-        while not self._stopping:
+        while shard.wanted and not self._stopping:
             status: int | str
             try:
                 status = await self._run(shard)

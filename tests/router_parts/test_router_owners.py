@@ -152,6 +152,22 @@ async def test_a_shard_that_was_out_of_service_here_serves_elsewhere() -> None:
     assert hub.damaged == {}
 
 
+async def test_a_shard_that_is_ended_between_two_processes_is_not_started_again() -> None:
+    _, _, supervisor = host()
+    started = asyncio.Queue[None]()
+
+    async def take() -> None:
+        started.put_nowait(None)
+        raise OSError("no more processes")
+
+    supervisor._spares = SimpleNamespace(take=take)
+    supervisor.run(0)
+    await started.get()
+    supervisor.end(0)
+    await supervisor._shards[0].task
+    assert started.empty()
+
+
 def _say(router: FirstRouter, kind: int, body: bytes = b"") -> None:
     router.heard(host_link.HOST, 0, 0, kind, 0, 0, body)
 
