@@ -104,9 +104,9 @@ class RunInfo(Struct, frozen=True):
     suspended: int = 0
     """How many runs have ended to wait."""
     waited: list[int] = []
+    """What its last run ended to wait for: the first and last number of each run of steps."""
     keys: int = 0
     """How the keys of its steps are made; see `bunqueue.model.workflow.Run`."""
-    """What its last run ended to wait for: the first and last number of each run of steps."""
 
 
 class PulledRun(Struct, rename="camel", frozen=True):
