@@ -90,6 +90,12 @@ def _is_host(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:%-]{1,255}", value) is not None
 
 
+def _is_address(value: str) -> bool:
+    """``host:port``, as other hosts are to dial it."""
+    found = re.fullmatch(r"\[?[A-Za-z0-9._:%-]{1,255}\]?:([0-9]{1,5})", value)
+    return found is not None and int(found[1]) <= 65535
+
+
 def is_path(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 4096 and value.isprintable()
 
@@ -161,11 +167,8 @@ CLUSTER = Kind(
     allows=lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._-]{0,63}", value) is not None,
 )
 ADDRESS = Kind(
-    bound="host:port",
-    allows=lambda value: (
-        isinstance(value, str)
-        and re.fullmatch(r"(\[?[A-Za-z0-9._:%-]{1,255}\]?:[0-9]{1,5})?", value) is not None
-    ),
+    bound="host:port, with a port of at most 65535",
+    allows=lambda value: isinstance(value, str) and (not value or _is_address(value)),
 )
 SNAPSHOTS = Kind(
     bound="an absolute path, s3://bucket/prefix, or nothing for the store itself",

@@ -157,6 +157,8 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         ("max_connections", "0", "1 to 1000000"),
         ("events_max_age", "0", "1 to 87600"),
         ("events_max_count", "-1", "0 to 1000000000"),
+        ("cluster_address", "one:65536", "at most 65535"),
+        ("cluster_address", "one", "host:port"),
         ("log_level", "trace", "debug, info, warning or error"),
         ("log_format", "", "text or json"),
     ],
