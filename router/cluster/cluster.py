@@ -255,7 +255,7 @@ class Cluster:
     def beat_age_ms(self, host: str) -> float | None:
         """Since when this host has seen no sign of life of a host; None while it is not known."""
         seen = self._seen.get(host)
-        return None if seen is None else 1000 * (asyncio.get_running_loop().time() - seen[1])
+        return None if seen is None else round(1000 * (asyncio.get_running_loop().time() - seen[1]))
 
     def parted(self, host: str) -> None:
         """A host has no connection to this one any more."""
