@@ -198,7 +198,7 @@ def test_a_plain_job_may_have_steps(flows: Workflows) -> None:
     assert "workflow" not in flows.run("plain")
     flows.done("plain", "a", 1)
     flows.fail("plain")
-    assert flows.run("plain")["workflow"] == {"steps": True}
+    assert flows.run("plain")["workflow"] == {"steps": True, "keys": 1}
     assert flows.record("plain", "a", result=2)["result"] == 1
     flows.ack("plain")
     assert flows.steps("plain") == {"a": "completed"}
