@@ -34,6 +34,10 @@ class Snapshot(NamedTuple):
     bytes: int
 
 
+class NotWritten(StoreError):
+    """The disk has no room for a snapshot's file, or fails."""
+
+
 class NotInLog(StoreError):
     """A file holds more than the log: it is of another store, or the log has lost something."""
 
@@ -111,16 +115,24 @@ def compressed(file: Path, on_read: Callable[[int], None] = lambda size: None) -
 
 def restore(snapshot: Snapshot, url: str, target: Path, prepare: Callable[[Path], None]) -> None:
     """Put the file of a snapshot in the place of ``target``, whole or not at all.  StoreError if it cannot be
-    read.  ``prepare`` is called with the new file before it takes its place."""
+    read, and NotWritten.  ``prepare`` is called with the new file before it takes its place."""
     new = target.with_name(f".{target.name}.new")
     new.unlink(missing_ok=True)
     chunks = place_of(snapshot.place, url).read(snapshot.shard, snapshot.seq)
-    with open(new, "wb", opener=private) as file:
-        for part in expanded(chunks, snapshot):
-            file.write(part)
-        file.flush()
-        os.fsync(file.fileno())
-    prepare(new)
+    try:
+        with open(new, "wb", opener=private) as file:
+            for part in expanded(chunks, snapshot):
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        prepare(new)
+    except BaseException as error:
+        new.unlink(missing_ok=True)  # perhaps that is what fills the disk
+        if isinstance(error, OSError):
+            raise NotWritten(
+                f"the snapshot of shard {snapshot.shard} cannot be written to {target.parent}: {error}"
+            ) from error
+        raise
     for suffix in ("-wal", "-shm"):  # of the old file, which is older than the snapshot
         target.with_name(target.name + suffix).unlink(missing_ok=True)
     new.replace(target)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+GIVES_WAY_S = 10.0  # for which a disk has less room than a shard needs, before completed jobs are removed
+
 
 @dataclass(eq=False)
 class Push:
@@ -81,33 +83,39 @@ class History:
     without_room: list[tuple[float, str]] = field(default_factory=list)
     """Refusals because a disk is full, and when they came."""
     full_disks: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when that of a host was."""
+    """From when to when that of a host was.  In a long time completed jobs give way: docs/durability.md."""
     wrong_clocks: list[tuple[float, float]] = field(default_factory=list)
     """From when to when a host had another time than the rest."""
 
     def problems(self, final: Mapping[str, Final], log: Iterable[Entry]) -> list[str]:
         """Every broken promise, as a sentence.  ``final``: the jobs that there are in the end."""
+        gone = self._given_way() - final.keys()
         return [
             *self.refused,
             *(text for at, text in self.without_room if not _within(self.full_disks, at, at)),
-            *self._lost(final),
+            *self._lost(final, gone),
             *self._twice(),
-            *self._results(final),
+            *self._results(final, gone),
             *self._held_twice(),
             *self._order(),
             *self._early(),
-            *self._flows(final),
+            *self._flows(final, gone),
             *log_problems(log),
         ]
 
-    def _lost(self, final: Mapping[str, Final]) -> list[str]:
+    def _given_way(self) -> set[str]:
+        """The jobs that a shard may have removed, once they were completed, because a disk was full."""
+        last = max((end for begun, end in self.full_disks if end - begun >= GIVES_WAY_S), default=0.0)
+        return {delivery.job for delivery in self.deliveries if delivery.at <= last}
+
+    def _lost(self, final: Mapping[str, Final], gone: set[str]) -> list[str]:
         """Each job whose push was answered is there, and has run."""
         return [
             f"the push {push.key} was answered with {job}, which is "
             + (f"{final[job].state} in the end" if job in final else "gone")
             for push in self.pushes
             for job in dict.fromkeys(push.ids)
-            if job not in final or final[job].state != "completed"
+            if job not in gone and (job not in final or final[job].state != "completed")
         ]
 
     def _twice(self) -> list[str]:
@@ -124,13 +132,13 @@ class History:
             f"{data} was delivered as the jobs {sorted(ids)}" for data, ids in jobs.items() if len(ids) > 1
         ]
 
-    def _results(self, final: Mapping[str, Final]) -> list[str]:
+    def _results(self, final: Mapping[str, Final], gone: set[str]) -> list[str]:
         """A job completes once, and keeps the result that was acknowledged."""
         times = Counter(ack.job for ack in self.acks)
         found = [f"{job} was acknowledged {count} times" for job, count in times.items() if count > 1]
         for ack in self.acks:
             end = final.get(ack.job)
-            if end is None or end.result != ack.result:
+            if ack.job not in gone and (end is None or end.result != ack.result):
                 found.append(
                     f"{ack.job} was acknowledged with {ack.result!r}, and has {end and end.result!r}"
                 )
@@ -189,16 +197,16 @@ class History:
             and not _within(self.wrong_clocks, push.delayed_from, first[job])
         ]
 
-    def _flows(self, final: Mapping[str, Final]) -> list[str]:
+    def _flows(self, final: Mapping[str, Final], gone: set[str]) -> list[str]:
         """All jobs of a flow are there, or none of them."""
         found = []
         for flow in self.flows:
-            there = [job for job in flow.ids if job in final]
+            there = [job for job in flow.ids if job in final or job in gone]
             if there and len(there) < len(flow.ids):
                 found.append(f"of the flow {flow.ids} there are only {there}")
             elif flow.added and not there:
                 found.append(f"the flow {flow.ids} was acknowledged and is gone")
-            elif unfinished := [job for job in there if final[job].state != "completed"]:
+            elif unfinished := [job for job in there if job in final and final[job].state != "completed"]:
                 found.append(f"of the flow {flow.ids} these never ran: {unfinished}")
         return found
 

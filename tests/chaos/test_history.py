@@ -100,3 +100,15 @@ def test_a_wrong_clock_may_end_a_delay_and_a_full_disk_refuse() -> None:
     history.without_room.append((8.0, "no room"))
     history.full_disks.append((7.0, 9.0))
     assert history.problems(final, log) == []
+
+
+@pytest.mark.parametrize(("begun", "is_allowed"), [(-9.0, True), (0.5, False)])
+def test_completed_jobs_give_way_to_new_ones_when_a_disk_is_full_for_long(
+    begun: float, is_allowed: bool
+) -> None:
+    history, final, log = good()
+    history.full_disks.append((begun, 1.5))
+    final.pop("1")
+    assert bool(history.problems(final, log)) != is_allowed
+    final.pop("2")  # which was delivered after that
+    assert history.problems(final, log)

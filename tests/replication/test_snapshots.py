@@ -18,6 +18,7 @@ from support.naming import queue_on
 from support.procfs import children
 from support.s3 import s3_server
 from support.server import Server
+from support.small_disks import FullDisk, may_mount
 from support.waiting import wait_until
 
 from bunqueue import Queue
@@ -26,7 +27,7 @@ from bunqueue.store import partitions, snapshots
 from bunqueue.store.database import StoreUnavailable, connected
 from bunqueue.store.places import PlaceError, place_of, probe
 from bunqueue.store.setup import init
-from bunqueue.store.snapshots import NotInLog
+from bunqueue.store.snapshots import NotInLog, NotWritten
 from shardproc.replication.snapshot_maker import SnapshotMaker
 
 QUEUES = [queue_on(shard, shards=SHARDS) for shard in range(SHARDS)]
@@ -236,6 +237,26 @@ def test_a_snapshot_that_ends_too_soon_is_no_snapshot(tmp_path: Path) -> None:
     assert b"".join(snapshots.expanded(whole, found)) == file.read_bytes()
     with pytest.raises(PlaceError, match="shard 3 at position 7 is not whole"):
         list(snapshots.expanded([part[:-9] for part in whole], found))
+
+
+def test_a_snapshot_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    if not may_mount():
+        pytest.skip("needs the right to mount")
+    file, place = tmp_path / "some", tmp_path / "place"
+    file.write_bytes(os.urandom(4 << 20))
+    place.mkdir()
+    kept = snapshots.keep("", 3, 7, file, str(place))
+    with FullDisk(size_mb=16) as disk:
+        target, other = disk.folder / "shard-03.db", disk.folder / "other"
+        other.write_bytes(bytes(10_000))
+        with (
+            disk.filled(),
+            pytest.raises(NotWritten, match=r"of shard 3 cannot be written to .*No space left"),
+        ):
+            snapshots.restore(kept, "", target, lambda new: None)
+        assert list(disk.folder.iterdir()) == [other]
+        snapshots.restore(kept, "", target, lambda new: None)
+        assert target.read_bytes() == file.read_bytes()
 
 
 def test_a_large_gap_in_a_file_takes_no_memory(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ async def test_calls_that_overlap_get_their_own_replies(way: Client, queue: str)
 # -- what is refused
 
 REFUSED: list[tuple[str, Callable[[str], tuple[Any, type[Reply]]], tuple[Any, ...]]] = [
-    ("no job", lambda _: (query.GetJob(id="none"), query.JobReply), (Code.JOB_NOT_FOUND, None, None, None)),
+    ("no job", lambda _: (query.GetJob(id="none"), query.JobReply), (Code.JOB_NOT_FOUND, "id", "none", None)),
     (
         "priority",
         lambda q: (core.Push(queue=q, priority=5_000_000), core.PushReply),
@@ -240,9 +240,9 @@ REFUSED: list[tuple[str, Callable[[str], tuple[Any, type[Reply]]], tuple[Any, ..
         lambda q: (core.Push(queue=q, depends_on=["none"]), core.PushReply),
         (Code.JOB_NOT_FOUND, "dependsOn", "none", None),
     ),
-    ("no queue", lambda _: (core.Push(queue=""), core.PushReply), (Code.INVALID_QUEUE, "queue", None, None)),
-    ("no lock", lambda _: (core.Ack(id="none"), core.AckReply), (Code.LOCK_LOST, None, None, None)),
-    ("state", lambda _: (jobs.Promote(id="none"), Ok), (Code.JOB_STATE, None, None, None)),
+    ("no queue", lambda _: (core.Push(queue=""), core.PushReply), (Code.INVALID_QUEUE, "queue", "", None)),
+    ("no lock", lambda _: (core.Ack(id="none"), core.AckReply), (Code.LOCK_LOST, "id", "none", None)),
+    ("state", lambda _: (jobs.Promote(id="none"), Ok), (Code.JOB_STATE, "id", "none", "delayed")),
 ]
 
 
