@@ -29,6 +29,7 @@ TTL_S = 4.0  # a beat that has not changed for so long is that of a dead owner
 PROOF_S = TTL_S / 2  # how long an answer of the log proves that the shard is still owned
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # before connecting again
 LOOK_S = 0.5  # between two looks at another owner's beat
+STANDS_STILL_S = 1.0  # a look that takes longer says that the log stands still, not that the machine is busy
 TAIL = 500  # records of the tail in one answer
 
 
@@ -328,7 +329,8 @@ class Owner:
             self.phase = Phase.CLAIMING
             return
         seen = holder.token, holder.epoch, holder.beat
-        self._seen_at = min(now, self._seen_at + waited_s)
+        if waited_s > STANDS_STILL_S:
+            self._seen_at = min(now, self._seen_at + waited_s)
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         if now - self._seen_at >= TTL_S:
