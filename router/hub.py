@@ -86,7 +86,7 @@ class Hub:
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self.open = 0  # sockets of clients, those that linger and those that are being closed among them
         self._last_number = 0
-        self.leaving: dict[int, ShardLink | RemoteShard] = {}  # shards that are given up, and still answer
+        self._leaving: dict[int, ShardLink | RemoteShard] = {}  # shards that are given up, and still answer
         self._emptied = asyncio.Event()
 
     # Clients
@@ -243,19 +243,19 @@ class Hub:
         if self.cluster is not None:
             self.others.answer(shard, conn, kind, replies, slow, body)
 
+    def answering(self, shard: int) -> tuple[ShardLink | RemoteShard | None, ShardLink | RemoteShard | None]:
+        """The owner of a shard, and the one that is giving it up, which still answers; None without one."""
+        return self.links[shard], self._leaving.get(shard)
+
     def local_link(self, shard: int) -> ShardLink | None:
         """The shard's process on this host, while it serves, or answers what it still has."""
-        for link in (self.links[shard], self.leaving.get(shard)):
-            if link is not None and link.is_local:
-                return cast("ShardLink", link)
-        return None
+        here = (link for link in self.answering(shard) if link is not None and link.is_local)
+        return cast("ShardLink | None", next(here, None))
 
     def remote_link(self, shard: int) -> RemoteShard | None:
         """The same of a shard at another host."""
-        for link in (self.links[shard], self.leaving.get(shard)):
-            if link is not None and not link.is_local:
-                return cast("RemoteShard", link)
-        return None
+        elsewhere = (link for link in self.answering(shard) if link is not None and not link.is_local)
+        return cast("RemoteShard | None", next(elsewhere, None))
 
     def local_links(self) -> list[ShardLink]:
         """The shards that are owned here."""
@@ -293,7 +293,7 @@ class Hub:
         ``done`` is called once that is true of all routers of the host."""
         if self.links[link.shard] is link:
             self.links[link.shard] = None
-            self.leaving[link.shard] = link
+            self._leaving[link.shard] = link
         if self.further is None:
             done()
         else:
@@ -315,7 +315,7 @@ class Hub:
         if before is not None and before is not link:  # another host had it
             self.link_down(before)
         self.links[link.shard] = link
-        self.leaving.pop(link.shard, None)
+        self._leaving.pop(link.shard, None)
         self.damaged.pop(link.shard, None)
         for other in self.links:
             if other is not None and other is not link:
@@ -368,7 +368,7 @@ class Hub:
         shard = link.shard
         if self.links[shard] is link:
             self.links[shard] = None
-        elif self.leaving.get(shard) is not link and link.is_local:
+        elif self._leaving.get(shard) is not link and link.is_local:
             return
         self.settle(shard)
         if self.further is not None and not self.draining:
@@ -379,7 +379,7 @@ class Hub:
     def settle(self, shard: int) -> None:
         """An owner of a shard answers nothing any more: cut off those that still wait for its answers.  What
         it has given back goes to the next one, which may be there already."""
-        self.leaving.pop(shard, None)
+        self._leaving.pop(shard, None)
         victims = [client for client in self.clients.values() if self._is_victim(client, shard)]
         for client in victims:
             client.finish(link_protocol.SEVERED)

@@ -134,7 +134,7 @@ class FirstRouter(RouterLink):
         up = self._ups.get(shard)
         if up is not None and up.epoch == epoch:
             del self._ups[shard]
-        for link in (self._hub.links[shard], self._hub.leaving.get(shard)):
+        for link in self._hub.answering(shard):
             if isinstance(link, RemoteShard) and link.epoch == epoch:
                 link.emptied()
                 self._hub.link_down(link)

@@ -30,7 +30,7 @@ from bunqueue.store.database import StoreError, connected
 from shardproc.storage.database import Database, DatabaseBusy
 
 from . import replay
-from .owner import STANDS_STILL_S, Entry, LogDamaged
+from .owner import Entry, LogDamaged, seen_since
 from .record import RecordDamaged, RecordTooNew
 from .shard import set_aside
 from .snapshot_maker import SnapshotMaker
@@ -251,8 +251,7 @@ class Follower:
         waited_s = now - (self._answered_at if self._is_away else asked)
         for shard, epoch, owner, beat in found:
             followed = self._open[shard]
-            if waited_s > STANDS_STILL_S:
-                followed.beat_since = min(now, followed.beat_since + waited_s)
+            followed.beat_since = seen_since(followed.beat_since, now, waited_s)
             if followed.beat != (owner, epoch, beat):
                 followed.beat, followed.beat_since = (owner, epoch, beat), now
         if self._open:

@@ -182,6 +182,12 @@ class Seen:
     since: float
 
 
+def seen_since(since: float, now: float, waited_s: float) -> float:
+    """Since when another owner's beat has been unchanged, after a look that took ``waited_s``.  Time in which
+    the log stood still does not count: nobody could change a beat."""
+    return min(now, since + waited_s) if waited_s > STANDS_STILL_S else since
+
+
 class Owner:
     """One shard's claim to its log.
 
@@ -329,8 +335,7 @@ class Owner:
             self.phase = Phase.CLAIMING
             return
         seen = holder.token, holder.epoch, holder.beat
-        if waited_s > STANDS_STILL_S:
-            self._seen_at = min(now, self._seen_at + waited_s)
+        self._seen_at = seen_since(self._seen_at, now, waited_s)
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         if now - self._seen_at >= TTL_S:
