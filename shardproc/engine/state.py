@@ -270,7 +270,6 @@ class State:
         "calls",
         "cancels",
         "chance",
-        "changed",
         "child_results",
         "children",
         "chores",
@@ -284,6 +283,7 @@ class State:
         "ended",
         "ended_keys",
         "freed_ids",
+        "given_away",
         "gone",
         "granted",
         "hearing",
@@ -404,7 +404,7 @@ class State:
         """What concerns other shards, and dependencies between jobs."""
         self.directory: dict[str, int] = {}  # ids that point here, of jobs elsewhere -> their shard
         self.granted: Counter[str] = Counter()  # ids claimed for jobs that are not there yet
-        self.changed: list[set[str]] = []  # of each claim that waits: the ids that were given away meanwhile
+        self.given_away: list[set[str]] = []  # for each claim that waits: ids that others got meanwhile
         self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
         self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
         self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> waits for its decision

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from router_parts.stand_ins import Uplink
+
 from bunqueue.protocol import host_link, router_link
 from bunqueue.protocol import link as link_protocol
 from bunqueue.settings import Settings
@@ -31,18 +33,6 @@ class Local:
         self.epoch = epoch
 
     def control(self, kind: int, conn: int = 0, body: bytes = b"") -> None: ...
-
-
-class Uplink:
-    """The connection to another host."""
-
-    peer, full = "b", False
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def put(self, part: bytes) -> None:
-        self.sent.append(part)
 
 
 class Downlink:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from router_parts.stand_ins import Uplink
+
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 from bunqueue.settings import Settings
@@ -22,18 +24,6 @@ class Local:
 
     def control(self, kind: int, conn: int = 0, body: bytes = b"") -> None:
         self.told.append((kind, body))
-
-
-class Uplink:
-    """The connection to the other host."""
-
-    peer, full = "b", False
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def put(self, part: bytes) -> None:
-        self.sent.append(part)
 
 
 def test_shards_of_both_hosts_ask_each_other_again() -> None:

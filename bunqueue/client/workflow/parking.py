@@ -31,7 +31,7 @@ class Park:
         self.future = future
         self.group = group
         self.woken: set[int] = set()
-        """Those of which there is news; all, if it is empty and the future is done."""
+        """The steps that have news. Once the future is done, an empty set means all of them."""
         self.timer: asyncio.TimerHandle | None = None
 
 

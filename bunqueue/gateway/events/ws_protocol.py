@@ -16,9 +16,7 @@ from ..http.connections import MAX_HEAD
 
 MAX_UNKNOWN = 64 * 1024  # bytes from a socket that has shown no token: one message, whatever it is made of
 MAX_RECEIVED = 256 * 1024 * 1024  # bytes of messages that are not whole yet, or not taken, of all sockets
-PIECE = (
-    16 * 1024
-)  # bytes that are parsed in one turn of the event loop: thousands of frames, if they are small
+PIECE = 16 * 1024  # bytes parsed in one turn of the event loop: thousands of frames, if they are small
 CLOSE_S = 1.0  # for a socket without a token to say goodbye, too
 
 

@@ -176,18 +176,18 @@ def answer_claim(state: State, source: int, message: messages.Claim) -> Steps:
     doubtful = {job_id: home for job_id, home in homes.items() if home not in (here, source)}
     groups = peer_calls.grouped(doubtful)
     words: dict[str, int] = {}
-    changed: set[str] = set()
+    given_away: set[str] = set()
     if groups:
-        state.changed.append(changed)
+        state.given_away.append(given_away)
         found = yield [
             (shard, messages.Verify(some, message.wait, message.durable)) for shard, some in groups.items()
         ]
         for some, verified in zip(groups.values(), found, strict=True):
             words.update(zip(some, verified.words, strict=True))
-        state.changed = [each for each in state.changed if each is not changed]
+        state.given_away = [each for each in state.given_away if each is not given_away]
     claimed = []
     for job_id, home in homes.items():
-        if job_id in changed:  # it was given to another one meanwhile
+        if job_id in given_away:  # meanwhile, to another one
             claimed.append(BUSY)
             continue
         word = (
