@@ -166,6 +166,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     flow: FlowMark | None = None
     postponed: int = 0  # how often handlers put it back; on the wire where it is not 0
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
+    interruptions: int = 0  # times that its worker gave it back before it was done, and nothing counted
     last_report: Report | None = None  # of a run that has ended without completing it
     lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
     schedule: str | None = None  # the name of the schedule that is to hear of its end
@@ -218,6 +219,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "auto_retries",
             "cancellation",
             "drops",
+            "interruptions",
             "postponed",
             "lost_ttl",
             "last_report",
@@ -254,6 +256,7 @@ class Lock(Struct, gc=False):
     conn: int  # the connection that pulled it; 0: that connection is gone
     heartbeat_at: int
     renewed: bool = False  # renewed at least once: outlives its connection
+    own_timeout: bool = False  # its worker ends the run when its time is over
     suspect: bool = False  # silent in the last stall check: taken back by the next
 
 

@@ -179,6 +179,14 @@ def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: 
     return {"ok": True, "data": {"ignoredIds": ids, "ignoredIndices": indices}}
 
 
+def _placed(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
+    """The results of all parts, each at the place of its id."""
+    found: dict[int, Any] = {}
+    for answer, chosen in zip(answers, places, strict=True):
+        found.update(zip(chosen, answer["results"], strict=True))
+    return {"ok": True, "results": [found[place] for place in range(len(found))]}
+
+
 def _any(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
     """The first answer that is ok."""
     return next(answer for answer in answers if answer.get("ok"))
@@ -308,6 +316,7 @@ def _portable(number: float) -> float:
 
 _MERGES: dict[Merge, Merger] = {
     Merge.FIRST_ERROR: _ignored,
+    Merge.PLACED: _placed,
     Merge.ANY: _any,
     Merge.COUNT: _count,
     Merge.CONCAT: _concat,

@@ -19,13 +19,13 @@ WORDS = {
     "add": frozenset({"PUSH", "PUSHB", "PUSHF"}),
     "pull": frozenset({"PULL", "PULLB"}),
     "ack": frozenset({"ACK", "ACKB"}),
-    "fail": frozenset({"FAIL"}),
+    "fail": frozenset({"FAIL", "FAILB"}),
     "renew": frozenset({"JobHeartbeat", "JobHeartbeatB", "ExtendLock", "ExtendLocks"}),
 }
 """Short names of commands; all others go by their name on the wire."""
 
 
-REPORTS = frozenset({"RecordSteps", "SuspendJob", "ContinueAsNew", "ACK", "ACKB", "FAIL"})
+REPORTS = frozenset({"RecordSteps", "SuspendJob", "ContinueAsNew", "ACK", "ACKB", "FAIL", "FAILB"})
 """What a worker says of its jobs."""
 
 

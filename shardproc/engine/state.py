@@ -61,7 +61,18 @@ class LongWork(Struct, eq=False):
 class Client:
     """A connection, as far as the shard is concerned."""
 
-    __slots__ = ("closed", "conn", "held", "listens_to", "signals", "slow", "version", "waiters", "waits")
+    __slots__ = (
+        "closed",
+        "conn",
+        "held",
+        "listens_to",
+        "own_timeouts",
+        "signals",
+        "slow",
+        "version",
+        "waiters",
+        "waits",
+    )
 
     def __init__(self, conn: int, version: int) -> None:
         self.conn = conn
@@ -71,6 +82,7 @@ class Client:
         self.waits: set[JobWait] | None = None  # the parked WaitJobs among them
         self.listens_to: str | None = None  # the queue whose events it gets
         self.signals = False  # it wants a notice when one of its jobs is to stop
+        self.own_timeouts = False  # it ends its jobs itself when their time is over
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
 

@@ -19,6 +19,7 @@ from bunqueue.protocol.commands.core import (
     ExtendLock,
     ExtendLocks,
     Fail,
+    FailBatch,
     JobHeartbeat,
     JobHeartbeatBatch,
     PlainPush,
@@ -227,6 +228,7 @@ HANDLERS: Mapping[type, Handler] = {
     Ack: ack.ack,
     AckBatch: ack.ack_batch,
     Fail: ack.fail,
+    FailBatch: ack.fail_batch,
     # handlers/bounds.py
     SetBounds: bounds.set_bounds,
     GetBounds: bounds.get_bounds,

@@ -187,6 +187,8 @@ def same_again(encryption: Encryption, text: str) -> str:
 _SPECIAL: dict[tuple[str, str], Encoding] = {
     ("FAIL", "error"): _error(1 << 16),
     ("FAIL", "stack"): _stack,
+    ("FailFields", "error"): _error(1 << 16),
+    ("FailFields", "stack"): _stack,
     ("AddLog", "message"): _text(1 << 16),
     ("Progress", "message"): _text(4096),
     ("StepRecord", "error"): _error(MAX_ERROR),

@@ -22,7 +22,7 @@ from bunqueue.protocol.commands.core import Push, PushBatch
 from bunqueue.protocol.framing import MAX_FRAME, frame
 
 _encode = Encoder().encode
-WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL"})
+WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL", "FAILB"})
 """What only workers say, which repeat it as far as need be."""
 ADDING = (Push, PushBatch)
 START = "Start one with: bunqueue start"

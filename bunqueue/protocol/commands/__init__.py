@@ -37,6 +37,7 @@ from bunqueue.protocol.commands.base import (
     Route,
     Spec,
     is_slow,
+    refusal,
     refused,
 )
 
@@ -68,6 +69,7 @@ __all__ = [
     "monitoring",
     "query",
     "queues",
+    "refusal",
     "refused",
     "server",
     "stall",

@@ -114,6 +114,22 @@ def _portable(value: P) -> P | float:
     return value
 
 
+class Refusal(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Why one of several things that a command asks for was refused; the fields are those of an error
+    reply."""
+
+    error: str
+    code: str
+    field: str | UnsetType = UNSET
+    value: str | float | bool | UnsetType | None = UNSET
+    bound: str | float | UnsetType = UNSET
+
+
+def refusal(error: CommandError) -> Refusal:
+    """The refusal of one of several things."""
+    return Refusal(error=str(error), code=error.code, field=error.field, value=error.value, bound=error.bound)
+
+
 def refused(error: CommandError, req_id: RequestId = UNSET) -> ErrorReply:
     """The reply to a command that is refused."""
     return ErrorReply(
@@ -145,6 +161,7 @@ class Merge(enum.Enum):
 
     NONE = "one answer only"
     FIRST_ERROR = "ok when all are, else the first error in the order of the ids"
+    PLACED = "the results, each at the place of its id"
     COUNT = "the sum of count, or of data.count"
     ANY = "the first that is ok, else the first error"
     CONCAT = "the lists one after the other"

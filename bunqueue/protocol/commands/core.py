@@ -34,6 +34,7 @@ from bunqueue.protocol.commands.base import (
     Priority,
     PullCount,
     QueueName,
+    Refusal,
     Reply,
     RequestId,
     Route,
@@ -395,6 +396,9 @@ class Pull(Command, tag="PULL"):
     With an ``owner`` the job is locked for ``lockTtl`` ms, and later commands for it need its token.
     With ``detach`` it stays active when the connection ends, because another process works on it.
     With ``signals`` the connection is notified when one of its jobs has to stop.
+    With ``ownTimeouts`` the worker ends a run that takes longer than the job's timeout, and reports it with
+    ``timedOut``; the server does not end it as long as the lock is renewed, so no other run begins before
+    this one has ended.
     """
 
     queue: QueueName
@@ -404,6 +408,7 @@ class Pull(Command, tag="PULL"):
     detach: bool = False
     group: GroupRule | None = None
     signals: bool = False
+    own_timeouts: bool = False
 
 
 @command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
@@ -418,6 +423,7 @@ class PullBatch(Command, tag="PULLB"):
     detach: bool = False
     group: GroupRule | None = None
     signals: bool = False
+    own_timeouts: bool = False
 
 
 @command(Route.ID, AckReply, writes=True)
@@ -440,28 +446,60 @@ class AckBatch(Command, tag="ACKB"):
     remove_on_completes: Annotated[list[bool | None], Meta(max_length=10_000)] | None = None
 
 
-@command(Route.ID, FailReply, writes=True)
-class Fail(Command, tag="FAIL"):
-    """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
+class FailFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """What became of one attempt that gave no result."""
 
-    With ``unrecoverable`` it becomes a dead letter at once.  With ``removeOnFail`` nothing of it is kept if
-    this was its last attempt.  With ``interrupted`` the attempt does not count: the worker returns the job
-    because it is stopping, and the job takes its old position in the queue at once.  With ``delay`` the next
-    attempt begins after that many ms instead of the backoff.  With ``wantsDelay`` the answer says when it
-    begins.  ``errorTypes`` are the class of the error and those that it is derived from, the most special
-    first; the job's ``retryOn`` and ``neverOn`` go by them, and the first one is kept with the attempt.
-    """
-
-    id: JobId
     error: Annotated[str, Meta(description="cut after 64 KiB")] | None = None
-    token: Token | None = None
     unrecoverable: bool = False
     stack: str | Annotated[list[str], Meta(max_length=10_000)] | None = None
     remove_on_fail: bool = False
     interrupted: bool = False
+    timed_out: bool = False
     delay: Delay | None = None
     wants_delay: bool = False
     error_types: ErrorTypes | None = None
+
+
+@command(Route.ID, FailReply, writes=True)
+class Fail(FailFields, kw_only=True, tag_field="cmd", tag="FAIL", gc=False):
+    """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
+
+    With ``unrecoverable`` it becomes a dead letter at once.  With ``removeOnFail`` nothing of it is kept if
+    this was its last attempt.  With ``interrupted`` the attempt does not count: the worker returns the job
+    because it is stopping, and the job takes its old position in the queue at once; from the eleventh time
+    on it counts as a stall.  With ``timedOut`` the run took longer than the job's timeout.  With ``delay``
+    the next attempt begins after that many ms instead of the backoff.  With ``wantsDelay`` the answer says
+    when it begins.  ``errorTypes`` are the class of the error and those that it is derived from, the most
+    special first; the job's ``retryOn`` and ``neverOn`` go by them, and the first one is kept with the
+    attempt.
+    """
+
+    id: JobId
+    token: Token | None = None
+    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+
+
+class FailAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """The answer to one of several reports: as that to FAIL, or ``refused``."""
+
+    delay: float | UnsetType = UNSET  # ms
+    data: Applied | UnsetType = UNSET
+    refused: Refusal | UnsetType = UNSET
+
+
+class FailBatchReply(Reply, kw_only=True):
+    """One answer per job, in the order of the ids."""
+
+    results: list[FailAnswer]
+
+
+@command(Route.IDS, FailBatchReply, merge=Merge.PLACED, writes=True)
+class FailBatch(Command, tag="FAILB"):
+    """Report many failed attempts, each as FAIL does.  One that is refused changes nothing for the others."""
+
+    ids: Ids
+    failures: Annotated[list[FailFields], Meta(max_length=10_000)]
+    tokens: Tokens | None = None
 
 
 class Alive(Struct, gc=False):
@@ -527,7 +565,8 @@ class ExtendLocks(Command, tag="ExtendLocks"):
 
 @command(Route.IDS, HeartbeatBatchReply, merge=Merge.COUNT, writes=True, repeatable=True)
 class JobHeartbeatBatch(Command, tag="JobHeartbeatB"):
-    """Send a JobHeartbeat for many jobs; unknown ones are not counted."""
+    """Send a JobHeartbeat for many jobs; unknown ones are not counted.  For ``ownTimeouts`` see PULL."""
 
     ids: Ids
     tokens: Tokens | None = None
+    own_timeouts: bool = False

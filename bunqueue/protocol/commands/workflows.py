@@ -21,6 +21,7 @@ from bunqueue.protocol.commands.base import (
     Key,
     Merge,
     QueueName,
+    Refusal,
     Reply,
     Route,
     Token,
@@ -76,16 +77,6 @@ class StepRecord(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     key: SignalKey | None = None
     child: ChildJob | None = None
     undo: bool = False
-
-
-class Refusal(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Why one step of several was not recorded; the fields are those of an error reply."""
-
-    error: str
-    code: str
-    field: str | UnsetType = UNSET
-    value: str | float | bool | UnsetType | None = UNSET
-    bound: str | float | UnsetType = UNSET
 
 
 class StepAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):

@@ -1,4 +1,4 @@
-"""ACK, ACKB and FAIL: what became of a job."""
+"""ACK, ACKB, FAIL and FAILB: what became of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Raw
 from bunqueue.model.dead_letters import CANCELLED, EXPLICIT_FAIL, TIMEOUT
 from bunqueue.model.job import ACTIVE, DELAYED, FAILED, UNDEFINED, WAITING, Extra, Job
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, ErrorReply, refused
+from bunqueue.protocol.commands import CommandError, ErrorReply, refusal, refused
 from bunqueue.protocol.commands.core import (
     Ack,
     AckBatch,
@@ -17,6 +17,10 @@ from bunqueue.protocol.commands.core import (
     AckReply,
     Applied,
     Fail,
+    FailAnswer,
+    FailBatch,
+    FailBatchReply,
+    FailFields,
     FailReply,
     Ignored,
 )
@@ -87,38 +91,65 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
 
 
 def fail(state: State, client: Client, command: Fail) -> FailReply:
+    answer = _fail(state, command.id, command.token, command)
+    return FailReply(delay=answer.delay, data=answer.data)
+
+
+def fail_batch(state: State, client: Client, command: FailBatch) -> FailBatchReply:
+    """Each report is carried out or refused for itself."""
+    ids, tokens, failures = command.ids, command.tokens, command.failures
+    check_lengths("FAILB", ids, failures=failures, tokens=tokens)
+    results = []
+    for index, failure in enumerate(failures):
+        try:
+            results.append(_fail(state, ids[index], tokens[index] if tokens else None, failure))
+        except CommandError as error:
+            results.append(FailAnswer(refused=refusal(error)))
+    return FailBatchReply(results=results)
+
+
+def _fail(state: State, job_id: str, token: str | None, failure: FailFields) -> FailAnswer:
     try:
-        job = _held(state, command.id, command.token)
+        job = _held(state, job_id, token)
     except _TooLate as late:
-        return _too_late(state, late)
+        if late.running is not None:
+            transitions.cancel(state, late.running)
+        return FailAnswer(data=Applied(False, late.reason))
     if job.state != ACTIVE:
         raise _NotActive(job.id)
-    if command.interrupted:
-        transitions.interrupt(state, job, command.error)
-        return FailReply()
-    if command.stack:
-        _keep_stack(state, job, command.stack)
+    if failure.interrupted:
+        transitions.interrupt(state, job, failure.error)
+        return FailAnswer()
+    if failure.timed_out:
+        transitions.time_out(state, job)
+    else:
+        _attempt_failed(state, job, failure)
+    again = failure.wants_delay and job.state in (WAITING, DELAYED)
+    return FailAnswer(delay=float(max(0, job.run_at - state.now))) if again else FailAnswer()
+
+
+def _attempt_failed(state: State, job: Job, failure: FailFields) -> None:
+    if failure.stack:
+        _keep_stack(state, job, failure.stack)
     transitions.fail(
         state,
         job,
-        command.error,
+        failure.error,
         EXPLICIT_FAIL,
-        final=command.unrecoverable,
-        remove=command.remove_on_fail,
-        delay=command.delay,
-        types=command.error_types or (),
+        final=failure.unrecoverable,
+        remove=failure.remove_on_fail,
+        delay=failure.delay,
+        types=failure.error_types or (),
     )
-    if command.stack and state.out.attempts:  # else it is written already, with the end of an undo
-        stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
+    if failure.stack and state.out.attempts:  # else it is written already, with the end of an undo
+        stack = failure.stack if isinstance(failure.stack, str) else "\n".join(failure.stack)
         state.out.attempts[-1].stack = stack[:MAX_STACK]
-    again = command.wants_delay and job.state in (WAITING, DELAYED)
-    return FailReply(delay=float(max(0, job.run_at - state.now))) if again else FailReply()
 
 
-def _too_late(state: State, late: _TooLate) -> FailReply:
+def _too_late(state: State, late: _TooLate) -> AckReply:
     if late.running is not None:
         transitions.cancel(state, late.running)
-    return FailReply(data=Applied(False, late.reason))
+    return AckReply(data=Applied(False, late.reason))
 
 
 def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:

@@ -48,7 +48,7 @@ def hang_up(state: State, conn: int) -> None:
     job_waiters.leave(state, before)
     client = state.clients[conn] = Client(conn, before.version)
     client.held, before.held = before.held, set()
-    client.signals = before.signals
+    client.signals, client.own_timeouts = before.signals, before.own_timeouts
 
 
 def _give_back(state: State, client: Client, severed: bool, broken: bool) -> Iterator[None]:

@@ -35,6 +35,7 @@ def _pull(waiter: Waiter, timeout: int) -> Command:
             detach=waiter.detach,
             group=waiter.group,
             signals=waiter.client.signals,
+            own_timeouts=waiter.client.own_timeouts,
             req_id=waiter.req_id,
         )
     return PullBatch(
@@ -46,6 +47,7 @@ def _pull(waiter: Waiter, timeout: int) -> Command:
         detach=waiter.detach,
         group=waiter.group,
         signals=waiter.client.signals,
+        own_timeouts=waiter.client.own_timeouts,
         req_id=waiter.req_id,
     )
 

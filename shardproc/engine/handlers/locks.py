@@ -57,6 +57,8 @@ def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) ->
         token = tokens[index] if tokens else None
         if _beat(state, job_id, token, None):
             count += 1
+            if command.own_timeouts and (lock := state.jobs[job_id].lock) is not None:
+                lock.own_timeout = True  # not stored: a worker says so again after a restart
             if (notice := notice_of(state.jobs[job_id], token or "", state.now)) is not None:
                 notices.append(notice)
     return HeartbeatBatchReply(data=AliveCount(count, cancelled=notices or UNSET))

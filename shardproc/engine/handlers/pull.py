@@ -26,7 +26,7 @@ MAX_REPLY = 32 * 1024 * 1024  # bytes of jobs in one answer, half of what a fram
 
 def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     owner = command.owner or ""
-    client.signals = command.signals
+    client.signals, client.own_timeouts = command.signals, command.own_timeouts
     queue = known_queue(state, command.queue)
     job = None
     if queue is not None:
@@ -41,7 +41,7 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
 
 def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
     owner = command.owner or ""
-    client.signals = command.signals
+    client.signals, client.own_timeouts = command.signals, command.own_timeouts
     queue = known_queue(state, command.queue)
     jobs: list[Job] = []
     if queue is not None:

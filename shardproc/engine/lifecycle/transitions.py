@@ -31,6 +31,7 @@ from bunqueue.model.job import (
     REMOVED,
     SUSPENDED,
     WAITING,
+    Extra,
     Job,
     Lock,
     Moment,
@@ -65,6 +66,8 @@ from .timeline import attempt_number, note, planned
 
 DISCARDED = "unknown"  # the reason of a dead letter, as in the reference server
 MAX_ERROR = 65_536  # characters of an error text that are kept
+# How often workers may give a job back because they stop: a long job may meet several deploys in a row.
+FREE_INTERRUPTIONS = 10
 
 
 def enqueue(state: State, queue: QueueState, job: Job) -> None:
@@ -140,6 +143,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         note(job, Moment("active", now))
         state.out.touch(job, ROW)
     if job.shared.options.timeout:  # 0 means no timeout, and is shown as it was given
+        job.lock.own_timeout = client.own_timeouts
         deadlines.watch(state, job)
     client.held.add(job)
     queue.waiting -= 1
@@ -496,6 +500,8 @@ def revive(
         undo.revived(state, job)
     undo.reopen_waits(state, job)
     job.attempts = job.stalls = 0
+    if job.extra is not None:
+        job.extra.drops = job.extra.interruptions = 0
     job.run_at = state.now
     job.started_at = job.finished_at = None
     job.reason = job.error = None
@@ -523,7 +529,12 @@ def can_retake_key(state: State, queue: QueueState, job: Job) -> bool:
 
 
 def interrupt(state: State, job: Job, error: str | None) -> None:
-    """ACTIVE to WAITING: its worker has to stop.  As `release`, but listed among the attempts."""
+    """ACTIVE to WAITING: its worker has to stop.  As `release`, but listed among the attempts.  A job that
+    this happens to again and again has to come to an end, too: it has stalled."""
+    extra = job.extra = job.extra or Extra()
+    extra.interruptions += 1
+    if extra.interruptions > FREE_INTERRUPTIONS:
+        return stall(state, job, f"Given back {extra.interruptions} times before it was done: {error or ''}")
     lock = job.lock
     worker = lock.owner if lock is not None else None
     text = error[:MAX_ERROR] if error is not None else None

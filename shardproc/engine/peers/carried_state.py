@@ -64,7 +64,8 @@ class CarriedState:
         """Hand it over to a state that has recovered and been started."""
         for client in self._clients:
             again = new.client(client.conn, client.version)
-            again.slow, again.listens_to, again.signals = client.slow, client.listens_to, client.signals
+            again.slow, again.listens_to = client.slow, client.listens_to
+            again.signals, again.own_timeouts = client.signals, client.own_timeouts
         new.totals, new.rates, new.minute, new.started_at = self._counters
         new.ids, new.vitals, new.gone = self._ids, self._vitals, self._gone
         new.listeners, new.queues_with_workers, new.away_until = (

@@ -27,11 +27,10 @@ from bunqueue.model.workflow import (
     WAITS,
 )
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, refusal
 from bunqueue.protocol.commands.workflows import (
     RecordSteps,
     RecordStepsReply,
-    Refusal,
     StepAnswer,
     StepRecord,
 )
@@ -72,11 +71,7 @@ def _recorded(state: State, record: StepRecord, started: waits.Started) -> StepA
     try:
         return _record(state, record, started)
     except CommandError as error:
-        return StepAnswer(
-            refused=Refusal(
-                error=str(error), code=error.code, field=error.field, value=error.value, bound=error.bound
-            )
-        )
+        return StepAnswer(refused=refusal(error))
 
 
 def _record(state: State, record: StepRecord, started: waits.Started) -> StepAnswer | None:

@@ -60,10 +60,11 @@ def with_run(state: State, job: Job) -> Run:
 
 def advanced(state: State, job: Job) -> None:
     """The workflow has come further: it is not the job that ends its workers, however many it has lost."""
-    if job.stalls or (job.extra is not None and job.extra.drops):
+    extra = job.extra
+    if job.stalls or (extra is not None and (extra.drops or extra.interruptions)):
         job.stalls = 0
-        if job.extra is not None:
-            job.extra.drops = 0
+        if extra is not None:
+            extra.drops = extra.interruptions = 0
         state.out.touch(job, ROW)
 
 
