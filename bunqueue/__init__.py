@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         StorageError,
         TlsError,
         Unrecoverable,
+        WorkerBroken,
         WorkflowError,
         WrongState,
     )
@@ -205,6 +206,7 @@ _WHERE = {
         "StorageError",
         "TlsError",
         "Unrecoverable",
+        "WorkerBroken",
         "WorkflowError",
         "WrongState",
     ),
@@ -332,6 +334,7 @@ __all__ = [
     "Unique",
     "Unrecoverable",
     "Worker",
+    "WorkerBroken",
     "WorkerHealth",
     "WorkerOptions",
     "WorkerStats",

@@ -473,6 +473,13 @@ class ProcessBroken(BunqueueError):
     code = "process_broken"
 
 
+class WorkerBroken(BunqueueError):
+    """Somebody else has cancelled the tasks of a worker. It stops: its jobs go back, and `run` raises
+    this."""
+
+    code = "worker_broken"
+
+
 class WorkflowError(BunqueueError):
     """Something went wrong in a workflow; `step` is the step that it is about."""
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal, TextIO, TypeAlias
 
@@ -82,12 +83,27 @@ def configure_logging(
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def log_for_people(level: Level, form: Form) -> None:
-    """Log to standard error what users' own code says, too, unless logging is configured already: as text the
-    messages alone, which have to say all themselves, as JSON with their fields."""
+@contextmanager
+def log_for_people(level: Level, form: Form) -> Iterator[None]:
+    """Log to standard error what users' own code logs as well: as text the messages alone, which have to say
+    all themselves, as JSON with their fields.
+
+    A program is imported within this. If it configures the root logger, in whatever way, that holds.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter({}) if form == "json" else MessageFormatter({}))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    root, without = logging.getLogger(), logging.lastResort
+    handler.setLevel(level.upper())
+    logging.lastResort = handler  # as long as there is no other one; `basicConfig` sees none
+    try:
+        yield
+    finally:
+        logging.lastResort = without
+        handler.setLevel(logging.NOTSET)
+        if not root.handlers:
+            root.addHandler(handler)
+            if root.level == logging.WARNING:  # as Python has it
+                root.setLevel(level.upper())
 
 
 class _Formatter(logging.Formatter):

@@ -622,7 +622,8 @@ class Bunqueue:
             name, form = FORM_VARIABLE, cast(Form, os.environ[FORM_VARIABLE])
         if form is not None:
             checks.one_of(name, form, get_args(Form))
-            log_for_people(log_level, form)
+            with log_for_people(log_level, form):
+                pass
         run_forever(Service(self))
 
     async def __aenter__(self) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, Literal, get_args
 from bunqueue.client.connection.options import shown
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.reporting.failures import is_last
+from bunqueue.client.worker.user_code import Calls
 from bunqueue.errors import OptionError
 
 logger = logging.getLogger("bunqueue.app")
@@ -32,7 +32,7 @@ class Hooks:
 
     def __init__(self) -> None:
         self._hooks: dict[str, list[Hook]] = {name: [] for name in get_args(Occasion)}
-        self._running: set[asyncio.Task[None]] = set()
+        self._calls = Calls(logger)
 
     def of(self, occasion: str) -> list[Hook]:
         """Those of an occasion, to which others may be added."""
@@ -58,15 +58,7 @@ class Hooks:
     def fire(self, occasion: Occasion, *arguments: Any) -> None:
         """Call them now, coroutines in the background; what one raises is logged."""
         for hook in self._hooks[occasion]:
-            if inspect.iscoroutinefunction(hook):
-                task = asyncio.get_running_loop().create_task(_run(hook, arguments), name=repr(hook))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
-            else:
-                try:
-                    hook(*arguments)
-                except Exception:
-                    logger.exception("%r failed", hook)
+            self._calls.call(hook, *arguments)
 
     def failed(self, job: ActiveJob, error: BaseException) -> None:
         """An attempt has failed."""
@@ -76,18 +68,4 @@ class Hooks:
 
     async def settle(self, patience: float) -> None:
         """Wait for those in the background; those that take longer than `patience` seconds are cancelled."""
-        if not self._running:
-            return
-        _, late = await asyncio.wait(self._running, timeout=patience)
-        for task in late:
-            logger.warning("%s takes too long, and is cancelled: the app stops", task.get_name())
-            task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=patience)
-
-
-async def _run(hook: Hook, arguments: tuple[Any, ...]) -> None:
-    try:
-        await hook(*arguments)
-    except Exception:
-        logger.exception("%r failed", hook)
+        await self._calls.settle(patience)

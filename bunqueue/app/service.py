@@ -13,6 +13,7 @@ from bunqueue.client.connection.options import Duration, reconnect_delay
 from bunqueue.client.options import checks
 from bunqueue.client.worker.fetching.order import checked_order
 from bunqueue.client.worker.routes import ByQueue, Work
+from bunqueue.client.worker.user_code import is_cancelled, is_ctrl_c
 from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable
 from bunqueue.protocol.commands import Reply
@@ -146,7 +147,9 @@ class Service:
     async def _end_dependencies(self) -> None:
         try:
             await self._app._dependencies.close()
-        except Exception:
+        except BaseException as error:
+            if is_ctrl_c(error) or (type(error) is asyncio.CancelledError and is_cancelled()):
+                raise
             logger.exception("%r: a dependency that is per worker failed when it was ended", self._app)
 
     def _check_order(self, queues: list[str]) -> None:

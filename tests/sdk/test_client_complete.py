@@ -27,7 +27,7 @@ from bunqueue.protocol.commands.cron import CronFields
 CLIENT = Path(queue.__file__).parent.parent
 
 ELSEWHERE = {
-    **dict.fromkeys(["PULLB", "ACKB"], "Worker"),
+    **dict.fromkeys(["PULLB", "ACKB", "FAILB"], "Worker"),
     **dict.fromkeys(["JobHeartbeatB", "ExtendLock", "ExtendLocks"], "Worker"),
     **dict.fromkeys(["RegisterWorker", "UnregisterWorker", "Heartbeat"], "Worker"),
     **dict.fromkeys(["RecordSteps", "GetSteps", "SuspendJob", "ContinueAsNew"], "Worker"),

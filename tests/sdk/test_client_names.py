@@ -84,6 +84,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "storage",
         "tls_failed",
         "unrecoverable",
+        "worker_broken",
         "workflow",
         "wrong_state",
     ]

@@ -34,6 +34,7 @@ from bunqueue.client.worker.reporting import reporter as module
 from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import core, query
+from bunqueue.protocol.commands.base import Refusal
 
 FAR = 1000.0  # seconds: a delay that never ends in a test
 
@@ -53,6 +54,8 @@ class StubCaller:
         answer = self.script(command)
         if isinstance(answer, BaseException):
             raise answer
+        if isinstance(command, core.FailBatch) and answer is None:
+            return core.FailBatchReply(results=[core.FailAnswer(delay=1.0) for _ in command.ids])
         if isinstance(command, query.GetState):
             return answer or query.StateReply(id=command.id, state="active")
         return answer or reply()
@@ -87,6 +90,10 @@ class Notes:
     def job_lost(self, job: ActiveJob, why: str) -> None:
         self.lost.append((job.id, why))
 
+    def holds(self, job: ActiveJob) -> bool:
+        told = [*self.completed, *self.lost, *self.stopped, *((each, None) for each in self.failed)]
+        return job.id not in [each[0] for each in told]
+
     def trouble(self, error: BunqueueError) -> None:
         self.troubles.append(error)
 
@@ -105,10 +112,14 @@ class Bench:
     def __init__(self, delay: float = FAR) -> None:
         self.caller = StubCaller()
         self.notes = Notes()
-        self.fatal: list[BaseException] = []
+        self.sent = 0
         caller = persistence.Persistence(cast(AsyncCaller, self.caller), cast(RunStats, self.notes))
-        self.outcomes = Reporter(caller, cast(RunStats, self.notes), self.fatal.append, batch=10, delay=delay)
-        self.outcomes.start()
+        self.outcomes = Reporter(
+            caller, cast(RunStats, self.notes), self._sent, lambda task: None, batch=10, delay=delay
+        )
+
+    def _sent(self) -> None:
+        self.sent += 1
 
     def complete(self, *numbers: int) -> None:
         for number in numbers:
@@ -305,20 +316,84 @@ async def test_that_another_job_was_stopped_is_a_failure_like_any_other() -> Non
     await bench.outcomes.drain()
     assert bench.notes.failed == ["j0", "j1"]
     assert [stopped for stopped, _ in bench.notes.stopped] == ["j2"]
-    assert [command.interrupted for command in bench.caller.sent] == [False, False, True]
+    (command,) = bench.caller.sent
+    assert command.tokens == ["t0", "t1", "t2"]
+    assert [failure.interrupted for failure in command.failures] == [False, False, True]
     await bench.outcomes.stop()
 
 
-async def test_who_reports_does_not_die_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_nobody_foresaw_concerns_its_own_jobs_only(caplog: pytest.LogCaptureFixture) -> None:
+    def script(command: Any) -> Any:
+        return ZeroDivisionError("nobody foresaw it") if isinstance(command, core.AckBatch) else None
+
     bench = Bench()
-    bench.caller.script = lambda command: ZeroDivisionError("nobody foresaw it")
+    bench.caller.script = script
     bench.complete(1)
-    bench.outcomes.flush()
-    await bench.turns()
-    assert [str(error) for error in bench.fatal] == ["nobody foresaw it"]
-    assert "outcomes of jobs cannot be reported any more" in caplog.text
+    bench.outcomes.fail(job(2), ValueError("x"))
+    await bench.outcomes.drain()
+    assert bench.notes.lost == [("j1", "it could not be reported: ZeroDivisionError")]
+    assert bench.notes.failed == ["j2"]
+    assert "outcomes of 1 jobs could not be reported" in caplog.text
+    bench.caller.script = lambda command: None
+    bench.complete(3)
+    await bench.outcomes.drain()
+    assert bench.notes.completed == [("j3", 3)]
     await bench.outcomes.stop()
-    assert len(bench.fatal) == 1
+
+
+async def test_who_is_told_may_raise_anything() -> None:
+    bench = Bench()
+    bench.notes.job_failed = _exit  # type: ignore[assignment]
+    bench.outcomes.fail(job(1), ValueError("x"))
+    bench.complete(2)
+    await bench.outcomes.drain()
+    assert bench.notes.completed == [("j2", 2)]
+    await bench.outcomes.stop()
+
+
+def _exit(*arguments: object) -> None:
+    raise SystemExit(3)
+
+
+async def test_failures_leave_in_batches_and_each_has_its_own_answer() -> None:
+    def script(command: Any) -> Any:
+        answers = {
+            "j1": core.FailAnswer(delay=5.0),
+            "j2": core.FailAnswer(),
+            "j3": core.FailAnswer(refused=Refusal(error="Invalid or expired lock token", code="LOCK_LOST")),
+            "j4": core.FailAnswer(data=core.Applied(False, "already-finalized")),
+        }
+        return core.FailBatchReply(results=[answers[each] for each in command.ids])
+
+    bench = Bench()
+    bench.caller.script = script
+    for number in (1, 2, 3, 4):
+        bench.outcomes.fail(job(number), ValueError(f"x{number}"))
+    await bench.outcomes.drain()
+    (command,) = bench.caller.sent
+    assert [failure.error for failure in command.failures] == [
+        f"ValueError: x{each}" for each in (1, 2, 3, 4)
+    ]
+    assert bench.notes.failed == ["j1", "j2"]
+    assert [lost for lost, _ in bench.notes.lost] == ["j3", "j4"]
+    await bench.outcomes.stop()
+
+
+async def test_a_place_is_free_when_its_outcome_is_on_its_way() -> None:
+    bench = Bench()
+    bench.caller.gate.clear()
+    bench.complete(*range(9))
+    bench.outcomes.fail(job(10), ValueError("x"))
+    assert bench.outcomes.unsent == 10
+    await bench.turns()
+    assert (bench.outcomes.unsent, bench.sent) == (0, 1)
+    bench.complete(11)
+    await bench.turns()
+    assert bench.outcomes.unsent == 1  # one command at a time
+    bench.caller.gate.set()
+    await bench.outcomes.drain()
+    assert bench.outcomes.unsent == 0
+    await bench.outcomes.stop()
 
 
 async def test_late_answers_count_as_lost() -> None:
@@ -337,12 +412,13 @@ async def test_late_answers_count_as_lost() -> None:
     await bench.outcomes.stop()
 
 
-async def test_failures_leave_at_once_with_text_stack_and_token() -> None:
+async def test_a_failure_leaves_with_text_stack_and_token() -> None:
     bench = Bench()
     try:
         raise TypeError("message")
     except TypeError as error:
         bench.outcomes.fail(job(1), error)
+    bench.outcomes.flush()
     await bench.turns()
     (command,) = bench.caller.sent
     assert (command.id, command.token, command.error) == ("j1", "t1", "TypeError: message")

@@ -196,10 +196,10 @@ async def test_a_result_on_its_way_when_the_job_is_cancelled(
             await gate.wait()
         return "done"
 
-    # The acknowledgement waits for others, as another job runs.
-    async with make_worker(either, concurrency=2, ack_delay=60_000) as worker:
+    # The acknowledgement waits for others, as another job runs, and there is room for more.
+    async with make_worker(either, concurrency=3, ack_delay=60_000) as worker:
         await until(worker, active=1)
-        await eventually(lambda: worker._current and worker._current._reporter.waiting, "it has ended")
+        await eventually(lambda: worker._current and worker._current._reporter.unsent, "it has ended")
         await cancel(queue, handle, grace=60_000)
         gate.set()
         await until(worker, cancelled=1, completed=1)

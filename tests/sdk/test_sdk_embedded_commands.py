@@ -95,6 +95,7 @@ async def life_of_jobs(say: Conversation) -> None:
     await say("GetJob", id="nobody")
     await say("PULLB", queue=Q, count=5)
     await say("ACKB", ids=["nobody"], results=[None])
+    await say("FAILB", ids=["nobody"], failures=[{"error": "x"}])
 
 
 async def queue_control(say: Conversation) -> None:

@@ -399,7 +399,7 @@ def test_handlers_of_the_program_itself(shared_server: Server, tmp_path: Path) -
     running = program(tmp_path, 'if __name__ == "__main__": ', shared_server.port)
     with running, Queue("sdk-process-main", port=shared_server.port) as queue:
         handle = queue.add("n")
-        assert wait_until(handle.result, "it is done") == "__bunqueue_main__"
+        assert wait_until(handle.result, "it is done") == "__mp_main__"
         assert len(children(running.pid)) == 1
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0

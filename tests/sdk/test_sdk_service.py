@@ -102,14 +102,14 @@ def test_the_second_signal_does_not_wait(shared_server: Server, process: Process
         queue._caller.call(queues.Drain(queue=queue.name), query.CountReply)
 
 
-def test_a_coroutine_that_exits_ends_the_process_with_its_status(
-    shared_server: Server, process: Process
-) -> None:
+def test_a_coroutine_that_exits_ends_its_own_job_only(shared_server: Server, process: Process) -> None:
     with Queue("sdk-service-async", port=shared_server.port) as queue:
         handle = queue.add("exit", 0, max_attempts=1)
-        status, _, _ = process.end()
-        assert status == 3
-        assert (handle.state(), handle.job().error) == ("failed", "SystemExit: 3")
+        assert handle.wait(timeout=30_000).state == "failed"
+        assert handle.job().error == "SystemExit: 3"
+        assert process.popen.poll() is None
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end()[0] == 0
 
 
 def test_a_killed_worker_gives_its_jobs_back(shared_server: Server, process: Process) -> None:

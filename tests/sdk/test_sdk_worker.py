@@ -458,17 +458,31 @@ async def test_a_worker_may_start_again(queue: AsyncQueue, make_worker: MakeWork
     assert await queue.count() == (await queue.counts()).completed == 2
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-async def test_a_coroutine_that_wants_the_process_to_end_stops_the_worker_in_order(
-    queue: AsyncQueue, make_worker: MakeWorker, error: BaseException
-) -> None:
-    async def handler(job: ActiveJob) -> None:
-        raise error
+class Own(BaseException):
+    """Not an Exception, as those that end programs."""
 
-    handle = await queue.add("n")
-    worker = make_worker(handler)
-    assert await asyncio.wait_for(worker.serve(), 20) is error
-    assert (await handle.job()).state == "failed"
+
+ENDS = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Own("x")]
+
+
+async def test_whatever_a_coroutine_raises_is_the_outcome_of_its_job_alone(
+    queue: AsyncQueue, make_worker: MakeWorker
+) -> None:
+    async def handler(job: ActiveJob) -> str:
+        if job.data is not None:
+            raise ENDS[job.data]
+        return "done"
+
+    handles = [await queue.add("n", number, max_attempts=1) for number in range(len(ENDS))]
+    other = await queue.add("n")
+    async with make_worker(handler, concurrency=3) as worker:
+        outcomes = [await handle.wait(timeout=30_000) for handle in handles]
+        assert await other.result(timeout=30_000) == "done"
+        assert worker.health().ok
+    assert [outcome.state for outcome in outcomes] == ["failed"] * len(ENDS)
+    assert [str(outcome.error).partition(":")[0] for outcome in outcomes] == [
+        type(each).__name__ for each in ENDS
+    ]
 
 
 async def test_a_thread_that_exits_fails_its_job_only(queue: AsyncQueue, make_worker: MakeWorker) -> None:

@@ -31,7 +31,11 @@ from ..framework.values import SPAN, argument, option, span
 from ..output.output import Column, Kind, plain
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from bunqueue.client.worker.options import WorkerOptions
+
+    from ..framework.target import Described
 
 LEVELS = get_args(Level)
 FORMATS = get_args(Form)
@@ -162,17 +166,24 @@ def _worker(context: typer.Context, **flags: Any) -> None:
     Exit status: 0 after a signal; 75 to be replaced (--max-jobs, --max-memory); 1 for errors that may pass.
     A restart does not help after 2 (wrong target or flag) or 78 (the server refuses the token or a schedule).
     """
-    _configure_logging(flags["log_level"], flags["log_format"])
+    logging = _logging(flags["log_level"], flags["log_format"])
     point_at(given(context, flags))
     if flags["processes"] > 1 or flags["reload"]:
+        with logging:
+            pass
         raise typer.Exit(_oversee(context, flags["processes"], flags["app_dir"] if flags["reload"] else None))
+    from ..framework.target import load, services_of
+
     memory = flags["max_memory"]
     options: dict[str, Any] = {key: flags[key] for key in PASSED_ON}
     options["order"] = _order(flags["order"])
     options["max_memory"] = None if memory is None else memory << 20
     chosen = {key: value for key, value in options.items() if value is not None}
     sys.path.insert(0, os.path.abspath(flags["app_dir"]))
-    raise typer.Exit(_run(flags["target"], flags["queue"] or [], chosen, overseen=flags["overseen"]))
+    with logging:
+        found = load(flags["target"])
+    services = services_of(found, flags["target"], flags["queue"] or [], cast("WorkerOptions", chosen))
+    raise typer.Exit(_run(services, overseen=flags["overseen"]))
 
 
 extend(_worker, parameters_of(_run_command), CONNECTION)
@@ -243,7 +254,8 @@ def _unlike(session: Session, ids: list[str], wish: dict[str, Any]) -> list[Any]
     return [each for each in listed if any(getattr(each, name) != value for name, value in wish.items())]
 
 
-def _configure_logging(level: str, form: str | None) -> None:
+def _logging(level: str, form: str | None) -> AbstractContextManager[None]:
+    """Within it the program is imported, which may configure logging itself."""
     origin = "--log-format"
     if form is None:
         origin, form = FORM_VARIABLE, os.environ.get(FORM_VARIABLE, "text")
@@ -252,9 +264,9 @@ def _configure_logging(level: str, form: str | None) -> None:
             raise SettingsError(f"{name}: {value!r} is not allowed; give one of {', '.join(known)}")
     from ..worker_pool.processes import say_in_log
 
-    log_for_people(cast(Level, level), cast(Form, form))
     if form == "json":
         say_in_log()
+    return log_for_people(cast(Level, level), cast(Form, form))
 
 
 def _oversee(context: typer.Context, processes: int, watched: str | None) -> int:
@@ -273,7 +285,7 @@ def _oversee(context: typer.Context, processes: int, watched: str | None) -> int
     return oversee(command, processes, None if watched is None else lambda: changes([watched]))
 
 
-def _run(target: str, queues: list[str], options: dict[str, Any], *, overseen: bool) -> int:
+def _run(services: list[Described], *, overseen: bool) -> int:
     from bunqueue.client.worker.service import run_forever
     from bunqueue.errors import (
         AuthError,
@@ -284,10 +296,8 @@ def _run(target: str, queues: list[str], options: dict[str, Any], *, overseen: b
         TlsError,
     )
 
-    from ..framework.target import load, services_of
     from ..worker_pool.processes import BAD_CONFIG, WORN_OUT, end_with_overseer, say
 
-    services = services_of(load(target), target, queues, cast("WorkerOptions", options))
     for service in services:
         for line in service.describe():
             say(line)

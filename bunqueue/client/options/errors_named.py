@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bunqueue.client.connection.options import refused
+from bunqueue.client.conversion.raised import well_formed
 
 ErrorClass = type[BaseException] | str
 """A class of exceptions, or its name: ``httpx.ConnectTimeout``, or ``ConnectTimeout`` of any module."""
@@ -21,8 +22,13 @@ def class_name(kind: type[BaseException]) -> str:
 
 
 def types_of(error: BaseException) -> list[str]:
-    """The names of an error's class, and of those that it is derived from, the most special first."""
-    return [class_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)][:MAX_TYPES]
+    """The names of an error's class, and of those that it is derived from, the most special first; none if
+    they cannot be had, as a user's metaclass answers. Never raises."""
+    try:
+        kinds = [kind for kind in type.mro(type(error)) if issubclass(kind, BaseException)]
+        return [well_formed(class_name(kind)) for kind in kinds[:MAX_TYPES]]
+    except BaseException:
+        return []
 
 
 def class_names(classes: ErrorClass | Iterable[ErrorClass], name: str) -> list[str]:

@@ -167,8 +167,6 @@ class ActiveJob(Generic[T]):
     def is_same_run(self, other: ActiveJob[Any]) -> bool:
         """For the worker, which was given the job once more: whether that is for the run that it has in hand,
         or for another attempt."""
-        if self.ending is not None and self.ending.why == TIMED_OUT:
-            return False
         if self._which_run() != other._which_run():  # the answer that this run is over is still on its way
             return False
         return not self.failing or other.attempts == self.attempts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, NamedTuple
@@ -11,7 +12,8 @@ from bunqueue.client import substitute
 from bunqueue.client.connection.options import Duration, refused, shown, span
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, is_async
-from bunqueue.client.worker.threads import Threads
+from bunqueue.client.worker.threads import Outcome, Threads
+from bunqueue.client.worker.user_code import runs
 from bunqueue.errors import ResultError
 
 BatchHandler = Callable[[list[ActiveJob]], Any]
@@ -20,7 +22,7 @@ BatchHandler = Callable[[list[ActiveJob]], Any]
 
 class _Member(NamedTuple):
     job: ActiveJob
-    result: asyncio.Future[Any]
+    outcome: asyncio.Future[Outcome]
 
 
 class Batch:
@@ -60,7 +62,7 @@ class Batch:
     async def run(self, job: ActiveJob) -> Any:
         """The result of one job; it is run together with others."""
         loop = asyncio.get_running_loop()
-        if self._waiting and self._waiting[0].result.get_loop() is not loop:
+        if self._waiting and self._waiting[0].outcome.get_loop() is not loop:
             self._waiting.clear()  # of a worker that is gone, and with it its loop
         member = _Member(job, loop.create_future())
         self._waiting.append(member)
@@ -69,10 +71,13 @@ class Batch:
         else:
             self._joined(loop)
         try:
-            return await member.result
+            succeeded, value = await member.outcome
         except asyncio.CancelledError:
-            self._cancelled(member)
+            await self._cancelled(member)
             raise
+        if not succeeded:
+            raise value
+        return value
 
     def _joined(self, loop: asyncio.AbstractEventLoop) -> None:
         count = len(self._waiting)
@@ -96,15 +101,21 @@ class Batch:
             self._timer.cancel()
         self._timer = timer
 
-    def _cancelled(self, member: _Member) -> None:
-        """The run of one job was ended. When all jobs of a batch are, its handler is, too."""
+    async def _cancelled(self, member: _Member) -> None:
+        """The run of one job was ended. When all jobs of a batch are, its handler is, too. A thread goes on
+        with all of them, and none is done with before it has come to its end, or the worker stops."""
         if member in self._waiting:
             self._waiting.remove(member)
             if not self._waiting:
                 self._set_timer(None)
-        for task, members in self._tasks.items():
-            if member in members and all(each.result.done() for each in members):
-                task.cancel()
+        for task, members in list(self._tasks.items()):
+            if member not in members:
+                continue
+            if not self._in_thread:
+                if all(each.outcome.done() for each in members):
+                    task.cancel()
+            elif member.job.ending is not None and member.job.ending.why != INTERRUPTED:
+                await asyncio.wait([task])
 
     def withdraw(self, channel: JobChannel) -> None:
         """A worker stops, so no more jobs come from it: those that still wait here go back to their queue.
@@ -130,24 +141,26 @@ class Batch:
             task.add_done_callback(self._tasks.pop)
 
     async def _run(self, members: list[_Member]) -> None:
-        results: Sequence[Any] = ()
+        """Raises nothing: what comes out of the handler, whatever it is, is the outcome of each job."""
+        outcomes: list[Outcome]
+        task = asyncio.current_task()
         try:
             results = self._results(await self._call([member.job for member in members]), members)
+            outcomes = [(not isinstance(result, BaseException), result) for result in results]
         except BaseException as error:
-            results = [error] * len(members)
-            if isinstance(error, asyncio.CancelledError):
+            if type(error) is GeneratorExit and not runs(task):  # the event loop is gone
                 raise
-        finally:
-            for (_, future), result in zip(members, results, strict=True):
-                if future.done():  # it was cancelled meanwhile
-                    continue
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+            outcomes = [(False, error)] * len(members)
+        for member, outcome in zip(members, outcomes, strict=True):
+            if not member.outcome.done():  # else it was cancelled meanwhile
+                member.outcome.set_result(outcome)
+
+    @property
+    def _in_thread(self) -> bool:
+        return not is_async(self.handler)
 
     async def _call(self, jobs: list[ActiveJob]) -> Any:
-        if is_async(self.handler):
+        if not self._in_thread:
             return await self.handler(jobs)
         threads = Threads(1)
         try:
@@ -156,7 +169,7 @@ class Batch:
             threads.stop()
         if not succeeded:
             raise value
-        return value
+        return await value if inspect.isawaitable(value) else value
 
     def _results(self, given: Any, members: list[_Member]) -> Sequence[Any]:
         count = len(members)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from bunqueue.client import background, substitute
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.replies import R
+from bunqueue.client.worker.forks import Origin
 from bunqueue.client.worker.middleware import Middleware, around_steps, observing
 from bunqueue.client.worker.reporting.recorder import Recorder
 from bunqueue.client.worker.threads import Outcome, Threads
@@ -30,6 +31,9 @@ logger = logging.getLogger("bunqueue.worker")
 SHORT_MS = 1_000.0  # waits of workflows that stay in the process
 MIN_THREADS = 32  # for steps of workflows; each may have several at a time
 MAX_SOON = 1000  # lines under way that nobody waits for; beyond, they are left out
+
+
+IN_A_COPY = "this process was forked by a job: only the process that runs the job can speak for it"
 
 
 class _Done:
@@ -68,9 +72,12 @@ class WorkerChannel:
         self._threads: Threads | None = None  # for steps that are plain functions
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._origin = Origin()
         self._soon: set[asyncio.Task[None]] = set()
 
     def say(self, command: Struct) -> Awaitable[None]:
+        if self._origin.is_left:
+            raise BunqueueError(IN_A_COPY)
         sending = self._send(command)
         if threading.get_ident() == self._thread:
             return sending
@@ -83,6 +90,8 @@ class WorkerChannel:
         return DONE
 
     def say_soon(self, command: Struct) -> None:
+        if self._origin.is_left:
+            return
         if threading.get_ident() == self._thread:
             self._begin(command)
         elif not self._loop.is_closed():

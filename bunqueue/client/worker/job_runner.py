@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw
 
+from bunqueue.client.conversion.raised import is_a
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import (
     CANCELLED,
@@ -24,6 +26,7 @@ from bunqueue.client.worker.active_job import (
     current,
     stopped,
 )
+from bunqueue.client.worker.forks import Origin, end_copy
 from bunqueue.client.worker.log import logger
 from bunqueue.client.worker.middleware import CallNext, Middleware, around_running
 from bunqueue.client.worker.processes.pool import Processes, Recycle
@@ -31,9 +34,9 @@ from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
-from bunqueue.client.worker.stats import RunStats
 from bunqueue.client.worker.threads import Threads
-from bunqueue.errors import JobTimeout, ProcessBroken
+from bunqueue.client.worker.user_code import is_ctrl_c, runs
+from bunqueue.errors import ProcessBroken
 
 PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interrupted
 OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
@@ -57,6 +60,7 @@ class _Way(NamedTuple):
 
     call: CallNext
     in_loop: bool
+    in_thread: bool
     at_most_once: bool
 
 
@@ -67,18 +71,20 @@ class JobRunner:
         self,
         config: RunConfig,
         reporter: Reporter,
-        stats: RunStats,
         give_up: Callable[[BaseException], None],
+        is_ending: Callable[[], bool],
         channel: JobChannel,
     ) -> None:
-        """`stats` hears of what is no outcome for the server; `give_up` is called when a handler wants the
-        process to end, or none can be run."""
+        """`give_up` is called when no handler can be run, or Ctrl-C has come up in one; `is_ending` says
+        whether the worker ends what runs."""
         self._table = table = config.table
         self._channel = channel
         self._reporter = reporter
-        self._stats = stats
         self._give_up = give_up
+        self._is_ending = is_ending
         self._loop = asyncio.get_running_loop()
+        # A copy of the event loop would read from the connections of this one: it must not turn.
+        self._origin = Origin(lambda: self._loop.call_soon(os._exit, 0))
         self._threads = Threads(config.threads) if THREAD in table.executors else None
         # One thread waits for each process.
         self._waiters = Threads(config.processes) if PROCESS in table.executors else None
@@ -105,7 +111,8 @@ class JobRunner:
             call = partial(self._in_thread, partial(_call, plan.handler))
         else:
             call = partial(self._in_process, plan.path, plan.rules)
-        return _Way(around_running(middleware, call), plan.executor == LOOP, plan.at_most_once)
+        around = around_running(middleware, call)
+        return _Way(around, plan.executor == LOOP, plan.executor == THREAD, plan.at_most_once)
 
     async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
         """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""
@@ -120,7 +127,7 @@ class JobRunner:
             job.halt = task.cancel
         timer = None
         if job.timeout:
-            timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT, None, OUT_OF_TIME))
+            timer = self._loop.call_later(job.timeout / 1000, self._time_out, job, way)
         begun = 0.0
         if logger.isEnabledFor(logging.INFO):  # all that a job costs of which nobody wants to read
             log.job_started(job)
@@ -134,11 +141,15 @@ class JobRunner:
         except BaseException as error:
             if begun:
                 job.took = monotonic() - begun
-            if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
+            if self._origin.is_left:
+                end_copy(False, error)
+            if type(error) is GeneratorExit and not runs(task):  # the event loop is gone
                 raise
             job.halt = None
-            self._failed(job, error, task, in_loop=way.in_loop)
+            self._failed(job, error, task)
         else:
+            if self._origin.is_left:
+                end_copy(True, value)
             job.halt = None
             if job.ending is None:
                 self._reporter.complete(job, result, value)
@@ -148,17 +159,21 @@ class JobRunner:
         if timer is not None:
             timer.cancel()
 
-    def _failed(
-        self, job: ActiveJob, error: BaseException, task: asyncio.Task[None], *, in_loop: bool
-    ) -> None:
-        cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
+    def _time_out(self, job: ActiveJob, way: _Way) -> None:
+        if job.ending is None:
+            log.job_timed_out(job, in_thread=way.in_thread)
+        end(job, Ending(TIMED_OUT, None, OUT_OF_TIME))
+
+    def _failed(self, job: ActiveJob, error: BaseException, task: asyncio.Task[None]) -> None:
+        """Whatever came out of a handler is the outcome of its job. It goes back without one only if it was
+        the worker that ended it: a task that was cancelled by its own code has failed."""
+        cancelled = is_a(error, asyncio.CancelledError) and task.cancelling() > 0
         if job.ending is not None:
             _uncancel(task)
-        broken = isinstance(error, ProcessBroken)
-        # In a handler's thread or process these two end that call only.
-        if broken or (in_loop and isinstance(error, KeyboardInterrupt | SystemExit)):
+        broken = is_a(error, ProcessBroken)
+        if broken or is_ctrl_c(error):
             self._give_up(error)
-        if (cancelled or broken) and job.ending is None:
+        if job.ending is None and (broken or (cancelled and self._is_ending())):
             job.ending = Ending(INTERRUPTED)
         if job.ending is None:
             self._reporter.fail(job, error)
@@ -176,11 +191,7 @@ class JobRunner:
     def _end(self, job: ActiveJob) -> None:
         """It was ended before it was done."""
         assert job.ending is not None
-        error = stopped(job, job.ending)
-        if isinstance(error, JobTimeout):
-            self._stats.job_failed(job, error)
-        else:
-            self._reporter.stop_short(job, error)
+        self._reporter.stop_short(job, stopped(job, job.ending))
 
     async def _in_thread(self, call: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
         assert self._threads is not None
@@ -231,14 +242,6 @@ def end(job: ActiveJob, ending: Ending) -> None:
         job.ending = ending
     if job.halt is not None:
         job.halt()
-
-
-def _runs(task: asyncio.Task[None]) -> bool:
-    """Whether the event loop is in it, and not closing it."""
-    try:
-        return asyncio.current_task() is task
-    except RuntimeError:
-        return False
 
 
 def _uncancel(task: asyncio.Task[None]) -> None:

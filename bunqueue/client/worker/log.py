@@ -90,6 +90,17 @@ def job_stopped(job: ActiveJob, error: JobStopped) -> None:
         logger.info("queue %r: %s", job.queue, why, extra=_extra("job_stopped", job))
 
 
+def job_timed_out(job: ActiveJob, *, in_thread: bool) -> None:
+    """Its time is over, and it is told to end."""
+    words = "queue %r: job %s takes longer than its timeout of %g ms, and is ended"
+    if in_thread:
+        words = (
+            "queue %r: job %s takes longer than its timeout of %g ms. A thread cannot be ended: the attempt "
+            "fails, and the next one begins, when the function returns; run_in='process' ends it in time"
+        )
+    _say(logging.WARNING, "job_timed_out", job, words, job.timeout)
+
+
 def job_lost(job: ActiveJob, text: str) -> None:
     """Its outcome does not count."""
     logger.warning("queue %r: %s", job.queue, escaped(text), extra=_extra("job_lost", job))

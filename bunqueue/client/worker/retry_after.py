@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from math import isnan
 from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.client.conversion.raised import asked
 from bunqueue.client.options.moments import now_ms
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.model.durations import DAY_MS
@@ -48,11 +50,14 @@ def retry_after(job: ActiveJob[Any], error: BaseException) -> float | None:
 
 
 def _asked(error: BaseException) -> float | None:
-    found = getattr(error, "retry_after", None)
-    if found is None:
-        found = _header(getattr(error, "response", None)) or _header(error)
-    seconds = _seconds(found)
-    return None if seconds is None else min(max(0.0, seconds * 1000), DAY_MS)
+    found = asked(error, "retry_after")
+    try:  # what it gives is a user's object as well
+        if found is None:
+            found = _header(asked(error, "response")) or _header(error)
+        seconds = _seconds(found)
+    except BaseException:
+        return None
+    return None if seconds is None or isnan(seconds) else min(max(0.0, seconds * 1000), DAY_MS)
 
 
 def _header(source: object) -> object:

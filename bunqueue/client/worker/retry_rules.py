@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, NoReturn
 
 from bunqueue.client.connection.options import refused
+from bunqueue.client.conversion.raised import is_a, text_of
 from bunqueue.client.options import checks
 from bunqueue.client.options.errors_named import ErrorClass, class_names, types_of
 from bunqueue.client.options.moments import When, time_left
@@ -58,9 +59,9 @@ class RetryRules:
 
     def applied(self, job: ActiveJob[Any], error: BaseException) -> BaseException:
         """An exception, marked with what the rules say of it."""
-        if isinstance(error, JobStopped | Retry | Unrecoverable):  # which say it themselves
+        if is_a(error, JobStopped, Retry, Unrecoverable):  # which say it themselves
             return error
-        types = error.types if isinstance(error, ChildError) else types_of(error)
+        types = error.types if type(error) is ChildError else types_of(error)
         own = settings_of(job)
         on: Any = () if own.retry_on else self.on
         never: Any = () if own.never_on else self.never
@@ -69,8 +70,8 @@ class RetryRules:
                 return made_final(error)
             delay = None if self.delay is None else self.delay(job, error)
             return error if delay is None else with_delay(error, time_left(delay, "retry: delay"))
-        except Exception as problem:  # the exception of the handler must not be lost by it
-            error.add_note(f"its retry rule raised {type(problem).__name__}: {problem}")
+        except BaseException as problem:  # the exception of the handler must not be lost by it
+            BaseException.add_note(error, f"its retry rule raised {text_of(problem)}")
             return error
 
 

@@ -32,11 +32,12 @@ from bunqueue.client.worker.presence import Presence
 from bunqueue.client.worker.reporting.persistence import Persistence
 from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.stats import Callbacks, RunStats
-from bunqueue.errors import BunqueueError
+from bunqueue.errors import BunqueueError, WorkerBroken
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.workers import Wishes
 from bunqueue.protocol.notices import CancelNotice, read_notice, read_wake
 
+NOTICED = 0.1  # seconds from the end of a task to that of the worker, if that was not about to stop
 STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, again for the last reports
 
 
@@ -84,13 +85,20 @@ class WorkerRun:
             endpoint, config.renewal_interval, cancel=self._cancel, look=self._look, control=self._wished
         )
         address = endpoint.address
-        self.stats = RunStats(config.callbacks, config.queue, address, self._settled, self._renewer.nudge)
+        self.stats = RunStats(
+            config.callbacks, config.queue, address, self._settled, self._renewer.keeps, self._renewer.nudge
+        )
         persistence = Persistence(self._caller, self.stats)
         self._channel = WorkerChannel(self._caller, persistence, config.run.middleware, config.concurrency)
         self._reporter = Reporter(
-            persistence, self.stats, self._give_up, batch=config.ack_batch, delay=config.ack_delay
+            persistence,
+            self.stats,
+            self._change.set,
+            self._part_ended,
+            batch=config.ack_batch,
+            delay=config.ack_delay,
         )
-        self._runner = JobRunner(config.run, self._reporter, self.stats, self._give_up, self._channel)
+        self._runner = JobRunner(config.run, self._reporter, self._give_up, self._is_ending, self._channel)
         self._slots: Slots[ActiveJob] = Slots(control.concurrency, self._runner.run, self._freed)
         intake = Intake(
             self._slots,
@@ -103,7 +111,7 @@ class WorkerRun:
             address=address,
         )
         self._fetcher = fetcher_for(config.fetch)(
-            config.fetch, intake, self.stats, self._give_up, self._change, address
+            config.fetch, intake, self.stats, self._give_up, self._part_ended, self._change, address
         )
         fetch = config.fetch
         names = {queue: config.run.table.of(queue).names for queue in fetch.queues}
@@ -137,7 +145,6 @@ class WorkerRun:
         self._caller.use(self._pulls)
         if self._config.run.log_level is not None:
             self._end_forwarding = forward(self._config.run.log_level, self._channel)
-        self._reporter.start()
         self._renewer.start(self._presence)
         self._fetcher.start(self._pulls)
         config, control = self._config, self._control
@@ -160,9 +167,34 @@ class WorkerRun:
         """Stop for a reason of our own."""
         if self.fatal is None:
             self.fatal = error
-            if isinstance(error, BunqueueError):  # what handlers raise is their jobs' outcome, too
-                self.stats.complain(error)
+            if isinstance(error, BunqueueError) and not isinstance(error, WorkerBroken):
+                self.stats.complain(error)  # what handlers raise is their jobs' outcome, too
         self.over.set()
+
+    def _is_ending(self) -> bool:
+        """Whether the worker ends what runs: it stops, or all tasks of its event loop were cancelled."""
+        return self._stopping or self.over.is_set() or self._fetcher.is_cancelled
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        """A task that fetches or reports has ended. Unless the worker stops, it can work no more."""
+        if self._stopping:
+            return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("queue %r: a part of the worker has failed", self._config.queue, exc_info=error)
+            self._give_up(error)
+        elif task.cancelled():  # a loop that ends cancels its tasks, and then the worker itself is stopped
+            self._loop.call_later(NOTICED, self._broken)
+
+    def _broken(self) -> None:
+        if self._stopping or self.over.is_set():
+            return
+        queue, address = self._config.queue, self._endpoint.address
+        text = (
+            f"queue {queue!r}: the worker stops, as somebody else has cancelled its tasks; cancel tasks that "
+            f"are yours, not all of asyncio.all_tasks(), and start the worker again"
+        )
+        logger.error("%s", text)
+        self._give_up(WorkerBroken(text, queue=queue, address=address))
 
     # -- what may change while it runs
 
@@ -320,6 +352,7 @@ class WorkerRun:
             async with asyncio.timeout(patience):
                 await self._reporter.drain()
                 await self._channel.settle(patience)
+                await self.stats.settle(patience)
         except TimeoutError:
             queue, address = self._config.queue, self._endpoint.address
             message = (

@@ -1,4 +1,4 @@
-"""Counts what becomes of a worker's jobs, and calls the callbacks of its user."""
+"""What becomes of a worker's jobs: counts it, releases their locks, and calls the callbacks of its user."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.log import logger
+from bunqueue.client.worker.user_code import Calls
 from bunqueue.errors import (
     BunqueueError,
     ConnectionLost,
@@ -31,7 +32,8 @@ class Callbacks:
 
 
 class RunStats:
-    """Counts what became of each attempt, and calls back. None of its methods raises."""
+    """Hears what became of each attempt. Callbacks raise nothing here; whatever else may, the lock of a job
+    is released first."""
 
     def __init__(
         self,
@@ -39,15 +41,18 @@ class RunStats:
         queue: str,
         address: str,
         settled: Callable[[ActiveJob], None],
+        holds: Callable[[ActiveJob], bool],
         disturbed: Callable[[], None],
     ) -> None:
-        """`settled` gets each job with which there is nothing more to do; `disturbed` is called when the
-        connection may have been lost."""
+        """`settled` gets each job with which there is nothing more to do; `holds` says whether there is;
+        `disturbed` is called when the connection may have been lost."""
         self.completed = self.failed = self.lost = self.cancelled = self.interrupted = 0
         self.stopping = False
         self._callbacks = callbacks
+        self._calls = Calls(logger)
         self._queue = queue
         self._address = address
+        self.holds = holds
         self._settled = settled
         self._disturbed = disturbed
         self._logged: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
@@ -67,7 +72,7 @@ class RunStats:
         if job.took is not None:  # it was measured because somebody reads of it
             log.job_completed(job)
         if self._callbacks.on_completed:
-            _call_back(self._callbacks.on_completed, job, value)
+            self._calls.call(self._callbacks.on_completed, job, value)
 
     def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
         """The server knows that this attempt failed, and has said in how many ms the next one begins."""
@@ -75,7 +80,7 @@ class RunStats:
         self._ended(job)
         log.job_failed(job, error, delay)
         if self._callbacks.on_failed:
-            _call_back(self._callbacks.on_failed, job, error)
+            self._calls.call(self._callbacks.on_failed, job, error)
 
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
         """The run of the job was ended before it was done, and the server knows it."""
@@ -86,7 +91,7 @@ class RunStats:
         self._ended(job)
         log.job_stopped(job, error)
         if self._callbacks.on_stopped:
-            _call_back(self._callbacks.on_stopped, job, error)
+            self._calls.call(self._callbacks.on_stopped, job, error)
 
     def job_suspended(self, job: ActiveJob, error: JobSuspended) -> None:
         """The run of a workflow has ended to wait, and the server knows it."""
@@ -109,7 +114,7 @@ class RunStats:
         log.job_lost(job, message)
         if self._callbacks.on_error:
             error = LockLost(message, reason=why, queue=job.queue, job_id=job.id)
-            _call_back(self._callbacks.on_error, error)
+            self._calls.call(self._callbacks.on_error, error)
 
     def trouble(self, error: BunqueueError) -> None:
         """Polling or reporting did not work and will be repeated."""
@@ -127,7 +132,7 @@ class RunStats:
         """Call `on_error`; without it, log. An outage gets one line in the log, not one for each attempt."""
         kind = type(error)
         if self._callbacks.on_error:
-            _call_back(self._callbacks.on_error, error)
+            self._calls.call(self._callbacks.on_error, error)
         elif not isinstance(error, ConnectionError):
             logger.warning("queue %r: %s", self._queue, error)
         elif kind not in self._logged:
@@ -135,10 +140,6 @@ class RunStats:
             what = "lost the connection to" if issubclass(kind, ConnectionLost) else "cannot reach"
             logger.warning("queue %r: %s %s, trying again: %s", self._queue, what, self._address, error)
 
-
-def _call_back(callback: Callable[..., object], *arguments: object) -> None:
-    """An exception of a callback is logged, and changes nothing."""
-    try:
-        callback(*arguments)
-    except Exception:
-        logger.exception("%r failed", callback)
+    async def settle(self, patience: float) -> None:
+        """Wait for callbacks that are coroutines, at most `patience` seconds."""
+        await self._calls.settle(patience)

@@ -13,6 +13,8 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from bunqueue.client.worker.forks import Origin, end_copy
+
 A = TypeVar("A")
 
 Outcome = tuple[bool, Any]
@@ -31,6 +33,7 @@ class Threads:
         self._work: SimpleQueue[Call | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
+        self._origin = Origin()
         self._loop = asyncio.get_running_loop()
 
     def run(self, function: Callable[[A], Any], argument: A) -> asyncio.Future[Outcome]:
@@ -53,6 +56,8 @@ class Threads:
                 outcome = True, context.run(function, argument)
             except BaseException as error:
                 outcome = False, error
+            if self._origin.is_left:
+                end_copy(*outcome)
             del work, function, argument, context
             try:
                 self._loop.call_soon_threadsafe(self._finish, future, outcome)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self, Unpack, cast
 
+from bunqueue.client import background
 from bunqueue.client.connection.endpoint_options import endpoint_of
 from bunqueue.client.connection.options import Duration, refused, seconds
 from bunqueue.client.options import checks
@@ -22,7 +23,7 @@ from bunqueue.client.worker.options import (
 )
 from bunqueue.client.worker.processes import handler_path
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Table, Work
-from bunqueue.client.worker.run import WorkerRun
+from bunqueue.client.worker.run import NOTICED, WorkerRun
 from bunqueue.client.worker.service import run_forever
 
 
@@ -213,12 +214,19 @@ class Worker:
             except BaseException:
                 self._current = None
                 raise
-            self._watching = asyncio.create_task(self._stop_when_over(run))
+            self._watch(run)
 
     def _forget_if_gone(self) -> None:
         """An event loop that has ended took the run with it."""
         if self._current is not None and self._current.gone:
             self._current = self._stopping = None
+
+    def _watch(self, run: WorkerRun) -> None:
+        """Have it stopped when it is over, also if somebody cancels all tasks of the event loop."""
+        if self._current is run and self._stopping is None and not run.gone:
+            loop = asyncio.get_running_loop()
+            self._watching = background.begin(loop, self._stop_when_over(run))
+            self._watching.add_done_callback(lambda _: loop.call_later(NOTICED, self._watch, run))
 
     async def _stop_when_over(self, run: WorkerRun) -> None:
         await run.over.wait()
@@ -238,7 +246,7 @@ class Worker:
             return
         if self._stopping is None:
             run.over.set()
-            self._stopping = asyncio.create_task(run.stop(patience))
+            self._stopping = background.begin(asyncio.get_running_loop(), run.stop(patience))
         elif patience <= 0:
             run.hurry()
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +18,6 @@ from bunqueue.client.worker.fetching.order import Order
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands.core import FAIR, GroupRule, PullBatch
-
-logger = logging.getLogger("bunqueue.worker")
 
 MAX_PULL = 1000  # jobs in one answer; the protocol's limit
 POLLS = 2  # of an only queue: while one is parked for few jobs, the other asks for what became free since
@@ -62,11 +59,13 @@ class Fetcher:
         intake: Intake,
         stats: RunStats,
         give_up: Callable[[BaseException], None],
+        ended: Callable[[asyncio.Task[None]], None],
         change: asyncio.Event,
         address: str,
     ) -> None:
         """`intake` runs what comes. `stats` hears of polls that failed and are repeated; `give_up` is called
-        when polling makes no sense any more. Set `change` when there may be more room."""
+        when polling makes no sense any more, `ended` with its tasks when they have ended. Set `change` when
+        there may be more room."""
         self.change = change
         self.pull_size = config.pull_size
         """How many jobs one poll may bring; may be changed."""
@@ -76,6 +75,7 @@ class Fetcher:
         self._intake = intake
         self._stats = stats
         self._give_up = give_up
+        self._task_ended = ended
         self._transport: Transport | None = None
         self._address = address
         self._asked_for = 0  # jobs that polls under way may bring
@@ -89,7 +89,12 @@ class Fetcher:
         self._transport = transport
         self._tasks = self._begin()
         for task in self._tasks:
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._task_ended)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody has cancelled it, as an event loop does with all its tasks when it ends."""
+        return any(task.cancelling() for task in self._tasks)
 
     def _begin(self) -> list[asyncio.Task[None]]:
         only = len(self._config.queues) == 1
@@ -160,6 +165,7 @@ class Fetcher:
             owner=config.owner,
             lock_ttl=config.lock_ttl,
             signals=True,
+            own_timeouts=True,
             group=config.group,
         )
         assert self._transport is not None
@@ -172,9 +178,3 @@ class Fetcher:
         with suppress(TimeoutError):
             async with asyncio.timeout(min(reconnect_delay(failures, random.random()), MAX_POLL_DELAY)):
                 await self._stopping.wait()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """An error that nobody foresaw must end the worker, not silence it."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("queues %s: polling failed", ", ".join(self._config.queues), exc_info=error)
-            self._give_up(error)

@@ -20,7 +20,6 @@ from bunqueue.protocol.encoded import MARK
 DATA = "the data of the job"
 KEY_MISSING_MS = 30_000  # until a job whose key is not here is offered again: another worker may have it
 TOGETHER_MS = 1_000  # the same for one that was too large together with others
-MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
 
 
 class Intake:
@@ -50,9 +49,12 @@ class Intake:
 
     def room(self) -> int:
         """How many more jobs could start now."""
-        if self._reporter.waiting > MAX_UNREPORTED:
-            return 0
-        room = self._free
+        # Places are filled again while the outcomes of those that had them are on their way. These must not
+        # be more than there are places, as a kill would have all of them run once more.
+        room, places = self._free, self._control.concurrency
+        if (left := 2 * places - self._slots.busy - self._reporter.unsent) < room:
+            self._reporter.flush()
+            room = max(0, left)
         return room if self._left is None else min(room, self._left)
 
     @property

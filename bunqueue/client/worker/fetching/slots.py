@@ -35,7 +35,8 @@ class Slots(Generic[J]):
         self._ready: deque[J] = deque()
         self._free: list[asyncio.Future[None]] = []
         self._closing = False
-        self._woken = 0  # slots that will look for a job in the next turn of the loop
+        # Slots that will look for a job in the next turn of the loop: their tasks, or what these wait for.
+        self._woken: set[asyncio.Future[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -53,33 +54,44 @@ class Slots(Generic[J]):
 
     def _wake(self) -> None:
         """Have other slots look for jobs: few at a time, as one that never waits needs no help."""
-        while self._woken < min(len(self._ready), MAX_WOKEN) and self._wake_one():
-            self._woken += 1
+        while len(self._woken) < min(len(self._ready), MAX_WOKEN) and self._wake_one():
+            pass
 
     def _wake_one(self) -> bool:
         while self._free:
             waiter = self._free.pop()
             if not waiter.done():
                 waiter.set_result(None)
+                self._woken.add(waiter)
                 return True
         if len(self._tasks) < self._size:
             task = self._loop.create_task(self._slot(), context=self._context.copy())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._woken.add(task)
+            task.add_done_callback(self._gone)
             return True
         return False
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        """A slot has ended: by itself, or cancelled by somebody, perhaps before it began."""
+        self._tasks.discard(task)
+        self._woken.discard(task)
+        if not self._closing:
+            self._wake()
 
     async def _slot(self) -> None:
         ready = self._ready
         task = asyncio.current_task()
         assert task is not None
-        self._woken -= 1
+        self._woken.discard(task)
         while True:
             while not ready:
                 waiter = self._loop.create_future()
                 self._free.append(waiter)
-                await waiter
-                self._woken -= 1
+                try:
+                    await waiter
+                finally:
+                    self._woken.discard(waiter)
             job = ready.popleft()
             if ready:
                 self._wake()

@@ -149,6 +149,10 @@ class LockRenewer:
         job = self._held.get(job_id)
         return job if job is not None and job.token == token else None
 
+    def keeps(self, job: ActiveJob) -> bool:
+        """Whether its lock is kept alive."""
+        return self._held.get(job.id) is job
+
     def keep(self, job: ActiveJob) -> bool:
         """Keep the lock of a job that was pulled. False when the worker has the job in hand already, under a
         lock that was lost with a connection: the run goes on under the new one."""
@@ -289,4 +293,6 @@ class LockRenewer:
 
 def heartbeat(held: Collection[ActiveJob]) -> core.JobHeartbeatBatch:
     """Says that these jobs are being worked on."""
-    return core.JobHeartbeatBatch(ids=[job.id for job in held], tokens=[job.token for job in held])
+    return core.JobHeartbeatBatch(
+        ids=[job.id for job in held], tokens=[job.token for job in held], own_timeouts=True
+    )

@@ -25,7 +25,8 @@ from bunqueue import errors
 from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.replies import R
 from bunqueue.client.worker.active_job import ActiveJob, Ending, Handler, current, stopped
-from bunqueue.client.worker.job_channel import DONE
+from bunqueue.client.worker.forks import Origin, end_copy
+from bunqueue.client.worker.job_channel import DONE, IN_A_COPY
 from bunqueue.client.worker.middleware import Middleware, around_steps
 from bunqueue.client.worker.processes.handler_path import imported, object_at
 from bunqueue.client.worker.processes.messages import (
@@ -80,6 +81,8 @@ class Child:
         self._end: End | None = None  # the last one; it may come before its job is begun
         self._shielded = False  # a frame is being sent: what interrupts it would leave half of it
         self._handlers: dict[str, Handler] = {}
+        self._number = 0  # of the run
+        self._origin = Origin(self._sock.close)
 
     def serve(self) -> None:
         """Until the worker has gone."""
@@ -96,9 +99,11 @@ class Child:
 
             forward(setup.log_level, self)
         signal.signal(signal.SIGTERM, self._interrupt)
+        _keep_for_itself(signal.SIGTERM)
         threading.Thread(target=self._listen, name="bunqueue-child", daemon=True).start()
         self._send(Ready())
         while (run := self._runs.get()) is not None:
+            self._number = run.number
             outcome = self._outcome(run)
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):  # nobody reads there any more
@@ -109,15 +114,19 @@ class Child:
         job = ActiveJob(run.job, run.token, self)
         try:
             value = self._run(job, run)
-            return Done(encode_result(value), memory())
+            if self._origin.is_left:
+                end_copy(True, value)
+            return Done(run.number, encode_result(value), memory())
         except BaseException as raised:
+            if self._origin.is_left:
+                end_copy(False, raised)
             self._job = None
             error = checked(job, raised)
             delay = postponed(error) if isinstance(error, Postpone) else chosen_delay(job, error)
             put_back = isinstance(error, Postpone)
             text = well_formed(str(error)) if put_back else error_text(error)
             stack, final, types = error_stack(error), is_final(error), error_types(error)
-            return Raised(text, stack, final, put_back, delay, types, memory())
+            return Raised(run.number, text, stack, final, put_back, delay, types, memory())
 
     def _run(self, job: ActiveJob, run: Run) -> Any:
         job.data = run.data
@@ -177,9 +186,14 @@ class Child:
         return DONE
 
     def _hear(self, kind: type[Say | Ask], command: Struct) -> Raw:
+        if self._origin.is_left:
+            raise BunqueueError(IN_A_COPY)
+        job, number = self._job, self._number
+        if job is not None and getattr(command, "id", job.id) != job.id:
+            raise BunqueueError("its job has ended")  # a thread that another job has left behind
         with self._asking:
             self._asked += 1
-            self._send(kind(self._asked, _raw(command)))
+            self._send(kind(number, self._asked, _raw(command)))
             while (heard := self._heard.get()).number != self._asked:
                 pass  # of one that was given up
         if heard.error:
@@ -187,7 +201,8 @@ class Child:
         return heard.reply
 
     def say_soon(self, command: Struct) -> None:
-        self._send(Say(0, _raw(command)))
+        if not self._origin.is_left:
+            self._send(Say(self._number, 0, _raw(command)))
 
     # -- its steps, see `FlowChannel`
 
@@ -225,6 +240,21 @@ class Child:
         job = self._job
         if main and job is not None and job.ending is not None:  # the signal may have come meanwhile
             raise stopped(job, job.ending)
+
+
+def _keep_for_itself(number: signal.Signals) -> None:
+    """Processes that the job's code forks have the usual signal handler, from their first moment on."""
+    mask = signal.pthread_sigmask
+
+    def begin() -> None:
+        signal.signal(number, signal.SIG_DFL)
+        mask(signal.SIG_UNBLOCK, [number])
+
+    os.register_at_fork(
+        before=lambda: mask(signal.SIG_BLOCK, [number]),
+        after_in_parent=lambda: mask(signal.SIG_UNBLOCK, [number]),
+        after_in_child=begin,
+    )
 
 
 def _raw(command: Struct) -> Raw:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import runpy
 import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from bunqueue.client.connection.options import shown
 from bunqueue.client.worker.active_job import Handler
 from bunqueue.client.worker.typed_data import with_typed_data
 
-MAIN = "__bunqueue_main__"
-"""The name under which a program's own file is run in another process: there it is no program."""
+MAIN = "__mp_main__"
+"""The name of a program's own file in another process, where it is no program: that of Python's own
+`multiprocessing`, so that what a job pickles there is found again by the processes that it starts."""
 _PATH, _MAKE = "__bunqueue_path__", "__bunqueue_handler__"
 
 importing = False
 """Whether handlers are being imported for another process, where nothing else is to be begun."""
-_mains: dict[str, dict[str, Any]] = {}  # of files that were run here
+_mains: dict[str, ModuleType] = {}  # of files that were run here
 
 
 def path_of(handler: Handler) -> str:
@@ -71,16 +73,30 @@ def _look_up(module: Any, path: str) -> Any:
 
 def object_at(path: str) -> Any:
     """What stands at a path; None when nothing does. Raises whatever importing its module raises."""
-    name, _, names = path.rpartition(":")
+    name = path.rpartition(":")[0]
     if not name.endswith(".py"):
         return _look_up(None, path)
     if name not in _mains:
-        _mains[name] = runpy.run_path(name, run_name=MAIN)
-    first, _, rest = names.partition(".")
-    found = _mains[name].get(first)
-    for attribute in filter(None, rest.split(".")):
-        found = getattr(found, attribute, None)
-    return found
+        _mains[name] = _run_main(name)
+    return _look_up(_mains[name], path)
+
+
+def _run_main(file: str) -> ModuleType:
+    """The program in a file, as a module that its classes and functions are found in. Raises whatever running
+    it raises."""
+    spec = spec_from_file_location(MAIN, file)
+    assert spec is not None
+    assert spec.loader is not None
+    before = sys.modules["__main__"]
+    module = sys.modules["__main__"] = sys.modules[MAIN] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules["__main__"] = before
+        del sys.modules[MAIN]
+        raise
+    module.__spec__ = None  # it is found by its file, by processes that begin anew
+    return module
 
 
 def handler_at(path: str) -> Handler:

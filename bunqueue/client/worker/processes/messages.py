@@ -21,8 +21,9 @@ class Setup(Struct, tag="setup", gc=False):
 
 
 class Run(Struct, tag="run", gc=False):
-    """Run a job."""
+    """Run a job.  What is said of it has its number."""
 
+    number: int
     path: str
     job: Raw
     data: Raw  # middleware may have changed it
@@ -69,6 +70,7 @@ class Broken(Struct, tag="broken", gc=False):
 class Say(Struct, tag="say", gc=False):
     """A command of a handler, which waits for its outcome; with number 0 it does not."""
 
+    run: int
     number: int
     command: Raw
 
@@ -76,6 +78,7 @@ class Say(Struct, tag="say", gc=False):
 class Ask(Struct, tag="ask", gc=False):
     """A command about the steps of the job, which waits for its reply."""
 
+    run: int
     number: int
     command: Raw
 
@@ -83,6 +86,7 @@ class Ask(Struct, tag="ask", gc=False):
 class Done(Struct, tag="done", gc=False):
     """What the handler gave back, and the bytes that the process holds now."""
 
+    run: int
     result: Raw
     memory: int
 
@@ -90,6 +94,7 @@ class Done(Struct, tag="done", gc=False):
 class Raised(Struct, tag="raised", gc=False):
     """What it raised."""
 
+    run: int
     text: str
     stack: list[str]
     unrecoverable: bool

@@ -43,7 +43,7 @@ from bunqueue.client.worker.processes.messages import (
 )
 from bunqueue.client.worker.reporting.failures import ChildError, made_final
 from bunqueue.client.worker.reporting.results import decode_result
-from bunqueue.errors import JobStopped, Postpone, ProcessBroken, ProcessDied
+from bunqueue.errors import BunqueueError, JobStopped, Postpone, ProcessBroken, ProcessDied
 from bunqueue.protocol.commands import jobs, query
 from bunqueue.protocol.commands.workflows import GetSteps, RecordSteps, RecordStepsReply, StepsReply
 
@@ -115,9 +115,13 @@ class Process:
         try:
             job.raise_if_cancelled()  # from now on `halt` sees to it
             self.jobs += 1
-            self._send(Run(path, job.raw, Raw(_encode(job.data)), token, job.carried))
+            self._send(Run(self.jobs, path, job.raw, Raw(_encode(job.data)), token, job.carried))
             while True:
                 match self._receive():
+                    case (Done() | Raised()) as late if late.run != self.jobs:
+                        pass  # of a process that an earlier job has forked
+                    case (Say() | Ask()) as late if late.run != self.jobs:
+                        self._send(Heard(late.number, BunqueueError.__name__, "its job has ended"))
                     case Say() as said:
                         self._carry_out(said, channel)
                     case Ask() as asked:

@@ -1,17 +1,21 @@
-"""How an exception that a handler raised is reported to the server."""
+"""How an exception that a handler raised is reported to the server.
+
+It is a user's object, so it is looked at by `conversion.raised` only; and what goes wrong all the same is the
+failure of that job, described as far as it can be.
+"""
 
 from __future__ import annotations
 
-import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from msgspec import Meta, Raw, Struct
 
+from bunqueue.client.conversion import tracebacks
 from bunqueue.client.conversion.raised import MAX_ERROR as MAX_ERROR
+from bunqueue.client.conversion.raised import cause_of, is_a, is_honest, mark, marked, text_of, trace_of
 from bunqueue.client.conversion.raised import is_final as is_final
 from bunqueue.client.conversion.raised import made_final as made_final
-from bunqueue.client.conversion.raised import text_of
 from bunqueue.client.conversion.raised import well_formed as well_formed
 from bunqueue.client.options import checks
 from bunqueue.client.options.errors_named import types_of
@@ -21,6 +25,7 @@ from bunqueue.client.workflow.outcomes import ContinueRun, SuspendRun
 from bunqueue.errors import (
     JobInterrupted,
     JobStopped,
+    JobTimeout,
     OptionError,
     Postpone,
     PostponeLimit,
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
 
 PACKAGE = __package__.partition(".")[0]
 _DELAY = "__bunqueue_delay__"
-HEADING = "Traceback (most recent call last)"
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
 
 
@@ -77,42 +81,37 @@ class ChildError(Exception):
         self.types = types or []
 
 
+def described(error: BaseException) -> ChildError:
+    """What can be told of an exception that nothing more is to be asked of."""
+    return ChildError(text_of(error), error_stack(error), types=types_of(error))
+
+
 def error_text(error: BaseException) -> str:
     """`TypeError: message`, on one or more lines, bounded."""
-    return str(error) if isinstance(error, ChildError) else text_of(error)
+    return str(error) if type(error) is ChildError else text_of(error)
 
 
 def error_stack(error: BaseException) -> list[str]:
     """The lines of the traceback, without the frames of this package, bounded from the end."""
-    if isinstance(error, ChildError):
+    if type(error) is ChildError:
         return error.stack
     text = trace_text(error)
     if text is None:
         return []
     lines = well_formed(text)[-MAX_STACK:].splitlines()
     if len(text) > MAX_STACK:  # servers know by the first line in which direction to read
-        lines[0] = f"{HEADING}: ... and, at its end:"
+        lines[0] = f"{tracebacks.HEADING}: ... and, at its end:"
     return lines
 
 
 def trace_text(error: BaseException) -> str | None:
     """The traceback as Python writes it, without the frames of this package; None if that raises."""
-    try:
-        return "".join(traceback.format_exception(type(error), error, own_trace(error)))
-    except Exception:  # formatting runs foreign code: __str__, __repr__, source loaders
-        return None
+    return tracebacks.trace_text(error, own_trace(error))
 
 
 def own_trace(error: BaseException) -> TracebackType | None:
     """The traceback without the frames of this package."""
-    trace = error.__traceback__
-    while trace is not None and _is_ours(trace):
-        trace = trace.tb_next
-    return trace
-
-
-def _is_ours(trace: TracebackType) -> bool:
-    return str(trace.tb_frame.f_globals.get("__package__")).partition(".")[0] == PACKAGE
+    return tracebacks.own_trace(error, PACKAGE)
 
 
 def is_last(job: ActiveJob, error: BaseException) -> bool:
@@ -130,62 +129,74 @@ def postponed(error: Postpone) -> float:
 def with_delay(error: BaseException, delay: float) -> BaseException:
     """The error, marked so that the next attempt begins in `delay` ms. Raises OptionError."""
     checks.wire(_Later, {"delay": delay})
-    try:
-        setattr(error, _DELAY, delay)
-    except AttributeError:  # a class with __slots__
-        return Retry(delay, f"{type(error).__name__}: {error}")
+    mark(error, _DELAY, delay)
     return error
 
 
 def retry_in(error: BaseException) -> float | None:
     """After how many ms the next attempt is to begin, if the handler or its rules said so. Raises
     OptionError."""
-    if isinstance(error, ChildError) and error.retry_in is not None:
+    if type(error) is ChildError and error.retry_in is not None:
         return error.retry_in
-    if not isinstance(error, Retry) or error.delay is None:
-        delay: float | None = getattr(error, _DELAY, None)
+    asked: Any = error.delay if is_a(error, Retry) else None  # type: ignore[attr-defined]
+    if asked is None:
+        delay: float | None = marked(error, _DELAY)
         return delay
-    asked: Any = error.delay  # a list is for steps, and refused
+    # a list is for steps, and refused
     delay = time_left(asked, "Retry: delay")
     checks.wire(_Later, {"delay": delay})
     return delay
 
 
 def checked(job: Attempt, error: BaseException) -> BaseException:
-    """What a handler raised; instead of a Postpone or Retry that cannot be, the error that says why."""
+    """What a handler raised; instead of a Postpone or Retry that cannot be, the error that says why. Never
+    raises."""
+    if not is_honest(error):
+        return described(error)
     try:
         if isinstance(error, Postpone):
             postponed(error)
             if error.max is not None and job.postponed >= error.max:
                 text = f"job {job.id} ({job.name}) was put back {job.postponed} times, its max is {error.max}"
                 problem = PostponeLimit(text, queue=job.queue, job_id=job.id)
-                return problem.with_traceback(error.__traceback__)
+                return problem.with_traceback(trace_of(error))
         retry_in(error)
     except OptionError as problem:
-        return problem.with_traceback(error.__traceback__)
+        return problem.with_traceback(trace_of(error))
+    except BaseException:  # of a user's own subclass
+        return described(error)
     return error
 
 
 def chosen_delay(job: Attempt, error: BaseException) -> float | None:
     """The same, or as the exception itself says, if the job's backoff goes by that."""
     delay = retry_in(error)
-    return asked_delay(job, error) if delay is None and not isinstance(error, ChildError) else delay
+    return asked_delay(job, error) if delay is None and type(error) is not ChildError else delay
 
 
 def error_types(error: BaseException) -> list[str]:
     """The names of its classes, the most special first; of a failed step, those of what it raised, too."""
-    if isinstance(error, ChildError):
+    if type(error) is ChildError:
         return error.types
-    if isinstance(error, StepFailed) and error.__cause__ is not None:
-        return [*types_of(error), *types_of(error.__cause__)]
+    if is_a(error, StepFailed) and (cause := cause_of(error)) is not None:
+        return [*types_of(error), *types_of(cause)]
     return types_of(error)
 
 
-def fail_command(
-    job: Attempt, error: BaseException, text: str = ""
-) -> Fail | MoveToDelayed | SuspendJob | ContinueAsNew:
-    """How a worker says that an attempt failed, is put off, or has ended to wait; `text` stands for the
-    error's own."""
+Report = Fail | MoveToDelayed | SuspendJob | ContinueAsNew
+"""What a worker tells the server of a run that gave no result."""
+
+
+def fail_command(job: Attempt, error: BaseException, text: str = "") -> Report:
+    """How a worker says that an attempt failed, is put off, or has ended to wait, of an error that was
+    `checked`; `text` stands for the error's own. Never raises."""
+    try:
+        return _command(job, error, text)
+    except BaseException:
+        return _command(job, described(error), text)
+
+
+def _command(job: Attempt, error: BaseException, text: str) -> Report:
     if isinstance(error, SuspendRun):
         groups = [WaitGroup(list(group)) for group in error.groups]
         return SuspendJob(queue=job.queue, id=job.id, token=job.token, groups=groups)
@@ -208,5 +219,7 @@ def fail_command(
 
 def stop_command(job: ActiveJob, error: JobStopped) -> Fail:
     """How a worker says that it has ended a run."""
+    if isinstance(error, JobTimeout):
+        return Fail(id=job.id, error=str(error), token=job.token, timed_out=True, wants_delay=True)
     interrupted = isinstance(error, JobInterrupted)
     return Fail(id=job.id, error=str(error), token=job.token, interrupted=interrupted)

@@ -1,45 +1,50 @@
-"""What became of jobs, on its way to the server: acknowledgements in batches, failures at once.
+"""What became of jobs, on its way to the server, in batches.
 
-Nothing is dropped before the server has answered: after a lost connection the same words are said again over
-the next one, with the same tokens, so that they can only be about the same attempt.
+Nothing is dropped before the server has answered: after a lost connection the same is sent again over the
+next one, with the same tokens, so that it can only be about the same attempt. Each queue is reported by
+itself, as its shard may be down, and what goes wrong with one job concerns that job only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from msgspec import UNSET, Raw, Struct
 
+from bunqueue.client import background
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.reporting.failures import (
+    Report,
     checked,
-    error_text,
     fail_command,
     made_final,
     stop_command,
 )
 from bunqueue.client.worker.reporting.persistence import Persistence
 from bunqueue.client.worker.stats import RunStats
+from bunqueue.client.worker.user_code import is_ctrl_c
 from bunqueue.client.workflow.outcomes import Undone
 from bunqueue.errors import (
     CommandFailed,
     JobNotFound,
     JobStopped,
     JobSuspended,
+    JobTimeout,
     LockLost,
     Postpone,
 )
 from bunqueue.protocol.commands import Reply, core, query
-from bunqueue.protocol.commands.core import Ack, AckBatch
+from bunqueue.protocol.commands.core import Ack, AckBatch, Fail, FailAnswer, FailBatch, FailFields
 
 R = TypeVar("R", bound=Reply)
 logger = logging.getLogger("bunqueue.worker")
 
-MAX_BATCH = 500  # acknowledgements in one command: what queued up while the last one was on its way
+MAX_BATCH = 500  # jobs in one command: what queued up while the last one was on its way
 MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
 MAX_SINGLES = 50  # commands at a time where each job needs its own; a server takes as many at once
 TOO_LATE = "something else, usually its timeout, had decided the job before"
@@ -52,66 +57,113 @@ class _Success(NamedTuple):
 
 
 class _Failure(NamedTuple):
+    """A run that gave no result; of one that the worker has ended, `error` is a JobStopped."""
+
     job: ActiveJob
     error: BaseException
-    text: str
+    command: Report
+    is_stop: bool = False
 
 
-class _Stop(NamedTuple):
-    job: ActiveJob
-    error: JobStopped
+_Outcome = _Success | _Failure
+
+
+class _Lane:
+    """The outcomes of one queue, which are for one shard."""
+
+    def __init__(self) -> None:
+        self.successes: list[_Success] = []
+        self.failures: list[_Failure] = []
+        self.flight: list[_Outcome] = []
+        """What is on its way."""
+        self.repeats = False
+        """Whether what is next may have been on its way before."""
+        self.due = asyncio.Event()
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Outcomes that are not on their way yet."""
+        return len(self.successes) + len(self.failures)
+
+    def take(self) -> tuple[list[_Success], list[_Failure]]:
+        """What goes next; it is on its way from now on."""
+        successes, size = self.successes, 0
+        for index, success in enumerate(successes):
+            size += len(memoryview(success.result))
+            if index == MAX_BATCH or (index and size > MAX_BATCH_BYTES):
+                successes = successes[:index]
+                break
+        self.successes = self.successes[len(successes) :]
+        failures, self.failures = self.failures[:MAX_BATCH], self.failures[MAX_BATCH:]
+        self.flight = [*successes, *failures]
+        return successes, failures
+
+    def return_flight(self) -> None:
+        """What was on its way, and is not answered, goes once more."""
+        for outcome in reversed(self.flight):
+            if isinstance(outcome, _Success):
+                self.successes.insert(0, outcome)
+            else:
+                self.failures.insert(0, outcome)
+        if self.flight:
+            self.repeats, self.flight = True, []
+            self.due.set()
 
 
 class Reporter:
-    """Reports outcomes in the background; `start` it, and `drain` it before `stop`."""
+    """Reports outcomes in the background; `drain` it before `stop`."""
 
     def __init__(
         self,
         persistence: Persistence,
         stats: RunStats,
-        give_up: Callable[[BaseException], None],
+        sent: Callable[[], None],
+        ended: Callable[[asyncio.Task[None]], None],
         *,
         batch: int,
         delay: float,
     ) -> None:
-        """An acknowledgement waits for `batch` of them, at most `delay` seconds. `give_up` is called when
-        nothing can be reported any more."""
+        """An outcome waits for `batch` of them, at most `delay` seconds. `sent` is called when outcomes
+        have gone; `ended` with tasks that have ended, which they do not before `stop` unless something is
+        wrong."""
+        self._left = 0  # those that the server has not answered
         self._persist = persistence.ask
         self._stats = stats
-        self._give_up = give_up
+        self._sent = sent
+        self._task_ended = ended
         self._batch = batch
         self._delay = delay
-        self._successes: list[_Success] = []
-        self._failures: list[_Failure | _Stop] = []
-        self._due = asyncio.Event()
+        self._lanes: dict[str, _Lane] = {}
         self._empty = asyncio.Event()
         self._empty.set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
 
     @property
-    def waiting(self) -> int:
+    def unsent(self) -> int:
         """Outcomes that are not on their way yet."""
-        return len(self._successes) + len(self._failures)
-
-    def start(self) -> None:
-        self._task = self._loop.create_task(self._work())
-        self._task.add_done_callback(self._ended)
+        return sum(lane.waiting for lane in self._lanes.values())
 
     async def drain(self) -> None:
         """Wait until the server knows everything."""
+        for lane in self._lanes.values():
+            self._work_on(lane)
         self.flush()
         await self._empty.wait()
 
     async def stop(self) -> None:
         """Stop reporting; what is not reported is forgotten."""
-        task, self._task = self._task, None
-        if task is not None:
+        self._stopped = True
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in tasks:
             task.cancel()
-            await asyncio.wait([task])
-        if self._timer is not None:
-            self._timer.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for lane in self._lanes.values():
+            if lane.timer is not None:
+                lane.timer.cancel()
 
     # -- in
 
@@ -119,7 +171,7 @@ class Reporter:
         """Complete a job before its handler is called; whether it may be: nobody else will run it."""
         reply = await self._ack(job, None)
         if isinstance(reply, CommandFailed):
-            self._stats.job_lost(job, reply.reason)
+            self._tell(self._stats.job_lost, job, reply.reason)
         elif reply.data:
             self._too_late(job, reply.data.reason)
         else:
@@ -129,80 +181,128 @@ class Reporter:
 
     def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
         if job.acked:
-            self._stats.job_completed(job, value)
+            self._tell(self._stats.job_completed, job, value)
             return
-        self._successes.append(_Success(job, result, value))
-        self._empty.clear()
-        if len(self._successes) >= self._batch or job.timeout:  # waiting must not make it come too late
-            self._due.set()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(self._delay, self._due.set)
+        lane = self._lane(job)
+        lane.successes.append(_Success(job, result, value))
+        self._wait_for_more(lane, job)
 
     def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
         """What its handler raised; `text` stands for the error's own."""
         error = checked(job, error)
         if job.acked:
-            self._stats.job_failed(job, error)
+            self._tell(self._stats.job_failed, job, error)
             return
         job.failing = True
-        self._failures.append(_Failure(job, error, text or error_text(error)))
-        self._empty.clear()
-        self._due.set()
+        lane = self._lane(job)
+        lane.failures.append(_Failure(job, error, fail_command(job, error, text)))
+        self._wait_for_more(lane, job)
 
     def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
-        """The worker has ended its run: JobCancelled or JobInterrupted."""
+        """The worker has ended its run: JobCancelled, JobInterrupted, or JobTimeout, which is a failure."""
+        job.failing = failed = isinstance(error, JobTimeout)
         if job.acked:
-            self._stats.job_stopped(job, error)
+            self._tell(self._stats.job_failed if failed else self._stats.job_stopped, job, error)
             return
-        self._failures.append(_Stop(job, error))
-        self._empty.clear()
-        self._due.set()
+        lane = self._lane(job)
+        lane.failures.append(_Failure(job, error, stop_command(job, error), is_stop=not failed))
+        lane.due.set()
 
     def flush(self) -> None:
         """Do not wait for more: there will be none for a while."""
-        if self._successes:
-            self._due.set()
+        for lane in self._lanes.values():
+            if lane.waiting:
+                lane.due.set()
+
+    def _wait_for_more(self, lane: _Lane, job: ActiveJob) -> None:
+        """Send what waits when there is enough of it, or in a while."""
+        if lane.waiting >= self._batch or job.timeout:  # waiting must not make it come too late
+            lane.due.set()
+        elif lane.timer is None:
+            lane.timer = self._loop.call_later(self._delay, lane.due.set)
+
+    def _lane(self, job: ActiveJob) -> _Lane:
+        """Where an outcome of this job goes, which is one more."""
+        lane = self._lanes.get(job.queue)
+        if lane is None:
+            lane = self._lanes[job.queue] = _Lane()
+            self._work_on(lane)
+        self._left += 1
+        self._empty.clear()
+        return lane
 
     # -- out
 
-    async def _work(self) -> None:
+    def _work_on(self, lane: _Lane) -> None:
+        """Begin to report it, unless that is done; somebody may have cancelled all tasks of the loop."""
+        if self._stopped or (lane.task is not None and not lane.task.done()):
+            return
+        lane.return_flight()
+        lane.task = background.begin(self._loop, self._work(lane))
+        lane.task.add_done_callback(self._task_ended)
+
+    async def _work(self, lane: _Lane) -> None:
         while True:
-            await self._due.wait()
-            self._due.clear()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            successes = self._take()
-            failures, self._failures = self._failures[:MAX_SINGLES], self._failures[MAX_SINGLES:]
-            if failures:
-                await asyncio.gather(self._complete(successes), *map(self._report, failures))
-            else:
-                await self._complete(successes)
-            if self._failures or len(self._successes) >= self._batch:
-                self._due.set()
-            elif not self._successes:
+            await lane.due.wait()
+            lane.due.clear()
+            if lane.timer is not None:
+                lane.timer.cancel()
+                lane.timer = None
+            successes, failures = lane.take()
+            if lane.waiting:  # more than one command holds
+                lane.due.set()
+            count = len(lane.flight)
+            self._loop.call_soon(self._sent)  # when the commands of the next line have been sent
+            repeated, lane.repeats = lane.repeats, False
+            await _all(self._parts(successes, failures, repeated))
+            lane.flight = []
+            self._left -= count
+            if lane.waiting >= self._batch:
+                lane.due.set()
+            if not self._left:
                 self._empty.set()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """An error that nobody foresaw must end the worker, not silence it."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("outcomes of jobs cannot be reported any more", exc_info=error)
-            self._give_up(error)
+    def _parts(
+        self, successes: list[_Success], failures: list[_Failure], repeated: bool
+    ) -> Iterable[Awaitable[None]]:
+        """What is sent at the same time, each with a net."""
+        if successes:
+            jobs = [success.job for success in successes]
+            yield self._guarded(jobs, self._complete(successes, repeated))
+        plain = [failure for failure in failures if type(failure.command) is Fail]
+        if len(plain) > 1:
+            yield self._guarded([failure.job for failure in plain], self._fail_many(plain, repeated))
+        elif plain:
+            yield self._guarded([plain[0].job], self._fail(plain[0], repeated))
+        others = [failure for failure in failures if type(failure.command) is not Fail]
+        for start in range(0, len(others), MAX_SINGLES):
+            yield self._fail_each(others[start : start + MAX_SINGLES], repeated)
 
-    def _take(self) -> list[_Success]:
-        size = 0
-        for index, success in enumerate(self._successes):
-            size += len(memoryview(success.result))
-            if index == MAX_BATCH or (index and size > MAX_BATCH_BYTES):
-                taken, self._successes = self._successes[:index], self._successes[index:]
-                self._due.set()
-                return taken
-        taken, self._successes = self._successes, []
-        return taken
+    async def _fail_each(self, failures: Sequence[_Failure], repeated: bool) -> None:
+        await _all(self._guarded([each.job], self._fail(each, repeated)) for each in failures)
 
-    async def _complete(self, successes: list[_Success]) -> None:
-        if not successes:
-            return
+    async def _guarded(self, jobs: Sequence[ActiveJob], reporting: Awaitable[None]) -> None:
+        """What goes wrong here must not end the task that reports for all jobs of the queue."""
+        try:
+            await reporting
+        except Exception as error:
+            with suppress(Exception):  # a user's own log handlers may raise as well
+                logger.exception("outcomes of %d jobs could not be reported", len(jobs))
+            for job in jobs:
+                if self._stats.holds(job):
+                    self._tell(self._stats.job_lost, job, f"it could not be reported: {type(error).__name__}")
+
+    def _tell(self, method: Callable[..., None], job: ActiveJob, *arguments: object) -> None:
+        """Log and count it, by code that may be a user's: log handlers, filters."""
+        try:
+            method(job, *arguments)
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
+            with suppress(Exception):
+                logger.exception("what became of job %s cannot be logged", job.id)
+
+    async def _complete(self, successes: list[_Success], repeated: bool) -> None:
         command = AckBatch(
             ids=[success.job.id for success in successes],
             results=[success.result for success in successes],
@@ -211,40 +311,41 @@ class Reporter:
         reply, unsure = await self._persist(command, core.AckBatchReply)
         if isinstance(reply, CommandFailed):
             # A wrong token refuses all, an unknown job only itself: so each is asked for by itself.
+            named, unsure = reply.reason, unsure or repeated
             for start in range(0, len(successes), MAX_SINGLES):
                 part = successes[start : start + MAX_SINGLES]
-                named = reply.reason
-                await asyncio.gather(*[self._complete_one(s, unsure or s.job.id not in named) for s in part])
+                await _all(self._complete_one(each, unsure or each.job.id not in named) for each in part)
             return
         ignored = set(reply.data.ignored_ids) if reply.data else ()
         for job, _, value in successes:
             if job.id in ignored:
                 self._too_late(job)
             else:
-                self._stats.job_completed(job, value)
+                self._tell(self._stats.job_completed, job, value)
 
     async def _complete_one(self, success: _Success, unsure: bool) -> None:
-        """`unsure`: what was said before may have completed the job already."""
+        """`unsure`: what was sent before may have completed the job already."""
         job, result, value = success
         reply = await self._ack(job, result, unsure=unsure)
         if isinstance(reply, LockLost):
-            self._stats.job_lost(job, reply.reason)
-            return
+            self._tell(self._stats.job_lost, job, reply.reason)
         elif isinstance(reply, CommandFailed):  # the server does not take this result, or no frame holds it
             text = f"the result was refused: {reply.reason}; its handler has run, so it is not tried again"
-            await self._fail(_Failure(job, made_final(reply), text))
-            return
+            error = made_final(reply)
+            await self._fail(_Failure(job, error, fail_command(job, error, text)), repeated=False)
         elif reply.data:
             self._too_late(job, reply.data.reason)
-            return
-        self._stats.job_completed(job, value)
+        else:
+            self._tell(self._stats.job_completed, job, value)
 
     async def _ack(
         self, job: ActiveJob, result: Raw | None, *, unsure: bool = False
     ) -> core.AckReply | CommandFailed:
         """Complete a job. LockLost only if somebody else has it or has decided it."""
         payload = Raw(b"\xc0") if result is None else result
-        reply, repeated = await self._decide(job, lambda: Ack(id=job.id, result=payload, token=job.token))
+        reply, repeated = await self._decide(
+            job, Ack(id=job.id, result=payload, token=job.token), core.AckReply
+        )
         by_us = isinstance(reply, LockLost) and (unsure or repeated) and "token" not in reply.reason
         return core.AckReply() if by_us and await self._is_completed(job) else reply
 
@@ -253,43 +354,70 @@ class Reporter:
         gone = "unknown" if job.remove_on_complete else "completed"
         return isinstance(reply, query.StateReply) and reply.state in ("completed", gone)
 
-    async def _report(self, what: _Failure | _Stop) -> None:
-        if isinstance(what, _Failure):
-            await self._fail(what)
-        else:
-            await self._decide(what.job, lambda: stop_command(*what))
-            self._stats.job_stopped(*what)  # whatever the answer: the job is not ours any more
+    async def _fail_many(self, failures: list[_Failure], repeated: bool) -> None:
+        """By one command. Those that it could not decide are asked for by themselves."""
+        commands = [failure.command for failure in failures]
+        batch = FailBatch(
+            ids=[failure.job.id for failure in failures],
+            failures=[_fields(command) for command in commands if isinstance(command, Fail)],
+            tokens=[failure.job.token for failure in failures],
+        )
+        reply, unsure = await self._persist(batch, core.FailBatchReply)
+        unsure = unsure or repeated
+        if isinstance(reply, CommandFailed):
+            for start in range(0, len(failures), MAX_SINGLES):
+                await self._fail_each(failures[start : start + MAX_SINGLES], unsure)
+            return
+        for failure, token, answer in zip(failures, batch.tokens or (), reply.results, strict=True):
+            if answer.refused is UNSET:
+                self._failed(failure, answer)
+            elif failure.job.token != token:  # the worker got another lock meanwhile
+                await self._fail(failure, unsure)
+            else:
+                await self._refused(failure, answer.refused.error, unsure)
 
-    async def _fail(self, failure: _Failure) -> None:
-        job, error, text = failure
-        reply, unsure = await self._decide(job, lambda: fail_command(job, error, text))
-        if isinstance(error, Postpone):
-            self._stats.job_stopped(job, error)
-        elif isinstance(error, JobSuspended) and (not isinstance(reply, CommandFailed) or unsure):
-            self._stats.job_suspended(job, error)
-        elif isinstance(error, Undone) and not isinstance(reply, CommandFailed):
-            self._stats.job_undone(job)
-        elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
-            self._stats.job_lost(job, reply.reason)
-        elif not isinstance(reply, CommandFailed) and reply.data:
-            self._too_late(job, reply.data.reason)
+    async def _fail(self, failure: _Failure, repeated: bool) -> None:
+        reply, unsure = await self._decide(failure.job, failure.command, core.FailReply)
+        if isinstance(reply, CommandFailed):
+            await self._refused(failure, reply.reason, unsure or repeated)
         else:
-            delay = None
-            if not isinstance(reply, CommandFailed):
-                if reply.delay is UNSET:  # by rules that only the server knows, perhaps
-                    error = made_final(error)
-                else:
-                    delay = reply.delay
-            self._stats.job_failed(job, error, delay)
+            self._failed(failure, FailAnswer(delay=reply.delay, data=reply.data))
+
+    async def _refused(self, failure: _Failure, reason: str, unsure: bool) -> None:
+        job, error = failure.job, failure.error
+        if failure.is_stop or isinstance(error, Postpone):  # whatever the answer, it is not ours any more
+            self._tell(self._stats.job_stopped, job, error)
+        elif isinstance(error, JobSuspended) and unsure:
+            self._tell(self._stats.job_suspended, job, error)
+        elif unsure and await self._has_failed(job):
+            self._tell(self._stats.job_failed, job, error)
+        else:
+            self._tell(self._stats.job_lost, job, reason)
+
+    def _failed(self, failure: _Failure, answer: FailAnswer) -> None:
+        """The server has taken it, or has said why it came too late."""
+        job, error = failure.job, failure.error
+        if failure.is_stop or isinstance(error, Postpone):
+            self._tell(self._stats.job_stopped, job, error)
+        elif isinstance(error, JobSuspended):
+            self._tell(self._stats.job_suspended, job, error)
+        elif isinstance(error, Undone):
+            self._tell(self._stats.job_undone, job)
+        elif answer.data is not UNSET:
+            self._too_late(job, answer.data.reason)
+        elif answer.delay is UNSET:  # by rules that only the server knows, perhaps
+            self._tell(self._stats.job_failed, job, made_final(error))
+        else:
+            self._tell(self._stats.job_failed, job, error, answer.delay)
 
     def _too_late(self, job: ActiveJob, reason: str = "") -> None:
         """The outcome was not taken. That a job was cancelled one has usually heard before."""
         if job.ending is not None and job.ending.why == CANCELLED:
-            self._stats.job_stopped(job, stopped(job, job.ending))
+            self._tell(self._stats.job_stopped, job, stopped(job, job.ending))
         elif reason == CANCELLED:
-            self._stats.job_stopped(job, stopped(job, Ending(CANCELLED)))
+            self._tell(self._stats.job_stopped, job, stopped(job, Ending(CANCELLED)))
         else:
-            self._stats.job_lost(job, TOO_LATE)
+            self._tell(self._stats.job_lost, job, TOO_LATE)
 
     async def _has_failed(self, job: ActiveJob) -> bool:
         """Whether an attempt was counted since this one began."""
@@ -298,12 +426,24 @@ class Reporter:
             return job.remove_on_fail and isinstance(reply, JobNotFound)
         return reply.job.attempts > job.attempts
 
-    async def _decide(
-        self, job: ActiveJob, say: Callable[[], Struct]
-    ) -> tuple[core.FailReply | CommandFailed, bool]:
-        """`_persist` for what decides about a job; said again if the worker got another lock meanwhile."""
+    async def _decide(self, job: ActiveJob, command: Struct, kind: type[R]) -> tuple[R | CommandFailed, bool]:
+        """`_persist` for what decides about a job; sent again if the worker got another lock meanwhile."""
         while True:
-            token = job.token
-            reply, unsure = await self._persist(say(), core.FailReply)
+            token = command.token = job.token  # type: ignore[attr-defined]
+            reply, unsure = await self._persist(command, kind)
             if job.token == token or not isinstance(reply, CommandFailed):
                 return reply, unsure
+
+
+def _fields(command: Fail) -> FailFields:
+    """What FAIL says, without whose it is."""
+    return FailFields(**{name: getattr(command, name) for name in FailFields.__struct_fields__})
+
+
+async def _all(parts: Iterable[Awaitable[None]]) -> None:
+    """At the same time; one alone costs no task."""
+    found = list(parts)
+    if len(found) == 1:
+        await found[0]
+    else:
+        await asyncio.gather(*found)

@@ -9,6 +9,7 @@ from msgspec import Raw
 from msgspec.msgpack import Decoder
 
 from bunqueue.client.conversion.encoding import STORABLE, encode
+from bunqueue.client.conversion.raised import text_of
 from bunqueue.errors import ResultError
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.protocol.lenient import DECODE_ERRORS
@@ -22,11 +23,11 @@ def encode_result(value: object, what: str = "the result of the handler") -> Raw
     """A result as MessagePack. Raises ResultError, which begins with `what`: the job dies at once."""
     try:
         encoded = encode(value)
-    except Exception as error:  # conversions of foreign types may raise anything
-        path, wrong = _find(value)
+    except BaseException as error:  # conversions of foreign types may raise anything
+        path, wrong = _found(value)
         where = f" at {path}" if path else ""
         raise ResultError(
-            f"{what} cannot be encoded: {type(wrong).__name__}{where} ({type(error).__name__}: {error}). The "
+            f"{what} cannot be encoded: {type(wrong).__name__}{where} ({text_of(error)}). The "
             f"handler has run, so the job is not tried again; return dicts, lists, text, numbers, bytes, "
             f"dates, dataclasses, attrs classes, Pydantic models or msgspec structs",
             field=f"result{path}",
@@ -56,6 +57,13 @@ def decode_result(encoded: Raw) -> Any:
         ) from None
 
 
+def _found(value: object) -> tuple[str, object]:
+    try:
+        return _find(value)
+    except BaseException:  # looking runs code of foreign types as well
+        return "", value
+
+
 def _find(value: object) -> tuple[str, object]:
     """The innermost value that cannot be encoded, and the way to it: "['order'].lines[0]"."""
     path = ""
@@ -72,7 +80,7 @@ def _find(value: object) -> tuple[str, object]:
 def _is_encodable(value: object) -> bool:
     try:
         encode(value)
-    except Exception:
+    except BaseException:
         return False
     return True
 

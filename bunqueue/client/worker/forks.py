@@ -1,0 +1,65 @@
+"""What the code of a job forks is no second worker: it says nothing to the server, and where the handler ends
+it ends as well, without running what waits for the worker's own end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+_origins: weakref.WeakSet[Origin] = weakref.WeakSet()
+
+
+class Origin:
+    """The process in which something was made."""
+
+    def __init__(self, forked: Callable[[], object] | None = None) -> None:
+        """`forked` is called in a copy of the process, by the thread that has forked it."""
+        self.is_left = False
+        """Whether this is another process, a copy of that one."""
+        self._forked = forked
+        _origins.add(self)
+
+    def leave(self) -> None:
+        """In the copy."""
+        self.is_left = True
+        if self._forked is not None:
+            with suppress(Exception):  # of what was closed already
+                self._forked()
+
+
+def _after_fork() -> None:
+    for origin in list(_origins):
+        origin.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def end_copy(succeeded: bool, value: Any) -> NoReturn:
+    """End this process, a copy in which a handler has come to its end, with what it gave or raised."""
+    status = 0
+    try:
+        if not succeeded:
+            status = _status(value)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # nobody reads there any more
+                stream.flush()
+    finally:
+        os._exit(status)
+
+
+def _status(error: BaseException) -> int:
+    """As Python's own end of a program has it."""
+    if type(error) is not SystemExit:
+        traceback.print_exception(error)
+        return 1
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1

@@ -1,0 +1,85 @@
+"""Calls of a user's functions that are no handlers, each with a net: whatever comes out of one is logged, and
+changes nothing for jobs, for the worker, or for the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from bunqueue.client import background
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether it comes from the keyboard, and not from the code that was running: only where Python's own
+    signal handler is in place does Ctrl-C raise it in the middle of some code."""
+    return (
+        type(error) is KeyboardInterrupt
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+def runs(task: asyncio.Task[Any] | None) -> bool:
+    """Whether the event loop is in it, and not closing it: then GeneratorExit is what its code has raised."""
+    try:
+        return task is not None and asyncio.current_task() is task
+    except RuntimeError:
+        return False
+
+
+def is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that runs, so that CancelledError is not its code's own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class Calls:
+    """Calls hooks. What one gives to be awaited is awaited in the background."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._running: set[asyncio.Task[None]] = set()
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> None:
+        """In the event loop. Raises nothing but KeyboardInterrupt, from the keyboard."""
+        try:
+            result = function(*arguments)
+            awaitable = inspect.isawaitable(result)
+        except BaseException as error:
+            self._failed(function, error)
+            return
+        if awaitable:
+            task = background.begin(asyncio.get_running_loop(), self._awaited(function, result))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _awaited(self, function: Callable[..., Any], result: Awaitable[Any]) -> None:
+        try:
+            await result
+        except BaseException as error:
+            if type(error) is asyncio.CancelledError and is_cancelled():
+                raise
+            self._failed(function, error)
+
+    def _failed(self, function: Callable[..., Any], error: BaseException) -> None:
+        if is_ctrl_c(error):
+            raise error
+        with suppress(Exception):  # a user's own log handlers, and the text of the error, may raise as well
+            self._logger.error("%r failed", function, exc_info=error)
+
+    async def settle(self, patience: float) -> None:
+        """Wait for those in the background; those that take longer than `patience` seconds are cancelled."""
+        if not self._running:
+            return
+        _, late = await asyncio.wait(self._running, timeout=patience)
+        for task in late:
+            task.cancel()
+        if late:
+            self._logger.warning("%d hooks take too long, and are cancelled as the worker stops", len(late))
+            await asyncio.wait(late, timeout=patience)
