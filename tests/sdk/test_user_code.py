@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -287,14 +288,20 @@ async def test_a_batch_in_a_thread_comes_to_its_end_before_its_jobs_run_again(
     def together(jobs: list[ActiveJob]) -> None:
         twice.extend(job.id for job in jobs if job.id in running)
         running.extend(job.id for job in jobs)
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), loop).result()
+        ended.wait(20)  # until the timeouts of its jobs have passed
         for job in jobs:
             running.remove(job.id)
 
-    loop = asyncio.get_running_loop()
-    async with Worker(queue.name, Batch(together, size=2, max_wait=1), concurrency=4, **where):
+    ended = threading.Event()
+    async with Worker(queue.name, Batch(together, size=2, max_wait=1), concurrency=4, **where) as worker:
         jobs = [NewJob("n", number, timeout=50, max_attempts=2, backoff=1) for number in range(2)]
-        for handle in await queue.add_bulk(jobs):
+        handles = await queue.add_bulk(jobs)
+        held = worker._current._renewer  # type: ignore[union-attr]
+        await eventually(
+            lambda: sum(job.ending is not None for job in held.held.values()) == 2, "their time is over"
+        )
+        ended.set()
+        for handle in handles:
             assert (await handle.wait(timeout=PATIENCE_MS)).state == "failed"
     assert twice == []
 
@@ -420,7 +427,7 @@ def test_a_traceback_is_the_one_that_python_writes() -> None:
         lambda: (_ for _ in ()).throw(ValueError()),
     ]
     for case in [*cases, *cases]:  # the second time from memory
-        try:
+        with pytest.raises(Exception) as raised:  # noqa: PT011  # each another one
             case()
-        except Exception as error:
-            assert trace_text(error, error.__traceback__) == "".join(traceback.format_exception(error))
+        error = raised.value
+        assert trace_text(error, error.__traceback__) == "".join(traceback.format_exception(error))

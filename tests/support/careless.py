@@ -155,11 +155,11 @@ def leave_pool(job: ActiveJob) -> list[int]:
 
 
 def mark(job: ActiveJob) -> int:
-    """Leave a line in the file that the data names, as long as it takes; a run that comes too early is seen."""
+    """Leave two lines in the file that the data names: a run beside another one is seen."""
     path = Path(job.data)
     with path.open("a") as file:
         file.write("begin\n")
-    time.sleep(0.4)
+    time.sleep(0.4)  # longer than the timeout of its job
     with path.open("a") as file:
         file.write("end\n")
     return pickle.HIGHEST_PROTOCOL
