@@ -24,7 +24,7 @@ EXCEPTIONS: dict[str, str] = {
     "bunqueue/app/bunqueue.py": "one class: everything that an app can declare, with its documentation",
     "bunqueue/client/blocking/queue/queue.py": "made from client/queue/queue.py",
     "bunqueue/client/queue/queue.py": "one class: every command about one queue, with its documentation",
-    "bunqueue/client/worker/reporting/reporter.py": "one class: an outcome from its job to the server's answer",
+    "bunqueue/client/worker/reporting/reporter.py": "one class: an outcome on its way to the server",
     "bunqueue/client/worker/run.py::WorkerRun.__init__": "the parts of a worker, made one after the other",
     "bunqueue/errors.py": "one table: every error that users catch, and what it says of itself",
     "bunqueue/protocol/commands/core.py": "the commands of a job's life, and the fields that they share",
