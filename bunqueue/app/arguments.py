@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.client.callables import name_of, signed
 from bunqueue.client.connection.options import shown
 from bunqueue.client.conversion.converter import Converter, changed
 from bunqueue.client.conversion.mismatch import WRONG, Mismatch, below, mismatch
@@ -63,11 +64,11 @@ class Arguments:
     def _hints(self) -> dict[str, Any]:
         """The annotations; late, so that they may name what is defined further down in a module."""
         try:
-            return get_type_hints(self._function, include_extras=True)
+            return get_type_hints(signed(self._function), include_extras=True)
         except NameError as error:
             raise TypeError(
                 f"job {self.name!r}: an annotation names {error.name!r}, which the module of "
-                f"{self._function.__qualname__} does not know when jobs run; import it outside TYPE_CHECKING"
+                f"{name_of(self._function)} does not know when jobs run; import it outside TYPE_CHECKING"
             ) from None
 
     @cached_property
@@ -115,7 +116,7 @@ class Arguments:
     def check_known(self) -> None:
         """As `check_annotations`, unless they name what is defined further down: that is looked at later."""
         try:
-            get_type_hints(self._function, include_extras=True)
+            get_type_hints(signed(self._function), include_extras=True)
             self.check_annotations()
         except (NameError, AttributeError):
             return

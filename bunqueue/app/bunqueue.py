@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.events import QueueEvents
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
+from bunqueue.client.callables import finished, is_async, name_of, runnable
 from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.connection.options import Duration, refused, shown, span, unfit, unknown_option
 from bunqueue.client.deprecation import warn
@@ -288,7 +288,7 @@ class Bunqueue:
         task: Task[..., Any] = kind(
             self._clients,
             function,
-            name=function.__name__ if name is None else name,
+            name=name_of(function) if name is None else name,
             queue=config.queue,
             run_in=run_in,
             retry=retry,
@@ -471,9 +471,9 @@ class Bunqueue:
         hooks = self._hooks.of(occasion)
 
         def enter(hook: K) -> K:
-            if not callable(hook):
+            if hook is None:
                 raise refused("on", hook, "cannot be called; give a function")
-            hooks.append(hook)
+            hooks.append(checks.function("on", hook))
             return hook
 
         return enter
@@ -659,10 +659,10 @@ class _Function(Middleware):
     def __init__(self, function: RunMiddleware) -> None:
         if not callable(function):
             raise TypeError(f"use: {function!r} is neither middleware nor a coroutine function")
-        self._function = function
+        self._function = runnable(function, "use")
 
     async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
-        return await self._function(job, call_next)
+        return await finished(self._function(job, call_next))
 
 
 def _sorted(options: AppOptions) -> tuple[QueueSettings, EndpointOptions]:
@@ -679,7 +679,7 @@ def _sorted(options: AppOptions) -> tuple[QueueSettings, EndpointOptions]:
 def _is_coroutine(function: Any) -> bool:
     if not callable(function):
         raise TypeError(f"job: {shown(function)} is no function; write @app.job, or @app.job(max_attempts=5)")
-    return inspect.iscoroutinefunction(function)
+    return is_async(runnable(function, "job"))
 
 
 def _by_queue(jobs: Iterable[FlowJob[R]]) -> dict[str, list[tuple[int, FlowJob[R]]]]:

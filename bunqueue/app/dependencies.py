@@ -10,12 +10,13 @@ import asyncio
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial, wraps
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from bunqueue.client.callables import as_async, is_async
 from bunqueue.client.connection.options import refused, shown
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.errors import OptionError
@@ -137,18 +138,17 @@ def without_dependencies(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_dependencies(function: Callable[..., Any], what: str, *, in_process: bool = False) -> None:
     """TypeError, which begins with `what`, for dependencies that cannot be."""
-    is_async = inspect.iscoroutinefunction(function)
     for name, dependency in needs_of(function).dependencies.items():
-        _check(dependency, f"{what}: its parameter {name!r}", (), is_async, in_process)
+        _check(dependency, f"{what}: its parameter {name!r}", (), is_async(function), in_process)
 
 
 def _check(
-    dependency: Dependency, what: str, above: tuple[Dependency, ...], is_async: bool, in_process: bool
+    dependency: Dependency, what: str, above: tuple[Dependency, ...], in_loop: bool, in_process: bool
 ) -> None:
     function, name = dependency.function, _name(dependency.function)
     if any(each.function == function for each in above):
         raise TypeError(f"{what} depends on {name}, which depends on itself")
-    if is_awaited(function) and not is_async:
+    if is_awaited(function) and not in_loop:
         raise TypeError(f"{what} depends on {name}, which is async: make the function a coroutine function")
     kept = dependency.per == PER_WORKER
     if kept and in_process and inspect.isgeneratorfunction(function):
@@ -170,7 +170,7 @@ def _check(
                 f"{what} depends on {name}, which is kept for many jobs, and needs {_name(each.function)}, "
                 f"which is made for each: make both per='worker'"
             )
-        _check(each, what, (*above, dependency), is_async, in_process)
+        _check(each, what, (*above, dependency), in_loop, in_process)
 
 
 def is_awaited(function: Callable[..., Any]) -> bool:
@@ -277,7 +277,7 @@ class Dependencies:
     # -- in a thread
 
     def call(self, function: Callable[..., Any], arguments: Mapping[str, Any], job: ActiveJob[Any]) -> Any:
-        """As `call_async`, for a plain function."""
+        """As `call_async`, for a plain function. If that gives something to await, so does this."""
         failure = None
         with ExitStack() as stack:
             try:
@@ -285,9 +285,24 @@ class Dependencies:
             except BaseException as error:
                 failure = error
                 raise
+            if inspect.isawaitable(result):
+                return self._awaited_with(result, stack.pop_all())
         if failure is not None:
             raise failure
         return result
+
+    async def _awaited_with(self, result: Awaitable[Any], stack: ExitStack) -> Any:
+        """What it needs ends when it has been awaited."""
+        failure = None
+        with stack:
+            try:
+                value = await result
+            except BaseException as error:
+                failure = error
+                raise
+        if failure is not None:
+            raise failure
+        return value
 
     def _given(self, function: Callable[..., Any], run: _Run) -> dict[str, Any]:
         needs = needs_of(function)
@@ -334,19 +349,12 @@ class Dependencies:
             raise TypeError(f"{what}: {_name(handler)} has no parameter for the job")
         by_name = needs_of(handler).job is None  # else it is given as everything else
 
-        if inspect.iscoroutinefunction(handler):
+        call = self.call_async if is_async(handler) else self.call
 
-            @wraps(visible)
-            async def run_coroutine(job: ActiveJob[Any]) -> Any:
-                return await self.call_async(handler, {first: job} if by_name else {}, job)
+        @wraps(visible)
+        def run(job: ActiveJob[Any]) -> Any:
+            return call(handler, {first: job} if by_name else {}, job)
 
-            found: Callable[..., Any] = run_coroutine
-        else:
-
-            @wraps(visible)
-            def run(job: ActiveJob[Any]) -> Any:
-                return self.call(handler, {first: job} if by_name else {}, job)
-
-            found = run
+        found: Callable[..., Any] = as_async(run) if is_async(handler) else run
         found.__signature__ = inspect.signature(visible)  # type: ignore[attr-defined]
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
@@ -13,6 +12,8 @@ from bunqueue.app.dependencies import Dependencies, check_dependencies, needs_of
 from bunqueue.app.many_calls import KEY, calls_of, pieces, rows_of
 from bunqueue.app.per_call import PerCall
 from bunqueue.app.task_options import TaskOptions
+from bunqueue.client.callables import finished, is_async
+from bunqueue.client.conversion.raised import is_a
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, wire_fields
@@ -40,6 +41,7 @@ class Task(Generic[P, R]):
     """
 
     __wrapped__: Callable[..., Any]
+    __qualname__: str
 
     def __init__(
         self,
@@ -70,7 +72,15 @@ class Task(Generic[P, R]):
         self._has_needs = bool(needs_of(function).dependencies)
         self._arguments = Arguments(self._without_job(function), name)
         self._arguments.check_known()
+        self._declared = self
+        self._changed: dict[str, Any] = {}  # options that are not those of the declaration
         self._set_options(options)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickled, and copied, by the name under which its module has it."""
+        if not self._changed:
+            return str(self.__qualname__)
+        return _with_options, (self._declared, self._changed)
 
     def __repr__(self) -> str:
         return f"<job {self.name!r} of queue {self.queue!r}>"
@@ -125,7 +135,9 @@ class Task(Generic[P, R]):
 
     def options(self, **options: Unpack[TaskOptions]) -> Self:
         """The same job with other options: `send.options(delay=5_000).add("ada@example.com")`."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._changed = {**self._changed, **options}
         other._set_options(cast(TaskOptions, {**self._per_call.computed, **self._options, **options}))
         return other
 
@@ -176,7 +188,7 @@ class Task(Generic[P, R]):
     @property
     def handler(self) -> Callable[[ActiveJob], Any]:
         """What a worker calls: a coroutine function or a plain one, as the function is."""
-        return self._run_coroutine if inspect.iscoroutinefunction(self.__wrapped__) else self._run
+        return self._run_coroutine if is_async(self.__wrapped__) else self._run
 
     @property
     def route(self) -> Route:
@@ -191,22 +203,13 @@ class Task(Generic[P, R]):
         try:
             if (calls := calls_of(job.data)) is not None:
                 return [await self._call_async(each, job) for each in calls]
-            arguments = self._arguments.of(job.data)
-            if self._has_needs:
-                result = await self._dependencies.call_async(self.__wrapped__, arguments, job)
-            else:
-                result = await self.__wrapped__(**arguments)
-        except self._unrecoverable as error:
-            raise_as(made_final(error), error)
-        except Exception as error:
-            if not self._retry:
-                raise
-            raise_as(self._retry.applied(job, error), error)
-        self._arguments.check_result(result)
-        return result
+            return await self._call_async(job.data, job)
+        except BaseException as error:
+            self._judge(job, error)
+            raise
 
     async def _call_async(self, data: object, job: ActiveJob) -> Any:
-        """One of several calls."""
+        """One call."""
         arguments = self._arguments.of(data)
         if self._has_needs:
             result = await self._dependencies.call_async(self.__wrapped__, arguments, job)
@@ -215,33 +218,52 @@ class Task(Generic[P, R]):
         self._arguments.check_result(result)
         return result
 
+    def _run(self, job: ActiveJob) -> Any:
+        try:
+            if (calls := calls_of(job.data)) is not None:
+                found: Any = [self._call(each, job) for each in calls]
+                waits = any(map(inspect.isawaitable, found))
+            else:
+                found = self._call(job.data, job)
+                waits = inspect.isawaitable(found)
+        except BaseException as error:
+            self._judge(job, error)
+            raise
+        return self._finished(found, job) if waits else found
+
     def _call(self, data: object, job: ActiveJob) -> Any:
-        """One of several calls."""
+        """One call; its result, or something that gives it when it is awaited."""
         arguments = self._arguments.of(data)
         if self._has_needs:
             result = self._dependencies.call(self.__wrapped__, arguments, job)
         else:
             result = self.__wrapped__(**arguments)
-        self._arguments.check_result(result)
+        if not inspect.isawaitable(result):
+            self._arguments.check_result(result)
         return result
 
-    def _run(self, job: ActiveJob) -> Any:
+    async def _finished(self, found: Any, job: ActiveJob) -> Any:
+        """What calls have given, some of which is still to be awaited, as of a plain decorator around a
+        coroutine function."""
         try:
-            if (calls := calls_of(job.data)) is not None:
-                return [self._call(each, job) for each in calls]
-            arguments = self._arguments.of(job.data)
-            if self._has_needs:
-                result = self._dependencies.call(self.__wrapped__, arguments, job)
-            else:
-                result = self.__wrapped__(**arguments)
-        except self._unrecoverable as error:
+            results = [await finished(each) for each in (found if isinstance(found, list) else [found])]
+            for result in results:
+                self._arguments.check_result(result)
+        except BaseException as error:
+            self._judge(job, error)
+            raise
+        return results if isinstance(found, list) else results[0]
+
+    def _judge(self, job: ActiveJob, error: BaseException) -> None:
+        """Raise it so that its retry rules hold, if there are any."""
+        if is_a(error, *self._unrecoverable):
             raise_as(made_final(error), error)
-        except Exception as error:
-            if not self._retry:
-                raise
+        if self._retry:
             raise_as(self._retry.applied(job, error), error)
-        self._arguments.check_result(result)
-        return result
+
+
+def _with_options(task: Task[P, R], options: TaskOptions) -> Task[P, R]:
+    return task.options(**options)
 
 
 class AsyncTask(Task[P, R]):

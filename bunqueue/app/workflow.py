@@ -160,7 +160,7 @@ class Workflow(Task[P, R]):
         self._arguments.check_result(result)
         return result
 
-    def _judge(self, job: ActiveJob, error: Exception) -> None:
+    def _judge(self, job: ActiveJob, error: BaseException) -> None:
         """Raise it so that its retry rules hold, which look at what a step raised, too."""
         cause = error.__cause__ if isinstance(error, StepFailed) else None
         if isinstance(error, self._unrecoverable) or isinstance(cause, self._unrecoverable):

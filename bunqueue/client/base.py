@@ -20,13 +20,16 @@ class AsyncClient:
         return f"{type(self).__name__}(at {self._caller.endpoint.address})"
 
     async def __aenter__(self) -> Self:
+        self._caller.enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if self._caller.leave():
+            await self.close()
 
     async def close(self) -> None:
-        """Give up the connection; safe to call twice. Handles that came from here are of no use any more."""
+        """Give up the connection; safe to call twice. It and its handles can be used again once it is entered
+        again, with `async with`."""
         await self._caller.close()

@@ -99,6 +99,8 @@ class AsyncQueueEvents:
         return event
 
     async def __aenter__(self) -> Self:
+        if self._closed:
+            self._stream, self._closed = None, False
         await self.open()
         return self
 

@@ -589,7 +589,7 @@ async def test_hooks_that_hang_do_not_keep_an_app_from_stopping(
     with pytest.raises(RuntimeError, match="no database"):
         await app.stop()
     assert told == ["cancelled", "shutdown"]
-    assert "takes too long, and is cancelled: the app stops" in caplog.text
+    assert "takes too long, and is cancelled: its worker stops" in caplog.text
     await app.close_async()
 
 

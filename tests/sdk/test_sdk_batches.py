@@ -212,7 +212,7 @@ async def _all_active(handles: list[Any]) -> bool:
         (lambda: Batch(print, size=5, min_size=6), "min_size: 6 is not allowed; a batch has at most size=5"),
         (lambda: Batch(print, min_size=0), "min_size: 0 is not allowed; give a whole number from 1 on"),
         (lambda: Batch(print, max_wait=-1), "max_wait: -1 is not allowed; give a time from 0 on"),
-        (lambda: Batch(5), "handler: 5 cannot be called"),  # type: ignore[arg-type]  # is to be refused
+        (lambda: Batch(5), "handler: 5 cannot be called; give a function"),  # type: ignore[arg-type]  # is to be refused
         (lambda: Bunqueue("a").batch("b", size=2, min_size=3)(print), "min_size: 3 is not allowed"),
         (
             lambda: Worker("q", {"a": Batch(print, size=5), "b": Batch(print, size=3)}, concurrency=7),

@@ -20,13 +20,16 @@ class Client:
         return f"{type(self).__name__}(at {self._caller.endpoint.address})"
 
     def __enter__(self) -> Self:
+        self._caller.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if self._caller.leave():
+            self.close()
 
     def close(self) -> None:
-        """Give up the connection; safe to call twice. Handles that came from here are of no use any more."""
+        """Give up the connection; safe to call twice. It and its handles can be used again once it is entered
+        again, with `with`."""
         self._caller.close()

@@ -99,6 +99,8 @@ class QueueEvents:
         return event
 
     def __enter__(self) -> Self:
+        if self._closed:
+            self._stream, self._closed = None, False
         self.open()
         return self
 

@@ -38,6 +38,16 @@ class AsyncCaller:
         self._substitute: substitute.Substitute | None = None  # to which the session belongs
         self._waits: Waits | None = None
         self._closed = False
+        self._entered = 0
+
+    def enter(self) -> None:
+        """It is used as a context: open again, if it was closed."""
+        self._closed, self._entered = False, self._entered + 1
+
+    def leave(self) -> bool:
+        """Whether it is to be closed: the outermost of the contexts ends in which it is used."""
+        self._entered -= 1
+        return self._entered <= 0
 
     async def call(self, command: Struct, reply: type[R]) -> R:
         """The reply to `command`. Raises BunqueueError."""
@@ -101,8 +111,8 @@ class AsyncCaller:
         return transport
 
     async def close(self) -> None:
-        """End the session; a later call raises ConnectionLost."""
-        self._closed = True
+        """End the session; a later call raises ConnectionLost, until it is entered again."""
+        self._closed, self._entered = True, 0
         loop = asyncio.get_running_loop()
         if self._waits is not None and self._waits.loop is loop:
             self._waits.close(self.endpoint.address)
@@ -122,7 +132,25 @@ class Caller:
         self._blocking_pool = None if endpoint.embedded else blocking_pool.share(endpoint)
         self._file: FileSession | None = None  # of an embedded engine, once it is used
         self._closed = False
+        self._entered = 0
         self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        """It is used as a context: open again, if it was closed."""
+        with self._lock:
+            self._entered += 1
+            if not self._closed:
+                return
+            self._closed, self._file = False, None
+            self._caller = AsyncCaller(self.endpoint)
+            if self._blocking_pool is not None:
+                self._blocking_pool = blocking_pool.share(self.endpoint)
+
+    def leave(self) -> bool:
+        """Whether it is to be closed: the outermost of the contexts ends in which it is used."""
+        with self._lock:
+            self._entered -= 1
+            return self._entered <= 0
 
     def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
         """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
@@ -193,9 +221,9 @@ class Caller:
         return self._file
 
     def close(self) -> None:
-        """End the session; a later call raises ConnectionLost."""
+        """End the session; a later call raises ConnectionLost, until it is entered again."""
         with self._lock:
-            closed, self._closed = self._closed, True
+            closed, self._closed, self._entered = self._closed, True, 0
         if closed:
             return
         if self._blocking_pool is not None:

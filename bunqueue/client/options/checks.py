@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from bunqueue.client.callables import GENERATOR, is_generator
 from bunqueue.client.connection.address import endpoint as endpoint
 from bunqueue.client.connection.options import Duration, milliseconds, refused, shown
 from bunqueue.errors import OptionError
@@ -94,9 +95,11 @@ def whole(name: str, value: int, lowest: int = 1) -> int:
 
 
 def function(name: str, value: Any) -> Any:
-    """`value`, if it can be called, or is None."""
+    """`value`, if it can be called and then runs, or is None."""
     if value is not None and not callable(value):
         raise refused(name, value, "cannot be called; give a function")
+    if value is not None and is_generator(value):
+        raise refused(name, value, GENERATOR)
     return value
 
 

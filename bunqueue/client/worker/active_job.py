@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -302,13 +301,6 @@ class ActiveJob(Generic[T]):
         """Raise `stopped`, if there is something to raise."""
         if self.ending is not None:
             raise stopped(self, self.ending)
-
-
-def is_async(handler: Callable[..., Any]) -> bool:
-    """Whether it is a coroutine function, or an object with one as its call."""
-    if inspect.iscoroutinefunction(handler):  # sees through functools.partial
-        return True
-    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004  # an object's method
 
 
 def stopped(job: ActiveJob[Any], ending: Ending) -> JobStopped:

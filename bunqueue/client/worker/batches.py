@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, NamedTuple
 
 from bunqueue.client import substitute
+from bunqueue.client.callables import finished, is_async
 from bunqueue.client.connection.options import Duration, refused, shown, span
 from bunqueue.client.options import checks
-from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, is_async
+from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel
 from bunqueue.client.worker.threads import Outcome, Threads
 from bunqueue.client.worker.user_code import runs
 from bunqueue.errors import ResultError
@@ -44,7 +44,8 @@ class Batch:
         min_size: int | None = None,
         max_wait: Duration = 1_000,
     ) -> None:
-        checks.function("handler", handler)
+        if checks.function("handler", handler) is None:
+            raise refused("handler", handler, "cannot be called; give a function")
         self.size = checks.whole("size", size)
         self.min_size = self.size if min_size is None else checks.whole("min_size", min_size)
         if self.min_size > self.size:
@@ -169,7 +170,7 @@ class Batch:
             threads.stop()
         if not succeeded:
             raise value
-        return await value if inspect.isawaitable(value) else value
+        return await finished(value)
 
     def _results(self, given: Any, members: list[_Member]) -> Sequence[Any]:
         count = len(members)

@@ -198,7 +198,12 @@ class JobRunner:
         succeeded, value = await self._threads.run(call, job)
         if not succeeded:
             raise value
-        return await value if inspect.isawaitable(value) else value
+        if inspect.isawaitable(value):
+            job.halt = partial(_cancel, asyncio.current_task())
+            if job.ending is not None:  # it could not be told before
+                job.halt()
+            return await value
+        return value
 
     async def _in_process(self, path: str, rules: RetryRules | None, job: ActiveJob) -> Any:
         assert self._waiters is not None
@@ -228,6 +233,11 @@ class JobRunner:
             if threads is not None:
                 threads.stop()
         self._processes.stop()
+
+
+def _cancel(task: asyncio.Task[Any] | None) -> None:
+    if task is not None:
+        task.cancel()
 
 
 def _call(handler: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:

@@ -17,6 +17,7 @@ from contextlib import (
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bunqueue.client.callables import runnable
 from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.options import refused
 from bunqueue.errors import BunqueueError
@@ -166,6 +167,8 @@ def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
     for each in found:
         if not isinstance(each, Middleware):
             raise refused("middleware", each, "is not allowed; give objects of subclasses of Middleware")
+        for name in ("running", "stepping", "starting", "waited"):
+            runnable(getattr(each, name), f"middleware: {name}")
     return found
 
 

@@ -7,11 +7,12 @@ the server keeps: `retry_on` and `never_on` of `JobOptions`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn
 
+from bunqueue.client.callables import as_async, is_async
 from bunqueue.client.connection.options import refused
 from bunqueue.client.conversion.raised import is_a, text_of
 from bunqueue.client.options import checks
@@ -61,6 +62,8 @@ class RetryRules:
         """An exception, marked with what the rules say of it."""
         if is_a(error, JobStopped, Retry, Unrecoverable):  # which say it themselves
             return error
+        if job.ending is not None or is_a(error, GeneratorExit):  # the run is ended, or the event loop is
+            return error
         types = error.types if type(error) is ChildError else types_of(error)
         own = settings_of(job)
         on: Any = () if own.retry_on else self.on
@@ -79,25 +82,22 @@ def with_rules(handler: Handler, rules: RetryRules | None) -> Handler:
     """A handler whose exceptions are marked; the same handler if there are no rules."""
     if not rules:
         return handler
-    if inspect.iscoroutinefunction(handler):
 
-        @wraps(handler)
-        async def run_coroutine(job: ActiveJob[Any]) -> Any:
-            try:
-                return await handler(job)
-            except Exception as error:
-                raise_as(rules.applied(job, error), error)
-
-        return run_coroutine
+    async def run_coroutine(job: ActiveJob[Any], coroutine: Awaitable[Any]) -> Any:
+        try:
+            return await coroutine
+        except BaseException as error:
+            raise_as(rules.applied(job, error), error)
 
     @wraps(handler)
     def run(job: ActiveJob[Any]) -> Any:
         try:
-            return handler(job)
-        except Exception as error:
+            value = handler(job)
+        except BaseException as error:
             raise_as(rules.applied(job, error), error)
+        return run_coroutine(job, value) if inspect.isawaitable(value) else value
 
-    return run
+    return as_async(run) if is_async(handler) else run
 
 
 def raise_as(marked: BaseException, error: BaseException) -> NoReturn:

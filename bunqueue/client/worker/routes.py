@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from bunqueue.client.callables import is_async, runnable
 from bunqueue.client.connection.options import refused, shown, unfit
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import ActiveJob, Handler, JobChannel
-from bunqueue.client.worker.active_job import is_async as is_async
 from bunqueue.client.worker.batches import Batch
 from bunqueue.client.worker.processes.handler_path import path_of
 from bunqueue.client.worker.retry_rules import RetryRules, checked_rules, with_rules
@@ -191,8 +191,7 @@ def _plan(
 
 def checked(handler: Handler) -> Handler:
     """TypeError for what cannot be called with a job."""
-    if not callable(handler):
-        raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
+    runnable(handler, "handler")
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # some that are written in C have no signature

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, get_args, get_origin, get_type_hints
 
+from bunqueue.client.callables import as_async, is_async, signed
 from bunqueue.client.connection.options import shown
 from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.conversion.mismatch import Mismatch
@@ -21,21 +21,13 @@ def with_typed_data(handler: Handler) -> Handler:
     if kind is Any:
         return handler
     converter = Converter(kind, f"handler {_name(handler)}: the data of its jobs")
-    if inspect.iscoroutinefunction(handler):
-
-        @wraps(handler)
-        async def run_coroutine(job: ActiveJob[Any]) -> Any:
-            _convert(job, converter)
-            return await handler(job)
-
-        return run_coroutine
 
     @wraps(handler)
     def run(job: ActiveJob[Any]) -> Any:
         _convert(job, converter)
         return handler(job)
 
-    return run
+    return as_async(run) if is_async(handler) else run
 
 
 def _convert(job: ActiveJob[Any], converter: Converter) -> None:
@@ -52,9 +44,7 @@ def _convert(job: ActiveJob[Any], converter: Converter) -> None:
 
 def _data_type(handler: Handler) -> Any:
     """X of a handler whose job is an `ActiveJob[X]`; else Any."""
-    function: Any = handler.func if isinstance(handler, partial) else handler
-    if not inspect.isroutine(function):  # an object that can be called
-        function = getattr(function, "__call__", function)  # noqa: B004
+    function = signed(handler)
     annotations = getattr(function, "__annotations__", {})
     written = next((each for name, each in annotations.items() if name != "return"), None)
     if written is None or (isinstance(written, str) and "ActiveJob[" not in written):

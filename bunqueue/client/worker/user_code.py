@@ -44,7 +44,7 @@ class Calls:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Callable[..., Any]] = {}
 
     def call(self, function: Callable[..., Any], *arguments: object) -> None:
         """In the event loop. Raises nothing but KeyboardInterrupt, from the keyboard."""
@@ -56,8 +56,8 @@ class Calls:
             return
         if awaitable:
             task = background.begin(asyncio.get_running_loop(), self._awaited(function, result))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running[task] = function
+            task.add_done_callback(self._running.pop)
 
     async def _awaited(self, function: Callable[..., Any], result: Awaitable[Any]) -> None:
         try:
@@ -79,7 +79,7 @@ class Calls:
             return
         _, late = await asyncio.wait(self._running, timeout=patience)
         for task in late:
+            self._logger.warning("%r takes too long, and is cancelled: its worker stops", self._running[task])
             task.cancel()
         if late:
-            self._logger.warning("%d hooks take too long, and are cancelled as the worker stops", len(late))
             await asyncio.wait(late, timeout=patience)

@@ -164,15 +164,18 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"
 
     def __enter__(self) -> Self:
+        self._caller.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if self._caller.leave():
+            self.close()
 
     def close(self) -> None:
-        """Give up the connection; safe to call twice. The queue and its handles are of no use any more."""
+        """Give up the connection; safe to call twice. The queue and its handles can be used again once
+        it is entered again, with `with`."""
         self._caller.close()
 
     @property
