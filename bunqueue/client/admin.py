@@ -20,6 +20,7 @@ from bunqueue.client.queue.crons import AsyncNamedCrons
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.client.queue.search import AsyncSearch
 from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
+from bunqueue.client.queue.whole_job import whole_job
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.errors import JobNotFound
@@ -71,7 +72,7 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
         """A job of any queue; None if it does not exist."""
         command = checks.checked(query.GetJob(id=job_id), id="job_id")
         try:
-            return (await self._caller.call(command, replies.OneJob)).job
+            return await whole_job(self._caller, command)
         except JobNotFound:
             return None
 

@@ -106,6 +106,7 @@ class _Own(Struct, rename="camel", gc=False):
     failed_reason: str | UnsetType = UNSET
     cancelling: bool | UnsetType = UNSET  # active, and asked to stop
     data_bytes: int | UnsetType = UNSET  # of data that were left out
+    returnvalue_bytes: int | UnsetType = UNSET  # the same of a result
     unreadable: str | UnsetType = UNSET  # why the rest is not true: the file is damaged
     last_report: Report | UnsetType = UNSET  # of an earlier run, while none is active
     on_dead: dict[str, Any] | UnsetType = UNSET  # what is added if it fails for good: queue and name
@@ -243,16 +244,19 @@ def pulled_job(job: Job) -> bytes:
 
 
 def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
-    """The job object of GetJob and GetJobs: with its state and its outcome, but for data or a result of more
-    bytes than the limit."""
+    """The job object of GetJob and GetJobs: with its state and its outcome.  Instead of data or a result of
+    more bytes than the limit it has their length."""
     own = _own(job)
     own.state = state
     fields = _fields(own) + 1
     if _is_over(job.data, data_limit):
         own.data, own.data_bytes = Raw(NIL), len(job.data)
         fields += 1
-    if job.state == COMPLETED and job.result is not None and not _is_over(job.result, data_limit):
-        own.returnvalue = Raw(job.result)
+    if job.state == COMPLETED and job.result is not None:
+        if _is_over(job.result, data_limit):
+            own.returnvalue_bytes = len(job.result)
+        else:
+            own.returnvalue = Raw(job.result)
         fields += 1
     if job.error is not None and job.state != COMPLETED:  # the attempts tell of what went wrong before
         own.failed_reason = job.error

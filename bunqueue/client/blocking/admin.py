@@ -11,6 +11,7 @@ from bunqueue.client.blocking.queue.crons import NamedCrons
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.blocking.queue.search import Search
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
+from bunqueue.client.blocking.queue.whole_job import whole_job
 from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
 from bunqueue.client.connection.options import Duration, milliseconds
@@ -67,7 +68,7 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
         """A job of any queue; None if it does not exist."""
         command = checks.checked(query.GetJob(id=job_id), id="job_id")
         try:
-            return (self._caller.call(command, replies.OneJob)).job
+            return whole_job(self._caller, command)
         except JobNotFound:
             return None
 

@@ -71,7 +71,8 @@ class QueueGroup(Client):
 
     def close(self) -> None:
         """Give up the connections, also those of the queues that were made here; safe to call twice."""
-        for queue in self._queues.values():
+        queues, self._queues = self._queues, {}
+        for queue in queues.values():
             queue.close()
         super().close()
 

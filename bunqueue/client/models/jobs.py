@@ -156,6 +156,10 @@ class Job(Struct, rename="camel", kw_only=True):
     """What it said last in an earlier run, while none is active."""
     result: Any = msgspec.field(default=None, name="returnvalue")
     """What the handler gave back; None before completion."""
+    data_bytes: int | None = None
+    """The size of `data` that was left out of a list."""
+    result_bytes: int | None = msgspec.field(default=None, name="returnvalueBytes")
+    """The same of a `result`, which is None then: `queue.get_result(id)` has it."""
     error: str | None = msgspec.field(default=None, name="failedReason")
     """The text of the last failed attempt."""
     stacktrace: list[str] | None = None
@@ -246,7 +250,11 @@ class OneJob(Reply, kw_only=True):
 
 
 class ManyJobs(Reply, kw_only=True):
+    """``more``: there is no room for others that were asked for; ``cursor`` leads to them."""
+
     jobs: list[Job]
+    more: bool = False
+    cursor: str | None = None
 
 
 class PulledJob(Reply, kw_only=True):

@@ -112,9 +112,12 @@ class DeadLetter(Struct, rename="camel", frozen=True):
 
 
 class DeadLetters(Reply, kw_only=True):
-    """The reply of Dlq."""
+    """The reply of Dlq. ``more``: there is no room for others that were asked for; ``cursor`` leads to
+    them."""
 
     entries: list[DeadLetter]
+    more: bool = False
+    cursor: str | None = None
 
 
 class RetriedCount(int):

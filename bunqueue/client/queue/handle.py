@@ -17,6 +17,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data, job_data, job_id
 from bunqueue.client.options.moments import When, time_left
 from bunqueue.client.options.types import JobRef
+from bunqueue.client.queue.whole_job import whole_job
 from bunqueue.errors import BunqueueError, JobNotFound, LockLost, ResultTimeout, WrongState
 from bunqueue.protocol.commands import Ok, Reply, dedup, dlq, flows, insight, jobs, query
 from bunqueue.protocol.commands.core import (
@@ -126,8 +127,11 @@ class AsyncJobHandle(Generic[R]):
 
     async def job(self) -> Job:
         """The whole job as it is now. Raises JobNotFound."""
-        reply = await self._ask(query.GetJob(id=self.id), replies.OneJob)
-        return reply.job
+        try:
+            return await whole_job(self._caller, query.GetJob(id=self.id))
+        except BunqueueError as error:
+            in_queue(error, self.queue)
+            raise
 
     async def wait(self, timeout: Duration | None = None) -> JobOutcome[R]:  # noqa: ASYNC109
         """Wait until the job has ended in whatever way, and say how; at most `timeout` ms, 0: look only.

@@ -28,13 +28,17 @@ from bunqueue.protocol.moments import MaybeMoment
 Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 
 
+DlqCursor = Annotated[str, Meta(pattern=r"^([0-9]{1,16}-[0-9]{1,16})?$", max_length=33)]
+
+
 class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Selects the dead letters that match every given field.  Unknown fields are refused, because a
     misspelled one would select more than intended.
 
     ``name`` is the job's name; ``error`` is a part of the error text, in upper or lower case; ``olderThan``
     and ``newerThan`` compare ``enteredAt``; ``retriable`` selects those whose automatic retry is due,
-    ``expired`` those that the next maintenance will remove.
+    ``expired`` those that the next maintenance will remove.  With a ``cursor`` only those are meant that come
+    behind the last one of another page; "" begins a walk.
     """
 
     reason: str | None = None
@@ -46,6 +50,7 @@ class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_field
     expired: bool | None = None
     limit: PageSize | None = None
     offset: Offset = 0
+    cursor: DlqCursor | None = None
 
 
 class DlqReply(Reply, kw_only=True):
@@ -56,6 +61,8 @@ class DlqReply(Reply, kw_only=True):
 
     jobs: Raw  # encoded by protocol.job_view
     entries: Raw
+    more: bool | UnsetType = UNSET  # as in the reply to GetJobs, also the cursor
+    cursor: str | UnsetType = UNSET
 
 
 @command(Route.QUEUE, DlqReply, heavy=True)

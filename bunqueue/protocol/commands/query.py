@@ -21,9 +21,12 @@ from bunqueue.protocol.commands.base import (
 
 StateNames = str | Annotated[list[str], Meta(max_length=16)]
 DataLimit = Annotated[int, Meta(ge=0, le=MAX_SAFE)]
+JobCursor = Annotated[str, Meta(pattern=r"^([0-9]{1,16})?$", max_length=16)]
 
 
 class JobReply(Reply, kw_only=True):
+    """A result that no frame could hold beside the job is left out; the job then has ``returnvalueBytes``."""
+
     job: Raw
 
 
@@ -42,7 +45,12 @@ class ResultReply(Reply, kw_only=True):
 
 
 class JobsReply(Reply, kw_only=True):
+    """``more`` is true when the page is shorter than it was asked for because of the size of its jobs.
+    ``cursor`` leads to what comes behind its last job."""
+
     jobs: Raw  # a list of jobs, encoded by protocol.job_view
+    more: bool | UnsetType = UNSET
+    cursor: str | UnsetType = UNSET
 
 
 class CountReply(Reply, kw_only=True):
@@ -107,7 +115,10 @@ class GetResult(Command, tag="GetResult"):
 class GetJobs(Command, tag="GetJobs"):
     """List a page of a queue's jobs in order of creation, in one state, several, or all.
 
-    Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` instead.
+    Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` and
+    ``returnvalueBytes`` instead.  A page ends earlier when its jobs are large.  With a ``cursor`` the page
+    begins behind the last job of another one, which may be gone by now; "" begins a walk.  The reply then has
+    the next cursor, unless it was the last page.
     """
 
     queue: QueueName
@@ -116,6 +127,7 @@ class GetJobs(Command, tag="GetJobs"):
     offset: Offset = 0
     asc: bool = True
     data_limit: DataLimit | None = None
+    cursor: JobCursor | None = None
 
 
 @command(Route.QUEUE, JobCountsReply)

@@ -70,11 +70,14 @@ def dlq(state: State, client: Client, command: Dlq) -> Steps:
     chosen = command.filter or _ALL
     limit = command.count if chosen.limit is None else chosen.limit
     answer = _Entries(state, client, command.queue)
+    found = 0
     for step, rows in enumerate(_chosen(state, queue, chosen, limit)):
         if step:
             yield
-        answer.add_dead(rows)
-    return answer.dlq_reply()
+        found += len(rows)
+        if not answer.add_dead(rows):
+            break
+    return answer.dlq_reply(chosen, is_last=found < limit and not answer.is_full)
 
 
 @sliced
@@ -218,7 +221,7 @@ def _chosen(
 def _walk(state: State, queue: QueueState | None, chosen: DlqFilter) -> Iterator[list[DeadLetter]]:
     """The dead letters of a queue that a filter lets through, oldest first, step by step; those that die
     meanwhile are not looked at."""
-    until, after = state.now, (0, 0)
+    until, after = state.now, _begin(chosen.cursor)
     wanted = _wanted(state, queue.name if queue else "", chosen)
     while queue is not None and (rows := state.archive.dead_letters(queue.id, ROWS, after)):
         after = (rows[-1].entered_at, rows[-1].seq)
@@ -226,6 +229,14 @@ def _walk(state: State, queue: QueueState | None, chosen: DlqFilter) -> Iterator
         yield _matching(state, found, chosen)
         if len(rows) < ROWS:
             return
+
+
+def _begin(cursor: str | None) -> tuple[int, int]:
+    """When the last dead letter of the page before died, and its number."""
+    if not cursor:
+        return 0, 0
+    at, _, seq = cursor.partition("-")
+    return int(at), int(seq)
 
 
 def _matching(state: State, found: list[DeadLetter], chosen: DlqFilter) -> list[DeadLetter]:
@@ -333,25 +344,42 @@ class _Entries(Shown):
         self._queue = queue
         self._config = of_queue(state, queue, DlqConfig)
         self._entries: list[bytes] = []
+        self._end: DeadLetter | None = None
 
-    def add_dead(self, rows: list[DeadLetter]) -> None:
-        """More dead letters; some may be none any more."""
+    def add_dead(self, rows: list[DeadLetter]) -> bool:
+        """More dead letters, some of which may be none any more; whether they all fit into the answer."""
         seqs = [row.seq for row in rows]
         found, remains = self._archive.load(seqs), self._archive.remains(seqs)
         pasts = self._archive.attempts([seq for seq, job in found.items() if job.state == FAILED])
         for row in rows:
             job = found.get(row.seq)
+            fits = True
             if job is not None and job.state == FAILED:
-                self.add([job])
-                self._enter(self._entry(job, Raw(self._jobs[-1]), pasts.get(job.seq, [])))
+                fits = self.add(job) and self._enter(
+                    self._entry(job, self._shown_last, pasts.get(job.seq, []))
+                )
             elif row.seq in remains:
-                self.add_unreadable(self._queue, remains[row.seq])
-                self._enter(_remains(row, Raw(self._jobs[-1]), remains[row.seq].why))
+                lost = remains[row.seq]
+                fits = self.add_unreadable(self._queue, lost) and self._enter(
+                    _remains(row, self._shown_last, lost.why)
+                )
+            if not fits:
+                return False
+            self._end = row
+        return True
 
-    def _enter(self, entry: _Entry) -> None:
+    @property
+    def _shown_last(self) -> Raw:
+        return Raw(self._jobs[-1])
+
+    def _enter(self, entry: _Entry) -> bool:
+        """Whether it fits beside its job; if not, that goes as well."""
         encoded = _encode(entry)
-        self.grow(len(encoded))
-        self._entries.append(encoded)
+        if not self._entries or self.fits(len(encoded)):
+            self._entries.append(encoded)
+            return True
+        self._jobs.pop()
+        return False
 
     def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
         died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
@@ -371,9 +399,12 @@ class _Entries(Shown):
             None if config.max_age is None else float(died + config.max_age),
         )
 
-    def dlq_reply(self) -> DlqReply:
+    def dlq_reply(self, chosen: DlqFilter, *, is_last: bool) -> DlqReply:
         """All of them."""
-        return DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries))
+        reply = DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries), more=self.is_full or UNSET)
+        if chosen.cursor is not None and not is_last and self._end is not None:
+            reply.cursor = f"{self._end.entered_at}-{self._end.seq}"
+        return reply
 
 
 def _remains(row: DeadLetter, view: Raw, why: str) -> _Entry:

@@ -263,7 +263,7 @@ def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId
     if job is None:
         raise not_found(command.custom_id, "customId")
     answer = Shown(state, client)
-    answer.add([job])
+    answer.add(job)
     return JobReply(job=answer.one())
 
 

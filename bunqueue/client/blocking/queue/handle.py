@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
+from bunqueue.client.blocking.queue.whole_job import whole_job
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration, milliseconds, seconds, whole_milliseconds
 from bunqueue.client.connection.replies import in_queue
@@ -126,8 +127,11 @@ class JobHandle(Generic[R]):
 
     def job(self) -> Job:
         """The whole job as it is now. Raises JobNotFound."""
-        reply = self._ask(query.GetJob(id=self.id), replies.OneJob)
-        return reply.job
+        try:
+            return whole_job(self._caller, query.GetJob(id=self.id))
+        except BunqueueError as error:
+            in_queue(error, self.queue)
+            raise
 
     def wait(self, timeout: Duration | None = None) -> JobOutcome[R]:
         """Wait until the job has ended in whatever way, and say how; at most `timeout` ms, 0: look only.

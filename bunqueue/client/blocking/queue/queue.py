@@ -17,6 +17,7 @@ from bunqueue.client.blocking.queue.search import Search
 from bunqueue.client.blocking.queue.settings import QueueSettings
 from bunqueue.client.blocking.queue.take import Take
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
+from bunqueue.client.blocking.queue.whole_job import whole_job
 from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
 from bunqueue.client.codecs.codec import Codec, secret_of
@@ -391,18 +392,14 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def get_job(self, job_id: str) -> Job | None:
         """The job, or None when there is none."""
         try:
-            reply = self._caller.call(checks.checked(query.GetJob(id=job_id), id="job_id"), replies.OneJob)
-            return reply.job
+            return whole_job(self._caller, checks.checked(query.GetJob(id=job_id), id="job_id"))
         except JobNotFound:
             return None
 
     def get_job_by_custom_id(self, custom_id: str) -> Job | None:
         """The job with an id that its adder chose, if it has not ended; else None."""
         try:
-            reply = self._caller.call(
-                checks.checked(query.GetJobByCustomId(custom_id=custom_id)), replies.OneJob
-            )
-            return reply.job
+            return whole_job(self._caller, checks.checked(query.GetJobByCustomId(custom_id=custom_id)))
         except JobNotFound:
             return None
 
@@ -415,32 +412,45 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         newest_first: bool = False,
     ) -> list[Job]:
         """Jobs of one state, of several, or all, in the order in which they were made; `limit` is at most
-        10,000. States are those of `JobCounts`."""
+        10,000. States are those of `JobCounts`. Of a job whose result no answer can hold beside it,
+        `result_bytes` says how large that is."""
+        command = self._listing(state, newest_first, limit=limit, offset=offset)
+        jobs: list[Job] = []
+        more = True
+        while more:  # large jobs come a few at a time
+            command.limit, command.offset = limit - len(jobs), offset + len(jobs)
+            reply = self._caller.call(command, replies.ManyJobs)
+            jobs += reply.jobs
+            more = reply.more and len(jobs) < limit
+        return jobs
+
+    def _listing(self, state: str | Sequence[str] | None, newest_first: bool, **fields: Any) -> query.GetJobs:
         states = [state] if isinstance(state, str) else list(state or ())
         checks.states(JobCounts.__struct_encode_fields__, states)
-        command = query.GetJobs(
-            queue=self.name, state=states or None, limit=limit, offset=offset, asc=not newest_first
+        return checks.checked(
+            query.GetJobs(queue=self.name, state=states or None, asc=not newest_first, **fields)
         )
-        reply = self._caller.call(checks.checked(command), replies.ManyJobs)
-        return reply.jobs
 
     def iter_jobs(
         self, state: str | Sequence[str] | None = None, *, newest_first: bool = False, page: int = PAGE
     ) -> Iterator[Job]:
         """All jobs of some states, read page by page: for loops over more than one would hold at once.
 
-        The queue goes on meanwhile. A job that is there, in these states, all the time may be met twice when
-        others are added, and missed when others go; an id shows the first, asking again shows the second.
+        A job that is there, in these states, all the time is met exactly once, whatever is done with the
+        others meanwhile: each page begins behind the last job of the one before.
         """
         checks.whole("page", page)
-        offset = 0
+        command = self._listing(state, newest_first, limit=page, cursor="")
         while True:
-            jobs = self.get_jobs(state, limit=page, offset=offset, newest_first=newest_first)
-            for job in jobs:
+            reply = self._caller.call(command, replies.ManyJobs)
+            for job in reply.jobs:
                 yield job
-            if len(jobs) < page:
+            if reply.cursor is not None:
+                command.cursor = reply.cursor
+            elif reply.more or len(reply.jobs) == page:  # of a server that knows no cursors
+                command.offset += len(reply.jobs)
+            else:
                 return
-            offset += page
 
     def get_state(self, job_id: str) -> str:
         """The state of a job, unknown when there is no such job; see `JobHandle.state`."""
@@ -537,18 +547,43 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     def dlq(self, count: int = 1000) -> list[Job]:
         """The jobs that failed for good, oldest first; at most `count`, which is at most 10,000."""
-        command = checks.checked(dlq.Dlq(queue=self.name, count=count))
-        reply = self._caller.call(command, replies.ManyJobs)
-        return reply.jobs
+        wanted = dlq.DlqFilter()
+        command = checks.checked(dlq.Dlq(queue=self.name, count=count, filter=wanted))
+        jobs: list[Job] = []
+        more = True
+        while more:  # large jobs come a few at a time
+            command.count, wanted.offset = count - len(jobs), len(jobs)
+            reply = self._caller.call(command, replies.ManyJobs)
+            jobs += reply.jobs
+            more = reply.more and len(jobs) < count
+        return jobs
 
     def dlq_entries(
         self, *, limit: int = 100, offset: int = 0, **which: Unpack[DlqFilter]
     ) -> list[DeadLetter]:
         """Dead letters with their attempts, oldest first; see `DlqFilter` for which."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which), limit=limit, offset=offset))
-        command = dlq.Dlq(queue=self.name, count=limit, filter=wanted)
-        reply = self._caller.call(command, DeadLetters)
-        return reply.entries
+        entries: list[DeadLetter] = []
+        more = True
+        while more:  # large jobs come a few at a time
+            wanted.limit, wanted.offset = limit - len(entries), offset + len(entries)
+            command = dlq.Dlq(queue=self.name, count=wanted.limit, filter=wanted)
+            reply = self._caller.call(command, DeadLetters)
+            entries += reply.entries
+            more = reply.more and len(entries) < limit
+        return entries
+
+    def iter_dlq(self, *, page: int = PAGE, **which: Unpack[DlqFilter]) -> Iterator[DeadLetter]:
+        """All dead letters that `DlqFilter` describes, oldest first, read page by page. One that is there all
+        the time is met exactly once, whatever is done with the others meanwhile."""
+        checks.whole("page", page)
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which), limit=page, cursor=""))
+        while wanted.cursor is not None:
+            command = dlq.Dlq(queue=self.name, count=page, filter=wanted)
+            reply = self._caller.call(command, DeadLetters)
+            for entry in reply.entries:
+                yield entry
+            wanted.cursor = reply.cursor
 
     def count_dlq(self, **which: Unpack[DlqFilter]) -> int:
         """How many dead letters there are, or those that `DlqFilter` describes."""

@@ -93,7 +93,9 @@ class _Page:
                 if answer.size > MAX_BYTES:
                     self._cursor.places[self._state.shard] = self._seqs[-1]
                     return
-                answer.add([job])
+                if not answer.add(job):
+                    self._cursor.places[self._state.shard] = self._seqs[-1]
+                    return
                 self._seqs.append(match.seq)
                 self._times.append(float(job.created_at))
 

@@ -37,9 +37,11 @@ def get_group_jobs(state: State, client: Client, command: GetGroupJobs) -> Steps
         yield
     answer = Shown(state, client, partial(listed_state, queue), command.data_limit)
     wanted = first[command.offset :]
-    for start in range(0, len(wanted), SLICE):
-        answer.add([job for seq in wanted[start : start + SLICE] if (job := job_of(queue, seq)) is not None])
-        yield
+    for number, seq in enumerate(wanted):
+        if (job := job_of(queue, seq)) is not None and not answer.add(job):
+            break
+        if number % SLICE == SLICE - 1:
+            yield
     return answer.reply()
 
 

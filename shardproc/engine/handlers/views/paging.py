@@ -6,7 +6,7 @@ there, and only what lies deep within a long queue is counted through, slice by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING, Job
@@ -34,15 +34,17 @@ def page(
     offset: int,
     limit: int,
     newest: bool,
+    after: int | None = None,
 ) -> Iterator[Chunk | None]:
     """The numbers of the jobs of one page in chunks; None where a slice ends.
 
-    ``states`` says where to look; live jobs must be ``wanted``, too.
+    ``states`` says where to look; live jobs must be ``wanted``, too.  Counted are those that come ``after``
+    a number.
     """
-    live = _live(queue, states, wanted, newest) if states & LIVE else iter(())
+    live = _live(queue, states, wanted, newest, after) if states & LIVE else iter(())
     finished: Iterator[Chunk] = iter(())
     if states & FINISHED:
-        finished = _finished(archive, queue, states & FINISHED, offset + limit, newest)
+        finished = _finished(archive, queue, states & FINISHED, offset + limit, newest, after)
     skip, left = offset, limit
     for step, chunk in enumerate(_merged(live, finished, newest), 1):
         taken = chunk[skip : skip + left]
@@ -56,15 +58,24 @@ def page(
             yield None
 
 
-def _live(queue: QueueState, states: frozenset[int], wanted: Wanted, newest: bool) -> Iterator[Chunk]:
+def _live(
+    queue: QueueState, states: frozenset[int], wanted: Wanted, newest: bool, after: int | None
+) -> Iterator[Chunk]:
     """Numbers of live jobs in some states, in chunks that took about equally long to find."""
     few = _few(queue, states, wanted)
     if few is not None:
-        few.sort(reverse=newest)
-        yield few
+        yield sorted(_behind(few, newest, after), reverse=newest)
         return
-    late = sorted((seq for seq, job in queue.late.items() if wanted(job)), reverse=newest)
-    yield from _merged(_scan(queue, wanted, newest), iter([late]) if late else iter(()), newest)
+    late = [seq for seq, job in queue.late.items() if wanted(job)]
+    late = sorted(_behind(late, newest, after), reverse=newest)
+    yield from _merged(_scan(queue, wanted, newest, after), iter([late]) if late else iter(()), newest)
+
+
+def _behind(seqs: Iterable[int], newest: bool, after: int | None) -> list[int]:
+    """Those that come after a number, in the order of the page."""
+    if after is None:
+        return list(seqs)
+    return [seq for seq in seqs if (seq < after if newest else seq > after)]
 
 
 def _few(queue: QueueState, states: frozenset[int], wanted: Wanted) -> Chunk | None:
@@ -94,20 +105,21 @@ def _few(queue: QueueState, states: frozenset[int], wanted: Wanted) -> Chunk | N
     return found
 
 
-def _scan(queue: QueueState, wanted: Wanted, newest: bool) -> Iterator[Chunk]:
+def _scan(queue: QueueState, wanted: Wanted, newest: bool, after: int | None) -> Iterator[Chunk]:
     """All of a queue's jobs that are wanted.
 
     The first chunk is read off the index itself, as most pages need no more; it changes between
     slices, so what follows is read off a copy of its keys.
     """
     jobs = queue.jobs
-    values = reversed(jobs.values()) if newest else iter(jobs.values())
-    seen = list(islice(values, SCAN))
-    last = seen[-1].seq if seen else 0
-    yield [job.seq for job in seen if wanted(job)]
-    if len(jobs) <= SCAN or not seen:
-        return
-    rest = [seq for seq in jobs if seq < last] if newest else [seq for seq in jobs if seq > last]
+    if after is None:
+        values = reversed(jobs.values()) if newest else iter(jobs.values())
+        seen = list(islice(values, SCAN))
+        after = seen[-1].seq if seen else 0
+        yield [job.seq for job in seen if wanted(job)]
+        if len(jobs) <= SCAN or not seen:
+            return
+    rest = _behind(jobs, newest, after)
     if newest:
         rest.reverse()
     for start in range(0, len(rest), SCAN):
@@ -116,9 +128,13 @@ def _scan(queue: QueueState, wanted: Wanted, newest: bool) -> Iterator[Chunk]:
 
 
 def _finished(
-    archive: Archive, queue: QueueState, states: frozenset[int], wanted: int, newest: bool
+    archive: Archive,
+    queue: QueueState,
+    states: frozenset[int],
+    wanted: int,
+    newest: bool,
+    after: int | None,
 ) -> Iterator[Chunk]:
-    after: int | None = None
     while wanted > 0:
         chunk = archive.seqs(queue.id, states, min(wanted, SCAN), newest, after)
         yield chunk

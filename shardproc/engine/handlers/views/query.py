@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 
 from msgspec import UNSET, Raw
@@ -48,6 +48,7 @@ from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
 
 MAX_REPLY = 60 * 1024 * 1024  # bytes of jobs; a frame holds 64 MiB
+MAX_PART = 16 * 1024 * 1024  # bytes of data or result of a job that is shown without what is larger
 SLICE = 200  # jobs put into an answer at a time
 ALL = LIVE | FINISHED
 STATES = {
@@ -79,29 +80,39 @@ class Shown:
         self._jobs: list[bytes] = []
         self.size = 0
         """Bytes of these jobs."""
+        self.is_full = False
+        """Whether there was one that did not fit into the frame beside the others."""
 
-    def add(self, jobs: list[Job]) -> None:
-        """More jobs; CommandError when all of them would not fit into a frame."""
-        for job in jobs:
-            shown = queried_job(job, self._name_of(job, self._version), self._data_limit)
-            self.grow(len(shown))
-            self._jobs.append(shown)
+    def add(self, job: Job) -> bool:
+        """One more job, if it fits into a frame with the others; one that does not fit alone is shown without
+        its payload."""
+        shown = self._shown(job)
+        if not self.fits(len(shown)):
+            return False
+        self._jobs.append(shown)
+        return True
 
-    def add_unreadable(self, queue: str, remains: Remains) -> None:
+    def _shown(self, job: Job) -> bytes:
+        name = self._name_of(job, self._version)
+        shown = queried_job(job, name, self._data_limit)
+        return shown if len(shown) <= MAX_REPLY else queried_job(job, name, MAX_PART)
+
+    def add_unreadable(self, queue: str, remains: Remains) -> bool:
         """A job that cannot be read."""
         job_id, name, created_at, state, why = remains
         shown = unreadable_job(job_id, queue, name, created_at, state, why)
-        self.grow(len(shown))
+        if not self.fits(len(shown)):
+            return False
         self._jobs.append(shown)
+        return True
 
-    def grow(self, size: int) -> None:
-        """The answer grows by so many bytes, if it may."""
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more fit into the answer, which has them then; if not, it is full."""
+        if self._jobs and self.size + size > MAX_REPLY:
+            self.is_full = True
+            return False
         self.size += size
-        if self.size > MAX_REPLY:
-            what = "These jobs are" if self._jobs else "The job and its result are"
-            raise CommandError(
-                f"{what} too large for one answer, ask for fewer with a smaller limit", Code.ANSWER_TOO_LARGE
-            )
+        return True
 
     def one(self) -> Raw:
         """The only job."""
@@ -109,13 +120,13 @@ class Shown:
 
     def reply(self) -> JobsReply:
         """All jobs."""
-        return JobsReply(jobs=job_list(self._jobs))
+        return JobsReply(jobs=job_list(self._jobs), more=self.is_full or UNSET)
 
 
 def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     job = known_job(state, command.id)
     answer = Shown(state, client)
-    answer.add([job])
+    answer.add(job)
     return JobReply(job=answer.one())
 
 
@@ -140,13 +151,26 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     states = _states(queue, names, client.version)
     wants = _wanted(queue, states, names, client.version)
     seqs: list[int] = []
-    for chunk in page(state.archive, queue, states, wants, command.offset, command.limit, not command.asc):
+    newest, after = not command.asc, int(command.cursor) if command.cursor else None
+    for chunk in page(state.archive, queue, states, wants, command.offset, command.limit, newest, after):
         if chunk is None:
             yield
         else:
             seqs += chunk
     name_of = partial(listed_state, queue) if names else state_name
     answer = Shown(state, client, name_of, command.data_limit)
+    last = yield from _add(state, queue, seqs, answer)
+    reply = answer.reply()
+    if command.cursor is not None and last is not None and (answer.is_full or len(seqs) == command.limit):
+        reply.cursor = str(last)
+    return reply
+
+
+def _add(
+    state: State, queue: QueueState, seqs: list[int], answer: Shown
+) -> Generator[None, None, int | None]:
+    """Show these jobs, as many as fit; the number of the last one."""
+    last = None
     for start in range(0, len(seqs), SLICE):
         if start:
             yield
@@ -157,10 +181,13 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
         for seq in some:
             job = job_of(queue, seq) or stored.get(seq)
             if job is not None:
-                answer.add([job])
-            elif seq in remains:
-                answer.add_unreadable(queue.name, remains[seq])
-    return answer.reply()
+                fits = answer.add(job)
+            else:
+                fits = seq not in remains or answer.add_unreadable(queue.name, remains[seq])
+            if not fits:
+                return last
+            last = seq
+    return last
 
 
 def check_states(wanted: str | list[str] | None) -> list[str]:

@@ -3,7 +3,7 @@
 import { call } from "../api.js";
 import { since } from "../clock.js";
 import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
-import { duration, moment, num, plural, relative, shortId, time } from "../format.js";
+import { bytes, duration, moment, num, plural, relative, shortId, time } from "../format.js";
 import { json } from "../json.js";
 import { keepFresh } from "../live.js";
 import { flowGraph } from "./job-flow-graph.js";
@@ -164,7 +164,11 @@ export function job({ params, query, main, signal }) {
       parts.why.update(view || FINISHED.includes(found.state) ? [] : why.data.reasons);
       parts.progress.update(found.state, found.progress, found.progressMessage, view !== null);
       parts.failed.update(["completed", "stuck"].includes(found.state) ? null : found.failedReason);
-      const payload = (name) => (found.unreadable?.startsWith(`${name} `) ? found.unreadable : found[name]);
+      const payload = (name) => {
+        const left = found[`${name}Bytes`];
+        if (left !== undefined) return `left out, as it has ${bytes(left)}: bunqueue job result ${id}`;
+        return found.unreadable?.startsWith(`${name} `) ? found.unreadable : found[name];
+      };
       parts.data.update(payload("data"));
       parts.result.update(payload("returnvalue"));
       parts.attempts.update(past.data.attempts, attemptOf(found, past.data.attempts));
