@@ -9,6 +9,7 @@ from typing import Any, Self
 from bunqueue.client import flow_names
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.conversion.words import storable
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.models.flows import FlowInfo, OneFlow
 from bunqueue.client.options import checks
@@ -73,7 +74,7 @@ class AsyncFlowGraph:
     async def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> int:
         """Cancel all its jobs that have not ended; returns how many. Workers of those that run have `grace`
         to stop. The jobs stay, as dead letters, so the flow can be retried. Raises NotFound."""
-        command = CancelFlow(flow=self.id, reason=reason, grace=milliseconds(grace, "grace"))
+        command = CancelFlow(flow=self.id, reason=storable(reason), grace=milliseconds(grace, "grace"))
         stopped = (await self._caller.call(checks.checked(command), FlowStoppedReply)).data
         return stopped.stopped + stopped.running
 

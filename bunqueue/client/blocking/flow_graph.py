@@ -10,6 +10,7 @@ from bunqueue.client import flow_names
 from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.conversion.words import storable
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.models.flows import FlowInfo, OneFlow
 from bunqueue.client.options import checks
@@ -71,7 +72,7 @@ class FlowGraph:
     def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> int:
         """Cancel all its jobs that have not ended; returns how many. Workers of those that run have `grace`
         to stop. The jobs stay, as dead letters, so the flow can be retried. Raises NotFound."""
-        command = CancelFlow(flow=self.id, reason=reason, grace=milliseconds(grace, "grace"))
+        command = CancelFlow(flow=self.id, reason=storable(reason), grace=milliseconds(grace, "grace"))
         stopped = (self._caller.call(checks.checked(command), FlowStoppedReply)).data
         return stopped.stopped + stopped.running
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, milliseconds, seconds, whole_milliseconds
 from bunqueue.client.connection.replies import in_queue
+from bunqueue.client.conversion.words import MAX_LINE, storable
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models import views
 from bunqueue.client.models.jobs import Job, JobProgress
@@ -215,7 +216,8 @@ class AsyncJobHandle(Generic[R]):
         end.
         Raises JobNotFound or WrongState when it has ended before.
         """
-        command = jobs.Cancel(id=self.id, running=True, reason=reason, grace=milliseconds(grace, "grace"))
+        lasting = milliseconds(grace, "grace")
+        command = jobs.Cancel(id=self.id, running=True, reason=storable(reason), grace=lasting)
         reply = await self._ask(checks.checked(command), jobs.CancelReply)
         return reply.running is not True
 
@@ -277,12 +279,13 @@ class AsyncJobHandle(Generic[R]):
     async def update_progress(self, progress: float, message: str | None = None) -> None:
         """Say how far an active job is: 0 to 100, less counts as 0 and more as 100. Without a message the
         last one stays."""
-        command = query.Progress(id=self.id, progress=progress, message=message)
+        command = query.Progress(id=self.id, progress=progress, message=storable(message))
         await self._ask(checks.checked(command), Ok)
 
     async def log(self, message: str, level: str = "info") -> None:
         """Add a line to its log, in any state. The last 100 are kept."""
-        command = checks.checked(jobs.AddLog(id=self.id, message=message, level=level))
+        line = storable(message, MAX_LINE)
+        command = checks.checked(jobs.AddLog(id=self.id, message=line, level=level))
         await self._ask(command, jobs.AddLogReply)
 
     async def clear_logs(self, *, keep: int = 0) -> None:
@@ -351,7 +354,11 @@ class AsyncJobHandle(Generic[R]):
         takes its old place in the queue.
         """
         command = Fail(
-            id=self.id, error=error, token=lock_token, unrecoverable=unrecoverable, interrupted=give_back
+            id=self.id,
+            error=storable(error, MAX_LINE),
+            token=lock_token,
+            unrecoverable=unrecoverable,
+            interrupted=give_back,
         )
         _must_count((await self._ask(checks.checked(command), AckReply)).data)
 

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.conversion.words import storable
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.models.search import ChangedJobs, FoundJobs, FoundPage, SearchPlan
 from bunqueue.client.options import checks
@@ -129,7 +130,9 @@ class AsyncSearch:
     ) -> ChangedJobs:
         """Cancel the jobs that `JobFilter` describes, also those that run: as `JobHandle.cancel`."""
         lasting = None if grace is None else milliseconds(grace, "grace")
-        return await self._change("cancel", which, limit, dry_run, on_progress, reason=reason, grace=lasting)
+        return await self._change(
+            "cancel", which, limit, dry_run, on_progress, reason=storable(reason), grace=lasting
+        )
 
     async def remove_found(
         self,

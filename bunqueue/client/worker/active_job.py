@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.client.connection.options import Duration
+from bunqueue.client.conversion.words import MAX_LINE, storable
 from bunqueue.client.models.jobs import Cause, Job, as_data
 from bunqueue.client.models.workflows import PulledRun, RunInfo
 from bunqueue.client.options import checks
@@ -265,16 +266,17 @@ class ActiveJob(Generic[T]):
         Raises BunqueueError: JobNotFound or CommandFailed when the job is not active any more, OptionError
         for what is no number.
         """
-        command = query.Progress(id=self.id, progress=value, message=message)
+        command = query.Progress(id=self.id, progress=value, message=storable(message))
         return self._channel.say(checks.checked(command, progress="value"))
 
     def log(self, message: str, level: str = "info") -> Awaitable[None]:
         """Add a line to the job's log at the server, which keeps the last 100. Await it as `progress`."""
-        return self._channel.say(checks.checked(jobs.AddLog(id=self.id, message=message, level=level)))
+        line = jobs.AddLog(id=self.id, message=storable(message, MAX_LINE), level=level)
+        return self._channel.say(checks.checked(line))
 
     def log_soon(self, message: str, level: str = "info") -> None:
         """As `log`, for those who cannot wait; whether it works they do not learn."""
-        self._channel.say_soon(jobs.AddLog(id=self.id, message=message, level=level))
+        self._channel.say_soon(jobs.AddLog(id=self.id, message=storable(message, MAX_LINE), level=level))
 
     # -- what it is given
 
