@@ -140,8 +140,6 @@ async def test_handlers_raise_anything(shared_server: Server, tmp_path: Path) ->
         added = await add(queue, raising + [("sleep", 0.1)] * 200)
         async with pool(tmp_path, queue, shared_server.port).running() as workers:
             await until_done(queue, added)
-            # KeyboardInterrupt and SystemExit end a process, in order.
-            await eventually(lambda: workers.ended, "one has ended by itself")
         assert await attempts(queue) == len(raising)
     assert workers.runs().total() == len(added) + len(raising)
     assert workers.stats["lost"] == 0

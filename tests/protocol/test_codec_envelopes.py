@@ -277,6 +277,9 @@ SECRETS = [
         id="1", error=f"ValueError: {SECRET}", stack=["Traceback", SECRET], error_types=["m.ValueError"]
     ),
     core.Fail(id="1", error=f"{SECRET}: what a person wrote", stack=SECRET),
+    core.FailBatch(
+        ids=["1"], failures=[core.FailFields(error=f"ValueError: {SECRET}", stack=["Traceback", SECRET])]
+    ),
     flows.PushFlow(jobs=[flows.FlowJob(id="1", queue="q", input=FIELDS)]),
     flows.AddFlow(flow="f", nodes=[flows.FlowNode(name="n", queue="q", input=FIELDS)]),
     jobs.Update(id="1", data=DATA),

@@ -219,6 +219,7 @@ MINIMAL: dict[str, Any] = {
     "id": "x",
     "ids": ["x"],
     "jobs": [{}],
+    "failures": [{}],
     "flow": "f",
     "nodes": [{"name": "n", "queue": "q", "input": {}}],
     "input": {},

@@ -112,6 +112,7 @@ RESOURCES: tuple[Resource, ...] = (
         ("GET", "", "FindJobs"),
         ("POST", "/change", "ChangeJobs"),
         ("POST", "/ack", "ACKB"),
+        ("POST", "/fail", "FAILB"),
         ("POST", "/heartbeat", "JobHeartbeatB"),
         ("POST", "/extend-locks", "ExtendLocks"),
         ("GET", "/{id}", "GetJob"),

@@ -118,7 +118,7 @@ class GetJobs(Command, tag="GetJobs"):
     Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` and
     ``returnvalueBytes`` instead.  A page ends earlier when its jobs are large.  With a ``cursor`` the page
     begins behind the last job of another one, which may be gone by now; "" begins a walk.  The reply then has
-    the next cursor, unless it was the last page.
+    the next cursor, unless it was the last page; that of a page that ended earlier has it always.
     """
 
     queue: QueueName

@@ -161,7 +161,8 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     answer = Shown(state, client, name_of, command.data_limit)
     last = yield from _add(state, queue, seqs, answer)
     reply = answer.reply()
-    if command.cursor is not None and last is not None and (answer.is_full or len(seqs) == command.limit):
+    is_walk = command.cursor is not None
+    if last is not None and (answer.is_full or (is_walk and len(seqs) == command.limit)):
         reply.cursor = str(last)
     return reply
 
