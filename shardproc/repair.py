@@ -1,9 +1,11 @@
-"""``python -m shardproc.repair FOLDER``: makes new files of what can be read of the damaged ones.
+"""``python -m shardproc.repair FOLDER``: makes new files of what can be read of the damaged ones, and mends
+contradictions in the others.
 
-The server must not run.  A file that is whole is left alone.  A new file is made in the folder `REPAIR`,
-looked at, and flushed; then a note says that it is ready, and from there on it takes the place of the old
-one, however often that is interrupted.  The old one is kept beside it.  Writes a JSON object for each shard
-that was repaired; why it cannot be done is one line for people on standard error.
+The server must not run.  Of a file that is whole, only the rows that contradict each other are mended.  Of a
+damaged one a new file is made in the folder `REPAIR`, looked at, and flushed; then a note says that it is
+ready, and from there on it takes the place of the old one, however often that is interrupted.  The old one is
+kept beside it.  Writes a JSON object for each shard that was changed, or that has contradictions left; why it
+cannot be done is one line for people on standard error.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from bunqueue.data_folder import (
     write_whole,
 )
 from shardproc.storage.database import DatabaseError
+from shardproc.storage.repair.mend import mend
 from shardproc.storage.repair.recount import damage_of
 from shardproc.storage.repair.salvage import Salvaged, salvage
 
@@ -75,7 +78,10 @@ def main(folder: Path) -> int:
 
 def _repair(folder: Path, shard: int) -> None:
     file, place = shard_file(folder, shard), folder / REPAIR
-    if not file.exists() or damage_of(file) is None:
+    if not file.exists():
+        return
+    if damage_of(file) is None:
+        _mend(file, shard)
         return
     _say(f"shard {shard}: {file.name} is damaged, reading what can be read")
     _check_space(folder, file)
@@ -89,6 +95,17 @@ def _repair(folder: Path, shard: int) -> None:
     name = f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
     write_whole(place / READY, Ready(shard, name, salvaged))
     _finish(folder)
+
+
+def _mend(file: Path, shard: int) -> None:
+    done = mend(file)
+    if done.mended or done.left:
+        _tell({"shard": shard, **msgspec.to_builtins(done)})
+
+
+def _tell(line: dict[str, object]) -> None:
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()
 
 
 def _finish(folder: Path) -> None:
@@ -110,9 +127,7 @@ def _finish(folder: Path) -> None:
         made.replace(file)
         sync(folder)
         sync(place)
-    line = {"shard": ready.shard, "keptAs": ready.kept_as, **msgspec.to_builtins(ready.salvaged)}
-    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-    sys.stdout.flush()
+    _tell({"shard": ready.shard, "keptAs": ready.kept_as, **msgspec.to_builtins(ready.salvaged)})
     shutil.rmtree(place)
     sync(folder)
 

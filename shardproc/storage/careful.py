@@ -83,6 +83,14 @@ class CarefulStore(Store):
             self.damage.met(table, error)
             raise ShardDamaged(self.damage.text(table)) from error
 
+    def _locks_of_ended(self) -> list[int]:
+        try:
+            return super()._locks_of_ended()
+        except DAMAGE as error:
+            if not is_damage(error):
+                raise
+            return []
+
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
         last = 0
         try:

@@ -167,10 +167,11 @@ class Journal:
             todo[statements.UPDATE_JOB].append(rows.job_update(job))
         elif what & ROW:
             todo[statements.UPDATE_RUN_JOB].append(rows.run_job_update(job))
-        if stored & LOCK_ROW and job.state != ACTIVE:
-            self._unlocked.append(job.seq)
         self._forget_outcome(job, queue_id)
-        job.stored = JOB_ROW | (stored & STEP_ROWS) | self._place(job, queue_id)
+        place = self._place(job, queue_id)
+        if stored & LOCK_ROW and place != LOCK_ROW:
+            self._unlocked.append(job.seq)
+        job.stored = JOB_ROW | (stored & STEP_ROWS) | place
 
     def _place(self, job: Job, queue_id: int) -> int:
         """The row beside its own that a job has in its state."""

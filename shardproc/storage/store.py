@@ -97,8 +97,13 @@ class Store(FinishedJobs):
             self._db.execute("select exists (select 1 from expiries)").fetchone()[0]
         )
         self._carry_out(self._search.recover(engine.state.next_seq))
+        self._carry_out([(statements.DELETE_LOCKS, (seq, seq)) for seq in self._locks_of_ended()])
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
+
+    def _locks_of_ended(self) -> list[int]:
+        """The numbers of jobs that have ended and still have locks: run again, they would pass for active."""
+        return [seq for (seq,) in self._db.execute(rows.LOCKS_OF_ENDED)]
 
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
         preloaded, self.preloaded = self.preloaded, None

@@ -1,6 +1,7 @@
 """The file of another host, built from the log of a shard under test.
 
-Every engine test checks it on the way: when its shard closes, both files must be the same in every table.
+Every engine test checks it on the way: when its shard closes, both files must be the same in every table, and
+keep the rules of every file.
 And half way the live jobs are read, as a host does that is about to take the shard over: what the rest of the
 log makes of them must be what the file says.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import sqlite3
 from typing import Any, ClassVar
+
+from support.file_rules import check_rules
 
 from bunqueue.model.job import Job
 from shardproc.core import Shard
@@ -57,6 +60,7 @@ class Follower:
             self._source.execute("rollback")  # the test ends here, as by a crash
         found = replay.differences(self._source, self._twin)
         assert not found, found
+        check_rules(self._source)
 
     def _apply(self, entries: list[Entry]) -> None:
         half = len(entries) // 2

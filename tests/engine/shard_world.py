@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 from engine.shard_driver import EPOCH, START, decoded, nothing
+from support.file_rules import check_shard
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
 from shardproc.core import Shard
@@ -132,6 +133,7 @@ class World:
 
     def crash(self, number: int) -> None:
         self.crashes += 1
+        check_shard(self.shards[number])
         self.shards[number].close()
         for source, target in list(self.wires):
             if target == number:
@@ -157,8 +159,12 @@ class World:
         self.settle()
 
     def close(self) -> None:
-        for shard in self.shards:
-            shard.close()
+        try:
+            for shard in self.shards:
+                check_shard(shard)
+        finally:
+            for shard in self.shards:
+                shard.close()
 
 
 class Life:

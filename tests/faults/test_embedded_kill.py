@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.file_rules import check_file
 
 from bunqueue import Queue
 
@@ -86,6 +87,7 @@ def check(path: Path, acknowledged: Acknowledged) -> None:
         counts = queue.counts()
         assert (counts.active, counts.failed) == (0, 0)
         assert counts.waiting + counts.completed >= len(acknowledged.added)
+    check_file(path)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -150,3 +151,36 @@ def test_random_damage_is_repaired(seed: int, template: tuple[Path, list[str]], 
     done = doctor(folder, "--repair")
     assert done.returncode == 0, done.stderr + done.stdout
     assert doctor(folder).returncode == 0, doctor(folder).stdout
+
+
+def test_contradictions_in_a_whole_file_are_mended(template: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """The file stays; only what contradicts the rest of it goes."""
+    wrong = {
+        "one state a job": """insert into locks select seq, 't', 'w', 1, 1, 1, 0, null, 0, 1 from
+            (select seq from dead_letters limit 3) union all
+            select seq, 't', 'w', 1, 1, 1, 0, null, 0, 1 from (select seq from completed limit 2)""",
+        "states have jobs": "insert into locks values (99999999, 't', 'w', 1, 1, 1, 0, null, 0, 1)",
+        "completed jobs": "update queues set completed = completed + 7",
+        "unfinished jobs": """insert or replace into meta values
+            ('live_from', (select cast(max(seq) + 1 as text) from jobs))""",
+        "ids": "update jobs set id = 'twice', own_id = 1 where seq in (select seq from jobs limit 2)",
+    }
+    folder = tmp_path / "data"
+    shutil.copytree(template[0], folder)
+    file = folder / "shard-00.db"
+    with closing(sqlite3.connect(file)) as db:
+        for statement in wrong.values():
+            assert db.execute(statement).rowcount
+        db.commit()
+    live = live_in(file)
+    found = {row["check"]: row for row in json.loads(doctor(folder).stdout)}
+    assert {name for name, row in found.items() if row["status"] == "problem"} == wrong.keys()
+    assert "doctor --repair" in found["one state a job"]["finding"]
+
+    done = doctor(folder, "--repair")
+    left = {row["check"] for row in json.loads(done.stdout) if row["status"] == "problem"}
+    assert left == {"ids"}, "nobody knows which of the two is right"
+    assert "mended: 5 jobs are in two states at once" in done.stderr
+    assert "cannot be mended: 1 ids that clients chose" in done.stderr
+    assert live_in(file) == live
+    assert not list(folder.glob("*.damaged-*"))

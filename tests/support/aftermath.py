@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .actors import Actor, Watcher, Worker
+from .file_rules import check_folder
 from .waiting import eventually
 from .wire import Address, Wire
 
@@ -54,7 +55,8 @@ async def drain(address: Address, actors: list[Actor], queues: Sequence[str]) ->
 
 
 def check_files(folder: Path) -> None:
-    """The files are whole; read when no server has them open."""
+    """The files are whole and keep their rules; read when no server has them open."""
+    check_folder(folder)
     files = sorted(folder.glob("shard-*.db"))
     assert files
     for file in files:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .file_rules import check_folder
 from .procfs import Process, children, command_line, open_files, started_with
 from .reaper import folder_prefix
 from .waiting import wait_until
@@ -251,10 +252,12 @@ StartServer = Callable[..., Server]
 
 
 def dispose(server: Server) -> None:
-    """End the server, and write its log where pytest shows it if the test fails."""
+    """End the server, and write its log where pytest shows it if the test fails.  What it leaves must keep
+    the rules of all files."""
     log = server.whole_log()
     server.dispose()
     sys.stderr.write(f"--- log of the server on {server.data_dir}\n{log[-MAX_LOG:]}\n")
+    check_folder(server.data_dir)
 
 
 def _is_gateway(process: Process) -> bool:

@@ -214,7 +214,7 @@ def fail(
     attempt is left, or the job's rules allow none after an error of these ``types``."""
     if is_cancelled(job):
         return cancel(state, job)
-    queue = state.queues[job.queue]
+    queue, left = state.queues[job.queue], undo.left(state, job)
     options = job.shared.options
     job.attempts += 1
     if queue.gate is not None and queue.gate.breakers is not None:
@@ -224,7 +224,7 @@ def fail(
     unique_keys.release_after_attempt(queue, job)
     final = final or job.attempts >= options.max_attempts or not _may_retry(job, types, reason)
     if final and undo.is_underway(job):
-        return end_undo(state, queue, job)
+        return end_undo(state, queue, job, left)
     undoes = final and undo.comes_first(job)
     emit(state, events.FAILED, job, error=job.error or "", terminal=final and not undoes)
     if undoes:
@@ -255,7 +255,7 @@ def stall(state: State, job: Job, error: str) -> None:
     """ACTIVE to WAITING without backoff: its holder fell silent.  After too many stalls to FAILED."""
     if is_cancelled(job):
         return cancel(state, job)
-    queue = state.queues[job.queue]
+    queue, left = state.queues[job.queue], undo.left(state, job)
     lock = job.lock
     job.attempts += 1
     job.stalls += 1
@@ -264,7 +264,7 @@ def stall(state: State, job: Job, error: str) -> None:
     stalled = job.stalls >= of_queue(state, job.queue, StallConfig).max_stalls
     if stalled or job.attempts >= job.shared.options.max_attempts:
         if undo.is_underway(job):
-            return end_undo(state, queue, job)
+            return end_undo(state, queue, job, left)
         undoes = undo.comes_first(job)
         emit(state, events.FAILED, job, error=error, terminal=not undoes)
         if undoes:
@@ -293,6 +293,7 @@ def cancel(state: State, job: Job) -> None:
     assert extra is not None
     assert extra.cancellation is not None
     assert lock is not None
+    left = undo.left(state, job)
     why, extra.cancellation = extra.cancellation.reason, None
     text = cancelled(why)
     started, number = job.started_at, job.attempts + 1
@@ -301,23 +302,24 @@ def cancel(state: State, job: Job) -> None:
     note(job, Moment(CANCELLED, state.now, text, attempt_number(job, number)))
     let_go(state, queue, job)
     job.error = text
-    _cancelled(state, queue, job)
+    _cancelled(state, queue, job, left)
 
 
 def cancel_begun(state: State, job: Job, why: str | None) -> None:
     """WAITING, DELAYED, SUSPENDED or BLOCKED to FAILED: a workflow was cancelled between two runs, or the
     flow of the job was.  Other jobs are removed, as nothing of them has happened."""
-    queue = state.queues[job.queue]
+    queue, left = state.queues[job.queue], undo.left(state, job)
     withdraw(state, queue, job, FAILED)
     job.error = cancelled(why)
     note(job, Moment(CANCELLED, state.now, job.error))
-    _cancelled(state, queue, job)
+    _cancelled(state, queue, job, left)
 
 
-def _cancelled(state: State, queue: QueueState, job: Job) -> None:
-    """A cancelled job has left its place: it ends, or what it has done is undone first."""
+def _cancelled(state: State, queue: QueueState, job: Job, left: str | None) -> None:
+    """A cancelled job has left its place: it ends, or what it has done is undone first, of which this step is
+    ``left`` if that has begun."""
     if undo.is_underway(job):
-        end_undo(state, queue, job)
+        end_undo(state, queue, job, left)
     else:
         undoes = undo.comes_first(job)
         emit(state, events.FAILED, job, error=job.error or "", terminal=not undoes, reason=CANCELLED)
@@ -711,9 +713,10 @@ def begin_undo(state: State, queue: QueueState, job: Job, reason: str) -> None:
     emit(state, events.UNDOING, job, reason=reason)
 
 
-def end_undo(state: State, queue: QueueState, job: Job) -> None:
-    """To FAILED, of a job that has left its place: all has been undone, or its undo is stuck."""
-    reason = undo.end(state, job)
+def end_undo(state: State, queue: QueueState, job: Job, left: str | None) -> None:
+    """To FAILED, of a job that has left its place: all has been undone, or a step is ``left`` and it is
+    stuck."""
+    reason = undo.end(state, job, left)
     why = {"reason": reason} if reason in (CANCELLED, STUCK, UNDONE) else {}
     emit(state, events.FAILED, job, error=job.error or "", terminal=True, **why)
     dead_letter(state, queue, job, reason)

@@ -37,15 +37,21 @@ def mark(state: State, job: Job, reason: str) -> None:
     state.out.touch(job, ROW)
 
 
-def end(state: State, job: Job) -> str:
-    """No more runs follow: the reason of the dead letter that it becomes."""
+def left(state: State, job: Job) -> str | None:
+    """The first step that is still to be undone, of a job that runs only for that.  To be asked before the
+    job leaves its place: a read has what was touched written, and half of a move must not be."""
+    found = state.archive.runs.undo_left(job.seq) if is_underway(job) else ()
+    return found[0] if found else None
+
+
+def end(state: State, job: Job, left: str | None) -> str:
+    """No more runs follow, and this step is left: the reason of the dead letter that it becomes."""
     run = job.run
     assert run is not None
     assert run.undoing is not None
-    left = state.archive.runs.undo_left(job.seq)
-    state.out.touch(job, ROW)  # not before that, as a read has what was touched written
-    if left:
-        job.error = f"Step {left[0]} could not be undone: {job.error or 'its worker did not say why'}"
+    state.out.touch(job, ROW)
+    if left is not None:
+        job.error = f"Step {left} could not be undone: {job.error or 'its worker did not say why'}"
         return STUCK
     undoing, run.undoing, run.undone = run.undoing, None, True
     job.error = undoing.error

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bunqueue.model.ids import slot_of_queue
 
+from .. import rows
 from ..schema import CURRENT
 from .remains import unreadable
 
@@ -34,10 +35,8 @@ CHECKS = (
     Check(
         "one state a job",
         "jobs are in two states at once",
-        """select seq from dead_letters join completed using (queue_id, seq)
-           union select seq from locks join dead_letters using (seq)
-           union select locks.seq from locks join jobs using (seq)
-                 join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq""",
+        f"""select seq from dead_letters join completed using (queue_id, seq)
+            union {rows.LOCKS_OF_ENDED}""",
     ),
     Check(
         "states have jobs",
@@ -126,7 +125,7 @@ def recount(file: Path, shard: int, shards: int) -> Iterator[Finding | Counts]:
     """Everything about one file, piece by piece."""
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            yield from _look(connection, shard, shards)
+            yield from _look(connection, file, shard, shards)
     except sqlite3.Error as error:
         yield Finding("file", f"it cannot be read: {error}; {_cure(file)}")
         yield Finding("readable jobs", _unreadable(file))
@@ -146,21 +145,27 @@ def _unreadable(file: Path) -> str | None:
     return f"{len(names):,} jobs cannot be read: {_some(names)}" if names else None
 
 
-def _look(connection: sqlite3.Connection, shard: int, shards: int) -> Iterator[Finding | Counts]:
+def _look(connection: sqlite3.Connection, file: Path, shard: int, shards: int) -> Iterator[Finding | Counts]:
     version = connection.execute("pragma user_version").fetchone()[0]
     if version != CURRENT:
         yield Finding("schema", f"it is {version}, this program knows {CURRENT}: start the server once")
         return
     damage = [str(row[0]) for row in connection.execute("pragma quick_check(5)")]
     yield Finding("file", None if damage == ["ok"] else "; ".join(damage).replace("\n", " "))
-    for check in CHECKS:
-        found = [str(row[0]) for row in connection.execute(check.query)]
-        yield Finding(check.name, f"{len(found):,} {check.wrong}: {_some(found)}" if found else None)
+    for found in contradictions(connection):
+        yield found._replace(problem=found.problem and f"{found.problem}; {_cure(file)}")
     names = [str(row[0]) for row in connection.execute("select name from queues")]
     strangers = [name for name in names if slot_of_queue(name) & (shards - 1) != shard]
     problem = f"{len(strangers):,} queues belong to other shards: {_some(strangers)}" if strangers else None
     yield Finding("place", problem)
     yield from _counts(connection)
+
+
+def contradictions(connection: sqlite3.Connection) -> Iterator[Finding]:
+    """What each check finds in an open file."""
+    for check in CHECKS:
+        found = [str(row[0]) for row in connection.execute(check.query)]
+        yield Finding(check.name, f"{len(found):,} {check.wrong}: {_some(found)}" if found else None)
 
 
 def _counts(connection: sqlite3.Connection) -> Iterator[Counts]:

@@ -27,6 +27,7 @@ from ..event_log import decode
 from ..schema import migrate
 from ..search.index import KEY as SEARCH
 from .live_around import Fates
+from .mend import CURES
 from .walking import Row, by_number, walk
 
 BY_NUMBER = {
@@ -52,8 +53,6 @@ _UNDECIDED = """select seq, queue_id from jobs
     where not exists (select 1 from completed
                       where completed.queue_id = jobs.queue_id and completed.seq = jobs.seq)
     and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)"""
-_COUNTS = """update queues set completed = (select count(*) from completed where queue_id = queues.id),
-                               failed = (select count(*) from dead_letters where queue_id = queues.id)"""
 
 Progress = Callable[[str], None]
 
@@ -309,7 +308,8 @@ class _Salvage:
         self._end_unknown()
         new.execute(f"insert into stragglers select seq from ({_UNDECIDED})")
         new.execute("insert or replace into meta values ('live_from', ?)", (str(self._last + 1),))
-        new.execute(_COUNTS)
+        for cure in CURES["one state a job"]:
+            new.execute(cure)
 
     def _lost_jobs(self) -> None:
         """Jobs that other rows or events speak of, and whose own row is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from engine.shard_driver import Driver
 from engine.workflow_world import ALPHA, BETA, HOUR, Workflows
 
 
@@ -98,6 +99,30 @@ def test_an_undo_that_fails_for_good_leaves_the_workflow_stuck(flows: Workflows)
     undo(flows, "reserve")
     flows.fail("w", unrecoverable=True)
     assert (flows.state("w"), flows.job("w")["failedReason"]) == ("failed", "no carrier")
+
+
+@pytest.mark.parametrize("last", ["fails", "is cancelled", "is cancelled while active"])
+def test_an_undo_that_ends_in_the_batch_that_changed_its_job(last: str) -> None:
+    """What is read of the job then has it written half way between two states."""
+    driver = Driver()
+    driver.push(name="w", data={}, workflow=True, jobId="w", maxAttempts=2, backoff=0)
+    for step in ({"name": "a", "undo": True}, {"name": "undo:a", "kind": "undo"}):
+        token = driver.ask(cmd="PULL", queue="q", owner="w", signals=True)["token"]
+        held = {"id": "w", "token": token}
+        commands: list[dict[str, Any]] = [
+            {"cmd": "RecordSteps", "queue": "q", "steps": [{**held, **step, "result": 1}]},
+            {"cmd": "Progress", "progress": 50, **held},
+            {"cmd": "FAIL", "error": "x", "unrecoverable": True, **held},
+        ]
+        cancel = {"cmd": "Cancel", "id": "w", "running": True, "grace": 0}
+        if step["name"] == "undo:a" and last == "is cancelled":
+            commands[2:] = [{**commands[2], "unrecoverable": False}, cancel]
+        elif step["name"] == "undo:a" and last == "is cancelled while active":
+            commands[2:] = [cancel]
+        assert [reply["ok"] for reply in driver.batch(commands)] == [True] * len(commands)
+    assert driver.rows("select count(*) from locks") == [(0,)]
+    assert driver.state("w") == "failed", "as it was when its undo began"
+    driver.close()
 
 
 @pytest.mark.parametrize("tried", [True, False])

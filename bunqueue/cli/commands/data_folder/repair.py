@@ -35,6 +35,8 @@ def findings(folder: str) -> Iterator[str]:
 
 
 def _described(found: dict[str, Any], folder: str) -> str:
+    if "mended" in found:
+        return _mended(found)
     kept = plural(found["kept"].get("jobs", 0))
     text = f"shard {found['shard']}: {kept} kept; {plural(found['jobs'])} lost"
     if found["ids"]:
@@ -46,3 +48,10 @@ def _described(found: dict[str, Any], folder: str) -> str:
         rows = ", ".join(f"{table} {count:,}" for table, count in found["lost"].items())
         text += f"; places of rows that could not be read: {rows}"
     return f"{text}; the old file is {Path(folder) / found['keptAs']}"
+
+
+def _mended(found: dict[str, Any]) -> str:
+    """What was wrong in a file that is not damaged."""
+    parts = [f"mended: {what}" for what in found["mended"].values()]
+    parts += [f"cannot be mended: {what}" for what in found["left"].values()]
+    return f"shard {found['shard']}: {'; '.join(parts)}"

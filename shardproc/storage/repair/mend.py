@@ -1,0 +1,74 @@
+"""Making the rows of a whole file agree with each other, where there is no doubt about what is right.
+
+Only for the files of a stopped server.  What the checks of `recount` find, and nothing here settles, is left.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from ..rows import LOCKS_OF_ENDED
+from ..schema import CURRENT
+from .recount import CHECKS, contradictions
+
+COUNTS = """update queues set completed = (select count(*) from completed where queue_id = queues.id),
+                              failed = (select count(*) from dead_letters where queue_id = queues.id)"""
+_BOTH = "from {other} other where other.queue_id = {table}.queue_id and other.seq = {table}.seq"
+CURES: dict[str, tuple[str, ...]] = {
+    "one state a job": (
+        f"delete from locks where seq in ({LOCKS_OF_ENDED})",
+        # Of two ends the later one counts.
+        f"""delete from completed where exists (
+                select 1 {_BOTH.format(other="dead_letters", table="completed")}
+                and other.finished_at > completed.finished_at)""",
+        f"""delete from dead_letters where exists (
+                select 1 {_BOTH.format(other="completed", table="dead_letters")})""",
+        COUNTS,
+    ),
+    "states have jobs": (
+        "delete from locks where seq not in (select seq from jobs)",
+        "delete from completed where seq not in (select seq from jobs)",
+        "delete from dead_letters where seq not in (select seq from jobs)",
+        COUNTS,
+    ),
+    "completed jobs": (COUNTS,),
+    "dead letters": (COUNTS,),
+    "unfinished jobs": tuple(
+        f"insert or ignore into stragglers {check.query}"
+        for check in CHECKS
+        if check.name == "unfinished jobs"
+    ),
+}
+"""By the name of the check that finds it."""
+
+
+class Mended(Struct):
+    """What became of the contradictions in a file."""
+
+    mended: dict[str, str] = field(default_factory=dict)  # check -> what was wrong
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def mend(file: Path) -> Mended:
+    """Settle what can be settled in one transaction.  sqlite3.Error."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        if db.execute("pragma user_version").fetchone()[0] != CURRENT:
+            return Mended()  # its next start brings it to the present
+        before = _problems(db)
+        if not before:
+            return Mended()
+        db.execute("begin immediate")
+        for name in before:
+            for cure in CURES.get(name, ()):
+                db.execute(cure)
+        left = _problems(db)
+        db.execute("commit")
+        return Mended({name: what for name, what in before.items() if name not in left}, left)
+
+
+def _problems(db: sqlite3.Connection) -> dict[str, str]:
+    return {found.check: found.problem for found in contradictions(db) if found.problem}
