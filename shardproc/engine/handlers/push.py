@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 
 from msgspec import UNSET
@@ -152,7 +153,8 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     parents = [families.parent_of(fields) for fields in entries]
     for fields, parent in zip(entries, parents, strict=True):
         families.check_other(parent, fields.job_id or fields.custom_id)
-    wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in own]
+    _check_no_circle(entries, own)
+    wanted = [dep for fields in entries for dep in fields.depends_on or ()]
     durable = any(fields.durable for fields in entries)
     key = idempotency.begin(state, command)
     try:
@@ -192,10 +194,10 @@ def _entries(command: Push | PushBatch) -> Sequence[JobFields | Push]:
 def _check_dependencies(
     entries: Sequence[JobFields | Push], outcomes: dict[str, Outcome], own: dict[str, int], batch: bool
 ) -> None:
-    """CommandError when one is nowhere: not on the server, and not earlier in the same batch."""
+    """CommandError when one is nowhere: not on the server, and not another job of the same batch."""
     for index, fields in enumerate(entries):
         for dep in fields.depends_on or ():
-            if _is_unknown(outcomes[dep]) if dep in outcomes else own[dep] >= index:
+            if _is_unknown(outcomes[dep]) and own.get(dep, index) == index:
                 where = f"jobs[{index}]: " if batch else ""
                 raise CommandError(
                     f"{where}Dependency job not found: {dep}",
@@ -203,6 +205,29 @@ def _check_dependencies(
                     field=path_of(f"{where}dependsOn"),
                     value=dep,
                 )
+
+
+def _check_no_circle(entries: Sequence[JobFields | Push], own: Mapping[str, int]) -> None:
+    """CommandError when jobs of a batch would wait for each other for ever.  One that names itself, or a job
+    that is not in the batch, is left to `_check_dependencies`."""
+    waits_for = {
+        index: [own[dep] for dep in fields.depends_on or () if own.get(dep, index) != index]
+        for index, fields in enumerate(entries)
+        if fields.depends_on
+    }
+    if all(dep < index for index, deps in waits_for.items() for dep in deps):
+        return
+    try:
+        TopologicalSorter(waits_for).prepare()
+    except CycleError as error:
+        circle = list(reversed(error.args[1]))  # each waits for the next; the last is the first
+        names = " -> ".join(entries[index].job_id or entries[index].custom_id or "?" for index in circle)
+        raise CommandError(
+            f"jobs[{circle[0]}]: dependsOn leads in a circle, each job would wait for the next: {names}",
+            Code.INVALID_FIELD,
+            field=path_of(f"jobs[{circle[0]}]: dependsOn"),
+            value=entries[circle[1]].job_id or entries[circle[1]].custom_id,
+        ) from None
 
 
 def _is_unknown(outcome: Outcome) -> bool:
@@ -286,6 +311,7 @@ def add(
     ids: list[str] = []
     jobs: dict[str, Job] = {}
     met: list[int] = []  # places of ids and keys that were pushed again
+    holders: dict[str, str] = {}  # ids that no job gets, as another has the unique key -> that job's
     conflicts: list[Conflict] = []
     for fields, data in zip(pushed, payloads, strict=True):
         id_ = fields.job_id or fields.custom_id
@@ -299,6 +325,8 @@ def add(
         if there is not None:
             met.append(len(ids))
             ids.append(there)
+            if id_ and there != id_:
+                holders[id_] = there
             continue
         groups.take(fields)
         job = new_job(state, queue, id_, fields, data)
@@ -307,7 +335,10 @@ def add(
         ids.append(job.id)
     if queue.space is not None and jobs and not own:
         _make_room(state, queue, [job.data for job in jobs.values()], claims.leaving())
-    _begin(state, queue, claims.settle(list(jobs.values())), outcomes)
+    begun = claims.settle(list(jobs.values()))
+    if holders:
+        outcomes = dependencies.wait_for_holders(state, begun, holders, outcomes)
+    _begin(state, queue, begun, outcomes)
     for place in met:
         holder = state.jobs.get(ids[place])
         if holder is not None:  # not if the same push then replaced it

@@ -119,6 +119,20 @@ def block(state: State, job: Job, outcomes: Mapping[str, messages.Outcome]) -> b
     return bool(extra.pending)
 
 
+def wait_for_holders(
+    state: State,
+    jobs: Iterable[Job],
+    holders: Mapping[str, str],
+    outcomes: Mapping[str, messages.Outcome],
+) -> Mapping[str, messages.Outcome]:
+    """New jobs that depend on one that was not added, as another has its unique key, depend on that one.
+    What became of jobs, these included."""
+    for job in jobs:
+        if job.extra is not None and not holders.keys().isdisjoint(job.extra.depends_on):
+            job.extra.depends_on = [holders.get(dep, dep) for dep in job.extra.depends_on]
+    return {**outcomes, **{holder: _outcome(state, holder) for holder in holders.values()}}
+
+
 def _is_done(state: State, job_id: str, outcome: messages.Outcome | None) -> bool:
     """Whether a dependency was done when it was looked up, or has been done since."""
     awaited = state.awaited.get(job_id)

@@ -95,11 +95,11 @@ def test_jobs_of_a_batch_may_depend_on_those_before_them(driver: Driver) -> None
 @pytest.mark.parametrize(
     ("jobs", "missing"),
     [
-        ([{"dependsOn": ["b"]}, {"jobId": "b"}], "b"),
+        ([{"dependsOn": ["b"]}, {"jobId": "c"}], "b"),
         ([{"jobId": "a", "dependsOn": ["a"]}], "a"),
         ([{}, {"jobId": "b", "dependsOn": [""]}], ""),
     ],
-    ids=["later", "itself", "of no name"],
+    ids=["of another name", "itself", "of no name"],
 )
 def test_what_a_batch_cannot_wait_for_is_refused(
     driver: Driver, jobs: list[dict[str, object]], missing: str
@@ -107,6 +107,69 @@ def test_what_a_batch_cannot_wait_for_is_refused(
     place = next(index for index, job in enumerate(jobs) if "dependsOn" in job)
     error = f"jobs[{place}]: Dependency job not found: {missing}"
     assert driver.ask(cmd="PUSHB", queue="q", jobs=jobs) == {"ok": False, "error": error}
+    assert driver.ask(cmd="Count", queue="q")["count"] == 0
+
+
+def run_order(driver: Driver) -> list[str]:
+    order = []
+    while pulled := driver.ask(cmd="PULLB", queue="q", count=9)["jobs"]:
+        order += [job["id"] for job in pulled]
+        for job in pulled:
+            driver.ask(cmd="ACK", id=job["id"])
+    return order
+
+
+def test_jobs_of_a_batch_may_depend_on_each_other_in_any_order(driver: Driver) -> None:
+    jobs = [
+        {"jobId": "d", "dependsOn": ["c", "a"]},
+        {"jobId": "b", "dependsOn": ["a"]},
+        {"jobId": "a"},
+        {"jobId": "c", "dependsOn": ["b", "a"]},
+    ]
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=jobs)["ids"] == ["d", "b", "a", "c"]
+    assert run_order(driver) == ["a", "b", "c", "d"]
+
+
+def test_jobs_of_a_batch_may_depend_on_one_that_is_there_already(driver: Driver) -> None:
+    driver.ask(cmd="PUSH", queue="q", jobId="a", removeOnComplete=False)
+    again = [{"jobId": "b", "dependsOn": ["a"]}, {"jobId": "a"}]
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=again)["ids"] == ["b", "a"]
+    assert run_order(driver) == ["a", "b"]
+    again = [{"jobId": "c", "dependsOn": ["a"]}, {"jobId": "a"}]
+    driver.ask(cmd="PUSHB", queue="q", jobs=again)
+    assert run_order(driver)[0] == "c"  # as it is done
+
+
+def test_a_job_that_depends_on_a_duplicate_depends_on_the_one_that_has_its_key(driver: Driver) -> None:
+    driver.ask(cmd="PUSH", queue="q", jobId="first", uniqueKey="k")
+    jobs = [
+        {"jobId": "b", "dependsOn": ["a"]},
+        {"jobId": "a", "uniqueKey": "k"},
+        {"jobId": "e", "dependsOn": ["d"]},
+        {"jobId": "c", "uniqueKey": "of two"},
+        {"jobId": "d", "uniqueKey": "of two"},
+    ]
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=jobs)["ids"] == ["b", "first", "e", "c", "c"]
+    assert run_order(driver) == ["first", "c", "b", "e"]
+
+
+@pytest.mark.parametrize(
+    ("links", "circle"),
+    [
+        ({"a": "b", "b": "a"}, "jobs[0]: dependsOn leads in a circle, {}: a -> b -> a"),
+        (
+            {"x": "", "a": "b", "b": "c", "c": "a"},
+            "jobs[1]: dependsOn leads in a circle, {}: a -> b -> c -> a",
+        ),
+    ],
+    ids=["of two", "of three"],
+)
+def test_jobs_that_would_wait_for_each_other_for_ever_are_refused(
+    driver: Driver, links: dict[str, str], circle: str
+) -> None:
+    jobs = [{"jobId": name, "dependsOn": [dep] if dep else []} for name, dep in links.items()]
+    refused = driver.ask(cmd="PUSHB", queue="q", jobs=jobs)
+    assert refused["error"] == circle.format("each job would wait for the next")
     assert driver.ask(cmd="Count", queue="q")["count"] == 0
 
 
