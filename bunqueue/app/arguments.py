@@ -151,10 +151,10 @@ class Arguments:
 
     def check(self, data: Mapping[str, Any]) -> None:
         """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""
+        payload = encode_data(data, f"an argument of job {self.name!r}")
         for name in self._untyped:
             if name in data:
                 check_plain(data[name], f"the argument {name!r} of job {self.name!r}")
-        payload = encode_data(data, f"an argument of job {self.name!r}")
         try:
             found = self._decoder.decode(payload)
             if self._pydantics:

@@ -9,6 +9,14 @@ what the router answers on a server, `session` is the client's end.
 
 from __future__ import annotations
 
+try:
+    import fcntl as fcntl
+except ImportError:
+    raise ImportError(
+        "embedded mode locks its file with fcntl, which this system does not have; connect to a server on a "
+        "system that does: Queue(name, host=...)"
+    ) from None
+
 from .open_engines import MEMORY
 from .session import EmbeddedTransport, shared_transport
 

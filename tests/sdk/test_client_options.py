@@ -165,7 +165,7 @@ def test_an_unknown_option_is_named() -> None:
 
 
 def test_data_that_is_no_messagepack_is_refused_before_it_is_sent() -> None:
-    with pytest.raises(PayloadError, match="the data cannot be encoded as MessagePack") as caught:
+    with pytest.raises(PayloadError, match="the data cannot be encoded") as caught:
         encode_data({"x": object()}, "the data")
     assert caught.value.code == "payload"
 
@@ -173,7 +173,7 @@ def test_data_that_is_no_messagepack_is_refused_before_it_is_sent() -> None:
 def test_data_that_refers_to_itself_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
-    with pytest.raises(PayloadError, match="RecursionError"):
+    with pytest.raises(PayloadError, match="it contains itself"):
         encode_data(loop, "the data")
 
 

@@ -88,9 +88,13 @@ def idempotency_key(key: str) -> str:
 
 
 def whole(name: str, value: int, lowest: int = 1) -> int:
-    """`value`, if it is a whole number from `lowest` on."""
+    """`value`, if it is a whole number from `lowest` on that every client can read."""
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise refused(name, value, f"is not allowed; give a whole number from {lowest} on", lowest)
+    if value >= MAX_INTEGER:
+        raise refused(
+            name, value, f"is not allowed; give a whole number up to {MAX_INTEGER - 1}", MAX_INTEGER - 1
+        )
     return value
 
 

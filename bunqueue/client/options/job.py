@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from bunqueue.client.connection.options import Duration, milliseconds, refused, shown, unfit, unknown_option
 from bunqueue.client.conversion.encoding import STORABLE, encode
+from bunqueue.client.conversion.unencodable import why
 from bunqueue.client.options import checks
 from bunqueue.client.options.backoff import backoff_map
 from bunqueue.client.options.checks import nested
@@ -393,5 +394,6 @@ def _encoded(data: object, what: str) -> bytes:
     try:
         return encode(data)
     except Exception as error:  # conversions of foreign types may raise anything
-        text = f"{what} cannot be encoded as MessagePack ({type(error).__name__}: {error}); use {STORABLE}"
-        raise PayloadError(text, field="data", value=type(data).__name__, bound=STORABLE) from error
+        wrong = why(data, error)
+        text = f"{what} cannot be encoded: {wrong}; use {STORABLE}"
+        raise PayloadError(text, field=f"data{wrong.path}", value=wrong.kind, bound=STORABLE) from error
