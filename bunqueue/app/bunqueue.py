@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -283,6 +284,12 @@ class Bunqueue:
         if run_in is not None and kind is kinds[0]:
             raise refused("run_in", function, "is a coroutine function, which runs in the event loop")
         check_names(options)
+        if kind is PlainTask and run_in is None and options.get("timeout") is not None:
+            text = (
+                f"job {name_of(function)!r}: a timeout cannot stop a plain function, which keeps its slot "
+                'until it returns; run_in="process" can stop it, run_in="thread" says that you know'
+            )
+            warnings.warn(text, stacklevel=2)
         retry, own = rules_of(config.declare_for_task(options))
         breaker = own.pop("breaker", None)
         task: Task[..., Any] = kind(

@@ -261,3 +261,18 @@ def test_typed_jobs_can_be_pickled_and_copied() -> None:
     assert square.job(2).options == {"max_attempts": 5}
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
         assert list(pool.map(square, [1, 2, 3])) == [1, 4, 9]
+
+
+def test_a_timeout_of_a_plain_function_warns_where_it_is_declared() -> None:
+    app = Bunqueue("warned")
+
+    def plain() -> None: ...
+    async def coroutine() -> None: ...
+
+    with pytest.warns(UserWarning, match=r"job '.*plain': a timeout cannot stop a plain function") as caught:
+        app.job(timeout=5_000)(plain)
+    assert [each.filename for each in caught] == [__file__]
+    app.job(name="in-a-thread", timeout=5_000, run_in="thread")(plain)
+    app.job(name="in-a-process", timeout=5_000, run_in="process")(plain)
+    app.job(name="coroutine", timeout=5_000)(coroutine)
+    app.job(name="without", max_attempts=2)(plain)
