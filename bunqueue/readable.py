@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
 
 # C0 and C1 control characters, separators of lines, and what changes the direction of text.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+"""An escape in a JSON text: two halves of a character, half of one, or another."""
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -58,3 +61,15 @@ def size_of(size: float) -> str:
 def plural(count: int, word: str = "job") -> str:
     """1 job, 1,234 jobs."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def json_problem(source: bytes, error: Exception) -> str:
+    """What is wrong with a text that is no JSON: `error`, but for half characters, which the parser calls a
+    text that ends too soon. Python's own parser lets them pass."""
+    try:
+        json.loads(source.decode())
+    except (ValueError, RecursionError):
+        return str(error)
+    half = next((found for found in _ESCAPE.finditer(source) if found[1]), None)
+    where = "" if half is None else f": {half[0].decode()}, byte {half.start()}"
+    return f"a text has half a character (a lone surrogate{where}), which no text may have"

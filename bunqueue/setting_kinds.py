@@ -184,7 +184,7 @@ SWITCH = Kind(
 SYNC = one_of("normal", "full")
 LEVEL = one_of("debug", "info", "warning", "error")
 TOKENS = Kind(
-    bound=f'up to {MAX_TOKENS} tokens (in the file write a list: ["..."]), '
+    bound=f'up to {MAX_TOKENS} tokens (repeat the flag; in the file write a list: ["..."]), '
     f"each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",
     allows=_are_tokens,
     read=_read_tokens,
@@ -192,8 +192,8 @@ TOKENS = Kind(
     secret=True,
 )
 ORIGINS = Kind(
-    bound=f'up to {MAX_ORIGINS} origins (in the file write a list: ["..."]), each a scheme and a host in '
-    "small letters, and its port unless it is the usual one",
+    bound=f'up to {MAX_ORIGINS} origins (repeat the flag; in the file write a list: ["..."]), '
+    "each a scheme and a host in small letters, and its port unless it is the usual one",
     allows=_are_origins,
     read=_read_tokens,
     repeatable=True,

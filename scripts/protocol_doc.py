@@ -165,8 +165,11 @@ def _manners(spec: Spec) -> str:
 def bounds(kind: mi.Type) -> str:
     """What a value must keep to."""
     if isinstance(kind, mi.Metadata):
-        description = (kind.extra_json_schema or {}).get("description", "")
-        return "; ".join(filter(None, [bounds(kind.type), description]))
+        declared = kind.extra_json_schema or {}
+        allowed = bounds(kind.type)
+        if "minimum" in declared:  # tighter than what is decoded
+            allowed = _range(declared["minimum"], declared["maximum"])
+        return "; ".join(filter(None, [allowed, declared.get("description", "")]))
     if isinstance(kind, mi.UnionType):
         return "; ".join(dict.fromkeys(filter(None, map(bounds, kind.types))))
     if isinstance(kind, mi.IntType | mi.FloatType):

@@ -23,6 +23,7 @@ from .events.history import History
 from .events.log_reader import LogReader
 from .events.sse import Events
 from .events.websocket import Sockets
+from .http import status
 from .http.access import Access, Guard
 from .http.commands import CommandEndpoint, Endpoint
 from .http.health import Health
@@ -78,6 +79,7 @@ class Application:
             WebSocketRoute("/ws", self._sockets.endpoint),
             Route("/openapi.json", self._document),
             Route("/docs", self._reference),
+            Route("/queues/summary", _no_summary),
             Route("/commands/{command}", carrier.command, methods=["POST"]),
             *(
                 _route(each.path, carrier.resource(each), each.method, headless=not each.spec.writes)
@@ -107,6 +109,15 @@ class Application:
     def close(self) -> None:
         """End the connections to the router."""
         self.backend.close()
+
+
+async def _no_summary(request: Request) -> Response:
+    """The reference server has this path; here it would be the queue of that name."""
+    text = (
+        "there is no /queues/summary here: GET /queues has the counts of all queues, and of a queue named "
+        "summary GET /queues/summary/counts"
+    )
+    raise Problem(status.NOT_FOUND, text)
 
 
 def _route(path: str, endpoint: Endpoint, method: str, *, headless: bool = False) -> Route:

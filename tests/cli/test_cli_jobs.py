@@ -50,6 +50,10 @@ def test_push_takes_data_from_files_and_standard_input(cli: Cli, tmp_path: Path)
     [
         (["push", "q", "{"], "DATA"),
         (["push", "q", "{"], "'{' is no JSON"),
+        (["push", "q", r'"\ud83d"'], r"half a character (a lone surrogate: \ud83d, byte 1)"),
+        (["queue", "jobs", "q", "--limit", str(10**20)], f"--limit: {10**20} is not allowed; give a whole"),
+        (["workflow", "list", "--limit", str(10**20)], f"--limit: {10**20} is not allowed; give a whole"),
+        (["flow", "list", "--limit", str(10**20)], f"--limit: {10**20} is not allowed; give a whole"),
         (["push", "q", "@/nowhere"], "'/nowhere' cannot be read: No such file"),
         (["push", "not allowed", "1"], "1 to 256 of the characters"),
         (["push", "q", "1", "--priority", "1000001"], "--priority must be at most 1000000, not 1000001"),

@@ -130,6 +130,12 @@ async def test_commands_that_http_does_not_have(web: httpx2.AsyncClient, command
         (b"{", "application/json", 400, "the body is no JSON"),
         (b"[1]", "application/json", 400, "must be a JSON object"),
         (b"\xff{}", "application/json", 400, "the body is no JSON"),
+        (
+            rb'{"a": "\ud83d"}',
+            "application/json",
+            400,
+            r"half a character (a lone surrogate: \ud83d, byte 7)",
+        ),
         (b"[" * 100_000, "application/json", 400, "the body is no JSON"),
         (b'{"data": 1}', "text/plain", 415, "Content-Type: application/json"),
         (b'{"data": 100000000000000000000000000}', "application/json", 422, "cannot be sent"),

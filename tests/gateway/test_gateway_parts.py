@@ -10,7 +10,7 @@ from bunqueue.gateway.events.entries import format_position, parse_position
 from bunqueue.gateway.http.arguments import from_texts, wire_fields
 from bunqueue.gateway.http.resources import DEFAULTS, OFFERED, RESOURCES
 from bunqueue.gateway.http.segments import decoded, encoded
-from bunqueue.gateway.http.transcode import read_json, write_json
+from bunqueue.gateway.http.transcode import NotJson, read_json, write_json
 from bunqueue.protocol.commands import COMMANDS
 
 
@@ -75,3 +75,39 @@ def test_json_of_what_json_cannot_say() -> None:
         "null": [None],
         '[1,"a"]': 2,
     }
+
+
+def test_times_are_integers_in_json_and_texts_stay() -> None:
+    time = 1_795_859_342_826.0
+    value = {
+        "createdAt": time,
+        "at": [time],
+        "rate": 12.0,
+        "text": '":1795859342826.0,',
+        '\\":1795859342826.0': "x",
+    }
+    text = write_json(value)
+    assert text.startswith(b'{"createdAt":1795859342826,"at":[1795859342826.0],"rate":12.0,')
+    assert read_json(text) == value
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (rb'"\ud83d\ude00"', None),
+        (rb'"\ud83d"', r"\ud83d, byte 1)"),
+        (rb'"\ud83d\ude00 \ude00"', r"\ude00, byte 14)"),
+        (rb'"\\ud83d', "truncated"),
+        (rb'{"a": 1,}', "trailing"),
+        ('"\ud83d"'.encode("utf-8", "surrogatepass"), "utf-8"),
+        (b"[" * 100_000, ""),
+    ],
+    ids=["none", "first half", "second half", "an escaped backslash", "a comma", "bytes", "deep"],
+)
+def test_what_is_said_of_texts_that_are_no_json(source: bytes, said: str | None) -> None:
+    if said is None:
+        assert read_json(source) == "\N{GRINNING FACE}"
+        return
+    with pytest.raises(NotJson) as caught:
+        read_json(source)
+    assert said in str(caught.value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bunqueue.settings import SettingsError
 
-from ...readable import plural, printable
+from ...readable import json_problem, plural, printable
 from ..framework.session import Session
 from ..framework.shared import noun, verb
 from ..framework.values import SPAN, JobId, argument, option, span
@@ -244,7 +244,7 @@ def _read(file: str) -> Any:
     try:
         return msgspec.json.decode(source)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingsError(f"FILE: {file} is no JSON ({error})") from None
+        raise SettingsError(f"FILE: {file} is no JSON ({json_problem(source, error)})") from None
 
 
 def _roots(value: Any) -> list[tuple[Any, str]]:

@@ -14,7 +14,7 @@ import typer
 from bunqueue.errors import BunqueueError
 from bunqueue.settings import SettingsError
 
-from ...readable import plural
+from ...readable import json_problem, plural
 from ..framework import exits
 from ..framework.session import Session
 from ..framework.shared import verb
@@ -121,7 +121,10 @@ class _Maker(NamedTuple):
 
         from bunqueue.client.options.job import JobOptions, NewJob
 
-        value: Any = msgspec.json.decode(line)
+        try:
+            value: Any = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise ValueError(json_problem(line, error)) from None
         if not self.whole:
             return NewJob(self.name, value, **self.options)
         if not isinstance(value, dict):

@@ -141,6 +141,9 @@ def start(session: Session, name: Name, queue: Queue, data: MaybeData = None, **
 @with_filter
 def list_(session: Session, where: Where = None, limit: Limit = 100, **filters: Any) -> None:
     """List workflows in any state, the newest first: of all queues or one, or those that meet conditions."""
+    from bunqueue.client.options import checks
+
+    checks.whole("limit", limit)
     conditions = " and ".join(filter(None, ("workflow = true", (where or "").strip())))
     place, wanted = searched(session, conditions, filters)
     found = list(islice(place.iter_found(**wanted), limit))

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bunqueue.readable import json_problem
+
 from . import completing
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -77,7 +79,8 @@ def data(text: str) -> object:
         return msgspec.json.decode(source)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise typer.BadParameter(
-            f"{_cut(source)} is no JSON ({error}); texts need double quotes inside single ones: '\"text\"'."
+            f"{_cut(source)} is no JSON ({json_problem(source, error)}); "
+            "texts need double quotes inside single ones: '\"text\"'."
         ) from None
 
 

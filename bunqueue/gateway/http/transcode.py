@@ -6,14 +6,20 @@ are not text become text.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 from msgspec.msgpack import Ext
 
 from bunqueue.protocol.readable import salvaged
+from bunqueue.readable import json_problem
 
 MAX_DEPTH = 200  # of values converted in Python; no job is nested so deeply
+
+_TIME = re.compile(rb'":(?<=\w":)(\d{12,15})\.0(?=[,}])')
+"""A time, epoch ms, as the value of a field: on the wire it is a double, which every client can read, and in
+JSON an integer. Only behind a name does a colon follow a quote that follows a letter."""
 
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
@@ -35,7 +41,7 @@ def read_json(body: bytes) -> Any:
     try:
         return _read_json(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise NotJson(f"the body is no JSON: {error}") from None
+        raise NotJson(f"the body is no JSON: {json_problem(body, error)}") from None
 
 
 def read_packed(payload: bytes) -> Any:
@@ -55,9 +61,10 @@ def read_packed(payload: bytes) -> Any:
 def write_json(value: Any) -> bytes:
     """``value`` as JSON."""
     try:
-        return _write_json(value)
+        text = _write_json(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return _write_json(plain(value))
+        text = _write_json(plain(value))
+    return _TIME.sub(rb'":\1', text)
 
 
 def plain(value: Any) -> Any:

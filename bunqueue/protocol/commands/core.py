@@ -54,7 +54,18 @@ IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyHash = Annotated[str, Meta(min_length=1, max_length=64)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 # The bounds depend on the job and the version: the shard checks them (`check_fields` in handlers/push.py).
-AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+AnyPriority = Annotated[
+    int,
+    Meta(
+        ge=-(2**31),
+        le=2**31 - 1,
+        extra_json_schema={
+            "minimum": -1_000_000,
+            "maximum": 1_000_000,
+            "description": "of a job in a group that is not `fair`, 0 to 2,097,151 from version 3 on",
+        },
+    ),
+]
 
 
 BackoffType = Annotated[
