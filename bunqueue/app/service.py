@@ -84,7 +84,7 @@ class Service:
     async def stop(self, grace: Duration | None = None) -> None:
         """See `Bunqueue.stop`."""
         await asyncio.gather(*[worker.stop(grace=grace) for worker in self._workers])
-        await self._finish()
+        await self.finish()
 
     # -- as the purpose of a program: what `run_forever` wants
 
@@ -96,7 +96,7 @@ class Service:
                 return None
             problems = await asyncio.gather(*map(self._serve, self._workers))
         finally:
-            await self._finish()
+            await self.finish()
         return next((problem for problem in problems if problem is not None), None)
 
     async def _serve(self, worker: Worker) -> BaseException | None:
@@ -118,12 +118,7 @@ class Service:
     async def _prepare(self) -> None:
         if self._started:
             return
-        self._started = True
-        for config in self._queue_configs:
-            for task in config.tasks.values():
-                task.check()
-        self._workers = self._make_workers()
-        await self._app._hooks.call("startup")
+        await self.begin()
         commands = self.declarations()
         try:
             await self._declare(commands)
@@ -131,14 +126,29 @@ class Service:
             logger.warning("%r: schedules and limits are set later: %s", self._app, error)
             self._declaring = asyncio.create_task(self._declare_later(commands))
 
-    async def _finish(self) -> None:
+    async def begin(self) -> list[Worker]:
+        """Its workers, which are still to be started, when the hooks of the start have run."""
+        self._started = True
+        for config in self._queue_configs:
+            for task in config.tasks.values():
+                task.check()
+        self._workers = self._make_workers()
+        await self._app._hooks.call("startup")
+        return self._workers
+
+    async def settle(self) -> None:
+        """Wait for the hooks that run in the background."""
+        await self._app._hooks.settle(HOOKS_PATIENCE)
+
+    async def finish(self) -> None:
+        """What has to be done when the workers have stopped."""
         if not self._started:
             return
         self._started = False
         if self._declaring is not None:
             self._declaring.cancel()
         try:
-            await self._app._hooks.settle(HOOKS_PATIENCE)
+            await self.settle()
             await self._end_dependencies()
             await self._app._hooks.call("shutdown")
         finally:
@@ -196,12 +206,12 @@ class Service:
 
     # -- schedules and limits
 
-    def declarations(self) -> list[Any]:
+    def declarations(self, *, schedules: bool = True) -> list[Any]:
         """Schedules and limits, as commands that may be repeated."""
         defaults = self._app._default_job_options or {}
-        schedules = [schedule.command(defaults, self._app.name) for schedule in self._app._schedules.values()]
+        declared = self._app._schedules.values() if schedules else ()
         return [
-            *schedules,
+            *[schedule.command(defaults, self._app.name) for schedule in declared],
             *[command for config in self._app._queue_configs.values() for command in config.commands()],
         ]
 

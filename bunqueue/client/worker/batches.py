@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any, NamedTuple
 
 from bunqueue.client import substitute
@@ -12,7 +13,7 @@ from bunqueue.client.callables import finished, is_async
 from bunqueue.client.connection.options import Duration, refused, shown, span
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel
-from bunqueue.client.worker.threads import Outcome, Threads
+from bunqueue.client.worker.threads import Outcome
 from bunqueue.client.worker.user_code import runs
 from bunqueue.errors import ResultError
 
@@ -163,11 +164,8 @@ class Batch:
     async def _call(self, jobs: list[ActiveJob]) -> Any:
         if not self._in_thread:
             return await self.handler(jobs)
-        threads = Threads(1)
-        try:
-            succeeded, value = await threads.run(self.handler, jobs)
-        finally:
-            threads.stop()
+        channel = jobs[0].channel
+        succeeded, value = await channel.in_thread(partial(self.handler, jobs), of_its_own=True)
         if not succeeded:
             raise value
         return await finished(value)

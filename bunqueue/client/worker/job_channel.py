@@ -51,6 +51,14 @@ def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
+async def _in_new_thread(function: Callable[[], Any]) -> Outcome:
+    threads = Threads(1)
+    try:
+        return await threads.run(_call, function)
+    finally:
+        threads.stop()
+
+
 class WorkerChannel:
     """The `JobChannel` of a worker to its server."""
 
@@ -128,7 +136,9 @@ class WorkerChannel:
             raise answer
         return answer
 
-    def in_thread(self, function: Callable[[], Any]) -> Awaitable[Outcome]:
+    def in_thread(self, function: Callable[[], Any], *, of_its_own: bool = False) -> Awaitable[Outcome]:
+        if of_its_own:
+            return _in_new_thread(function)
         if self._threads is None:
             self._threads = Threads(max(MIN_THREADS, self._concurrency))
         return self._threads.run(_call, function)

@@ -74,6 +74,7 @@ class JobRunner:
         give_up: Callable[[BaseException], None],
         is_ending: Callable[[], bool],
         channel: JobChannel,
+        make_threads: Callable[[int], Threads] = Threads,
     ) -> None:
         """`give_up` is called when no handler can be run, or Ctrl-C has come up in one; `is_ending` says
         whether the worker ends what runs."""
@@ -85,7 +86,7 @@ class JobRunner:
         self._loop = asyncio.get_running_loop()
         # A copy of the event loop would read from the connections of this one: it must not turn.
         self._origin = Origin(lambda: self._loop.call_soon(os._exit, 0))
-        self._threads = Threads(config.threads) if THREAD in table.executors else None
+        self._threads = make_threads(config.threads) if THREAD in table.executors else None
         # One thread waits for each process.
         self._waiters = Threads(config.processes) if PROCESS in table.executors else None
         self._processes = Processes(table.paths, config.recycle, channel, config.log_level)

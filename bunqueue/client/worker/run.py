@@ -91,7 +91,7 @@ class WorkerRun:
         persistence = Persistence(self._caller, self.stats)
         self._channel = WorkerChannel(self._caller, persistence, config.run.middleware, config.concurrency)
         self._reporter = Reporter(
-            persistence,
+            persistence.ask,
             self.stats,
             self._change.set,
             self._part_ended,

@@ -50,8 +50,11 @@ class FlowChannel(Protocol):
     async def ask(self, command: Struct, reply: type[R]) -> R:
         """Ask until the server answers. Raises CommandFailed."""
 
-    def in_thread(self, function: Callable[[], Any]) -> Awaitable[tuple[bool, Any]]:
-        """Call a function in a thread: whether it succeeded, and its value or its exception."""
+    def in_thread(
+        self, function: Callable[[], Any], *, of_its_own: bool = False
+    ) -> Awaitable[tuple[bool, Any]]:
+        """Call a function in a thread, which may be one `of_its_own`, so that it waits for no other function:
+        whether it succeeded, and its value or its exception."""
 
     async def pause(self, seconds: float) -> None:
         """Let time pass, for jobs that cannot end their run to wait."""

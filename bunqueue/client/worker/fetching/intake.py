@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from msgspec import MsgspecError, Raw
 
 from bunqueue.client.codecs.envelope import problem_of
 from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
 from bunqueue.client.worker.control import Control
-from bunqueue.client.worker.fetching.slots import Slots
-from bunqueue.client.worker.locks.lock_renewer import LockRenewer
 from bunqueue.client.worker.reporting.failures import made_final
 from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.stats import RunStats
@@ -22,13 +23,31 @@ KEY_MISSING_MS = 30_000  # until a job whose key is not here is offered again: a
 TOGETHER_MS = 1_000  # the same for one that was too large together with others
 
 
+class Places(Protocol):
+    """Where jobs are run: `Slots`."""
+
+    @property
+    def busy(self) -> int: ...
+
+    def put(self, jobs: list[ActiveJob]) -> None: ...
+
+
+class Locks(Protocol):
+    """Who keeps the locks of jobs: `LockRenewer`."""
+
+    @property
+    def held(self) -> Mapping[str, ActiveJob]: ...
+
+    def keep(self, job: ActiveJob) -> bool: ...
+
+
 class Intake:
     """Decides how many jobs may come, and begins those that do."""
 
     def __init__(
         self,
-        slots: Slots[ActiveJob],
-        renewer: LockRenewer,
+        slots: Places,
+        renewer: Locks,
         reporter: Reporter,
         stats: RunStats,
         channel: JobChannel,
@@ -122,4 +141,5 @@ class Intake:
             self._stats.complain(problem)
         later = Postpone(TOGETHER_MS if together else KEY_MISSING_MS, text)
         later.counts = False
+        later.__cause__ = problem
         self._reporter.fail(job, later)

@@ -223,7 +223,7 @@ class Child:
     async def ask(self, command: Struct, reply: type[R]) -> R:
         return msgpack.decode(await asyncio.to_thread(self._hear, Ask, command), type=reply)
 
-    async def in_thread(self, function: Callable[[], Any]) -> tuple[bool, Any]:
+    async def in_thread(self, function: Callable[[], Any], *, of_its_own: bool = False) -> tuple[bool, Any]:
         raise NotImplementedError("steps run in the main thread of a process")
 
     async def pause(self, seconds: float) -> None:

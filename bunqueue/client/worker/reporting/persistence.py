@@ -61,7 +61,7 @@ class Persistence:
             except PayloadError as error:  # it will not fit another time either
                 return CommandFailed(str(error), reason=str(error)), unsure
             except BunqueueError as error:
-                if isinstance(error, CommandFailed) and not _passes(error):
+                if isinstance(error, CommandFailed) and not passes(error):
                     return error, unsure
                 if self.closed:
                     return CommandFailed(str(error), reason=str(error)), True
@@ -71,6 +71,6 @@ class Persistence:
         raise AssertionError("count never ends")
 
 
-def _passes(error: CommandFailed) -> bool:
+def passes(error: CommandFailed) -> bool:
     """Whether the same command may succeed later."""
     return isinstance(error, ShardUnavailable) or (error.server_code or code_of(error.reason)) in _PASSING

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET, Raw, Struct
 
@@ -25,7 +25,6 @@ from bunqueue.client.worker.reporting.failures import (
     made_final,
     stop_command,
 )
-from bunqueue.client.worker.reporting.persistence import Persistence
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.client.worker.user_code import is_ctrl_c
 from bunqueue.client.workflow.outcomes import Undone
@@ -48,6 +47,12 @@ MAX_BATCH = 500  # jobs in one command: what queued up while the last one was on
 MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
 MAX_SINGLES = 50  # commands at a time where each job needs its own; a server takes as many at once
 TOO_LATE = "something else, usually its timeout, had decided the job before"
+
+
+class Ask(Protocol):
+    """As `Persistence.ask`."""
+
+    async def __call__(self, command: Struct, reply: type[R], /) -> tuple[R | CommandFailed, bool]: ...
 
 
 class _Success(NamedTuple):
@@ -117,7 +122,7 @@ class Reporter:
 
     def __init__(
         self,
-        persistence: Persistence,
+        ask: Ask,
         stats: RunStats,
         sent: Callable[[], None],
         ended: Callable[[asyncio.Task[None]], None],
@@ -129,7 +134,7 @@ class Reporter:
         have gone; `ended` with tasks that have ended, which they do not before `stop` unless something is
         wrong."""
         self._left = 0  # those that the server has not answered
-        self._persist = persistence.ask
+        self._persist = ask
         self._stats = stats
         self._sent = sent
         self._task_ended = ended
