@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from .crashes import CrashReport, run_with_crashes
     from .errors import SandboxError
     from .faults import Faults
-    from .runs import Ran
     from .sandbox import Sandbox
+    from .worker import Ran
 
 __all__ = ["CrashReport", "Faults", "Ran", "Sandbox", "SandboxError", "run_with_crashes"]
 
 _WHERE = {
     "CrashReport": "crashes",
     "Faults": "faults",
-    "Ran": "runs",
+    "Ran": "worker",
     "Sandbox": "sandbox",
     "SandboxError": "errors",
     "run_with_crashes": "crashes",

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from bunqueue.client.options.moments import When
 
-from .handlers import Source
 from .sandbox import LIMIT, Sandbox
+from .sources import Source
 
 YEAR = timedelta(days=365)
 

@@ -85,6 +85,7 @@ class SandboxEngine(EmbeddedEngine):
         self.added: list[Added] = []
         self.codecs: list[Codec] = []
         """Those that clients have used so far."""
+        self._held_schedules: set[str] = set()
         super().__init__(MEMORY)
 
     def _open(self) -> Shard:
@@ -133,6 +134,25 @@ class SandboxEngine(EmbeddedEngine):
             self._finish()
 
     # -- time
+
+    def hold_schedules(self) -> None:
+        """Let no schedule run until `release_schedules`."""
+        with self.lock:
+            for schedule in self._shard.engine.state.timetable.by_name.values():
+                if not schedule.paused:
+                    schedule.paused = True
+                    self._held_schedules.add(schedule.name)
+
+    def release_schedules(self) -> None:
+        """Let those run again that were held."""
+        with self.lock:
+            held, self._held_schedules = self._held_schedules, set()
+            timetable = self._shard.engine.state.timetable
+            for name in held & timetable.by_name.keys():
+                schedule = timetable.by_name[name]
+                schedule.paused = False
+                if schedule.backlog:
+                    timetable.ready.append(name)
 
     def step(self, until: int) -> bool:
         """Advance the clock to the next moment with due work, at most to ``until``; False if that is reached.

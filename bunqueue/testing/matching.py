@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Decoder
 
 from bunqueue.app.task import Task
 from bunqueue.client.connection.options import shown
+from bunqueue.client.conversion.encoding import STORABLE, encode, is_pydantic
 from bunqueue.client.options.job import NewJob, job_data, wire_fields
 from bunqueue.client.options.unique import keyed
 
@@ -19,7 +20,6 @@ MAX_MISSES = 3  # near misses to show
 MAX_DIFFERENCES = 4  # to show of one job
 FAR = 100  # how many differences another name or queue counts as
 
-_encode = Encoder().encode
 _decode = Decoder().decode
 
 
@@ -80,15 +80,40 @@ def expected_of(what: What, name: str | None, data: object, options: Mapping[str
 
 
 def plain(value: object) -> Any:
-    """``value`` after a trip over the wire; values that cannot be encoded (`mock.ANY`) are left as is."""
+    """``value`` after a trip over the wire; what cannot be encoded but decides itself what it equals, as
+    `mock.ANY` does, is left as is. TypeError for what equals nothing that a job can carry."""
     if isinstance(value, Mapping):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
     try:
-        return _decode(_encode(value))
+        return _decode(encode(value))
     except Exception:  # conversions of foreign types may raise anything
-        return value
+        fields = _fields(value)
+    if fields is not None:
+        return {name: plain(each) for name, each in fields.items()}
+    if type(value).__eq__ is object.__eq__:
+        raise TypeError(
+            f"no job has {shown(value)}: it cannot be sent; give {STORABLE}, or mock.ANY"
+        ) from None
+    return value
+
+
+def _fields(value: object) -> dict[str, Any] | None:
+    """Of a record that cannot be encoded as a whole, as one of its fields is `mock.ANY`, by the names that
+    they have on the wire."""
+    kind: Any = type(value)
+    if hasattr(kind, "__struct_fields__"):
+        names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = {each.name: each.name for each in kind.__attrs_attrs__}
+    elif hasattr(kind, "__dataclass_fields__"):
+        names = {name: name for name in kind.__dataclass_fields__}
+    elif is_pydantic(kind) and hasattr(kind, "model_fields"):
+        names = {name: name for name in kind.model_fields}
+    else:
+        return None
+    return {name: getattr(value, attribute) for name, attribute in names.items()}
 
 
 def _unequal(path: str, actual: object, expected: object) -> Iterator[str]:

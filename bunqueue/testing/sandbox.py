@@ -20,16 +20,21 @@ from bunqueue.client.connection.requests import poll_time, spec_of
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.options.moments import When, epoch_ms
+from bunqueue.client.worker.threads import Threads
+from bunqueue.client.worker.user_code import ctrl_c_told_apart
 from bunqueue.model.durations import DAY_MS
 from bunqueue.protocol.commands import Ok
 
+from .channel import ADDRESS
 from .engine import FrozenClock, SandboxEngine
 from .errors import SandboxError
+from .event_loop import CallsHere, SandboxLoop, check_no_loop
 from .faults import WORDS, Faults
-from .handlers import Caller, Handlers, Source, call_async, check_no_loop, end_dependencies
 from .matching import UNSET, Expected, What, expected_of, near_misses
-from .runs import ADDRESS, Ran, Rules, Runs
+from .runs import Rules, Runs
 from .sessions import PATIENCE, SandboxSession, SandboxTransport
+from .sources import Source, Sources
+from .worker import Ran
 
 if TYPE_CHECKING:
     from bunqueue.client.codecs.codec import Codec
@@ -60,9 +65,9 @@ class Sandbox:
         """The planned faults."""
         self._engine = SandboxEngine(FrozenClock(round(begin)))
         self._direct = SandboxSession(self._engine, self.faults)
-        self._caller = Caller()
+        self._loop = SandboxLoop()
         self._workers: list[SandboxTransport] = []
-        self._inline: tuple[Handlers, Rules] | None = None
+        self._inline: tuple[Sources, Rules] | None = None
         self._runs: Runs | None = None  # the current drain
         self._outer: substitute.Substitute | None = None
         self._replaced: dict[tuple[str | None, str], Callable[..., Any]] = {}
@@ -81,7 +86,7 @@ class Sandbox:
         if substitute.current is self:
             substitute.current = self._outer
         self._engine.close()
-        self._caller.close()
+        self._loop.close()
 
     # -- time
 
@@ -117,7 +122,7 @@ class Sandbox:
     def _step(self, end: int) -> bool:
         moved = self._engine.step(end)
         if self._runs is not None:
-            self._runs.check_timeout()
+            self._runs.check_timeouts()
         return moved
 
     def _end(self, duration: When, name: str = "duration") -> int:
@@ -132,93 +137,115 @@ class Sandbox:
     # -- running jobs
 
     def drain(
-        self, *handlers: Source, within: When = 0, limit: int = LIMIT, raising: bool = False
+        self,
+        *handlers: Source,
+        within: When = 0,
+        limit: int = LIMIT,
+        raising: bool = False,
+        schedules: bool = True,
     ) -> list[Ran]:
-        """Run all due jobs one after the other, in this thread.
+        """Run all due jobs one after the other, in this thread, as workers do: with hooks and middleware, and
+        the jobs of a batch together.
 
-        `handlers` are workers (which need not be started), dicts of handlers by queue, or a handler for all
-        queues. Queues are drained in the given order. With `within`, time passes from one due job to the
-        next, for that long or until that moment. An exception in a handler fails the attempt, as in a worker;
-        with `raising` it is then raised here. An AssertionError is always raised. Returns the runs, in order.
+        `handlers` are workers (which need not be started), apps, dicts of handlers by queue, or a handler for
+        all queues. Queues are drained in the given order. With `within`, time passes from one due job to the
+        next, for that long or until that moment; with `schedules=False`, no schedule runs meanwhile. An
+        exception in a handler fails the attempt, as in a worker; with `raising` it is then raised here. An
+        AssertionError is always raised. Returns the runs, in order.
         """
         check_no_loop("drain")
-        return self._drain(self._known(handlers), Rules(self._end(within, "within"), limit, raising))
+        return self._drain(Sources(handlers), Rules(self._end(within, "within"), limit, raising, schedules))
 
     def drain_until(
-        self, over: Callable[[], bool], *handlers: Source, within: When, limit: int = LIMIT
+        self,
+        over: Callable[[], bool],
+        *handlers: Source,
+        within: When,
+        limit: int = LIMIT,
+        schedules: bool = True,
     ) -> list[Ran]:
         """As `drain`, but no more time passes when `over` gives True. Old jobs are removed less often than
         once a minute meanwhile, so that a year passes at once."""
         check_no_loop("drain_until")
+
+        async def is_over() -> bool:
+            succeeded, value = await CallsHere(self._loop).run(lambda _: over(), None)
+            if not succeeded:
+                raise value
+            return bool(value)
+
         before, self._engine.round_ms = self._engine.round_ms, DAY_MS
         try:
-            rules = Rules(self._end(within, "within"), limit, raising=False, over=over)
-            return self._drain(self._known(handlers), rules)
+            rules = Rules(self._end(within, "within"), limit, False, schedules, is_over)
+            return self._drain(Sources(handlers), rules)
         finally:
             self._engine.round_ms = before
 
     async def drain_async(
-        self, *handlers: Source, within: When = 0, limit: int = LIMIT, raising: bool = False
+        self,
+        *handlers: Source,
+        within: When = 0,
+        limit: int = LIMIT,
+        raising: bool = False,
+        schedules: bool = True,
     ) -> list[Ran]:
         """As `drain`, for coroutines: handlers run in this event loop, plain functions in a thread."""
-        rules = Rules(self._end(within, "within"), limit, raising)
-        return await self._drain_async(self._known(handlers), rules)
+        rules = Rules(self._end(within, "within"), limit, raising, schedules)
+        return await self._drain_async(Sources(handlers), rules)
 
-    def _known(self, sources: tuple[Source, ...]) -> Handlers:
-        """The handlers of these sources. Also declares the schedules and limits of apps to the engine."""
-        handlers = Handlers(sources)
-        for command in handlers.declarations:
-            decode_reply(self._direct.call(command), Ok, command, ADDRESS)
-        return handlers
+    def _drain(self, sources: Sources, rules: Rules) -> list[Ran]:
+        async def drained() -> list[Ran]:
+            return await self._run(sources, rules, CallsHere(self._loop))
 
-    def _drain(self, handlers: Handlers, rules: Rules) -> list[Ran]:
-        with self._run(handlers, rules) as runs:
-            for job in runs:
-                with runs.reporting(job) as result:
-                    result.value = self._caller.call(handlers.of(job), job)
-        if handlers.apps:
-            self._caller.end_dependencies(handlers.apps)
-        return runs.done
+        return self._loop.run(drained())
 
-    async def _drain_async(self, handlers: Handlers, rules: Rules) -> list[Ran]:
-        with self._run(handlers, rules) as runs:
-            for job in runs:
-                with runs.reporting(job) as result:
-                    result.value = await call_async(handlers.of(job), job)
-        await end_dependencies(handlers.apps)
-        return runs.done
+    async def _drain_async(self, sources: Sources, rules: Rules) -> list[Ran]:
+        with ctrl_c_told_apart():
+            return await self._run(sources, rules, None)
 
-    @contextmanager
-    def _run(self, handlers: Handlers, rules: Rules) -> Iterator[Runs]:
+    async def _run(self, sources: Sources, rules: Rules, threads: Threads | None) -> list[Ran]:
         """One drain; it also runs the jobs that handlers add, so that runs are not nested."""
-        outer = self._runs
+        self._declare(sources, schedules=rules.schedules)
+        outer, self._runs = self._runs, Runs(self._engine, self.faults, rules)
         try:
-            with Runs(self._engine, self.faults, handlers, rules) as runs:
-                self._runs = runs
-                yield runs
+            await self._runs.run(sources, threads)
+            return self._runs.done
         finally:
             self._runs = outer
+
+    def _declare(self, sources: Sources, *, schedules: bool = True) -> None:
+        """Tell the engine of the schedules and limits of apps."""
+        for command in sources.declarations(schedules=schedules):
+            decode_reply(self._direct.call(command), Ok, command, ADDRESS)
 
     @contextmanager
     def inline(self, *handlers: Source, limit: int = LIMIT, raising: bool = True) -> Iterator[None]:
         """Inside this context, jobs run as soon as they are due: before `add` returns, or when time passes.
 
         Jobs that a handler adds run after it has ended. Exceptions of handlers are raised by `add`, unless
-        `raising=False`.
+        `raising=False`. Each time that there are jobs to run, an app begins and ends as in `drain`.
         """
-        before, self._inline = self._inline, (self._known(handlers), Rules(0, limit, raising))
+        sources = Sources(handlers)
+        self._declare(sources)
+        before, self._inline = self._inline, (sources, Rules(0, limit, raising))
         try:
             yield
         finally:
             self._inline = before
 
     def _after_change(self) -> None:
-        if self._inline is not None and self._runs is None:
-            self._drain(*self._inline)
+        if (inline := self._due_inline()) is not None:
+            self._drain(*inline)
 
     async def _after_change_async(self) -> None:
-        if self._inline is not None and self._runs is None:
-            await self._drain_async(*self._inline)
+        if (inline := self._due_inline()) is not None:
+            await self._drain_async(*inline)
+
+    def _due_inline(self) -> tuple[Sources, Rules] | None:
+        """What is to run now, before the change of a test is over."""
+        if self._inline is None or self._runs is not None or not self._inline[0].wants_any(self._engine):
+            return None
+        return self._inline
 
     # -- workers in the background
 

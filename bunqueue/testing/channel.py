@@ -1,0 +1,188 @@
+"""What the workers of a drain say to the engine: by themselves, and for their handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from bunqueue.client.connection.background_loop import portal
+from bunqueue.client.connection.replies import R, decode_reply
+from bunqueue.client.connection.requests import spec_of
+from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending
+from bunqueue.client.worker.job_channel import DONE
+from bunqueue.client.worker.job_runner import end
+from bunqueue.client.worker.middleware import around_steps, observing
+from bunqueue.client.worker.reporting.persistence import passes
+from bunqueue.client.worker.threads import Outcome, Threads
+from bunqueue.client.workflow.channel import Answers
+from bunqueue.errors import BunqueueError, CommandFailed, ConnectionLost, LockLost
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
+from bunqueue.protocol.notices import read_notice, read_wake
+
+from .faults import REPORTS
+from .sessions import SandboxSession
+
+if TYPE_CHECKING:
+    from .engine import SandboxEngine
+    from .faults import Faults
+    from .sources import WorkerSpec
+
+ADDRESS = "the sandbox"
+MAX_REPORTS = 10  # attempts to report an outcome, for tests in which all of them fail
+
+
+class WorkerDied(ConnectionLost):
+    """The worker died as it said something, as the test planned."""
+
+
+class SandboxChannel:
+    """The `JobChannel` of a worker of a drain. Its commands are carried out before they return."""
+
+    stopping = False
+    short_ms = 0.0  # time does not pass by itself
+
+    def __init__(
+        self, engine: SandboxEngine, faults: Faults, spec: WorkerSpec, threads: Threads | None
+    ) -> None:
+        """`threads`: where plain functions run; None: in threads of their own."""
+        self.held: dict[str, ActiveJob] = {}
+        """The jobs that the worker has in hand, by their ids."""
+        self.has_died = False
+        """Nothing that it says arrives any more."""
+        self.trouble: Callable[[BunqueueError], None] = lambda error: None
+        """Called when a report did not arrive, and is said again."""
+        self._engine = engine
+        self._faults = faults
+        self._spec = spec
+        self._threads = threads
+        self.around_step = around_steps(spec.run.middleware)
+        self.observers = observing(spec.run.middleware)
+        self._here = asyncio.get_running_loop()
+        self._session = SandboxSession(engine, faults, self._heard)
+
+    def holds(self, job: ActiveJob) -> bool:
+        """Whether the worker has a job in hand."""
+        return self.held.get(job.id) is job
+
+    def release(self, job: ActiveJob) -> None:
+        """There is nothing more to do with a job."""
+        self.held.pop(job.id, None)
+
+    # -- the session
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        """The answer to a command. Raises BunqueueError."""
+        if self.has_died:
+            raise WorkerDied("the worker has died")
+        payload = self._session.call(self._spec.outgoing(command))
+        payload = self._spec.incoming(payload, command, self._engine)
+        return decode_reply(payload, reply, command, ADDRESS)
+
+    def _report(self, command: Struct, reply: type[R]) -> R:
+        """Say something of a job. Raises WorkerDied if the test wants that."""
+        if self.has_died or spec_of(type(command)).name not in REPORTS:
+            return self.call(command, reply)
+        fault = self._faults.dying(command)
+        if fault is not None and not fault.stored:
+            self.has_died = True
+            raise WorkerDied("the worker died before it could say that")
+        answer = self.call(command, reply)
+        if fault is not None:
+            self.has_died = True
+            raise WorkerDied("the worker died when it had said that")
+        return answer
+
+    async def persist(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
+        """As `Persistence.ask`, without pauses, and not for ever."""
+        unsure = False
+        for _ in range(MAX_REPORTS):
+            try:
+                return self._report(command, reply), unsure
+            except WorkerDied:
+                break
+            except BunqueueError as error:
+                if isinstance(error, CommandFailed) and not passes(error):
+                    return error, unsure
+                unsure = unsure or isinstance(error, ConnectionLost)
+                self.trouble(error)
+        lost = "the server cannot be told, and knows the token no more"
+        return LockLost(lost, reason=lost), False
+
+    def die(self, *, renewed: bool) -> None:
+        """The worker dies, and another one like it takes its place."""
+        self._engine.kill(self._session, renewed=renewed)
+        self.held.clear()
+        self.has_died = False
+        self._session = SandboxSession(self._engine, self._faults, self._heard)
+
+    def leave(self) -> None:
+        """Held jobs go back to their queues."""
+        self._engine.leave(self._session)
+
+    def _heard(self, payload: bytes) -> None:
+        notice, news = read_notice(payload), read_wake(payload)
+        said = notice or news
+        job = None if said is None else self.held.get(said.id)
+        if said is None or job is None or job.token != said.token:
+            return
+        if notice is not None:
+            end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
+        elif news is not None and job.woken is not None:
+            job.woken(news.number)
+
+    # -- for handlers, see `JobChannel`
+
+    def say(self, command: Struct) -> Awaitable[None]:
+        self.call(command, Ok)
+        return DONE
+
+    def say_soon(self, command: Struct) -> None:
+        with suppress(BunqueueError):
+            self.call(command, Ok)
+
+    # -- for workflows, see `FlowChannel`
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return portal().loop
+
+    def record(self, job: ActiveJob, records: list[StepRecord]) -> asyncio.Future[Answers]:
+        answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        try:
+            reply = self._report(RecordSteps(queue=job.queue, steps=records), RecordStepsReply)
+            answers.set_result(reply.results)
+        except BunqueueError as error:
+            answers.set_exception(error)
+        return answers
+
+    async def ask(self, command: Struct, reply: type[R]) -> R:
+        return self.call(command, reply)
+
+    async def in_thread(self, function: Callable[[], Any], *, of_its_own: bool = False) -> Outcome:
+        in_loop = asyncio.get_running_loop() is self._here
+        if not in_loop or (self._threads is None and not of_its_own):
+            return _outcome(function)  # steps come one after the other, as everything in a drain
+        threads = self._threads or Threads(1)
+        try:
+            return await threads.run(_call, function)
+        finally:
+            threads.stop()
+
+    async def pause(self, seconds: float) -> None:
+        """Time stands still."""
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _outcome(function: Callable[[], Any]) -> Outcome:
+    try:
+        return True, function()
+    except BaseException as error:
+        return False, error
