@@ -28,7 +28,6 @@ from bunqueue.client.blocking.queue import JobHandle, Queue
 from bunqueue.client.callables import finished, is_async, name_of, runnable
 from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.connection.options import Duration, refused, shown, span, unfit, unknown_option
-from bunqueue.client.deprecation import warn
 from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob
@@ -345,7 +344,6 @@ class Bunqueue:
         size: int = 10,
         min_size: int | None = None,
         max_wait: Duration = 1_000,
-        wait: Duration | None = None,
         queue: str | None = None,
         retry: RetryRules | None = None,
     ) -> Callable[[B], B]:
@@ -354,12 +352,9 @@ class Bunqueue:
         It is called as soon as there are `min_size`, with all that are there; or when the first has waited
         for `max_wait`. Unless given, `min_size` is `size`. It gives a list with a result for each, in their
         order, or None; an exception in the list fails that job alone, one that is raised all. `retry` says
-        what exceptions mean. `wait` is an old name of `max_wait`.
+        what exceptions mean.
         """
         rules, called = checked_rules(retry), checks.job_name(name)
-        if wait is not None:
-            warn("batch(wait=...)", "max_wait=", type(self).__name__)
-            max_wait = wait
 
         def enter(handler: B) -> B:
             config = self._queue_config(queue)

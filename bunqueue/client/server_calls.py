@@ -1,4 +1,4 @@
-"""Questions about a server as a whole, for `Admin`, and for the deprecated methods of `Queue`.
+"""Questions about a server as a whole, for `Admin`.
 
 `blocking/server_calls.py` is made from it by `scripts/unasync.py`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -22,7 +22,6 @@ from bunqueue import (
     LockLost,
     NotFound,
     OptionError,
-    Queue,
     Worker,
     __version__,
 )
@@ -200,50 +199,6 @@ async def test_cancelled_dead_letters_are_counted(queue: AsyncQueue) -> None:
         await cancelled.complete(lock_token=second.lock_token)
     retried = await queue.retry_dlq()
     assert (retried, retried.cancelled) == (1, 1)
-
-
-MOVED: dict[str, Callable[[Queue], object]] = {
-    **{
-        name: lambda queue, name=name: getattr(queue, name)()  # type: ignore[misc]
-        for name in (
-            "compact_memory",
-            "dashboard",
-            "dashboard_queues",
-            "list_queues",
-            "list_shards",
-            "metrics",
-            "ping",
-            "prometheus",
-            "stats",
-            "storage_status",
-        )
-    },
-    "list_crons": lambda queue: queue.list_crons(all_queues=True),
-    "list_webhooks": lambda queue: queue.list_webhooks(all_queues=True),
-    "list_workers": lambda queue: queue.list_workers(all_queues=True),
-    "add_webhook": lambda queue: queue.add_webhook("https://example.com/", ["job.failed"], all_queues=True),
-}
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_old_names_of_a_queue_work_and_say_the_new_one(name: str, where: EndpointOptions) -> None:
-    with Queue("old", **where) as queue:
-        with pytest.warns(DeprecationWarning, match=rf"Queue\.{name}\(.*use Admin\.{name}\(\)") as caught:
-            found = MOVED[name](queue)
-        assert caught[0].filename == __file__
-    with Admin(**where) as admin:
-        assert hasattr(admin, name)
-    assert name == "compact_memory" or found is not None
-
-
-async def test_old_names_for_coroutines(queue: AsyncQueue) -> None:
-    with pytest.warns(
-        DeprecationWarning, match=r"AsyncQueue\.stats\(\).*use AsyncAdmin\.stats\(\)"
-    ) as caught:
-        await queue.stats()
-    with pytest.warns(DeprecationWarning, match=r"use AsyncAdmin\.list_crons\(\)") as more:
-        await queue.list_crons(all_queues=True)
-    assert (caught[0].filename, more[0].filename) == (__file__, __file__)
 
 
 def test_an_admin_is_closed(where: EndpointOptions) -> None:

@@ -223,8 +223,3 @@ async def _all_active(handles: list[Any]) -> bool:
 def test_what_cannot_be_is_refused_where_it_stands(declare: Any, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         declare()
-
-
-def test_the_old_name_of_max_wait() -> None:
-    with pytest.warns(DeprecationWarning, match="use max_wait="):
-        Bunqueue("a").batch("b", wait=5)(print)

@@ -25,9 +25,8 @@ from bunqueue.client.connection.options import (
     whole_milliseconds,
 )
 from bunqueue.client.connection.tls import Tls
-from bunqueue.client.deprecation import deprecated, warn
 from bunqueue.client.models import jobs as replies
-from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, PulledJob, QueueInfo, ServerStats
+from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, PulledJob
 from bunqueue.client.models.views import DeadLetter, DeadLetters, RetriedCount, TakenJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.checks import given, given_span, whole
@@ -78,15 +77,11 @@ from bunqueue.protocol.commands import (
 from bunqueue.protocol.commands.core import JobFields, Pull, Push, PushBatch
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.dlq import DlqStats
-from bunqueue.protocol.commands.insight import GroupView, ShardView
+from bunqueue.protocol.commands.insight import GroupView
 from bunqueue.protocol.commands.limits import Limits
 from bunqueue.protocol.commands.monitoring import (
-    Overview,
     QueueDetails,
     QueueHistory,
-    QueueOverview,
-    ServerMetrics,
-    StorageState,
 )
 from bunqueue.protocol.commands.stall import StallSettings
 from bunqueue.protocol.commands.webhooks import WebhookInfo
@@ -780,53 +775,30 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         reply.cron.data = sent_data(command)
         return reply.cron
 
-    async def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
-        """The schedules of this queue, by name; without the data of their jobs.
-
-        `all_queues` is deprecated: use `AsyncAdmin.list_crons()`.
-        """
-        if all_queues:
-            warn("list_crons(all_queues=True)", "AsyncAdmin.list_crons()", type(self).__name__)
-        return await self._crons(None if all_queues else self.name)
+    async def list_crons(self) -> list[CronView]:
+        """The schedules of this queue, by name; without the data of their jobs."""
+        return await self._crons(self.name)
 
     # -- webhooks
 
     async def add_webhook(
-        self,
-        url: str,
-        events: Iterable[WebhookEvent],
-        *,
-        secret: str | None = None,
-        all_queues: bool = False,
+        self, url: str, events: Iterable[WebhookEvent], *, secret: str | None = None
     ) -> str:
         """Have events of this queue sent to a URL. Returns the id of the webhook.
 
         What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
-        `all_queues` is deprecated: use `AsyncAdmin.add_webhook()`.
         """
-        if all_queues:
-            warn("add_webhook(all_queues=True)", "AsyncAdmin.add_webhook()", type(self).__name__)
-        return await self._add(url, events, secret, None if all_queues else self.name)
+        return await self._add(url, events, secret, self.name)
 
-    async def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
-        """The webhooks that get the events of this queue, in the order in which they were added.
-
-        `all_queues` is deprecated: use `AsyncAdmin.list_webhooks()`.
-        """
-        if all_queues:
-            warn("list_webhooks(all_queues=True)", "AsyncAdmin.list_webhooks()", type(self).__name__)
-        return await self._webhooks(None if all_queues else self.name)
+    async def list_webhooks(self) -> list[WebhookInfo]:
+        """The webhooks that get the events of this queue, in the order in which they were added."""
+        return await self._webhooks(self.name)
 
     # -- figures and workers
 
-    async def list_workers(self, *, all_queues: bool = False) -> list[WorkerInfo]:
-        """The registered workers of this queue.
-
-        `all_queues` is deprecated: use `AsyncAdmin.list_workers()`.
-        """
-        if all_queues:
-            warn("list_workers(all_queues=True)", "AsyncAdmin.list_workers()", type(self).__name__)
-        return await self._server.list_workers(None if all_queues else self.name)
+    async def list_workers(self) -> list[WorkerInfo]:
+        """The registered workers of this queue."""
+        return await AsyncServerCalls(self._caller).list_workers(self.name)
 
     async def history(self, kind: Literal["completed", "failed"] = "completed") -> QueueHistory:
         """How many jobs of this queue completed, or failed, in each of the last minutes."""
@@ -841,60 +813,6 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         """This queue in detail."""
         command = monitoring.DashboardQueue(queue=self.name)
         return (await self._caller.call(command, monitoring.DashboardQueueReply)).data
-
-    @property
-    def _server(self) -> AsyncServerCalls:
-        return AsyncServerCalls(self._caller)
-
-    @deprecated("AsyncAdmin.list_queues()")
-    async def list_queues(self) -> list[QueueInfo]:
-        """Deprecated: use `AsyncAdmin.list_queues`."""
-        return await self._server.list_queues()
-
-    @deprecated("AsyncAdmin.list_shards()")
-    async def list_shards(self) -> list[ShardView]:
-        """Deprecated: use `AsyncAdmin.list_shards`."""
-        return await self._server.list_shards()
-
-    @deprecated("AsyncAdmin.stats()")
-    async def stats(self) -> ServerStats:
-        """Deprecated: use `AsyncAdmin.stats`."""
-        return await self._server.stats()
-
-    @deprecated("AsyncAdmin.metrics()")
-    async def metrics(self) -> ServerMetrics:
-        """Deprecated: use `AsyncAdmin.metrics`."""
-        return await self._server.metrics()
-
-    @deprecated("AsyncAdmin.prometheus()")
-    async def prometheus(self) -> str:
-        """Deprecated: use `AsyncAdmin.prometheus`."""
-        return await self._server.prometheus()
-
-    @deprecated("AsyncAdmin.storage_status()")
-    async def storage_status(self) -> StorageState:
-        """Deprecated: use `AsyncAdmin.storage_status`."""
-        return await self._server.storage_status()
-
-    @deprecated("AsyncAdmin.dashboard()")
-    async def dashboard(self) -> Overview:
-        """Deprecated: use `AsyncAdmin.dashboard`."""
-        return await self._server.dashboard()
-
-    @deprecated("AsyncAdmin.dashboard_queues()")
-    async def dashboard_queues(self) -> list[QueueOverview]:
-        """Deprecated: use `AsyncAdmin.dashboard_queues`."""
-        return await self._server.dashboard_queues()
-
-    @deprecated("AsyncAdmin.compact_memory()")
-    async def compact_memory(self) -> None:
-        """Deprecated: use `AsyncAdmin.compact_memory`."""
-        await self._server.compact_memory()
-
-    @deprecated("AsyncAdmin.ping()")
-    async def ping(self) -> float:
-        """Deprecated: use `AsyncAdmin.ping`."""
-        return await self._server.ping()
 
 
 def _filter(which: DlqFilter) -> dict[str, Any]:

@@ -33,9 +33,8 @@ from bunqueue.client.connection.options import (
     whole_milliseconds,
 )
 from bunqueue.client.connection.tls import Tls
-from bunqueue.client.deprecation import deprecated, warn
 from bunqueue.client.models import jobs as replies
-from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, PulledJob, QueueInfo, ServerStats
+from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, PulledJob
 from bunqueue.client.models.views import DeadLetter, DeadLetters, RetriedCount, TakenJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.checks import given, given_span, whole
@@ -75,15 +74,11 @@ from bunqueue.protocol.commands import (
 from bunqueue.protocol.commands.core import JobFields, Pull, Push, PushBatch
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.dlq import DlqStats
-from bunqueue.protocol.commands.insight import GroupView, ShardView
+from bunqueue.protocol.commands.insight import GroupView
 from bunqueue.protocol.commands.limits import Limits
 from bunqueue.protocol.commands.monitoring import (
-    Overview,
     QueueDetails,
     QueueHistory,
-    QueueOverview,
-    ServerMetrics,
-    StorageState,
 )
 from bunqueue.protocol.commands.stall import StallSettings
 from bunqueue.protocol.commands.webhooks import WebhookInfo
@@ -769,53 +764,28 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         reply.cron.data = sent_data(command)
         return reply.cron
 
-    def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
-        """The schedules of this queue, by name; without the data of their jobs.
-
-        `all_queues` is deprecated: use `Admin.list_crons()`.
-        """
-        if all_queues:
-            warn("list_crons(all_queues=True)", "Admin.list_crons()", type(self).__name__)
-        return self._crons(None if all_queues else self.name)
+    def list_crons(self) -> list[CronView]:
+        """The schedules of this queue, by name; without the data of their jobs."""
+        return self._crons(self.name)
 
     # -- webhooks
 
-    def add_webhook(
-        self,
-        url: str,
-        events: Iterable[WebhookEvent],
-        *,
-        secret: str | None = None,
-        all_queues: bool = False,
-    ) -> str:
+    def add_webhook(self, url: str, events: Iterable[WebhookEvent], *, secret: str | None = None) -> str:
         """Have events of this queue sent to a URL. Returns the id of the webhook.
 
         What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
-        `all_queues` is deprecated: use `Admin.add_webhook()`.
         """
-        if all_queues:
-            warn("add_webhook(all_queues=True)", "Admin.add_webhook()", type(self).__name__)
-        return self._add(url, events, secret, None if all_queues else self.name)
+        return self._add(url, events, secret, self.name)
 
-    def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
-        """The webhooks that get the events of this queue, in the order in which they were added.
-
-        `all_queues` is deprecated: use `Admin.list_webhooks()`.
-        """
-        if all_queues:
-            warn("list_webhooks(all_queues=True)", "Admin.list_webhooks()", type(self).__name__)
-        return self._webhooks(None if all_queues else self.name)
+    def list_webhooks(self) -> list[WebhookInfo]:
+        """The webhooks that get the events of this queue, in the order in which they were added."""
+        return self._webhooks(self.name)
 
     # -- figures and workers
 
-    def list_workers(self, *, all_queues: bool = False) -> list[WorkerInfo]:
-        """The registered workers of this queue.
-
-        `all_queues` is deprecated: use `Admin.list_workers()`.
-        """
-        if all_queues:
-            warn("list_workers(all_queues=True)", "Admin.list_workers()", type(self).__name__)
-        return self._server.list_workers(None if all_queues else self.name)
+    def list_workers(self) -> list[WorkerInfo]:
+        """The registered workers of this queue."""
+        return ServerCalls(self._caller).list_workers(self.name)
 
     def history(self, kind: Literal["completed", "failed"] = "completed") -> QueueHistory:
         """How many jobs of this queue completed, or failed, in each of the last minutes."""
@@ -830,60 +800,6 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         """This queue in detail."""
         command = monitoring.DashboardQueue(queue=self.name)
         return (self._caller.call(command, monitoring.DashboardQueueReply)).data
-
-    @property
-    def _server(self) -> ServerCalls:
-        return ServerCalls(self._caller)
-
-    @deprecated("Admin.list_queues()")
-    def list_queues(self) -> list[QueueInfo]:
-        """Deprecated: use `Admin.list_queues`."""
-        return self._server.list_queues()
-
-    @deprecated("Admin.list_shards()")
-    def list_shards(self) -> list[ShardView]:
-        """Deprecated: use `Admin.list_shards`."""
-        return self._server.list_shards()
-
-    @deprecated("Admin.stats()")
-    def stats(self) -> ServerStats:
-        """Deprecated: use `Admin.stats`."""
-        return self._server.stats()
-
-    @deprecated("Admin.metrics()")
-    def metrics(self) -> ServerMetrics:
-        """Deprecated: use `Admin.metrics`."""
-        return self._server.metrics()
-
-    @deprecated("Admin.prometheus()")
-    def prometheus(self) -> str:
-        """Deprecated: use `Admin.prometheus`."""
-        return self._server.prometheus()
-
-    @deprecated("Admin.storage_status()")
-    def storage_status(self) -> StorageState:
-        """Deprecated: use `Admin.storage_status`."""
-        return self._server.storage_status()
-
-    @deprecated("Admin.dashboard()")
-    def dashboard(self) -> Overview:
-        """Deprecated: use `Admin.dashboard`."""
-        return self._server.dashboard()
-
-    @deprecated("Admin.dashboard_queues()")
-    def dashboard_queues(self) -> list[QueueOverview]:
-        """Deprecated: use `Admin.dashboard_queues`."""
-        return self._server.dashboard_queues()
-
-    @deprecated("Admin.compact_memory()")
-    def compact_memory(self) -> None:
-        """Deprecated: use `Admin.compact_memory`."""
-        self._server.compact_memory()
-
-    @deprecated("Admin.ping()")
-    def ping(self) -> float:
-        """Deprecated: use `Admin.ping`."""
-        return self._server.ping()
 
 
 def _filter(which: DlqFilter) -> dict[str, Any]:
