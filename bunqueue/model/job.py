@@ -187,6 +187,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     keep_completed: float | None = None  # how long it is kept when it has completed; None: as its queue says
     keep_failed: float | None = None  # the same as a dead letter
     due: Due | None = None  # of a job that a schedule added
+    detached: bool = False  # a workflow has started it to outlive itself
 
     def kept_for(self, state: int) -> float | None:
         """How long the job is to be kept in that state, whatever its queue says; None: as that says."""

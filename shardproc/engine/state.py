@@ -119,7 +119,7 @@ class Awaited:
 
     def __init__(self) -> None:
         self.jobs: dict[Job, None] = {}  # blocked ones of this shard
-        self.parents: dict[str, int] = {}  # workflows of this shard that have started it -> their step
+        self.parents: dict[str, None] = {}  # workflows of this shard that have started it
         self.shards: set[int] = set()  # other shards that want its outcome
         self.lookers = 0  # tasks that have asked for its outcome
         self.shard = -1  # where it is, as far as is known
@@ -128,10 +128,10 @@ class Awaited:
 
 
 class ChildEnd(Struct, eq=False):
-    """What became of a child, for the workflows that have started it and their steps."""
+    """What became of a child, for the workflows that have started it."""
 
     outcome: Outcome
-    parents: dict[str, int]
+    parents: list[str]
 
 
 class QueueState:
@@ -448,7 +448,7 @@ class State:
         """What concerns jobs with steps."""
         self.runs: dict[str, OpenRun] = {}  # active jobs whose steps are known, by id
         self.remaining: dict[str, list[int]] = {}  # suspended jobs -> open steps of each group, once counted
-        self.children: Children = {}
+        self.children: dict[str, Children] = {}  # by the id of the workflow
         self.cancels: dict[str, Any] = {}  # ids of children to be cancelled -> children.Order; stored
         # Not yet handled: workflows that have ended, and children of which that is news.
         self.run_ends: list[Job | ChildEnd] = []

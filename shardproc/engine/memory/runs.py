@@ -38,4 +38,35 @@ class Child(Struct, gc=False):
     starting: bool = False  # its shard has not said yet that it has it
 
 
-Children = dict[str, dict[int, Child]]  # by the id of the parent and the number of the step
+class Children:
+    """The children of one workflow that have not ended.  Several steps may stand for one of them: with an id
+    of the user's own, or a unique key."""
+
+    __slots__ = ("by_step", "steps")
+
+    def __init__(self) -> None:
+        self.by_step: dict[int, Child] = {}  # by the number of the step
+        self.steps: dict[str, dict[int, None]] = {}  # the numbers of the steps of each, by its id
+
+    def add(self, number: int, child: Child) -> None:
+        self.by_step[number] = child
+        self.steps.setdefault(child.id, {})[number] = None
+
+    def pop(self, number: int) -> Child | None:
+        child = self.by_step.pop(number, None)
+        if child is not None:
+            self._leave(number, child.id)
+        return child
+
+    def rename(self, number: int, child_id: str) -> None:
+        """Another job turns out to stand for the child."""
+        child = self.by_step[number]
+        self._leave(number, child.id)
+        child.id = child_id
+        self.add(number, child)
+
+    def _leave(self, number: int, child_id: str) -> None:
+        numbers = self.steps[child_id]
+        del numbers[number]
+        if not numbers:
+            del self.steps[child_id]

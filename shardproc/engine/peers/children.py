@@ -21,7 +21,8 @@ from .. import peer_calls
 from ..handlers import push
 from ..lifecycle import outcomes, run_steps
 from ..lifecycle.cancellation import stop
-from ..memory.runs import Child
+from ..memory.runs import Child, Children
+from ..outbox import ROW
 from ..peer_calls import Steps
 from ..run_writes import Op
 from ..state import Awaited, ChildEnd, State
@@ -53,8 +54,18 @@ _decode_order = json.Decoder(Order).decode
 def begin(state: State, job: Job, children: list[tuple[int, messages.NewChild]]) -> None:
     """Have children started whose steps are stored in this batch."""
     for number, child in children:
-        state.children.setdefault(job.id, {})[number] = Child(child.id, child.queue, starting=True)
+        _children_of(state, job.id).add(number, Child(child.id, child.queue, starting=True))
     _start(state, job, children)
+
+
+def _children_of(state: State, parent: str) -> Children:
+    return state.children.setdefault(parent, Children())
+
+
+def _child(state: State, parent: str, number: int) -> Child | None:
+    """The child of a step that has not ended."""
+    of_parent = state.children.get(parent)
+    return None if of_parent is None else of_parent.by_step.get(number)
 
 
 def recovered(state: State) -> None:
@@ -63,12 +74,12 @@ def recovered(state: State) -> None:
     for child in state.archive.runs.open_children():
         if child.job_id not in state.jobs:
             continue
-        of_parent = state.children.setdefault(child.job_id, {})
-        of_parent[child.number] = Child(child.child, child.queue, starting=child.input is not None)
+        known = Child(child.child, child.queue, starting=child.input is not None)
+        _children_of(state, child.job_id).add(child.number, known)
         if child.input is not None:
             unstarted.setdefault(child.job_id, []).append((child.number, _decode_new(child.input)))
         else:
-            _watch(state, child.job_id, child.number, child.child, child.queue)
+            _watch(state, child.job_id, child.child, child.queue)
     for parent, children in unstarted.items():
         _start(state, state.jobs[parent], children)
     for child_id, order in list(state.cancels.items()):
@@ -109,7 +120,7 @@ def _started(
     outcome: messages.Outcome | None,
 ) -> None:
     """A shard has said what became of the order to start a child."""
-    known = state.children.get(parent, {}).get(number)
+    known = _child(state, parent, number)
     if known is None or known.id != child.id:  # its step has ended meanwhile, or is gone
         if child.id in state.cancels:
             _send_cancel(state, child.id, state.cancels[child.id])
@@ -120,21 +131,21 @@ def _started(
         _end(state, job, number, FAILED, error=started.error)
         return
     state.out.runs.append((Op.SET_CHILD, (started.id, seq, number)))
-    known.id = started.id
+    _children_of(state, parent).rename(number, started.id)
     if child.detached:
         _end(state, job, number, COMPLETED)
         return
-    awaited = _watch(state, parent, number, started.id, child.queue)
+    awaited = _watch(state, parent, started.id, child.queue)
     if outcome is not None and outcome.word != messages.PENDING:
-        state.run_ends.append(ChildEnd(outcome, awaited.parents))
-        awaited.parents = {}
+        state.run_ends.append(ChildEnd(outcome, list(awaited.parents)))
+        awaited.parents.clear()
         dependencies.drop_idle(state, started.id, awaited)
 
 
-def _watch(state: State, parent: str, number: int, child: str, queue: str) -> Awaited:
+def _watch(state: State, parent: str, child: str, queue: str) -> Awaited:
     """Its shard will say when the child has ended."""
     awaited = state.awaited.setdefault(child, Awaited())
-    awaited.parents[parent] = number
+    awaited.parents[parent] = None
     awaited.shard, awaited.is_watched = _shard_of(state, queue), True
     return awaited
 
@@ -150,27 +161,33 @@ def settle(state: State) -> None:
             run_steps.end_waits(state, news)
 
 
-def _ended(state: State, outcome: messages.Outcome, parents: dict[str, int]) -> None:
-    """A child has ended: so do the steps that stand for it."""
-    for parent, number in parents.items():
-        job = state.jobs.get(parent)
-        known = state.children.get(parent, {}).get(number)
-        if job is None or known is None or known.id != outcome.id:
+def _ended(state: State, outcome: messages.Outcome, parents: list[str]) -> None:
+    """A child has ended: so do all steps that stand for it."""
+    for parent in parents:
+        job, numbers = state.jobs.get(parent), _steps_of(state, parent, outcome.id)
+        if job is None or not numbers:
             continue
         if outcome.word == messages.DONE:
-            peer_calls.start(state, _take_result(state, parent, number, known))
-        elif outcome.word == messages.UNKNOWN:
-            _end(state, job, number, FAILED, error=GONE)
-        else:
-            _end(state, job, number, FAILED, error=outcome.error)
+            peer_calls.start(state, _take_result(state, parent, numbers[0], outcome.id))
+            continue
+        error = GONE if outcome.word == messages.UNKNOWN else outcome.error
+        for number in numbers:
+            _end(state, job, number, FAILED, error=error)
 
 
-def _take_result(state: State, parent: str, number: int, child: Child) -> Steps:
-    (found,) = yield [(_shard_of(state, child.queue), messages.Values([child.id]))]
-    job = state.jobs.get(parent)
-    if job is not None and state.children.get(parent, {}).get(number) is child:
-        value = found.values[0]
-        _end(state, job, number, COMPLETED, result=None if value is None else bytes(value.result))
+def _steps_of(state: State, parent: str, child: str) -> list[int]:
+    """The open steps that stand for a child."""
+    of_parent = state.children.get(parent)
+    return [] if of_parent is None else list(of_parent.steps.get(child, ()))
+
+
+def _take_result(state: State, parent: str, number: int, child: str) -> Steps:
+    queue = state.children[parent].by_step[number].queue
+    (found,) = yield [(_shard_of(state, queue), messages.Values([child]))]
+    job, value = state.jobs.get(parent), found.values[0]
+    if job is not None:
+        for each in _steps_of(state, parent, child):
+            _end(state, job, each, COMPLETED, result=None if value is None else bytes(value.result))
 
 
 def _end(
@@ -184,8 +201,8 @@ def _forget(state: State, parent: str, number: int) -> Child | None:
     of_parent = state.children.get(parent)
     if of_parent is None:
         return None
-    child = of_parent.pop(number, None)
-    if not of_parent:
+    child = of_parent.pop(number)
+    if not of_parent.by_step:
         del state.children[parent]
     return child
 
@@ -195,20 +212,24 @@ def _forget(state: State, parent: str, number: int) -> Child | None:
 
 def cancel_all(state: State, job: Job, why: str, first: int = 0) -> None:
     """Cancel the children of a workflow, those with steps from a number on."""
-    for number in [number for number in state.children.get(job.id, ()) if number >= first]:
+    of_parent = state.children.get(job.id)
+    for number in [number for number in (of_parent.by_step if of_parent else ()) if number >= first]:
         cancel_child(state, job, number, why)
 
 
 def cancel_child(state: State, job: Job, number: int, why: str) -> None:
-    """Have a child cancelled; its step has ended when this returns."""
+    """Have a child cancelled, unless another step stands for it, too; its step has ended when this returns."""
     child = _forget(state, job.id, number)
     if child is None:
         return
-    awaited = state.awaited.get(child.id)
-    if awaited is not None and awaited.parents.pop(job.id, None) is not None:
-        dependencies.drop_idle(state, child.id, awaited)
     if job.state != REMOVED:
         run_steps.end(state, job, number, CANCELLED, error=why)
+    if _steps_of(state, job.id, child.id):
+        return
+    awaited = state.awaited.get(child.id)
+    if awaited is not None and job.id in awaited.parents:
+        del awaited.parents[job.id]
+        dependencies.drop_idle(state, child.id, awaited)
     order = state.cancels[child.id] = Order(job.id, child.queue, why)
     state.out.keep(KIND, child.id, order)
     if not child.starting:  # else it might come after this
@@ -257,6 +278,9 @@ def start_children(state: State, source: int, message: messages.StartChildren) -
     started = [
         messages.Started(ids.get(child.id, child.id), errors.get(child.id, "")) for child in message.children
     ]
+    for child, each in zip(message.children, started, strict=True):
+        if child.detached:
+            _detach(state, each.id, message.parent)
     pairs = zip(message.children, started, strict=True)
     watched = [each.id for child, each in pairs if not each.error and not child.detached]
     found = yield from dependencies.answer_watch(state, source, messages.Watch(watched))
@@ -284,11 +308,21 @@ def _push(state: State, child: messages.NewChild, parent: str) -> str:
     return ids[0]
 
 
+def _detach(state: State, child_id: str, parent: str) -> None:
+    """The child of that workflow is to outlive it, though a step of it may wait for it, too."""
+    job = state.jobs.get(child_id)
+    if job is not None and job.extra is not None and job.extra.parent_id == parent:
+        job.extra.detached = True
+        state.out.touch(job, ROW)
+
+
 def cancel_children(
     state: State, source: int, message: messages.CancelChildren
 ) -> messages.ChildrenCancelled:
     for child_id in message.ids:
         job = state.jobs.get(child_id)
-        if job is not None and job.extra is not None and job.extra.parent_id == message.parent:
+        if job is None or job.extra is None or job.extra.parent_id != message.parent:
+            continue
+        if not job.extra.detached:
             stop(state, job, message.reason, GRACE_MS)
     return messages.ChildrenCancelled()

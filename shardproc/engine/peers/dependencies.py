@@ -207,8 +207,8 @@ def hear(state: State, outcome: messages.Outcome) -> None:
 def _report_child(state: State, awaited: Awaited, outcome: messages.Outcome) -> None:
     """Workflows that have started the job are to know; see `children`."""
     if awaited.parents:
-        state.run_ends.append(ChildEnd(outcome, awaited.parents))
-        awaited.parents = {}
+        state.run_ends.append(ChildEnd(outcome, list(awaited.parents)))
+        awaited.parents.clear()
 
 
 def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:

@@ -295,3 +295,55 @@ def test_two_children_with_one_unique_key(flows: Workflows) -> None:
     flows.run(first, BETA)
     flows.ack(first, 5)
     assert flows.step("v", "pack")["result"] == 5
+
+
+SAME: list[tuple[str, dict[str, Any]]] = [("own id", {"jobId": "pack-7"}), ("unique key", {"uniqueKey": "k"})]
+
+
+@pytest.mark.parametrize(("what", "fields"), SAME, ids=[what for what, _ in SAME])
+@pytest.mark.parametrize("failing", [False, True])
+def test_every_wait_for_a_child_ends_with_it(
+    flows: Workflows, what: str, fields: dict[str, Any], failing: bool
+) -> None:
+    begin(flows)
+    names = ["one", "two", "three"]
+    (child,) = {flows.child("w", name, **fields) for name in names[:2]} if what == "own id" else [""]
+    if what == "unique key":
+        for name in names[:2]:
+            flows.child("w", name, **fields)
+        (child,) = {flows.step("w", name)["child"] for name in names[:2]}
+    flows.suspend("w", names[:2])
+    flows.run(child, BETA)
+    if failing:
+        flows.fail(child, "no box", unrecoverable=True)
+    else:
+        flows.ack(child, 4)
+    assert flows.state("w") == "waiting"
+    flows.run("w")
+    flows.child("w", "three", **fields)
+    found = [flows.step("w", name) for name in (names if what == "own id" else names[:2])]
+    outcome = ("failed", None, "no box") if failing else ("completed", 4, None)
+    assert [(step["status"], step.get("result"), step["error"]) for step in found] == [outcome] * len(found)
+
+
+def test_a_child_is_cancelled_when_no_step_waits_for_it_any_more(flows: Workflows) -> None:
+    begin(flows)
+    for name in ("one", "two"):
+        flows.child("w", name, jobId="pack-7")
+    flows.record("w", "one", kind="child", status="cancelled", child=ORDER)
+    assert flows.state("pack-7") == "waiting", "the other step still waits for it"
+    flows.record("w", "two", kind="child", status="cancelled", child=ORDER)
+    assert flows.steps("w") == {"one": "cancelled", "two": "cancelled"}
+    assert flows.ask("GetJob", id="pack-7")["ok"] is False
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_child_that_was_started_to_outlive_its_parent_does_so(flows: Workflows, first: bool) -> None:
+    """Whether the step that waits for it, too, comes before or after that which does not."""
+    begin(flows)
+    for name, detached in (("start", True), ("run", False))[:: 1 if first else -1]:
+        flows.child("w", name, jobId="pack-7", detached=detached)
+    assert (flows.step("w", "start")["status"], flows.step("w", "run")["status"]) == ("completed", "waiting")
+    flows.ack("w")
+    flows.run("pack-7", BETA)
+    flows.ack("pack-7")
