@@ -20,7 +20,7 @@ from bunqueue.client.connection.background_loop import check_thread, portal
 from bunqueue.client.connection.options import Duration, seconds
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.event_channel import Channel, channel_to
-from bunqueue.errors import BunqueueError
+from bunqueue.errors import BunqueueError, ResultError
 from bunqueue.model.events import LOST
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.moments import Moment
@@ -43,8 +43,10 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     """"" when it is about the queue."""
     timestamp_ms: int = msgspec.field(name="timestamp")
     """ms since the epoch."""
-    data: Any = None
-    """completed: the result; failed: the job's data. None when it is larger than 256 KiB."""
+    raw_data: Any = msgspec.field(default=None, name="data")
+    """As `data`, which refuses to be read where it was left out."""
+    data_bytes: int | None = None
+    """How large the data is, if it was left out because it is larger than 256 KiB."""
     error: str | None = None
     """failed: its text."""
     terminal: bool = False
@@ -70,6 +72,19 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     """lost: how many; None when that is not known, as the connection was lost."""
 
     timestamp = Moment("timestamp_ms")
+
+    @property
+    def data(self) -> Any:
+        """completed: the result; failed: the job's data. Raises ResultError where `data_bytes` is set: then
+        the job itself has it."""
+        if self.data_bytes is not None:
+            raise ResultError(
+                f"the data of this {self.type} event of job {self.job_id} has {self.data_bytes} bytes, which "
+                f"is more than an event carries; ask for the job itself, as with queue.handle(event.job_id)",
+                field="data",
+                value=self.data_bytes,
+            )
+        return self.raw_data
 
 
 class _Frame(Struct):
@@ -100,8 +115,8 @@ def read(payload: bytes) -> QueueEvent | None:
     fields = msgspec.structs.asdict(wire)
     fields["timestamp_ms"] = int(wire.timestamp_ms)
     fields["delay"] = None if wire.delay is None else int(wire.delay)
-    if wire.type == "progress" and isinstance(wire.data, dict):
-        fields["data"], fields["message"] = None, wire.data.get("message")
+    if wire.type == "progress" and isinstance(wire.raw_data, dict):
+        fields["raw_data"], fields["message"] = None, wire.raw_data.get("message")
     return QueueEvent(**fields)
 
 

@@ -19,6 +19,7 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     job_id: str  # "" when it is about the queue
     timestamp: float  # epoch ms; a float, as all times on the wire
     data: Raw | UnsetType = UNSET  # completed: the result; failed: the job's data; progress: a map
+    data_bytes: int | UnsetType = UNSET  # of data that were left out, as they are large
     error: str | UnsetType = UNSET
     terminal: bool | UnsetType = UNSET
     prev: str | UnsetType = UNSET

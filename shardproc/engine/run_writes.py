@@ -54,7 +54,7 @@ class StepHead(Struct, gc=False):
 
 
 class StoredStep(Struct, gc=False):
-    """A whole row of steps, but for a result or cursor that is larger than asked for."""
+    """A whole row of steps, but for a result or cursor that is larger than asked for: only their sizes."""
 
     number: int
     name: str
@@ -73,6 +73,7 @@ class StoredStep(Struct, gc=False):
     undo: bool
     error: str | None
     size: int
+    cursor_size: int
     cursor: bytes | None
     result: bytes | None
 
@@ -128,13 +129,12 @@ class RunArchive(Protocol):
     def heads(self, seq: int) -> list[StepHead]:
         """All steps of a job, in order."""
 
-    def page(self, seq: int, after: int, limit: int, max_result: int) -> tuple[list[StoredStep], int | None]:
-        """Steps with numbers above ``after``, at most so many, fewer when they are large; and the number
-        after which to go on, None at the end.  Results and cursors above ``max_result`` bytes are left out.
-        """
-
-    def named(self, seq: int, names: list[str], max_result: int) -> list[StoredStep]:
-        """These steps of a job, as many as fit into one answer."""
+    def page(
+        self, seq: int, after: int, limit: int, max_result: int, names: list[str] | None = None
+    ) -> tuple[list[StoredStep], int | None]:
+        """Steps with numbers above ``after``, or those of them with these names; at most so many, fewer when
+        they are large; and the number after which to go on, None at the end.  Results and cursors above
+        ``max_result`` bytes are left out."""
 
     def result(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
         """The result and the error of a step."""

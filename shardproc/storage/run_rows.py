@@ -31,7 +31,7 @@ _FIRST = itemgetter(0)
 
 _HEAD = "number, name, kind, status, attempts, until, arguments, signal, key, child, undo"
 _STEP = """number, name, kind, status, attempts, started_at, ended_at, until, worker, arguments, signal, key,
-    child, child_queue, undo, error, coalesce(length(result), 0),
+    child, child_queue, undo, error, coalesce(length(result), 0), coalesce(length(cursor), 0),
     iif(length(cursor) <= :most, cursor, null), iif(length(result) <= :most, result, null)"""
 _ENDED = "('completed', 'skipped')"
 _UNDO_LEFT = f"""
@@ -85,13 +85,19 @@ class RunReads:
         query = f"select {_HEAD} from steps where seq = ? and number > 0 order by number"
         return [_head(row) for row in self._rows("steps", query, (seq,))]
 
-    def page(self, seq: int, after: int, limit: int, max_result: int) -> tuple[list[StoredStep], int | None]:
-        query = f"""select {_STEP} from steps where seq = :seq and number > :after
+    def page(
+        self, seq: int, after: int, limit: int, max_result: int, names: list[str] | None = None
+    ) -> tuple[list[StoredStep], int | None]:
+        places: dict[str, Any] = {"seq": seq, "after": max(after, 0), "limit": limit, "most": max_result}
+        named = ""
+        if names is not None:
+            places |= {f"name{index}": name for index, name in enumerate(names)}
+            named = f"and name in ({', '.join(f':name{index}' for index in range(len(names)))})"
+        query = f"""select {_STEP} from steps where seq = :seq and number > :after {named}
                     order by number limit :limit"""
         self._see()
         found: list[StoredStep] = []
         size = 0
-        places = {"seq": seq, "after": max(after, 0), "limit": limit, "most": max_result}
         with self._guard("steps"):
             for row in self._db.execute(query, places):
                 step = _step(row)
@@ -100,22 +106,6 @@ class RunReads:
                     return found, found[-1].number
                 found.append(step)
         return found, found[-1].number if len(found) == limit else None
-
-    def named(self, seq: int, names: list[str], max_result: int) -> list[StoredStep]:
-        query = f"select {_STEP} from steps where seq = :seq and name = :name and number > 0"
-        self._see()
-        found: list[StoredStep] = []
-        size = 0
-        with self._guard("steps"):
-            for name in names:
-                row = self._db.execute(query, {"seq": seq, "name": name, "most": max_result}).fetchone()
-                if row is not None:
-                    step = _step(row)
-                    size += len(step.result or b"") + len(step.cursor or b"")
-                    if size > MAX_PAGE and found:
-                        break
-                    found.append(step)
-        return found
 
     def result(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
         query = "select result, error from steps where seq = ? and number = ?"

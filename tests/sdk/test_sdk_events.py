@@ -25,6 +25,7 @@ from bunqueue import (
     Queue,
     QueueEvent,
     QueueEvents,
+    ResultError,
     Worker,
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
@@ -79,6 +80,20 @@ async def test_only_what_is_wanted_is_told(where: EndpointOptions, name: str) ->
             with pytest.raises(TimeoutError):
                 await events.next(1)
         assert await first.result() == 1
+
+
+async def test_data_that_was_left_out_is_not_taken_for_none(where: EndpointOptions, name: str) -> None:
+    async with (
+        AsyncQueue(name, **where) as queue,
+        AsyncQueueEvents(name, types="completed", **where) as events,
+    ):
+        async with Worker(name, lambda job: "x" * job.data, **where):
+            await queue.add_bulk([("small", 250_000), ("large", 300_000)])
+            small, large = sorted(await heard(events, 2), key=lambda event: event.data_bytes or 0)
+        assert (small.data, small.data_bytes) == ("x" * 250_000, None)
+        assert (large.raw_data, large.data_bytes) == (None, 300_005)
+        with pytest.raises(ResultError, match="has 300005 bytes, which is more than an event carries"):
+            print(large.data)
 
 
 async def test_iteration_ends_with_close_and_loses_nothing(where: EndpointOptions, name: str) -> None:

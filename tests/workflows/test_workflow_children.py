@@ -19,6 +19,7 @@ from bunqueue import (
     FlowJob,
     OptionError,
     Queue,
+    ResultError,
     StepFailed,
     Unrecoverable,
 )
@@ -38,6 +39,31 @@ def packing(app: Bunqueue, ran: list[str]) -> Any:
         return item.upper()
 
     return pack
+
+
+@promises("The result of a child may be as large as that of any job")
+@pytest.mark.parametrize("size", [70_000, 1_100_000, 20_000_000])
+def test_a_result_of_any_size_reaches_the_parent(sandbox: Sandbox, size: int) -> None:
+    """More than a step of its own could give: at once, in a later run, and as one of many."""
+    app = Bunqueue("q")
+
+    @app.job
+    def report(size: int) -> str:
+        return "x" * size
+
+    @app.workflow
+    async def parent(flow: Flow) -> list[int]:
+        one = await flow.run(report, size)
+        many = await flow.map(report, [size, 3])
+        await flow.sleep(days=1)
+        return [len(one), *map(len, many)]
+
+    handle = parent.start()
+    sandbox.drain(app, within=2 * DAY)
+    assert handle.result() == [size, size, 3]
+    (step, *_) = handle.history(max_result=1)
+    with pytest.raises(ResultError, match="was left out"):
+        print(step.result)
 
 
 @promises("A child is a job or a workflow of any queue", "It is started once, however often its parent runs")

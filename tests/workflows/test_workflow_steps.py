@@ -20,6 +20,7 @@ from bunqueue import (
     JobFailed,
     OptionError,
     Queue,
+    ResultError,
     Retry,
     StepChanged,
     StepFailed,
@@ -467,6 +468,35 @@ def test_a_cursor_stays(sandbox: Sandbox) -> None:
     sandbox.drain(app)
     assert handle.result() == 5
     assert seen == [0, 1, 2, 3, 4]
+
+
+def test_large_cursors_and_results_are_left_out_of_no_run(sandbox: Sandbox) -> None:
+    """A run is given the small ones as it begins, and asks for the others."""
+    app = Bunqueue("q")
+    size = 300_000
+
+    async def rows() -> int:
+        step = current_step()
+        if step.cursor is None:
+            await step.save("c" * size)
+            raise ConnectionError("cut off")
+        return len(step.cursor)
+
+    @app.workflow(max_attempts=2, backoff=0)
+    async def nightly(flow: Flow) -> list[int]:
+        text = await flow.step("text", lambda: "r" * size)
+        cursor = await flow.step("import", rows)
+        await flow.sleep(days=1)
+        return [len(text), cursor]
+
+    handle = nightly.start()
+    sandbox.drain(app, within=2 * DAY)
+    assert handle.result() == [size, size]
+    text, *_ = handle.history(max_result=size - 1)
+    assert text.size > size
+    with pytest.raises(ResultError, match=rf"has {text.size} bytes, and was left out"):
+        print(text.result)
+    assert handle.history(max_result=text.size)[0].result == "r" * size
 
 
 def test_a_step_cannot_use_the_flow(sandbox: Sandbox) -> None:

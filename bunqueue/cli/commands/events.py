@@ -40,7 +40,18 @@ COLOURS = {
     "delayed": "yellow",
     "retried": "yellow",
 }
-DETAILS = ("data", "error", "terminal", "reason", "prev", "delay", "progress", "message", "count")
+DETAILS = (
+    "data",
+    "dataBytes",
+    "error",
+    "terminal",
+    "reason",
+    "prev",
+    "delay",
+    "progress",
+    "message",
+    "count",
+)
 
 Queues = Annotated[
     list[str] | None,

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import UNSET
+
 from bunqueue.settings import SettingsError
 
 from ..framework import completing
@@ -172,7 +174,11 @@ def show(session: Session, workflow_id: Id, results: Results = False) -> None:
 def _step(step: Step, *, results: bool) -> dict[str, Any]:
     row = {name: value for name, value in plain(step).items() if name not in ("result", "cursor")}
     took = None if step.ended_at_ms is None else step.ended_at_ms - step.started_at_ms
-    return {**row, "took": took, **({"value": plain(step.result)} if results else {})}
+    if not results:
+        return {**row, "took": took}
+    if step.size and step.raw_result is UNSET:
+        return {**row, "took": took, "value": None, "leftOut": f"{step.size} bytes"}
+    return {**row, "took": took, "value": plain(step.result)}
 
 
 @verb(

@@ -46,6 +46,8 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
     error: str | None = None
     size: int = 0
     """Bytes of its result."""
+    cursor_size: int = 0
+    """Bytes of its cursor."""
     raw_result: Raw | UnsetType = msgspec.field(default=UNSET, name="result")
     raw_cursor: Raw | UnsetType = msgspec.field(default=UNSET, name="cursor")
 
@@ -62,18 +64,25 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
 
     @property
     def result(self) -> Any:
-        """What it gave; None, too, if that was left out as it is large (`size` says so). Raises
-        ResultError."""
-        return decode(self.raw_result, self.name)
+        """What it gave. Raises ResultError, also where it was left out as it is large: `size` says how large,
+        and `history(max_result=...)` has it."""
+        return decode(self.raw_result, self.name, self.size)
 
     @property
     def cursor(self) -> Any:
-        """What it has saved to go on from. Raises ResultError."""
-        return decode(self.raw_cursor, self.name)
+        """What it has saved to go on from. Raises ResultError, as `result`."""
+        return decode(self.raw_cursor, self.name, self.cursor_size)
 
 
-def decode(raw: Raw | UnsetType, step: str) -> Any:
-    """A stored value. Raises ResultError, or CodecError for one that is still encoded."""
+def decode(raw: Raw | UnsetType, step: str, size: int = 0) -> Any:
+    """A stored value of `size` bytes. Raises ResultError, or CodecError for one that is still encoded."""
+    if raw is UNSET and size:
+        raise ResultError(
+            f"what step {step!r} has stored has {size} bytes, and was left out of this answer; ask for it "
+            f"with history(max_result={size})",
+            field="result",
+            value=size,
+        )
     if raw is UNSET:
         return None
     try:

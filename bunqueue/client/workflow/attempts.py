@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from bunqueue.client.conversion.raised import is_final, made_final, text_of
 from bunqueue.client.models.workflows import Step
@@ -46,7 +46,7 @@ class Attempts:
         await flow._pause(self._name, flow._pause_left(known))
         if self._plan.undo is not None and (known is None or known.status != RUNNING):
             await self._send(RUNNING)
-        cursor = None if known is None else known.cursor
+        cursor = None if known is None else await self._cursor(known)
         while True:
             self._began = time.monotonic()
             noted = flow._loop.call_later(NOTED_AFTER, self._note)
@@ -67,6 +67,12 @@ class Attempts:
                 noted.cancel()
             cursor = step.cursor
             self._number += 1
+
+    async def _cursor(self, known: Step) -> Any:
+        """What an earlier attempt has saved last."""
+        if known.raw_cursor is UNSET and known.cursor_size:
+            known = await self._flow._whole(known.name, known.number)
+        return known.cursor
 
     async def _once(self, step: StepRun) -> Any:
         """One attempt."""

@@ -114,9 +114,7 @@ class Many:
         if self._park is not None:
             self._flow._parking.over(self._park, answer.number)
         self._over(place, answer)
-        raw = values.NIL if answer.result is UNSET else answer.result
-        if answer.left_out:
-            raw = await self._flow._fetched(name)
+        raw = await self._flow._answered(name, answer)
         error = "" if answer.error is UNSET else answer.error
         child = None if answer.child is UNSET else answer.child
         self._enter(place, Ended(name, answer.status, raw, error, child, None))

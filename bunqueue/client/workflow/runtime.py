@@ -26,6 +26,7 @@ from bunqueue.errors import BunqueueError, LockLost, WorkflowError
 from bunqueue.model.workflow import CANCELLED, FAILED, WAITING
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.workflows import GetSteps, StepAnswer, StepRecord
+from bunqueue.protocol.framing import MAX_FRAME
 
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
@@ -91,17 +92,26 @@ class Runtime(FlowCore):
 
     async def _raw(self, step: Step) -> Raw:
         """The result of a step that has ended."""
-        if step.raw_result is not UNSET:
-            return step.raw_result
-        return await self._fetched(step.name) if step.size else values.NIL
+        if step.raw_result is UNSET and step.size:
+            step = await self._whole(step.name, step.number)
+        return values.NIL if step.raw_result is UNSET else step.raw_result
 
-    async def _fetched(self, name: str) -> Raw:
-        command = GetSteps(queue=self.job.queue, id=self.job.id, names=[name])
-        page = (await self._channel.ask(command, StepPage)).data
-        if not page.steps:
+    async def _answered(self, name: str, answer: StepAnswer) -> Raw:
+        """The result that an answer has, or has left out."""
+        if answer.left_out:
+            return await self._raw(await self._whole(name, answer.number))
+        return values.NIL if answer.result is UNSET else answer.result
+
+    async def _whole(self, name: str, number: int) -> Step:
+        """A step with its result and its cursor, whatever their sizes. Raises CommandFailed if no answer
+        holds them."""
+        command = GetSteps(
+            queue=self.job.queue, id=self.job.id, after=number - 1, limit=1, max_result=MAX_FRAME
+        )
+        found = (await self._channel.ask(command, StepPage)).data.steps
+        if not found or found[0].number != number:
             raise WorkflowError(f"step {name!r} is not there any more", step=name, job_id=self.job.id)
-        raw = page.steps[0].raw_result
-        return values.NIL if raw is UNSET else raw
+        return found[0]
 
     # -- sending
 
@@ -211,9 +221,7 @@ class Runtime(FlowCore):
                 self._waits.lost(name, kind, known, **told)
             raise
         self._waits.over(name, kind, known, answer, **told)
-        raw = values.NIL if answer.result is UNSET else answer.result
-        if answer.left_out:
-            raw = await self._fetched(name)
+        raw = await self._answered(name, answer)
         error = "" if answer.error is UNSET else answer.error
         started = None if answer.child is UNSET else answer.child
         return Ended(name, answer.status, raw, error, started, None)

@@ -30,6 +30,7 @@ from bunqueue.protocol.commands.base import (
 )
 from bunqueue.protocol.commands.core import JobFields
 from bunqueue.protocol.commands.query import CountReply
+from bunqueue.protocol.framing import MAX_FRAME
 
 StepName = Annotated[str, Meta(min_length=1, max_length=MAX_STEP_NAME)]
 SignalName = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -104,7 +105,7 @@ class RecordStepsReply(Reply, kw_only=True):
 
 class StepView(Struct, kw_only=True, rename="camel", gc=False):
     """A recorded step.  Times are epoch ms.  A ``result`` or ``cursor`` that is larger than asked for is left
-    out; ``size`` is its length in bytes."""
+    out; ``size`` and ``cursorSize`` are their lengths in bytes, 0 if there is none."""
 
     number: int
     name: str
@@ -123,6 +124,7 @@ class StepView(Struct, kw_only=True, rename="camel", gc=False):
     undo: bool = False
     error: str | None = None
     size: int = 0
+    cursor_size: int = 0
     cursor: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
 
@@ -192,7 +194,7 @@ class SignalReply(Reply, kw_only=True):
 
 
 PageLimit = Annotated[int, Meta(ge=1, le=1000)]
-MaxResult = Annotated[int, Meta(ge=0, le=1 << 20)]
+MaxResult = Annotated[int, Meta(ge=0, le=MAX_FRAME)]
 
 
 @command(Route.QUEUE, RecordStepsReply, writes=True, repeatable=True, grows=True)
@@ -209,9 +211,10 @@ class RecordSteps(Command, tag="RecordSteps"):
 
 @command(Route.QUEUE, StepsReply)
 class GetSteps(Command, tag="GetSteps"):
-    """Get the recorded steps of a job: those with numbers above ``after``, or the named ones.
+    """Get the recorded steps of a job with numbers above ``after``: all, or the named ones.
 
-    Results of more than ``maxResult`` bytes are left out.  A page ends after ``limit`` steps, or some MB.
+    Results and cursors of more than ``maxResult`` bytes are left out.  A page ends after ``limit`` steps, or
+    some MB; one step is always on it.
     """
 
     queue: QueueName
@@ -277,7 +280,7 @@ class Broadcast(Command, tag="Broadcast"):
 
 @command(Route.ID, WorkflowReply)
 class GetWorkflow(Command, tag="GetWorkflow"):
-    """Get a workflow, live or finished, with a page of its steps."""
+    """Get a workflow, live or finished, with a page of its steps, as of GetSteps."""
 
     id: JobId
     after: Number = 0

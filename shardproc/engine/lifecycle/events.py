@@ -129,7 +129,7 @@ def publish(
     elif kind == PROGRESS:
         fields["data"] = Raw(_encode({"progress": fields["progress"], "message": message}))
     if fields.get("data") and len(fields["data"]) > MAX_DATA:
-        fields["data"] = UNSET
+        fields["data"], fields["data_bytes"] = UNSET, len(fields["data"])
     event = Event(
         event_type=NAMES[kind],
         queue=queue.name,

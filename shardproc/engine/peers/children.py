@@ -218,7 +218,7 @@ def cancel_all(state: State, job: Job, why: str, first: int = 0) -> None:
 
 
 def cancel_child(state: State, job: Job, number: int, why: str) -> None:
-    """Have a child cancelled, unless another step stands for it, too; its step has ended when this returns."""
+    """End the step of a child, and have the child cancelled unless another step stands for it, too."""
     child = _forget(state, job.id, number)
     if child is None:
         return

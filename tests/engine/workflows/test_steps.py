@@ -232,9 +232,34 @@ def test_pages_of_steps(flows: Workflows) -> None:
     assert rest["next"] is None
     assert [step.get("result") for step in first["steps"]] == ["", "x", "xx", "xxx", "xxxx", None]
     assert first["steps"][5]["size"] == 6
-    named = flows.ok("GetSteps", queue=ALPHA, id="w", names=["s9", "s2", "nobody"])["data"]["steps"]
-    assert [step["result"] for step in named] == ["x" * 9, "xx"]
+    names = ["s9", "s2", "nobody"]
+    named = flows.ok("GetSteps", queue=ALPHA, id="w", names=names)["data"]
+    assert ([step["result"] for step in named["steps"]], named["next"]) == (["xx", "x" * 9], None)
     assert flows.refused("GetSteps", queue=ALPHA, id="nobody") == "Job not found"
+
+
+def test_pages_of_large_steps(flows: Workflows) -> None:
+    """A page ends before it is too large, also one of named steps, and says where the next one begins."""
+    flows.start("w")
+    flows.run("w")
+    names = [f"s{n}" for n in range(10)]
+    for name in names:
+        flows.done("w", name, "x" * 1_000_000)
+    for wanted in ({}, {"names": names}):
+        after, found = 0, []
+        while after is not None:
+            page = flows.ok("GetSteps", queue=ALPHA, id="w", after=after, **wanted)["data"]
+            after = page["next"]
+            found.append([step["name"] for step in page["steps"]])
+        assert found == [names[:8], names[8:]]
+
+
+def test_a_cursor_that_is_left_out_has_its_size(flows: Workflows) -> None:
+    flows.start("w")
+    flows.run("w")
+    flows.record("w", "s", status="running", cursor="x" * 10)
+    (step,) = flows.ok("GetSteps", queue=ALPHA, id="w", maxResult=5)["data"]["steps"]
+    assert ("cursor" in step, step["cursorSize"], step["size"]) == (False, 11, 0)
 
 
 def test_times_are_set_back_with_the_clock(flows: Workflows) -> None:

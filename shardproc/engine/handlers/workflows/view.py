@@ -32,10 +32,7 @@ def get_steps(state: State, client: Client, command: GetSteps) -> StepsReply:
     if not job.stored & STEP_ROWS:
         return StepsReply(data=Steps([], None))
     reads = state.archive.runs
-    if command.names is not None:
-        found = reads.named(job.seq, command.names, command.max_result)
-        return StepsReply(data=Steps([_view(step) for step in found], None))
-    page, after = reads.page(job.seq, command.after, command.limit, command.max_result)
+    page, after = reads.page(job.seq, command.after, command.limit, command.max_result, command.names)
     return StepsReply(data=Steps([_view(step) for step in page], after))
 
 
@@ -91,6 +88,7 @@ def _view(step: StoredStep) -> StepView:
         undo=step.undo,
         error=step.error,
         size=step.size,
+        cursor_size=step.cursor_size,
         cursor=UNSET if step.cursor is None else Raw(step.cursor),
         result=UNSET if step.result is None else Raw(step.result),
     )
