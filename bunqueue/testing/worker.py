@@ -313,7 +313,9 @@ class SandboxWorker:
         """End the jobs whose timeout has passed by the clock of the sandbox."""
         now = self._engine.clock.now_ms()
         for job in self._channel.held.values():
-            if job.timeout and now - int(job.job().started_at_ms or 0) >= job.timeout:
+            if not job.timeout or job.workflow.undoing is not None:
+                continue
+            if now - int(job.job().started_at_ms or 0) >= job.timeout:
                 end(job, Ending(TIMED_OUT))
 
     async def settle(self) -> None:

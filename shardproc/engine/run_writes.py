@@ -149,7 +149,8 @@ class RunArchive(Protocol):
         """Sleeps and waits for signals that have not ended, in order."""
 
     def undo_left(self, seq: int) -> list[str]:
-        """Completed steps that can be undone and have not been, the last first."""
+        """Steps that can be undone and have not been, the last first: completed ones, and those that were cut
+        off.  One that failed with its workflow has nothing to undo: its attempts begin at 0 again."""
 
     def signals(self, seq: int, now: int) -> list[KeptSignal]:
         """Those that were not taken and have not expired, in order."""

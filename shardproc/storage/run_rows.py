@@ -35,7 +35,8 @@ _STEP = """number, name, kind, status, attempts, started_at, ended_at, until, wo
     iif(length(cursor) <= :most, cursor, null), iif(length(result) <= :most, result, null)"""
 _ENDED = "('completed', 'skipped')"
 _UNDO_LEFT = f"""
-select name from steps where seq = ?1 and undo = 1 and status = 'completed' and number > 0
+select name from steps where seq = ?1 and undo = 1 and number > 0
+and (status in ('completed', 'running') or (status = 'retrying' and attempts > 0))
 and not exists (select 1 from steps other where other.seq = ?1 and other.name = 'undo:' || steps.name
                 and other.status in {_ENDED})
 order by number desc

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -162,6 +164,110 @@ def test_a_retry_after_an_undo(sandbox: Sandbox) -> None:
     sandbox.drain(app, within=DAY)
     assert handle.result() == "done"
     assert ran == ["kept", "undone", "undone:1"]
+
+
+@promises("To find the functions that undo, the code runs again", "Nothing behind that step runs")
+@pytest.mark.parametrize("how", ["times out", "fails", "cancelled"])
+def test_code_behind_the_last_step_does_not_run_to_undo(sandbox: Sandbox, how: str) -> None:
+    app = Bunqueue("q")
+    done: list[str] = []
+
+    @app.workflow(max_attempts=1, timeout=60_000)
+    async def order(flow: Flow) -> None:
+        await flow.step("reserve", lambda: "r", undo=done.append)
+        done.append("between")
+        await flow.step("charge", lambda: "c", undo=done.append)
+        done.append("behind")
+        if how == "times out":
+            sandbox.advance(timedelta(minutes=2))
+            await asyncio.sleep(3_600)  # ended at once, as the time is over
+        elif how == "cancelled":
+            await flow.wait_for("go")
+        raise ValueError("no")
+
+    handle = order.start()
+    sandbox.drain(app)
+    if how == "cancelled":
+        handle.cancel()
+        sandbox.drain(app)
+    assert done == ["between", "behind", "between", "c", "r"]
+    assert handle.state() == ("cancelled" if how == "cancelled" else "failed")
+
+
+@promises("The `timeout` of the workflow does not hold for its undo")
+def test_an_undo_may_take_longer_than_the_workflow(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    done: list[str] = []
+
+    async def refund(charge: str) -> None:
+        sandbox.advance(timedelta(minutes=2))
+        await asyncio.sleep(0)  # here it would be cancelled
+        done.append(charge)
+
+    @app.workflow(max_attempts=1, timeout=60_000)
+    async def order(flow: Flow) -> None:
+        await flow.step("a", lambda: "a", undo=refund)
+        await flow.step("b", lambda: "b", undo=refund)
+        raise ValueError("no")
+
+    handle = order.start()
+    sandbox.drain(app)
+    assert (done, handle.state()) == (["b", "a"], "failed")
+
+
+@promises("A step that has failed is not run again")
+def test_a_step_that_failed_is_not_run_again_to_undo_it(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    done: list[str] = []
+
+    @app.workflow(max_attempts=2, backoff=1_000)
+    async def order(flow: Flow) -> None:
+        await flow.step("a", lambda: "a", undo=done.append)
+        await flow.step("b", lambda: done.append("bad") or 1 / 0, undo=done.append, retry=2)
+
+    handle = order.start()
+    sandbox.drain(app, within=DAY)
+    assert done == ["bad"] * 4 + ["a"]
+    assert (handle.state(), "division by zero" in str(handle.job().error)) == ("failed", True)
+
+
+@pytest.mark.parametrize("how", ["edit", "skip", "retry"])
+def test_a_step_that_was_cut_off_and_does_not_end_is_for_an_operator(sandbox: Sandbox, how: str) -> None:
+    """What else was done is undone. Whether the step has done something is unknown, so it is not dropped."""
+    app = Bunqueue("q")
+    done: list[str] = []
+    calls = count(1)
+
+    async def pay() -> str:
+        if next(calls) == 2:
+            await asyncio.Event().wait()
+        return "paid"
+
+    @app.workflow(max_attempts=1, timeout=3_000)
+    async def order(flow: Flow) -> None:
+        await flow.step("a", lambda: "a", undo=done.append)
+        await flow.step("charge", pay, undo=done.append)
+
+    handle = order.start()
+    sandbox.faults.crash_in_step("charge")
+    Queue("q").pause()
+    sandbox.drain(app)
+    Queue("q").resume()
+    with pytest.raises(Exception, match="drain: 1 jobs have run"):
+        sandbox.drain(app, limit=1)
+    handle.cancel()
+    sandbox.drain(app)
+    assert (handle.state(), done) == ("stuck", ["a"])
+    assert "step 'charge' was cut off" in str(handle.job().error)
+    if how == "edit":
+        handle.edit_undo("charge", "charge 7")
+    elif how == "skip":
+        handle.skip_undo("charge")
+    else:
+        handle.resume_undo()
+    sandbox.drain(app)
+    assert handle.state() == "cancelled"
+    assert done == ["a", *{"edit": ["charge 7"], "skip": [], "retry": ["paid"]}[how]]
 
 
 def test_a_completed_workflow_can_be_undone(sandbox: Sandbox) -> None:

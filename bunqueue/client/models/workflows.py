@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.errors import ResultError
-from bunqueue.model.workflow import UNAMBIGUOUS
+from bunqueue.model.workflow import FAILED, RETRYING, UNAMBIGUOUS
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.moments import MaybeMoment, Moment
@@ -61,6 +61,11 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
     def is_open(self) -> bool:
         """Whether it has not ended."""
         return self.ended_at_ms is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed, also one that the next attempt of its workflow would try again."""
+        return self.status == FAILED or (self.status == RETRYING and not self.attempts)
 
     @property
     def result(self) -> Any:

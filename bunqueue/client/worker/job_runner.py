@@ -127,7 +127,7 @@ class JobRunner:
         if way.in_loop:
             job.halt = task.cancel
         timer = None
-        if job.timeout:
+        if job.timeout and job.workflow.undoing is None:
             timer = self._loop.call_later(job.timeout / 1000, self._time_out, job, way)
         begun = 0.0
         if logger.isEnabledFor(logging.INFO):  # all that a job costs of which nobody wants to read

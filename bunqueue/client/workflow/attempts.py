@@ -116,6 +116,7 @@ class Attempts:
         given = values.same_value(value, raw, plan.converting, self._name)
         if plan.undo is not None and self._known is not None and flow.undoing:
             flow._undo.append((self._known, plan.undo, given))
+            flow._saw(self._name)
         if self._cut:
             raise asyncio.CancelledError
         return given
@@ -136,6 +137,8 @@ class Attempts:
             await self._send(RETRYING, error=text, attempts=0)
         else:
             await self._send(flow.final_status, error=text)
+        if self._kind == STEP and flow.undoing:
+            flow._saw(self._name)
         failure = flow._step_failed(self._name, text, self._number)
         raise (made_final(failure) if is_final(error) else failure) from error
 

@@ -27,7 +27,7 @@ from bunqueue.errors import (
     StepFailed,
     WorkflowError,
 )
-from bunqueue.model.workflow import COMPLETED, RETRYING, UNAMBIGUOUS, UNDO_MARK, VALUE
+from bunqueue.model.workflow import COMPLETED, RETRYING, SKIPPED, UNAMBIGUOUS, UNDO_MARK, VALUE
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.workflows import RecordSteps, StepAnswer, StepRecord
 
@@ -55,6 +55,7 @@ class FlowCore:
         self._log = RunLog()
         self._pending: list[StepRecord] = []  # goes to the server with the next record, before it
         self._undo: list[tuple[Step, Undo, Any]] = []  # what this run has reached that can be undone
+        self._unseen: set[str] = set()  # what a run that undoes has to reach before nothing more of it runs
         self._state: Any = None
         self._encode = encode
         self._outcome: BaseException | None = None  # how the run ends, if not as its function does
@@ -252,15 +253,19 @@ class FlowCore:
             if name and each.job_id == self.job.id
         ]
 
-    def _missing_undo(self) -> str | None:
-        """A step that can be undone, has not been, and that this run has not come to."""
-        reached = {step.name for step, _, _ in self._undo}
-        for step in self._log.steps.values():
-            if step.undo and step.status == COMPLETED and step.name not in reached:
-                undo = self._log.steps.get(UNDO_MARK + step.name)
-                if undo is None or undo.is_open or undo.status == "failed":
-                    return step.name
-        return None
+    def _to_undo(self) -> set[str]:
+        """The steps that are to be undone: those that have finished, and those that were cut off."""
+        return {
+            step.name
+            for step in self._log.steps.values()
+            if step.undo and (step.status == COMPLETED or (step.is_open and not step.has_failed))
+            if not self._is_undone(step.name)
+        }
+
+    def _is_undone(self, name: str) -> bool:
+        """Whether nothing is left to do to undo a step."""
+        undo = self._log.steps.get(UNDO_MARK + name)
+        return undo is not None and undo.status in (COMPLETED, SKIPPED)
 
     # -- its end
 

@@ -101,16 +101,28 @@ async def _end_tasks(flow: Flow) -> None:
 
 async def _undo(flow: Flow, body: Callable[[], Awaitable[Any]]) -> NoReturn:
     """See again what was done, and undo it, the last step first."""
+    if flow._unseen:
+        await _look(flow, body)
+    await _run(flow, lambda: _undo_steps(flow))
+    reason = flow.job.workflow.undoing
+    raise Undone((reason and reason.error) or "it was undone")
+
+
+async def _look(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
+    """Find the functions that undo: run the code up to the last step that is to be undone, for as long as an
+    attempt of the workflow may take. A step that was cut off is run to its end."""
+    timeout = flow.job.timeout
+    timer = flow._loop.call_later(timeout / 1000, flow._stop, Replayed()) if timeout else None
     try:
         await _run(flow, lambda: _seen(flow, body))
     except Unwind:
         if not isinstance(flow._outcome, Replayed):
             raise
+    finally:
+        if timer is not None:
+            timer.cancel()
     flow._stop(Unwind())
     flow._reopen()
-    await _run(flow, lambda: _undo_steps(flow))
-    reason = flow.job.workflow.undoing
-    raise Undone((reason and reason.error) or "it was undone")
 
 
 async def _seen(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
@@ -121,7 +133,7 @@ async def _seen(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def _undo_steps(flow: Flow) -> None:
-    missing = flow._missing_undo()
+    missing = min(flow._unseen, key=lambda name: flow._log.steps[name].number, default=None)
     for step, undo, value in sorted(flow._undo, key=lambda each: each[0].number, reverse=True):
         name = UNDO_MARK + step.name
         known = flow._log.steps.get(name)
@@ -130,5 +142,8 @@ async def _undo_steps(flow: Flow) -> None:
                 await Attempts(flow, name, undo_plan(undo, value), known, UNDO).run()
             except StepFailed as error:
                 raise UndoFailed(error.error) from error.__cause__
-    if missing is not None:
-        raise UndoFailed(f"the code has no step {missing!r} with an undo any more, or has not come to it")
+    if missing is None:
+        return
+    if flow._log.steps[missing].is_open:
+        raise UndoFailed(f"step {missing!r} was cut off, and the code has not brought it to its end")
+    raise UndoFailed(f"the code has no step {missing!r} with an undo any more, or has not come to it")

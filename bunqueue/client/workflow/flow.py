@@ -18,7 +18,7 @@ from bunqueue.client.workflow.plans import Order, Plan, Undo, check_wait, order_
 from bunqueue.client.workflow.retry import RetryRule
 from bunqueue.client.workflow.run_log import Claim, Conflict, checked_name
 from bunqueue.client.workflow.runtime import Ended, Runtime
-from bunqueue.model.workflow import CHILD, COMPLETED, FAILED, SIGNAL, SLEEP, STEP
+from bunqueue.model.workflow import CHILD, COMPLETED, SIGNAL, SLEEP, STEP
 
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
@@ -96,14 +96,15 @@ class Flow(Runtime):
     async def _step(self, given: Claim | Conflict, plan: Plan) -> Any:
         claim = await self._settled(given)
         known = claim.known
-        if known is not None and not known.is_open:
-            if known.status == FAILED:
+        if known is not None and (not known.is_open or (self.undoing and known.has_failed)):
+            if known.has_failed:
                 raise self._step_failed(known.name, known.error or "", known.attempts)
             value = values.value_of(await self._raw(known), plan.converting, known.name)
             if plan.undo is not None and self.undoing:
                 self._undo.append((known, plan.undo, value))
+                self._saw(known.name)
             return value
-        if self.undoing and (known is None or not known.undo or plan.undo is None):
+        if self.undoing and (known is None or known.name not in self._unseen or plan.undo is None):
             await self._parking.never()
         self._check()
         return await Attempts(self, claim.name, plan, known).run()

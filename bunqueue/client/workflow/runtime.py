@@ -89,6 +89,8 @@ class Runtime(FlowCore):
             for step in page.steps:
                 self._log.enter(step)
             after = page.next
+        if self.undoing:
+            self._unseen = self._to_undo()
 
     async def _raw(self, step: Step) -> Raw:
         """The result of a step that has ended."""
@@ -281,6 +283,16 @@ class Runtime(FlowCore):
                 self._conflicts.append((conflict, future))
             else:
                 future.set_exception(self._changed(conflict))
+
+    # -- undoing
+
+    def _saw(self, name: str) -> None:
+        """A run that undoes its workflow has come to a step. Behind the last one that is to be undone nothing
+        more of the code runs: Unwind."""
+        self._unseen.discard(name)
+        if not self._unseen:
+            self._stop(Replayed())
+            raise Unwind
 
     # -- its end
 

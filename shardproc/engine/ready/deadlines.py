@@ -64,10 +64,11 @@ def set_back(heap: LazyHeap[int, T], by: int) -> None:
 
 
 def timeout_at(job: Job) -> int:
-    """When the running attempt has taken too long, or its time to stop is over; 0: it may take for ever."""
-    timeout = job.shared.options.timeout
-    if job.lock is not None and job.lock.own_timeout:
-        timeout = 0
+    """When the running attempt has taken too long, or its time to stop is over; 0: it may take for ever, as
+    an undo may, whose steps have timeouts of their own."""
+    undoing = job.run is not None and job.run.undoing is not None
+    own = job.lock is not None and job.lock.own_timeout
+    timeout = None if undoing or own else job.shared.options.timeout
     at = 0 if not timeout or job.started_at is None else job.started_at + int(timeout)
     if job.extra is not None and (asked := job.extra.cancellation) is not None:
         at = min(at, asked.until) if at else asked.until

@@ -13,6 +13,7 @@ from bunqueue.model.job import (
     UNDEFINED,
     Job,
 )
+from bunqueue.model.workflow import COMPLETED as COMPLETED_STEP
 from bunqueue.model.workflow import SKIPPED, UNDO, UNDO_MARK, UNDONE, Undoing
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
@@ -80,8 +81,7 @@ def undo_workflow(state: State, client: Client, command: UndoWorkflow) -> Ok:
     elif command.action == "skip":
         _skip(state, job, _named(state, job, command))
     elif command.action == "edit":
-        head, data = _named(state, job, command), payload(command.data, "data")
-        state.out.runs.append((Op.SET_RESULT, (data, job.seq, head.number)))
+        _edit(state, job, _named(state, job, command), payload(command.data, "data"))
     _revive(state, job, keeps_steps=True)
     return Ok()
 
@@ -130,6 +130,15 @@ def _skip(state: State, job: Job, head: StepHead) -> None:
     step = (job.seq, heads[-1].number + 1, name, UNDO, SKIPPED, 0, now, now)
     unused = (None,) * 8  # until, worker, arguments, signal, key, source, child and its queue
     state.out.runs.append((Op.PUT_STEP, (*step, *unused, 0, None, None, None, None)))
+
+
+def _edit(state: State, job: Job, head: StepHead, data: bytes) -> None:
+    """A step is undone with this instead of its result; one that was cut off has ended with it."""
+    if head.status == COMPLETED_STEP:
+        state.out.runs.append((Op.SET_RESULT, (data, job.seq, head.number)))
+        return
+    ended = (COMPLETED_STEP, head.attempts, state.now, None, None, None, None, 1, data, job.seq, head.number)
+    state.out.runs.append((Op.UPDATE_STEP, ended))
 
 
 def _check_key(state: State, job: Job) -> None:
