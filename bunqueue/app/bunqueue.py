@@ -226,6 +226,7 @@ class Bunqueue:
         queue: str | None = None,
         aliases: Iterable[str] = (),
         unrecoverable: Iterable[type[BaseException]] = (),
+        signals: Mapping[str, Any] | None = None,
         **options: Unpack[TaskOptions],
     ) -> WorkflowDecorator: ...
 
@@ -238,6 +239,7 @@ class Bunqueue:
         queue: str | None = None,
         aliases: Iterable[str] = (),
         unrecoverable: Iterable[type[BaseException]] = (),
+        signals: Mapping[str, Any] | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
         """Make a function a workflow: a job whose steps are stored as they finish.
@@ -251,7 +253,9 @@ class Bunqueue:
             order.start(Order(...), id="order-7")
 
         Its first parameter is the flow, a `Flow` in a coroutine function and a `BlockingFlow` in a plain one,
-        which runs in a thread. The rest is as for `job`. docs/workflows.md says what is promised.
+        which runs in a thread. `signals` says what the data of its signals is, `{"approval": bool}`: what
+        does not fit is refused to who sends it, whether the workflow waits for it already or not. The rest is
+        as for `job`. docs/workflows.md says what is promised.
         """
 
         make = partial(
@@ -262,6 +266,7 @@ class Bunqueue:
             unrecoverable=listed("unrecoverable", unrecoverable, type),
             at_most_once=False,
             options=options,
+            signals=signals,
             kinds=(AsyncWorkflow, PlainWorkflow),
         )
         return make if function is None else make(function)

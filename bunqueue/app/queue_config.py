@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from bunqueue.app import queue_settings
 from bunqueue.app.task import Task
@@ -14,8 +15,10 @@ from bunqueue.client.options.rates import RateLimit as RateLimit  # it was here 
 from bunqueue.client.worker.active_job import Handler
 from bunqueue.client.worker.batches import Batch
 from bunqueue.client.worker.routes import Handlers, Route
+from bunqueue.client.workflow import values
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.base import Command
+from bunqueue.protocol.commands.workflows import SetSignalTypes
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class QueueConfig:
     breakers: dict[str, Breaker] = field(default_factory=dict)
     has_own_concurrency: bool = False
     """Whether it was given for this queue."""
+    program: str = field(default_factory=lambda: uuid4().hex)
+    """Which program declares the signals of its workflows: another one may have other code."""
 
     def enter(self, table: dict[str, Any], name: str, entry: Any) -> None:
         """Have `entry` run the jobs called `name`. OptionError when something else does so already."""
@@ -80,9 +85,18 @@ class QueueConfig:
         return rest
 
     def commands(self) -> list[Command]:
-        """The commands that set its limits and breakers on the server."""
+        """The commands that set its limits and breakers on the server, and the types of signals."""
         breakers = [breaker.command(self.queue, name) for name, breaker in self.breakers.items()]
-        return [*queue_settings.commands(self.queue, self.settings), *breakers]
+        return [*queue_settings.commands(self.queue, self.settings), *breakers, *self._signal_types()]
+
+    def _signal_types(self) -> Iterator[Command]:
+        workflows = {
+            name: {signal: values.schema_for(each) for signal, each in task.signals.items()}
+            for name, task in self.tasks.items()
+            if task.signals is not None
+        }
+        if workflows:
+            yield SetSignalTypes(queue=self.queue, workflows=workflows, by=self.program)
 
 
 def _size(route: Route) -> int:

@@ -14,6 +14,7 @@ from bunqueue.app.per_call import PerCall
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.callables import finished, is_async
 from bunqueue.client.conversion.raised import is_a
+from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, wire_fields
@@ -42,6 +43,8 @@ class Task(Generic[P, R]):
 
     __wrapped__: Callable[..., Any]
     __qualname__: str
+    signals: Mapping[str, Converter] | None = None
+    """What is declared of the signals of a workflow; None: it is none."""
 
     def __init__(
         self,

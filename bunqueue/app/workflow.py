@@ -12,7 +12,8 @@ from msgspec import Raw
 from bunqueue.app.dependencies import needs_of
 from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions
-from bunqueue.client.connection.options import shown
+from bunqueue.client.connection.options import refused, shown
+from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.conversion.raised import is_final, made_final
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
@@ -22,6 +23,7 @@ from bunqueue.client.worker.retry_rules import raise_as
 from bunqueue.client.workflow.blocking import BlockingFlow, run_blocking
 from bunqueue.client.workflow.drive import drive
 from bunqueue.client.workflow.flow import Flow
+from bunqueue.client.workflow.plans import check_wait
 from bunqueue.errors import StepFailed
 
 if TYPE_CHECKING:
@@ -39,6 +41,11 @@ class Workflow(Task[P, R]):
     `id` of your own makes that idempotent: while a workflow with this id has not ended, its handle is given.
     `__wrapped__` is the function itself.
     """
+
+    def __init__(self, *args: Any, signals: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.signals = _declared(signals or {}, f"workflow {self.name!r}")
+        """What the data of its signals is, by their names, as far as that is declared."""
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r} of queue {self.queue!r}>"
@@ -141,7 +148,7 @@ class Workflow(Task[P, R]):
 
     async def _run_coroutine(self, job: ActiveJob) -> Any:
         arguments = self._arguments.of(job.data)
-        flow = Flow(job, self._encode)
+        flow = Flow(job, self._encode, self.signals)
         try:
             result = await drive(flow, lambda: self.__wrapped__(flow, **arguments))
         except Exception as error:
@@ -153,7 +160,9 @@ class Workflow(Task[P, R]):
     def _run(self, job: ActiveJob) -> Any:
         arguments = self._arguments.of(job.data)
         try:
-            result = run_blocking(job, self._encode, lambda flow: self.__wrapped__(flow, **arguments))
+            result = run_blocking(
+                job, self._encode, lambda flow: self.__wrapped__(flow, **arguments), self.signals
+            )
         except Exception as error:
             self._judge(job, error)
             raise
@@ -169,6 +178,15 @@ class Workflow(Task[P, R]):
             raise_as(self._retry.applied(job, error), error)
         if self._retry and cause is not None and is_final(self._retry.applied(job, cause)):
             raise_as(made_final(error), error)
+
+
+def _declared(signals: Mapping[str, Any], what: str) -> dict[str, Converter]:
+    """What makes the data of signals what is declared. OptionError; TypeError for what cannot be carried."""
+    if not isinstance(signals, Mapping):
+        raise refused("signals", signals, "is not allowed; give a dict of types by the names of signals")
+    for name in signals:
+        check_wait("timeout", signal=name)
+    return {name: Converter(kind, f"{what}: its signal {name!r}") for name, kind in signals.items()}
 
 
 def _without_flow(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,9 @@ The states of a step, with the theory beside them, are in docs/workflows.md; `MO
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Any
+
+from msgspec import Raw, Struct
 
 from bunqueue.model.durations import DAY_MS
 
@@ -55,6 +57,9 @@ MAX_SIGNALS = 1_000  # kept for one workflow, until it waits for them
 MAX_BROADCASTS = 10_000  # kept on each shard
 MAX_BYTES = 1 << 20  # of a result, a cursor, or the data of a signal
 MAX_STATE_BYTES = 64 << 10
+MAX_SCHEMA_BYTES = 16 << 10  # of what says which data a signal may have
+MAX_SET_ASIDE = 100  # signals of one workflow that no wait could take; of more the oldest are forgotten
+MAX_TYPES_BYTES = 256 << 10  # of all schemas that are declared for the workflows of a queue
 MAX_STEP_NAME = 256
 MAX_ERROR = 4_096  # characters of an error that are kept with a step
 KEEP_MS = DAY_MS  # for which a broadcast waits for those who come later, unless it says otherwise
@@ -67,8 +72,31 @@ ENDED_WITH = (
     "its workflow has ended"  # the error of a sleep or a wait that was open then; a retry lets it go on
 )
 
+LEFT = "the code does not wait for it any more"  # the error of a wait that was cancelled for that
+
 STUCK = "stuck"  # the reason of a dead letter whose undo has failed
 UNDONE = "undone"  # of one that somebody had undone after it had completed
+
+
+class DeclaredTypes(Struct, frozen=True, gc=False):
+    """Which data the signals of a workflow may have, as a program said when it began to work."""
+
+    signals: dict[str, dict[str, Any]]  # JSON Schemas by the names of signals
+    by: str  # which program that was
+    since: int  # epoch ms; what waits said before was said by other code, which may have had other types
+
+
+class SignalTypes(Struct, frozen=True, gc=False):
+    """What is declared for the workflows of a queue, by their names."""
+
+    workflows: dict[str, DeclaredTypes] = {}
+
+
+class WaitSchema(Struct, array_like=True, gc=False):
+    """What a wait says of the data of its signal, stored with its step."""
+
+    at: int  # epoch ms
+    schema: Raw  # JSON Schema as MessagePack
 
 
 class Undoing(Struct, array_like=True, gc=False):

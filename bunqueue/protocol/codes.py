@@ -88,6 +88,8 @@ class Code(enum.StrEnum):
     STEP_TOO_LARGE = "STEP_TOO_LARGE"
     TOO_MANY_STEPS = "TOO_MANY_STEPS"
     TOO_MANY_SIGNALS = "TOO_MANY_SIGNALS"
+    SIGNAL_NOT_FOUND = "SIGNAL_NOT_FOUND"
+    SIGNAL_UNFIT = "SIGNAL_UNFIT"
     # what else there is by name
     SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
     SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"
@@ -174,6 +176,8 @@ TABLE: dict[Code, Row] = {
     Code.STEP_TOO_LARGE: Row("a result, cursor or signal is larger than 1 MB, or a state than 64 KB", 413),
     Code.TOO_MANY_STEPS: Row("the workflow has 10,000 steps or 100,000 children: continue as new", 409),
     Code.TOO_MANY_SIGNALS: Row("1,000 signals are kept for the workflow, or 10,000 broadcasts", 409),
+    Code.SIGNAL_NOT_FOUND: Row("the workflow keeps no signal of this number", 404, Kind.NOT_FOUND),
+    Code.SIGNAL_UNFIT: Row("the data of the signal is not of the type that is waited for", 422),
     Code.SCHEDULE_NOT_FOUND: Row("there is no schedule of this name", 404, Kind.NOT_FOUND),
     Code.SCHEDULE_CONFLICT: Row("the name belongs to a schedule of another queue or app", 409, Kind.CONFLICT),
     Code.BREAKER_NOT_FOUND: Row("there is no circuit breaker of this queue or name", 404, Kind.NOT_FOUND),

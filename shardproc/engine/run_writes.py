@@ -27,7 +27,12 @@ class Op(IntEnum):
     TAKE_SIGNAL = auto()
     DELETE_SIGNALS = auto()
     DELETE_SIGNAL = auto()
-    FORGET_SIGNALS = auto()
+    FORGET_TAKEN = auto()
+    SET_ASIDE = auto()
+    PASS_SIGNAL = auto()
+    REOPEN_WAIT = auto()
+    SET_INPUT = auto()
+    LEAVE_STEP = auto()
     REOPEN_WAITS = auto()
     PUT_BROADCAST = auto()
     DELIVERED = auto()
@@ -76,15 +81,46 @@ class StoredStep(Struct, gc=False):
     cursor_size: int
     cursor: bytes | None
     result: bytes | None
+    schema: bytes | None  # a WaitSchema: of an open wait for a signal
+
+
+class OpenWait(Struct, gc=False):
+    """An open wait for a signal."""
+
+    number: int
+    name: str
+    signal: str
+    key: str | None
+    until: int | None
+    schema: bytes | None  # a WaitSchema
 
 
 class KeptSignal(Struct, gc=False):
-    """A signal that was not taken, but for its data."""
+    """A signal that was not taken, but for data that is larger than asked for; with the ``problem`` if it was
+    set aside."""
 
+    number: int
     name: str
     at: int
     expires_at: int | None
+    problem: str | None
     size: int
+    data: bytes | None
+
+
+MAX_PROBLEM = 4_096  # bytes
+
+
+def set_aside(problem: str, data: bytes) -> bytes:
+    """The data of a signal as it is stored when it was set aside: two bytes for the length of the reason, the
+    reason, and the data."""
+    reason = problem.encode()[:MAX_PROBLEM].decode(errors="ignore").encode()
+    return len(reason).to_bytes(2) + reason + data
+
+
+def reason_of(stored: bytes) -> str:
+    """The reason at the beginning of what `set_aside` has made."""
+    return stored[2 : 2 + int.from_bytes(stored[:2])].decode()
 
 
 class NextSignal(Struct, gc=False):
@@ -105,12 +141,14 @@ class StoredBroadcast(Struct, gc=False):
 
 
 class WaitingRun(Struct, gc=False):
-    """A step that waits for a broadcast: the job's number and id, the step's number, until when."""
+    """A step that waits for a broadcast: the job's number and id, the step's number, until when, and what it
+    has said of the data."""
 
     seq: int
     job_id: str
     number: int
     until: int | None
+    schema: bytes | None
 
 
 class OpenChild(Struct, gc=False):
@@ -142,6 +180,9 @@ class RunArchive(Protocol):
     def name(self, seq: int, number: int) -> str:
         """The name of a step; "" if the run has no such step."""
 
+    def ended(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
+        """What a wait for a signal got, and from which broadcast."""
+
     def open_in(self, seq: int, first: int, last: int) -> int:
         """How many steps with these numbers have not ended."""
 
@@ -152,8 +193,15 @@ class RunArchive(Protocol):
         """Steps that can be undone and have not been, the last first: completed ones, and those that were cut
         off.  One that failed with its workflow has nothing to undo: its attempts begin at 0 again."""
 
-    def signals(self, seq: int, now: int) -> list[KeptSignal]:
-        """Those that were not taken and have not expired, in order."""
+    def signals(self, seq: int, now: int, most: int) -> list[KeptSignal]:
+        """Those that no wait has taken and that have not expired, in order, with up to so many bytes of
+        data."""
+
+    def aside(self, seq: int) -> list[int]:
+        """The numbers of signals that were set aside, in order."""
+
+    def is_there(self, seq: int, number: int) -> bool:
+        """Whether there is a signal of that number that no wait has taken."""
 
     def expired_signals(self, seq: int, now: int) -> list[int]:
         """The numbers of those that nobody has taken in time."""
@@ -164,14 +212,17 @@ class RunArchive(Protocol):
     def counted(self, seq: int, signal_id: str | None) -> tuple[int, int, bool]:
         """The last number of a signal, how many were not taken, and whether there was one of this id."""
 
-    def waiting(self, seq: int, signal: str) -> list[StepHead]:
-        """Open waits of a job for a signal, the oldest first."""
+    def signal_waits(self, seq: int, signal: str | None, limit: int) -> list[OpenWait]:
+        """Open waits of a job for a signal, or for any, the oldest first."""
+
+    def wait_schema(self, seq: int, number: int) -> bytes | None:
+        """What a wait has said of its data: a WaitSchema."""
 
     def waiting_for(self, sent: StoredBroadcast, after: tuple[int, int], limit: int) -> list[WaitingRun]:
         """Open waits, by the numbers of job and step, of all jobs that have not got this broadcast."""
 
-    def next_broadcast(self, seq: int, name: str, key: str, now: int) -> StoredBroadcast | None:
-        """The oldest that this job has not got."""
+    def next_broadcast(self, seq: int, name: str, key: str, now: int, passed: int) -> StoredBroadcast | None:
+        """The oldest that this job has not got, behind so many."""
 
     def broadcast(self, broadcast_id: str) -> StoredBroadcast | None:
         """A broadcast by its id, as long as it is known."""

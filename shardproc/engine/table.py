@@ -162,11 +162,13 @@ from bunqueue.protocol.commands.webhooks import (
 from bunqueue.protocol.commands.workflows import (
     Broadcast,
     ContinueAsNew,
+    DropSignal,
     GetSteps,
     GetWorkflow,
     RecordSteps,
     RetryWorkflow,
     SendSignal,
+    SetSignalTypes,
     SuspendJob,
     UndoWorkflow,
 )
@@ -194,7 +196,7 @@ from .handlers.crons import names as cron_names
 from .handlers.crons import runs as cron_runs
 from .handlers.search import change, find
 from .handlers.views import dashboard, event_log, group_jobs, insight, query, stats
-from .handlers.workflows import operate, record, signals, suspend
+from .handlers.workflows import operate, record, signals, suspend, types
 from .handlers.workflows import view as workflow_view
 from .lifecycle import breakers as breaker_rules
 from .lifecycle import child_results, dedup, job_waiters, outcomes, unique_keys
@@ -370,6 +372,8 @@ HANDLERS: Mapping[type, Handler] = {
     SuspendJob: suspend.suspend_job,
     ContinueAsNew: suspend.continue_as_new,
     SendSignal: signals.send_signal,
+    DropSignal: signals.drop_signal,
+    SetSignalTypes: types.set_signal_types,
     Broadcast: signals.broadcast,
     RetryWorkflow: operate.retry_workflow,
     UndoWorkflow: operate.undo_workflow,
@@ -460,6 +464,7 @@ RECORDS: Mapping[str, Record] = {
     "dlq": Record(queue_configs.recover_dlq, at_queue),
     "bounds": Record(bounds.recover, at_queue),
     "stall": Record(queue_configs.recover_stall, at_queue),
+    "signal_types": Record(types.recover, at_queue),
     moves.LEAVING: Record(moves.recover_leaving, Apart.UNSETTLED),
     moves.ARRIVED: Record(moves.recover_arrived, Apart.UNSETTLED),
     flows.UNDECIDED: Record(flows.recover_part, Apart.UNSETTLED),

@@ -10,15 +10,18 @@ from operator import itemgetter
 from typing import Any
 
 from shardproc.engine.run_writes import (
+    MAX_PROBLEM,
     KeptSignal,
     NextSignal,
     Op,
     OpenChild,
+    OpenWait,
     RunWrite,
     StepHead,
     StoredBroadcast,
     StoredStep,
     WaitingRun,
+    reason_of,
 )
 
 from . import statements
@@ -32,7 +35,8 @@ _FIRST = itemgetter(0)
 _HEAD = "number, name, kind, status, attempts, until, arguments, signal, key, child, undo"
 _STEP = """number, name, kind, status, attempts, started_at, ended_at, until, worker, arguments, signal, key,
     child, child_queue, undo, error, coalesce(length(result), 0), coalesce(length(cursor), 0),
-    iif(length(cursor) <= :most, cursor, null), iif(length(result) <= :most, result, null)"""
+    iif(length(cursor) <= :most, cursor, null), iif(length(result) <= :most, result, null),
+    iif(kind = 'signal', input, null)"""
 _ENDED = "('completed', 'skipped')"
 _UNDO_LEFT = f"""
 select name from steps where seq = ?1 and undo = 1 and number > 0
@@ -42,6 +46,7 @@ and not exists (select 1 from steps other where other.seq = ?1 and other.name = 
 order by number desc
 """
 _KEPT = "seq = ? and taken_by is null and (expires_at is null or expires_at > ?)"
+_UNTAKEN = """seq = ?1 and (taken_by = 0 or taken_by is null and (expires_at is null or expires_at > ?2))"""
 _BROADCAST = "id, name, key, at, expires_at, data"
 _OPEN_CHILDREN = """
 select jobs.id, steps.number, steps.child, steps.child_queue, steps.input from steps
@@ -50,10 +55,13 @@ where steps.child is not null and steps.ended_at is null
 order by steps.seq, steps.number
 """
 _WAITING_FOR = """
-select steps.seq, jobs.id, steps.number, steps.until from steps join jobs on jobs.seq = steps.seq
-where steps.key = ? and steps.signal = ? and steps.ended_at is null and (steps.seq, steps.number) > (?, ?)
-and not exists (select 1 from steps got where got.seq = steps.seq and got.source = ?)
-order by steps.seq, steps.number limit ?
+select steps.seq, jobs.id, steps.number, steps.until, steps.input from steps join jobs on jobs.seq = steps.seq
+where steps.key = ?1 and steps.signal = ?2 and steps.ended_at is null
+and (steps.seq, steps.number) > (?3, ?4)
+and not exists (select 1 from steps got where got.seq = steps.seq and got.source = ?5)
+and not exists (select 1 from signals aside where aside.seq = steps.seq
+                and aside.signal_id = 'broadcast:' || ?5)
+order by steps.seq, steps.number limit ?6
 """
 
 
@@ -133,19 +141,41 @@ class RunReads:
     def undo_left(self, seq: int) -> list[str]:
         return [str(name) for (name,) in self._rows("steps", _UNDO_LEFT, (seq,))]
 
-    def waiting(self, seq: int, signal: str) -> list[StepHead]:
-        query = f"""select {_HEAD} from steps where seq = ? and ended_at is null and signal = ?
-                    order by number"""
-        return [_head(row) for row in self._rows("steps", query, (seq, signal))]
+    def signal_waits(self, seq: int, signal: str | None, limit: int) -> list[OpenWait]:
+        query = """select number, name, signal, key, until, input from steps
+                   where seq = ?1 and ended_at is null and kind = 'signal' and signal = coalesce(?2, signal)
+                   order by number limit ?3"""
+        return [OpenWait(*row) for row in self._rows("steps", query, (seq, signal, limit))]
+
+    def wait_schema(self, seq: int, number: int) -> bytes | None:
+        query = "select input from steps where seq = ? and number = ? and kind = 'signal'"
+        rows = self._rows("steps", query, (seq, number))
+        return rows[0][0] if rows else None
+
+    def ended(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
+        query = "select result, source from steps where seq = ? and number = ?"
+        rows = self._rows("steps", query, (seq, number))
+        return rows[0] if rows else (None, None)
 
     def open_children(self) -> list[OpenChild]:
         return [OpenChild(*row) for row in self._rows("steps", _OPEN_CHILDREN)]
 
     # -- signals
 
-    def signals(self, seq: int, now: int) -> list[KeptSignal]:
-        query = f"select name, at, expires_at, length(data) from signals where {_KEPT} order by number"
-        return [KeptSignal(*row) for row in self._rows("signals", query, (seq, now))]
+    def signals(self, seq: int, now: int, most: int) -> list[KeptSignal]:
+        start = 2 + MAX_PROBLEM
+        query = f"""select number, name, at, expires_at, iif(taken_by = 0, substr(data, 1, {start}), null),
+                    length(data), iif(length(data) <= ?3 + iif(taken_by = 0, {start}, 0), data, null)
+                    from signals where {_UNTAKEN} order by number"""
+        return [_kept(row, most) for row in self._rows("signals", query, (seq, now, most))]
+
+    def aside(self, seq: int) -> list[int]:
+        query = "select number from signals where seq = ? and taken_by = 0 order by number"
+        return [number for (number,) in self._rows("signals", query, (seq,))]
+
+    def is_there(self, seq: int, number: int) -> bool:
+        query = "select 1 from signals where seq = ? and number = ? and (taken_by = 0 or taken_by is null)"
+        return bool(self._rows("signals", query, (seq, number)))
 
     def expired_signals(self, seq: int, now: int) -> list[int]:
         query = "select number from signals where seq = ? and taken_by is null and expires_at <= ?"
@@ -168,11 +198,13 @@ class RunReads:
         rows = self._rows("steps", _WAITING_FOR, (sent.key, sent.name, *after, sent.id, limit))
         return [WaitingRun(*row) for row in rows]
 
-    def next_broadcast(self, seq: int, name: str, key: str, now: int) -> StoredBroadcast | None:
-        query = f"""select {_BROADCAST} from broadcasts where key = ? and name = ? and expires_at > ?
-                    and not exists (select 1 from steps where steps.seq = ? and steps.source = broadcasts.id)
-                    order by at, rowid limit 1"""
-        rows = self._rows("broadcasts", query, (key, name, now, seq))
+    def next_broadcast(self, seq: int, name: str, key: str, now: int, passed: int) -> StoredBroadcast | None:
+        query = f"""select {_BROADCAST} from broadcasts where key = ?1 and name = ?2 and expires_at > ?3
+                    and not exists (select 1 from steps where seq = ?4 and source = broadcasts.id)
+                    and not exists (select 1 from signals where seq = ?4
+                                    and signal_id = 'broadcast:' || broadcasts.id)
+                    order by at, rowid limit 1 offset ?5"""
+        rows = self._rows("broadcasts", query, (key, name, now, seq, passed))
         return StoredBroadcast(*rows[0]) if rows else None
 
     def broadcast(self, broadcast_id: str) -> StoredBroadcast | None:
@@ -196,6 +228,18 @@ def _head(row: Row) -> StepHead:
     head = StepHead(*row)
     head.undo = bool(head.undo)
     return head
+
+
+def _kept(row: Row, most: int) -> KeptSignal:
+    number, name, at, expires_at, start, size, data = row
+    if start is None:
+        return KeptSignal(number, name, at, expires_at, None, size, data)
+    problem = reason_of(start)
+    before = 2 + int.from_bytes(start[:2])
+    size -= before
+    return KeptSignal(
+        number, name, at, expires_at, problem, size, data[before:] if data and size <= most else None
+    )
 
 
 def _step(row: Row) -> StoredStep:

@@ -270,3 +270,18 @@ LOCAL = frozenset(
         PUT_APPLIED,
     }
 )
+
+# 130 and on: signals whose data does not fit.  One that was set aside has `taken_by` 0, which is the number
+# of no step, and before its data the reason, as `run_writes.set_aside` makes it.
+SET_ASIDE = _numbered(130, "update signals set taken_by=0, data=? where seq=? and number=?")
+REOPEN_WAIT = _numbered(
+    131,
+    "update steps set status='waiting', attempts=attempts+1, ended_at=null, result=null, source=null, "
+    "input=? where seq=? and number=?",
+)
+SET_INPUT = _numbered(132, "update steps set input=? where seq=? and number=? and ended_at is null")
+LEAVE_STEP = _numbered(
+    133, "update steps set status='cancelled', error=?, result=null, source=null where seq=? and number=?"
+)
+PASS_SIGNAL = _numbered(134, "update signals set taken_by=? where seq=? and taken_by=?")
+FORGET_TAKEN = _numbered(135, "delete from signals where seq=? and taken_by>0 and at<?")

@@ -169,6 +169,86 @@ def test_a_signal_is_sent_with_data(visit: Visit, shop: Server, waiting: Run) ->
     expect(page.locator(".card").filter(has_text="Kept signals")).to_contain_text("paid")
 
 
+APPROVAL = {
+    "$ref": "#/$defs/Approval",
+    "$defs": {
+        "Approval": {
+            "type": "object",
+            "properties": {
+                "by": {"type": "string"},
+                "cents": {"type": "integer", "default": 100},
+                "how": {"enum": ["card", "cash"]},
+                "paid": {"type": "boolean"},
+                "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            },
+            "required": ["by", "paid"],
+        }
+    },
+}
+
+
+def test_a_signal_has_a_form_of_its_type(visit: Visit, shop: Server, api: Api) -> None:
+    run = Run(api)
+    run.take()
+    wait = {"kind": "signal", "status": "waiting"}
+    run.record(
+        {**wait, "name": "ok", "signal": "ok", "schema": {"type": "boolean"}},
+        {**wait, "name": "approval", "signal": "approval", "schema": APPROVAL},
+        {**wait, "name": "lines", "signal": "lines", "schema": {"type": "array"}},
+    )
+    run.suspend("ok", "approval", "lines")
+    visitor = visit(shop)
+    page = visitor.go(run.path)
+    why, dialog = page.get_by_role("region", name="What it waits for"), page.get_by_role("dialog")
+
+    def send(signal: str) -> None:
+        why.get_by_role("listitem").filter(has_text=f"The signal {signal}").get_by_role("button").click()
+
+    send("ok")
+    dialog.get_by_label("Data").select_option("Yes")
+    dialog.get_by_role("button", name="Send").click()
+    toast(page, "The workflow took the signal ok")
+    send("approval")
+    expect(dialog.get_by_label("cents")).to_have_value("100")
+    dialog.get_by_label("by").fill("ada")
+    dialog.get_by_label("cents").fill("1.5")
+    dialog.get_by_label("paid").select_option("No")
+    visitor.expect_refusal(422)
+    dialog.get_by_role("button", name="Send").click()
+    expect(
+        page.get_by_role("alert").filter(has_text="1.5 at cents, and an integer is expected")
+    ).to_be_visible()
+    dialog.get_by_label("cents").fill("")
+    dialog.get_by_label("how").select_option("cash")
+    dialog.get_by_role("button", name="Send").click()
+    toast(page, "The workflow took the signal approval")
+    send("lines")
+    dialog.get_by_label("Data, as JSON").fill("[1]")
+    dialog.get_by_role("button", name="Send").click()
+    toast(page, "The workflow took the signal lines")
+    results = {step["name"]: step["result"] for step in run.view()["steps"]}
+    assert results == {"ok": True, "approval": {"by": "ada", "how": "cash", "paid": False}, "lines": [1]}
+
+
+def test_signals_that_were_set_aside_are_shown_and_dropped(visit: Visit, shop: Server, api: Api) -> None:
+    run = Run(api)
+    run.take()
+    api("SendSignal", id=run.id, name="ok", data="yes")
+    wait = {"kind": "signal", "status": "waiting", "name": "ok", "signal": "ok"}
+    run.record({**wait, "schema": {"type": "boolean"}})
+    run.suspend("ok")
+    page = visit(shop).go(run.path)
+    kept = page.locator(".card").filter(has_text="Kept signals")
+    expect(kept).to_contain_text("Set aside: the data of signal ok is 'yes', and true or false is expected")
+    act(page, "Drop", "Drop it")
+    toast(page, "The signal is gone")
+    expect(kept).to_have_count(0)
+    act(page, "Signal")
+    page.get_by_label("Name").fill("okay")
+    page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    toast(page, "does not wait for okay yet: the signal is kept. It waits for ok")
+
+
 def test_a_workflow_is_retried_from_a_step(visit: Visit, shop: Server, waiting: Run) -> None:
     page = visit(shop).go(f"{waiting.path}?step=charge")
     act(page, "Retry from here")

@@ -266,7 +266,7 @@ DATA = Raw(pack({"note": SECRET}))
 FIELDS = core.JobFields(data=DATA, on_dead=core.OnDead(data=DATA))
 STEP = workflows.StepRecord(
     id="1", token="t", name="s", result=DATA, cursor=DATA, error=f"ValueError: {SECRET}",
-    child=workflows.ChildJob(queue="q", input=FIELDS),
+    child=workflows.ChildJob(queue="q", input=FIELDS), schema=DATA, unfit=SECRET,
 )  # fmt: skip
 SECRETS = [
     core.Push(queue="q", data=DATA, on_dead=core.OnDead(data=DATA)),
@@ -289,6 +289,7 @@ SECRETS = [
     workflows.RecordSteps(queue="q", steps=[STEP]),
     workflows.ContinueAsNew(queue="q", id="1", token="t", data=DATA),
     workflows.SendSignal(id="1", name="s", data=DATA),
+    workflows.SetSignalTypes(queue="q", workflows={"w": {"s": DATA}}),
     workflows.Broadcast(name="s", key="k", data=DATA),
     workflows.UndoWorkflow(id="1", data=DATA),
 ]

@@ -246,6 +246,8 @@ MINIMAL: dict[str, Any] = {
     "jobId": "x",
     "config": {},
     "maxLength": 1,
+    "number": 1,
+    "workflows": {},
     "groupId": "g",
     "max": 1,
     "concurrency": 1,

@@ -9,7 +9,7 @@ import pytest
 from support.promises import promises
 from support.waiting import eventually
 
-from bunqueue import Admin, Bunqueue, CommandFailed, Flow, JobFailed, Queue, SignalTimeout, WrongState
+from bunqueue import Admin, Bunqueue, CommandFailed, Flow, Queue, SignalTimeout, WrongState
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.testing import Sandbox
 from bunqueue.testing.engine import FrozenClock
@@ -234,24 +234,6 @@ def test_a_wait_ends_when_its_time_is_over(sandbox: Sandbox) -> None:
     sandbox.drain(app, within=2 * DAY)
     assert handle.result() == ["nobody", "go#2", "late"]
     assert [step.status for step in handle.history()] == ["timed-out", "timed-out", "completed", "completed"]
-
-
-def test_a_signal_with_other_data_than_is_waited_for(sandbox: Sandbox) -> None:
-    app = Bunqueue("q")
-
-    @app.workflow(max_attempts=1)
-    async def order(flow: Flow) -> int:
-        return await flow.wait_for("sum", int)
-
-    handle = order.start()
-    handle.signal("sum", "five")
-    sandbox.drain(app)
-    with pytest.raises(JobFailed, match="the data that came for step 'sum' is not of the type <class 'int'>"):
-        handle.result()
-    handle.retry_from("sum")
-    handle.signal("sum", 5)
-    sandbox.drain(app)
-    assert handle.result() == 5
 
 
 @promises(

@@ -22,7 +22,7 @@ from .job.one import Grace, Reason
 from .job_options import given, with_job_options
 
 if TYPE_CHECKING:
-    from bunqueue.client.models.workflows import Step
+    from bunqueue.client.models.workflows import KeptSignal, Step
 
 app = noun("Workflows: start, list and show them; signal, cancel, retry or undo one.")
 
@@ -43,6 +43,7 @@ WORKFLOW = (
     Column("value", Kind.DATA, "shows"),
     Column("returnvalue", Kind.DATA, "result"),
     Column("failedReason", Kind.TEXT, "error"),
+    Column("waits", Kind.DATA, "waits for"),
     Column("signals", Kind.DATA, "kept signals"),
     Column("suspended", Kind.NUMBER, "waits so far"),
     Column("generation", Kind.NUMBER, "beginnings before"),
@@ -85,6 +86,7 @@ Ttl = Annotated[
     float | None,
     option("--ttl", about="Forget it after this time, if nobody waits for it.", metavar=SPAN, parser=span),
 ]
+SignalNumber = Annotated[int, argument("NUMBER", "The number of the signal, as `show` prints it.")]
 SignalId = Annotated[
     str | None,
     option("--signal-id", about="The same id sends it once, however often you try.", metavar="TEXT"),
@@ -162,6 +164,7 @@ def show(session: Session, workflow_id: Id, results: Results = False) -> None:
     job = plain(handle.job())
     ended = {name: job.get(name) for name in ("returnvalue", "failedReason")}
     row = {**plain(info), "value": info.value, **ended}
+    row["signals"] = [_signal(signal) for signal in info.signals]
     if session.out.as_json:
         session.out.record({**row, "steps": steps, "next": None}, WORKFLOW)
         return
@@ -169,6 +172,11 @@ def show(session: Session, workflow_id: Id, results: Results = False) -> None:
     session.out.text("")
     columns = (*STEPS, Column("value", Kind.DATA, "value")) if results else STEPS
     session.out.rows(steps, columns, none="it has recorded no steps")
+
+
+def _signal(signal: KeptSignal) -> dict[str, Any]:
+    row = {name: value for name, value in plain(signal).items() if name != "data" and value is not None}
+    return row if signal.raw_data is UNSET else {**row, "data": plain(signal.data)}
 
 
 def _step(step: Step, *, results: bool) -> dict[str, Any]:
@@ -194,11 +202,24 @@ def signal(
     ttl: Ttl = None,
     signal_id: SignalId = None,
 ) -> None:
-    """Send a workflow a signal: the oldest wait for it takes it, or it is kept until there is one."""
+    """Send a workflow a signal: the oldest wait for it takes it, or it is kept until there is one.
+
+    Data that is not what it waits for is refused.
+    """
     with _of(session, workflow_id) as handle:
-        taken = handle.signal(signal, data, ttl=ttl, signal_id=signal_id)
-    said = "took the signal" if taken else "has not waited for the signal yet: it is kept"
-    _say(session, workflow_id, said, taken=taken)
+        sent = handle.send_signal(signal, data, ttl=ttl, signal_id=signal_id)
+    said = "took the signal" if sent.delivered else "has not waited for the signal yet: it is kept"
+    if sent.waiting:
+        said += f"; it waits for {', '.join(sent.waiting)}"
+    _say(session, workflow_id, said, taken=sent.delivered, waiting=sent.waiting)
+
+
+@verb(app, "bunqueue workflow drop-signal order-7 3")
+def drop_signal(session: Session, workflow_id: Id, number: SignalNumber) -> None:
+    """Remove a signal that no wait has taken, also one that was set aside as its data did not fit."""
+    with _of(session, workflow_id) as handle:
+        handle.drop_signal(number)
+    _say(session, workflow_id, f"has no signal {number} any more", number=number)
 
 
 @verb(app, 'bunqueue workflow broadcast paid order-7 \'{"by": "card"}\' --keep 2h')

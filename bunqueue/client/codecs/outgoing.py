@@ -79,11 +79,13 @@ def _parts(hint: Any) -> Iterable[Any]:
 
 
 def _each(encoding: Encoding) -> Encoding:
-    """The same for each value of a list."""
+    """The same for each value of a list or a map."""
 
     def encode(codec: Codec, value: Any, owner: Any) -> Any:
         if isinstance(value, list):
-            return [encoding(codec, each, owner) for each in value]
+            return [encode(codec, each, owner) for each in value]
+        if isinstance(value, dict):
+            return {name: encode(codec, each, owner) for name, each in value.items()}
         return encoding(codec, value, owner)
 
     return encode
@@ -192,6 +194,7 @@ _SPECIAL: dict[tuple[str, str], Encoding] = {
     ("AddLog", "message"): _text(1 << 16),
     ("Progress", "message"): _text(4096),
     ("StepRecord", "error"): _error(MAX_ERROR),
+    ("StepRecord", "unfit"): _text(MAX_ERROR),
     ("StepRecord", "arguments"): _same,
     ("PUSH", "idempotency_hash"): _hash,
     ("PUSHB", "idempotency_hash"): _hash,

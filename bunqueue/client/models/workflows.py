@@ -50,6 +50,7 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
     """Bytes of its cursor."""
     raw_result: Raw | UnsetType = msgspec.field(default=UNSET, name="result")
     raw_cursor: Raw | UnsetType = msgspec.field(default=UNSET, name="cursor")
+    raw_schema: Raw | UnsetType = msgspec.field(default=UNSET, name="schema")
 
     started_at = Moment("started_at_ms")
     """When its first attempt began."""
@@ -141,15 +142,55 @@ class UndoReason(Struct, frozen=True):
 
 
 class KeptSignal(Struct, rename="camel", frozen=True):
-    """A signal that the workflow has not waited for yet."""
+    """A signal that the workflow has not waited for yet, or one that was set aside."""
 
     name: str
     at_ms: float = msgspec.field(name="at")
     size: int = 0
+    """Bytes of its data."""
+    number: int = 0
+    """For `drop_signal`."""
     expires_at_ms: float | None = msgspec.field(default=None, name="expiresAt")
+    problem: str | None = None
+    """Why it was set aside: its data is not what the workflow waits for. None: it was not."""
+    raw_data: Raw | UnsetType = msgspec.field(default=UNSET, name="data")
 
     at = Moment("at_ms")
     expires_at = MaybeMoment("expires_at_ms")
+
+    @property
+    def data(self) -> Any:
+        """What was sent with it. Raises ResultError where that was left out, as it is large."""
+        return decode(self.raw_data, f"signal {self.name}", self.size)
+
+
+class OpenWait(Struct, rename="camel", frozen=True):
+    """A signal that a workflow waits for."""
+
+    step: str
+    signal: str
+    key: str | None = None
+    """Broadcasts with this key count, too."""
+    until_ms: float | None = msgspec.field(default=None, name="until")
+    schema: dict[str, Any] | None = None
+    """What its data has to be like, as JSON Schema; None: anything will do, or nobody knows."""
+
+    until = MaybeMoment("until_ms")
+
+
+class Delivery(Struct, frozen=True):
+    """What became of a signal that was sent."""
+
+    delivered: bool
+    """A wait has taken it; else it is kept."""
+    kept: int
+    """How many signals are kept that no wait has taken."""
+    waiting: list[str] = []
+    """If it is kept: the names of the signals that the workflow waits for at the moment."""
+
+
+class SignalSent(Reply, kw_only=True):
+    data: Delivery
 
 
 class WorkflowInfo(Struct, rename="camel", kw_only=True, frozen=True):
@@ -168,7 +209,9 @@ class WorkflowInfo(Struct, rename="camel", kw_only=True, frozen=True):
     undone: bool = False
     undoing: UndoReason | None = None
     signals: list[KeptSignal] = []
-    """Those that it has not waited for yet, the oldest first."""
+    """Those that it has not waited for yet, or that were set aside, the oldest first."""
+    waits: list[OpenWait] = []
+    """The signals that it waits for."""
     steps: list[Step] = []
     next: int | None = None
     """For the next page of steps."""

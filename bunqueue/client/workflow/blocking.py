@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from uuid import UUID
 
 from bunqueue.client.connection.options import Duration, refused
+from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.workflow.branches import one_way
 from bunqueue.client.workflow.core import RAISE, Encode
 from bunqueue.client.workflow.drive import drive
@@ -258,10 +259,15 @@ def _check(what: str, branches: Sequence[Branch]) -> None:
             raise refused(what, branch, f"cannot be called; give {_ALLOWED}", _ALLOWED)
 
 
-def run_blocking(job: ActiveJob[Any], encode: Encode, body: Callable[[BlockingFlow], Any]) -> Any:
+def run_blocking(
+    job: ActiveJob[Any],
+    encode: Encode,
+    body: Callable[[BlockingFlow], Any],
+    signals: Mapping[str, Converter] | None = None,
+) -> Any:
     """Run the function of a workflow in this thread; as `drive`."""
     loop = job.channel.loop
-    flow = asyncio.run_coroutine_threadsafe(_made(job, encode), loop).result()
+    flow = asyncio.run_coroutine_threadsafe(_made(job, encode, signals), loop).result()
     thread = Thread(flow)
     context = copy_context()
 
@@ -280,5 +286,5 @@ def run_blocking(job: ActiveJob[Any], encode: Encode, body: Callable[[BlockingFl
         job.halt = None
 
 
-async def _made(job: ActiveJob[Any], encode: Encode) -> Flow:
-    return Flow(job, encode)
+async def _made(job: ActiveJob[Any], encode: Encode, signals: Mapping[str, Converter] | None) -> Flow:
+    return Flow(job, encode, signals)

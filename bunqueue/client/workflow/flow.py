@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from bunqueue.client.connection.options import Duration, refused, span
+from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.conversion.raised import made_final
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.attempts import Attempts
@@ -39,8 +40,11 @@ class Flow(Runtime):
         return await flow.step("ship", ship, charge)
     """
 
-    def __init__(self, job: ActiveJob[Any], encode: Encode) -> None:
+    def __init__(
+        self, job: ActiveJob[Any], encode: Encode, signals: Mapping[str, Converter] | None = None
+    ) -> None:
         super().__init__(job, encode)
+        self._declared = signals or {}
         self._ops: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
         """The name of the step that an operation is, and whether it is nothing but a wait."""
 
@@ -174,7 +178,7 @@ class Flow(Runtime):
         or SignalTimeout raised. The step is called as the signal, unless `name` says otherwise.
         """
         self._check()
-        converting = values.converter_of(kind, f"the data of signal {signal!r}")
+        converting = self._signal_converter(signal, kind)
         left = None if timeout is None else span(timeout, "timeout")
         called = checked_name(name or signal, "signal" if name is None else "name")
         check_wait("timeout", signal=signal, key=key, delay=left)
@@ -182,15 +186,37 @@ class Flow(Runtime):
         what = (signal,) if key is None and called != signal else () if key is None else (key,)
         arguments = values.fingerprint(what, {}) if what else None
         claim = self._claim(called, SIGNAL, arguments)
-        fields = {"signal": signal, "key": key, "delay": left, "arguments": arguments}
+        fields = {
+            "signal": signal,
+            "key": key,
+            "delay": left,
+            "arguments": arguments,
+            "schema": values.schema_for(converting),
+        }
         return self._op(self._wait_for(claim, fields, converting, default), claim, waits=True)
+
+    def _signal_converter(self, signal: str, kind: Any) -> Converter | None:
+        """What makes the data of a signal what the code waits for. OptionError if the workflow has declared
+        something else."""
+        declared = self._declared.get(signal)
+        if declared is None:
+            return values.converter_of(kind, f"the data of signal {signal!r}")
+        if kind not in (Any, declared.hint):
+            why = f"is not what the workflow declares for signal {signal!r}, which is {declared.hint!r}"
+            raise refused("kind", kind, why, repr(declared.hint))
+        return declared
 
     async def _wait_for(
         self, claim: Claim | Conflict, fields: dict[str, Any], converting: Any, default: Any
     ) -> Any:
-        ended = await self._waited(claim, kind=SIGNAL, **fields)
+        def judge(ended: Ended) -> str | None:
+            if ended.status != COMPLETED:
+                return None
+            return values.misfit_of(ended.raw, converting, fields["signal"])
+
+        ended = await self._waited(claim, kind=SIGNAL, judge=judge, **fields)
         if ended.status == COMPLETED:
-            return values.signal_of(ended.raw, converting, ended.name)
+            return values.value_of(ended.raw, converting, ended.name)
         if default is RAISE:
             raise self._signal_timeout(fields["signal"], ended.name)
         return default

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.models.workflows import Step
-from bunqueue.model.workflow import MAX_STEP_NAME, UNDO_MARK, VALUE
+from bunqueue.model.workflow import COMPLETED, LEFT, MAX_STEP_NAME, SIGNAL, UNDO_MARK, VALUE
 
 MOST = MAX_STEP_NAME - 16  # characters of a name; a number may follow, and "undo:" come before it
 _NUMBERED = re.compile(r"#\d+$")
@@ -52,6 +52,7 @@ class RunLog:
         self._left = 0  # of those
         self._names: set[str] = set()
         self._counts: Counter[str] = Counter()
+        self._given_up: list[Step] = []  # of branches that have lost
         for step in steps:
             self.enter(step)
 
@@ -59,7 +60,7 @@ class RunLog:
         """It was recorded by an earlier run."""
         self.steps[step.name] = step
         self._names.add(step.name)
-        if not step.name.startswith(UNDO_MARK):
+        if not step.name.startswith(UNDO_MARK) and step.error != LEFT:
             free = self._free.setdefault((step.kind, base_of(step.name)), {})
             free.setdefault(step.arguments, deque()).append(step)
             self._left += 1
@@ -108,6 +109,30 @@ class RunLog:
             if step is not None and step in free.get(step.arguments, ()):
                 free[step.arguments].remove(step)
                 self._used(free, step)
+                self._given_up.append(step)
+
+    def left_open(self) -> list[Step]:
+        """Waits for signals that this run does not wait for: their branches have lost, or they are not in the
+        code any more."""
+        return [step for step in (*self._given_up, *self._left_waits()) if step.is_open]
+
+    def left_unused(self) -> list[Step]:
+        """Waits that have taken a signal and are not in the code any more, if nothing was begun since."""
+        return [step for step in self._left_waits() if step.status == COMPLETED and not self._is_used(step)]
+
+    def _left_waits(self) -> list[Step]:
+        """Waits for signals that this run has not asked for."""
+        return [
+            step
+            for (kind, _), free in self._free.items()
+            if kind == SIGNAL
+            for some in free.values()
+            for step in some
+        ]
+
+    def _is_used(self, wait: Step) -> bool:
+        ended = wait.ended_at_ms or 0.0
+        return any(step.number > wait.number and step.started_at_ms >= ended for step in self.steps.values())
 
     def _used(self, free: _Free, step: Step) -> None:
         self._left -= 1

@@ -23,7 +23,7 @@ from bunqueue.client.workflow.run_log import Claim, Conflict, base_of
 from bunqueue.client.workflow.threads import thread_var
 from bunqueue.client.workflow.waits import Waits
 from bunqueue.errors import BunqueueError, LockLost, WorkflowError
-from bunqueue.model.workflow import CANCELLED, FAILED, WAITING
+from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED, LEFT, SIGNAL, WAITING
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.workflows import GetSteps, StepAnswer, StepRecord
 from bunqueue.protocol.framing import MAX_FRAME
@@ -52,6 +52,11 @@ class Ended:
     error: str
     child: str | None
     child_queue: str | None
+    attempts: int = 1
+
+
+Judge = Callable[[Ended], str | None]
+"""Why a run cannot use what a wait got, in words; None if it can."""
 
 
 class Runtime(FlowCore):
@@ -67,6 +72,8 @@ class Runtime(FlowCore):
         self._sending_soon: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._lingered: bool | None = None  # None: it has not begun to
+        self._signals: dict[str, str] = {}  # those that this run waits for, by the names of the steps
+        self._left: bool | None = None  # whether waits that are not in the code have ended; False: soon
         self._thread = threading.get_ident()
         self._reopen()
 
@@ -199,14 +206,21 @@ class Runtime(FlowCore):
         self._note(anew.name)
         return anew
 
-    async def _waited(self, given: Claim | Conflict, *, kind: str, **fields: Any) -> Ended:
-        """A wait, to its end. Raises Unwind when the run ends before that."""
+    async def _waited(
+        self, given: Claim | Conflict, *, kind: str, judge: Judge | None = None, **fields: Any
+    ) -> Ended:
+        """A wait, to its end; what `judge` says is of no use is set aside, and it goes on. Raises Unwind when
+        the run ends before that."""
         claim = await self._settled(given)
         name, known = claim.name, claim.known
         if known is not None and not known.is_open:
-            raw = await self._raw(known)
-            self._waits.found(known)
-            return Ended(name, known.status, raw, known.error or "", known.child, known.child_queue)
+            raw, error = await self._raw(known), known.error or ""
+            ended = Ended(name, known.status, raw, error, known.child, known.child_queue, known.attempts)
+            unfit = None if judge is None else judge(ended)
+            if unfit is None:
+                self._waits.found(known)
+                return ended
+            fields |= {"unfit": unfit, "attempts": known.attempts}
         if self.undoing:
             await self._parking.never()
         self._check()
@@ -215,7 +229,7 @@ class Runtime(FlowCore):
         if known is None:
             fields["child"] = self._waits.begins(name, child)
         try:
-            answer = await self._wait(name, known, kind, fields)
+            answer, ended = await self._until_fit(name, known, kind, judge, fields)
         except asyncio.CancelledError:  # by the code itself: the branch has lost
             if self._outcome is None:
                 self._pending.append(self._record(name, kind=kind, status=CANCELLED))
@@ -223,23 +237,50 @@ class Runtime(FlowCore):
                 self._waits.lost(name, kind, known, **told)
             raise
         self._waits.over(name, kind, known, answer, **told)
-        raw = await self._answered(name, answer)
-        error = "" if answer.error is UNSET else answer.error
-        started = None if answer.child is UNSET else answer.child
-        return Ended(name, answer.status, raw, error, started, None)
+        return ended
+
+    async def _until_fit(
+        self, name: str, known: Step | None, kind: str, judge: Judge | None, fields: dict[str, Any]
+    ) -> tuple[StepAnswer, Ended]:
+        while True:
+            answer = await self._wait(name, known, kind, dict(fields))
+            raw = await self._answered(name, answer)
+            error = "" if answer.error is UNSET else answer.error
+            child = None if answer.child is UNSET else answer.child
+            attempts = 1 if answer.attempts is UNSET else answer.attempts
+            ended = Ended(name, answer.status, raw, error, child, None, attempts)
+            unfit = None if judge is None else judge(ended)
+            if unfit is None:
+                return answer, ended
+            fields |= {"unfit": unfit, "attempts": attempts}
 
     async def _wait(self, name: str, known: Step | None, kind: str, fields: dict[str, Any]) -> StepAnswer:
-        if known is not None:
+        if kind != SIGNAL:
+            return await self._ask_until_over(name, known, kind, fields)
+        self._signals[name] = fields["signal"]
+        if known is None and fields["schema"] == values.ANYTHING:
+            del fields["schema"]
+        try:
+            return await self._ask_until_over(name, known, kind, fields)
+        finally:
+            del self._signals[name]
+
+    async def _ask_until_over(
+        self, name: str, known: Step | None, kind: str, fields: dict[str, Any]
+    ) -> StepAnswer:
+        """`fields` are what the server is told at first; once it knows the step, it is only asked."""
+        if known is not None and "unfit" not in fields:
             left = None if known.until_ms is None else known.until_ms - self._server_ms()
-            if left is None or left > 0:
-                await self._parking.wait({known.number: name}, left)
             fields.pop("child", None)  # it is started already
+            if not _is_news(known, fields) and (left is None or left > 0):
+                await self._parking.wait({known.number: name}, left)
         while True:
             record = self._record(name, kind=kind, status=WAITING, **fields)
             (answer,) = await self._send(record)
             if answer.status != WAITING:
                 return answer
-            fields.pop("child", None)
+            for told in ("child", "schema", "unfit", "attempts"):
+                fields.pop(told, None)
             left = None if answer.wait is UNSET else answer.wait
             await self._parking.wait({answer.number: name}, left)
 
@@ -254,11 +295,46 @@ class Runtime(FlowCore):
             self._stop(Replayed())
         elif self._parking.is_empty:
             self._parking.release()
+        elif self._is_leaving():
+            return
         elif self._lingered is None and self._worth_lingering():
             self._lingered = False
             self._loop.call_later(LINGER, self._linger_no_more)
         elif self._lingered is not False:
             self._stop(SuspendRun(self._parking.groups))
+
+    def _is_leaving(self) -> bool:
+        """Whether waits are being ended that are not in the code any more, now that all is known that is."""
+        if self._left is not None or self.undoing:
+            return self._left is False
+        records = [
+            self._record(step.name, kind=SIGNAL, status=CANCELLED, error=LEFT)
+            for step in self._log.left_open()
+        ]
+        open_ = dict(self._signals)
+        for step in self._log.left_unused():
+            heir = next((name for name, signal in open_.items() if signal == step.signal), None)
+            if heir is not None:
+                del open_[heir]
+                records.append(self._record(heir, kind=SIGNAL, status=WAITING, instead=step.name))
+        self._left = not records
+        if records:
+            task = background.begin(self._loop, self._leave(records))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+        return bool(records)
+
+    async def _leave(self, records: list[StepRecord]) -> None:
+        """What such waits took, and nobody has used, goes to those in the code for the same signal."""
+        try:
+            answers = await self._send(*records)
+        except (BunqueueError, Unwind):  # a refusal comes to light with the next record
+            answers = []
+        self._left = True
+        for answer in answers:
+            if answer.status == COMPLETED:
+                self._parking.wake(answer.number)
+        self._watch.look_soon()
 
     def _linger_no_more(self) -> None:
         self._lingered = True
@@ -369,6 +445,12 @@ class _Done:
 
 
 DONE = _Done()
+
+
+def _is_news(known: Step, fields: dict[str, Any]) -> bool:
+    """Whether a wait says something else of its data than it did when it was recorded."""
+    before = values.ANYTHING if known.raw_schema is UNSET else known.raw_schema
+    return bytes(fields.get("schema", before)) != bytes(before)
 
 
 def _is_lost(answer: StepAnswer) -> bool:

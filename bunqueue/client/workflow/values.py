@@ -16,6 +16,7 @@ from bunqueue.client.connection.options import shown
 from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.conversion.encoding import STORABLE, encode, to_plain
 from bunqueue.client.conversion.mismatch import WRONG
+from bunqueue.client.conversion.schema import schema_of
 from bunqueue.errors import ResultError, StepChanged
 from bunqueue.model.workflow import MAX_BYTES, MAX_STATE_BYTES
 
@@ -107,19 +108,33 @@ def stored_state(value: object) -> Raw:
     return stored(value, "flow.state", MAX_STATE_BYTES, "state")
 
 
-def signal_of(raw: Raw, converting: Converter | None, step: str) -> Any:
-    """The data of a signal as the workflow wants it. Raises StepChanged."""
-    advice = "retry the workflow from this step, and send the signal again"
-    return value_of(raw, converting, step, "the data that came for", "that is waited for", advice)
+ANYTHING = Raw(b"\x80")  # the JSON Schema that fits all
+
+
+def schema_for(converting: Converter | None) -> Raw:
+    """What the data of a signal has to be like, as those who send it can be told."""
+    return ANYTHING if converting is None else schema_of(converting) or ANYTHING
+
+
+def misfit_of(raw: Raw, converting: Converter | None, signal: str) -> str | None:
+    """Why the data of a signal is not what the workflow waits for, in words; None if it is. CodecError for
+    data that is still encoded."""
+    if MARK_BYTES in bytes(raw):
+        check_opened(_decode(raw), f"the data of signal {signal!r}")
+    if converting is None:
+        return None
+    try:
+        converting.decode(raw)
+    except WRONG as error:
+        kind = converting.hint
+        return f"the data of signal {signal!r} is not of the type {kind!r} that is waited for: {error}"
+    return None
 
 
 def value_of(
     raw: Raw,
     converting: Converter | None,
     step: str,
-    what: str = "the stored result of",
-    promised: str = "that its function promises now",
-    advice: str = "retry the workflow from this step, or give the step another name",
 ) -> Any:
     """A stored value as its function has promised it. Raises StepChanged.
 
@@ -127,13 +142,14 @@ def value_of(
     CodecError for one that is still encoded.
     """
     if MARK_BYTES in bytes(raw):
-        check_opened(_decode(raw), f"{what} step {step!r}")
+        check_opened(_decode(raw), f"the stored result of step {step!r}")
     try:
         return _decode(raw) if converting is None else converting.decode(raw)
     except WRONG as error:
         kind = converting.hint if converting is not None else Any
         raise StepChanged(
-            f"{what} step {step!r} is not of the type {kind!r} {promised}: {error}; {advice}",
+            f"the stored result of step {step!r} is not of the type {kind!r} that its function promises now: "
+            f"{error}; retry the workflow from this step, or give the step another name",
             step=step,
         ) from None
 

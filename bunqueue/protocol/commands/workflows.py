@@ -58,8 +58,11 @@ class StepRecord(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     ``arguments`` is a fingerprint of what the step was called with: a recorded step with another one is
     refused.  ``took`` is how many ms its last attempt has run, ``attempts`` how many there were.  ``delay``
     is how long to wait (ms): of a sleep, for a signal, or until the next attempt.  ``undo`` says that the
-    step can be undone.  A step of the kind "state" is no step: its result is what GetWorkflow shows as the
-    state of the workflow.
+    step can be undone.  Of a wait for a signal, ``schema`` is the JSON Schema of its data, a map: data that
+    does not fit is refused to who sends it.  ``unfit`` says why the data that such a step has is of no use:
+    the signal is set aside, and the wait goes on.  ``instead`` is a wait for the same signal that is not in
+    the code any more, and has taken a signal since: this step has it then.  A step of the kind "state" is no
+    step: its result is what GetWorkflow shows as the state of the workflow.
     """
 
     id: JobId
@@ -78,6 +81,9 @@ class StepRecord(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     key: SignalKey | None = None
     child: ChildJob | None = None
     undo: bool = False
+    schema: Raw = Raw(NIL)
+    unfit: Annotated[str, Meta(description=f"cut after {MAX_ERROR} characters")] | None = None
+    instead: StepName | None = None
 
 
 class StepAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -105,7 +111,8 @@ class RecordStepsReply(Reply, kw_only=True):
 
 class StepView(Struct, kw_only=True, rename="camel", gc=False):
     """A recorded step.  Times are epoch ms.  A ``result`` or ``cursor`` that is larger than asked for is left
-    out; ``size`` and ``cursorSize`` are their lengths in bytes, 0 if there is none."""
+    out; ``size`` and ``cursorSize`` are their lengths in bytes, 0 if there is none.  ``schema`` is that of an
+    open wait for a signal."""
 
     number: int
     name: str
@@ -127,6 +134,7 @@ class StepView(Struct, kw_only=True, rename="camel", gc=False):
     cursor_size: int = 0
     cursor: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
+    schema: Raw | UnsetType = UNSET
 
 
 class Steps(Struct, gc=False):
@@ -150,18 +158,35 @@ class UndoView(Struct, rename="camel", gc=False):
 
 
 class KeptSignal(Struct, rename="camel", omit_defaults=True, gc=False):
-    """A signal that the workflow has not waited for yet."""
+    """A signal that the workflow has not waited for yet, or, with a ``problem``, one that was set aside
+    because its data does not fit.  DropSignal removes it by its ``number``.  ``data`` that is larger than
+    asked for is left out; ``size`` is its length in bytes."""
 
     name: str
     at: float
     size: int
+    number: int = 0
     expires_at: float | None = None
+    problem: str | None = None
+    data: Raw | UnsetType = UNSET
+
+
+class OpenWait(Struct, rename="camel", omit_defaults=True, gc=False):
+    """A wait for a signal, or for a broadcast with that ``key``.  It ends by itself at ``until`` (epoch ms).
+    ``schema`` is the JSON Schema of the data that it takes; any, if there is none."""
+
+    step: str
+    signal: str
+    key: str | None = None
+    until: float | None = None
+    schema: Raw | UnsetType = UNSET
 
 
 class WorkflowView(Struct, kw_only=True, rename="camel", gc=False):
     """A workflow as it is now.  ``generation`` counts how often its steps began again, ``suspended`` how
     often it has ended a run to wait.  ``value`` is what its code has set as its state; absent if it has set
-    none.  ``steps`` and ``next`` are a page as of GetSteps."""
+    none.  ``waits`` are its first 100 open waits for signals, ``signals`` those that no wait has taken.
+    ``steps`` and ``next`` are a page as of GetSteps."""
 
     id: str
     queue: str
@@ -173,6 +198,7 @@ class WorkflowView(Struct, kw_only=True, rename="camel", gc=False):
     undone: bool
     undoing: UndoView | None
     signals: list[KeptSignal]
+    waits: list[OpenWait]
     steps: list[StepView]
     next: int | None
     value: Raw | UnsetType = UNSET
@@ -182,11 +208,13 @@ class WorkflowReply(Reply, kw_only=True):
     data: WorkflowView
 
 
-class Delivered(Struct, gc=False):
-    """``delivered`` is true if a wait took the signal; else it is kept, one of ``kept``."""
+class Delivered(Struct, omit_defaults=True, gc=False):
+    """``delivered`` is true if a wait took the signal; else it is kept, one of ``kept``, and ``waiting`` are
+    the names of the signals that the workflow waits for now, if there are any."""
 
     delivered: bool
     kept: int
+    waiting: list[str] = []
 
 
 class SignalReply(Reply, kw_only=True):
@@ -256,7 +284,8 @@ class ContinueAsNew(Command, tag="ContinueAsNew"):
 @command(Route.ID, SignalReply, writes=True, repeatable=True, grows=True)
 class SendSignal(Command, tag="SendSignal"):
     """Send a signal to a workflow: the oldest wait for its name takes it, or it is kept for the next one, for
-    ``ttl`` ms if that is given.  One that is sent again with the same ``signalId`` counts once."""
+    ``ttl`` ms if that is given.  One that is sent again with the same ``signalId`` counts once.  It is
+    refused when its data does not fit what the wait, or the workflow, says of it."""
 
     id: JobId
     name: SignalName
@@ -265,11 +294,38 @@ class SendSignal(Command, tag="SendSignal"):
     signal_id: Key | None = None
 
 
+@command(Route.ID, writes=True)
+class DropSignal(Command, tag="DropSignal"):
+    """Remove a signal that no wait of a workflow has taken, one that was set aside or not; `number` is that
+    of GetWorkflow."""
+
+    id: JobId
+    number: Annotated[int, Meta(ge=1, le=MAX_SAFE)]
+
+
+Types = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=256)], dict[SignalName, Raw]],
+    Meta(max_length=1000),
+]
+
+
+@command(Route.QUEUE, writes=True, repeatable=True)
+class SetSignalTypes(Command, tag="SetSignalTypes"):
+    """Declare which data the signals of workflows of a queue may have: for each name of a workflow, JSON
+    Schemas by the names of signals.  What was declared for these workflows before is replaced; it comes
+    before the schemas of single waits.  ``by`` is an id of the program that begins to work: what waits have
+    said before that is not held against signals any more, as its code may have changed."""
+
+    queue: QueueName
+    workflows: Types
+    by: Key = ""
+
+
 @command(Route.ALL, CountReply, merge=Merge.COUNT, writes=True, repeatable=True, heavy=True, grows=True)
 class Broadcast(Command, tag="Broadcast"):
     """Send a signal to every workflow that waits for this name and key, and for ``keep`` ms to those that
-    wait for it later, each once.  ``count`` is how many took it now.  With the same ``broadcastId`` it may be
-    repeated."""
+    wait for it later, each once, except waits that its data does not fit.  ``count`` is how many took it
+    now.  With the same ``broadcastId`` it may be repeated."""
 
     name: SignalName
     key: SignalKey

@@ -26,6 +26,7 @@ def look(state: State, queue: QueueState, scheduled: set[str]) -> None:
         unused[queue] = (state.now, ended)
     elif state.now - since >= UNUSED_MS and state.archive.problem() is None:
         emit_queue(state, events.OBLITERATED, queue, reason="unused")
+        queue_configs.forget(state, queue.name)
         state.drop(queue)
 
 

@@ -10,10 +10,16 @@ from msgspec import Struct
 from bunqueue.model.bounds import Bounds
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.stall import StallConfig
+from bunqueue.model.workflow import SignalTypes
 
 from ..state import State
 
-KINDS: dict[type[Struct], str] = {DlqConfig: "dlq", StallConfig: "stall", Bounds: "bounds"}
+KINDS: dict[type[Struct], str] = {
+    DlqConfig: "dlq",
+    StallConfig: "stall",
+    Bounds: "bounds",
+    SignalTypes: "signal_types",
+}
 _DEFAULTS: dict[type[Struct], Struct] = {kind: kind() for kind in KINDS}
 
 C = TypeVar("C", bound=Struct)
@@ -33,8 +39,8 @@ def store(state: State, queue: str, config: Struct) -> None:
 
 
 def has_any(state: State, queue: str) -> bool:
-    """Whether anything is configured for a queue."""
-    return any((kind, queue) in state.configs for kind in KINDS)
+    """Whether anybody has configured anything for a queue; programs declare types anew when they start."""
+    return any((kind, queue) in state.configs for kind in KINDS if kind is not SignalTypes)
 
 
 def forget(state: State, queue: str) -> None:

@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.connection.options import Duration, milliseconds
-from bunqueue.client.models.workflows import OneWorkflow, Step, WorkflowInfo
+from bunqueue.client.models.workflows import Delivery, OneWorkflow, SignalSent, Step, WorkflowInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.workflows import (
+    DropSignal,
     GetWorkflow,
     RetryWorkflow,
     SendSignal,
-    SignalReply,
     UndoWorkflow,
 )
 
@@ -61,11 +61,18 @@ class WorkflowHandle(JobHandle[R]):
         self, name: str, data: object = None, *, ttl: Duration | None = None, signal_id: str | None = None
     ) -> bool:
         """Send it a signal: the oldest wait for this name takes it. True: one has. False: none was there, and
-        the signal is kept for the next one; for `ttl`, if that is given.
+        the signal is kept for the next one; for `ttl`, if that is given. `send_signal` says more.
 
-        With the same `signal_id` it may be sent again, and counts once. Raises JobNotFound, or WrongState
-        when the workflow has ended, or the job is not a workflow.
+        With the same `signal_id` it may be sent again, and counts once. Raises CommandFailed with the code
+        SIGNAL_UNFIT when the data is not what the workflow waits for; JobNotFound; WrongState when the
+        workflow has ended, or the job is not a workflow.
         """
+        return (self.send_signal(name, data, ttl=ttl, signal_id=signal_id)).delivered
+
+    def send_signal(
+        self, name: str, data: object = None, *, ttl: Duration | None = None, signal_id: str | None = None
+    ) -> Delivery:
+        """As `signal`: whether a wait took it, and if none did, what the workflow waits for instead."""
         command = SendSignal(
             id=self.id,
             name=name,
@@ -73,7 +80,12 @@ class WorkflowHandle(JobHandle[R]):
             ttl=None if ttl is None else milliseconds(ttl, "ttl"),
             signal_id=signal_id or str(uuid.uuid4()),  # so that the client may repeat it
         )
-        return (self._ask(checks.checked(command), SignalReply)).data.delivered
+        return (self._ask(checks.checked(command), SignalSent)).data
+
+    def drop_signal(self, number: int) -> None:
+        """Remove a signal that no wait has taken, also one that was set aside: `info().signals` has the
+        numbers. Raises NotFound."""
+        self._ask(checks.checked(DropSignal(id=self.id, number=number)), Ok)
 
     def retry_from(self, step: str) -> None:
         """Run it again from a step: that step and everything that was recorded after it is removed.

@@ -193,10 +193,12 @@ def _enter(state: State, job: Job, run: OpenRun, number: int, record: StepRecord
 def _again(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer | None:
     if record.kind == UNDO and head.status == FAILED:
         head.status = RETRYING  # it is tried again, as somebody has asked for that
+    if record.unfit is not None and waits.is_about(head, record):
+        return waits.set_aside(state, job, head, record)
     if head.status not in OPEN and record.status not in MOVES[head.status]:
         return _stored(state, job, head)
     if record.status == WAITING:
-        return waits.look(state, job, head)
+        return waits.look(state, job, head, record)
     _check_move(record, head.status)
     if head.kind in WAITS:
         return waits.give_up(state, job, head, record)

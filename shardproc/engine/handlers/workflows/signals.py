@@ -1,8 +1,9 @@
-"""SendSignal and Broadcast: data for workflows that wait for it, or will.
+"""SendSignal, DropSignal and Broadcast: data for workflows that wait for it, or will.
 
 A signal is taken by a step in the transaction in which it comes, or in which the step is recorded, so exactly
 one step takes it.  A broadcast is stored on every shard; the source of a step says which one it got, so no
-workflow gets one twice.
+workflow gets one twice.  What does not fit is refused where a wait is there to say so; what came before that
+is set aside.
 """
 
 from __future__ import annotations
@@ -10,28 +11,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bunqueue.model.job import Job
+from bunqueue.model.job import NIL, Job
 from bunqueue.model.workflow import (
     COMPLETED,
     KEEP_MS,
     MAX_BROADCASTS,
+    MAX_SET_ASIDE,
     MAX_SIGNALS,
     TIMED_OUT,
 )
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.query import CountReply
-from bunqueue.protocol.commands.workflows import Broadcast, Delivered, SendSignal, SignalReply
+from bunqueue.protocol.commands.workflows import (
+    Broadcast,
+    Delivered,
+    DropSignal,
+    SendSignal,
+    SignalReply,
+)
 
 from ...background import chores, retention
 from ...background.slices import Steps, sliced
 from ...lifecycle import events, run_steps
 from ...lookup import not_found, wrong_state
-from ...run_writes import Op, StoredBroadcast, WaitingRun
+from ...run_writes import Op, StoredBroadcast, WaitingRun, set_aside
 from ...state import Client, State
-from .runs import payload
+from . import types
+from .runs import payload, workflow
 
 SLICE = 200  # workflows that get a broadcast in one go; some 5 ms
+TRIED = 50  # signals that a wait may find unfit in one go; the rest is looked at when it is asked for again
+SHOWN_WAITS = 100
 
 
 class Taken(NamedTuple):
@@ -41,15 +52,43 @@ class Taken(NamedTuple):
     source: str | None = None
 
 
-def take(state: State, job: Job, number: int, name: str, key: str | None) -> Taken | None:
-    """The oldest signal or broadcast that a step may have, if there is one; it is the step's from now on."""
-    reads = state.archive.runs
-    signal = reads.next_signal(job.seq, name, state.now)
-    broadcast = None if key is None else reads.next_broadcast(job.seq, name, key, state.now)
-    if signal is not None and (broadcast is None or signal.at <= broadcast.at):
-        state.out.runs.append((Op.TAKE_SIGNAL, (number, job.seq, signal.number)))
-        return Taken(signal.data)
-    return None if broadcast is None else Taken(broadcast.data, broadcast.id)
+def take(
+    state: State, job: Job, number: int, name: str, key: str | None, schema: bytes | None
+) -> Taken | None:
+    """The oldest signal or broadcast that fits a step, if there is one; it is the step's from now on."""
+    reads, passed = state.archive.runs, 0
+    for _ in range(TRIED):
+        signal = reads.next_signal(job.seq, name, state.now)
+        broadcast = None if key is None else reads.next_broadcast(job.seq, name, key, state.now, passed)
+        if signal is not None and (broadcast is None or signal.at <= broadcast.at):
+            problem = types.unfit(state, job, name, schema, signal.data)
+            if problem is None:
+                state.out.runs.append((Op.TAKE_SIGNAL, (number, job.seq, signal.number)))
+                return Taken(signal.data)
+            _set_aside(state, job, name, signal.number, types.words(name, problem), signal.data)
+        elif broadcast is not None:
+            if types.unfit(state, job, name, schema, broadcast.data) is None:
+                return Taken(broadcast.data, broadcast.id)
+            passed += 1  # it is for others
+        else:
+            return None
+    return None
+
+
+def put_aside(state: State, job: Job, name: str, problem: str, data: bytes, source: str | None) -> None:
+    """Keep what a wait could not take, and from which broadcast it was, where somebody sees it."""
+    last, _, _ = state.archive.runs.counted(job.seq, None)
+    sent_as = None if source is None else f"broadcast:{source}"
+    state.out.runs.append((Op.PUT_SIGNAL, (job.seq, last + 1, name, state.now, None, sent_as, NIL)))
+    _set_aside(state, job, name, last + 1, problem, data)
+
+
+def _set_aside(state: State, job: Job, name: str, number: int, problem: str, data: bytes) -> None:
+    run_steps.has_steps(job)
+    state.out.runs.append((Op.SET_ASIDE, (set_aside(problem, data), job.seq, number)))
+    events.emit(state, events.SIGNALLED, job, step=name, status="set-aside")
+    for old in state.archive.runs.aside(job.seq)[:-MAX_SET_ASIDE]:
+        state.out.runs.append((Op.DELETE_SIGNAL, (job.seq, old)))
 
 
 # -- to one workflow
@@ -67,7 +106,7 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
     last, kept, known = state.archive.runs.counted(job.seq, command.signal_id)
     if known and command.signal_id is not None:
         return SignalReply(data=Delivered(False, kept))
-    waiting = _first_wait(state, job, command.name)
+    waiting = _wait_for(state, job, command.name, data)
     if waiting is None and kept >= MAX_SIGNALS:
         text = f"{MAX_SIGNALS} signals are kept for workflow {job.id}, which has not waited for them"
         raise CommandError(text, Code.TOO_MANY_SIGNALS, field="id", value=job.id, bound=MAX_SIGNALS)
@@ -80,7 +119,24 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
     if waiting is not None:
         state.out.runs.append((Op.TAKE_SIGNAL, (waiting, job.seq, last + 1)))
         run_steps.end(state, job, waiting, COMPLETED, result=data)
-    return SignalReply(data=Delivered(waiting is not None, kept + (waiting is None)))
+    if waiting is not None:
+        return SignalReply(data=Delivered(True, kept))
+    return SignalReply(data=Delivered(False, kept + 1, _waited_for(state, job)))
+
+
+def _waited_for(state: State, job: Job) -> list[str]:
+    """The names of the signals that a workflow waits for."""
+    found = state.archive.runs.signal_waits(job.seq, None, SHOWN_WAITS)
+    return list(dict.fromkeys(wait.signal for wait in found))
+
+
+def drop_signal(state: State, client: Client, command: DropSignal) -> Ok:
+    job = workflow(state, command.id)
+    if not state.archive.runs.is_there(job.seq, command.number):
+        text = f"workflow {job.id} keeps no signal of the number {command.number}"
+        raise CommandError(text, Code.SIGNAL_NOT_FOUND, field="number", value=command.number)
+    state.out.runs.append((Op.DELETE_SIGNAL, (job.seq, command.number)))
+    return Ok()
 
 
 def _sent_before(state: State, command: SendSignal) -> SignalReply:
@@ -96,12 +152,20 @@ def _sent_before(state: State, command: SendSignal) -> SignalReply:
     raise wrong_state(command.id, text, "any of a workflow that has not ended")
 
 
-def _first_wait(state: State, job: Job, name: str) -> int | None:
-    """The oldest open wait for a signal; those whose time is over end."""
-    for head in state.archive.runs.waiting(job.seq, name):
-        if head.until is None or head.until > state.now:
-            return head.number
-        run_steps.end(state, job, head.number, TIMED_OUT)
+def _wait_for(state: State, job: Job, name: str, data: bytes) -> int | None:
+    """The oldest open wait for a signal that the data fits; those whose time is over end.  CommandError if it
+    fits none of several, or not what the workflow has declared."""
+    problem = types.unfit(state, job, name, None, data)
+    for wait in state.archive.runs.signal_waits(job.seq, name, SHOWN_WAITS):
+        if wait.until is not None and wait.until <= state.now:
+            run_steps.end(state, job, wait.number, TIMED_OUT)
+            continue
+        unfit = types.unfit(state, job, name, wait.schema, data)
+        if unfit is None:
+            return wait.number
+        problem = problem or unfit
+    if problem is not None:
+        raise types.refusal(job, name, problem)
     return None
 
 
@@ -156,6 +220,8 @@ def _give(state: State, sent: StoredBroadcast, waiting: WaitingRun) -> bool:
         return False
     if waiting.until is not None and waiting.until <= state.now:
         run_steps.end(state, job, waiting.number, TIMED_OUT)
+        return False
+    if types.unfit(state, job, sent.name, waiting.schema, sent.data) is not None:
         return False
     events.emit(state, events.SIGNALLED, job, step=sent.name, status="taken")
     run_steps.end(state, job, waiting.number, COMPLETED, result=sent.data, source=sent.id)

@@ -35,6 +35,7 @@ def row(
     child: messages.NewChild | None = None,
     source: str | None = None,
     status: str | None = None,
+    schema: bytes | None = None,
 ) -> tuple[object, ...]:
     """The parameters of PUT_STEP."""
     return (
@@ -57,7 +58,7 @@ def row(
         int(record.undo),
         None if record.error is None else record.error[:MAX_ERROR],
         cursor_of(record),
-        None if child is None else _encode(child),
+        schema if child is None else _encode(child),
         result,
     )
 

@@ -71,7 +71,7 @@ def continue_as_new(state: State, client: Client, command: ContinueAsNew) -> Ok:
     children.cancel_all(state, job, f"its workflow {job.id} has begun again")
     undo.forget_steps(state, job, 1)
     state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, 0, 0)))
-    state.out.runs.append((Op.FORGET_SIGNALS, (job.seq, state.now - REMEMBERED_MS)))
+    state.out.runs.append((Op.FORGET_TAKEN, (job.seq, state.now - REMEMBERED_MS)))
     space.change_data(state.queues[job.queue], job, NIL if data == UNDEFINED else data)
     job.attempts = job.stalls = 0
     transitions.suspend(state, job, None, None)

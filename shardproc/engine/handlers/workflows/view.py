@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from msgspec import UNSET, Raw
+from msgspec.msgpack import Decoder, Encoder
 
-from bunqueue.model.workflow import STEP_ROWS
+from bunqueue.model.job import Job
+from bunqueue.model.workflow import STEP_ROWS, WaitSchema
 from bunqueue.protocol.commands.workflows import (
     GetSteps,
     GetWorkflow,
     KeptSignal,
+    OpenWait,
     Steps,
     StepsReply,
     StepView,
@@ -19,9 +22,16 @@ from bunqueue.protocol.commands.workflows import (
 from bunqueue.protocol.job_view import state_name
 
 from ...lookup import find, known_queue, not_found
+from ...run_writes import KeptSignal as StoredSignal
+from ...run_writes import OpenWait as StoredWait
 from ...run_writes import StoredStep
 from ...state import Client, State
+from . import types
 from .runs import workflow
+from .signals import SHOWN_WAITS
+
+_encode = Encoder().encode
+_decode_schema = Decoder(WaitSchema).decode
 
 
 def get_steps(state: State, client: Client, command: GetSteps) -> StepsReply:
@@ -54,15 +64,31 @@ def get_workflow(state: State, client: Client, command: GetWorkflow) -> Workflow
             undoable=run.undoable,
             undone=run.undone,
             undoing=None if undoing is None else UndoView(undoing.reason, undoing.error, float(undoing.at)),
-            signals=[
-                KeptSignal(kept.name, float(kept.at), kept.size, _time(kept.expires_at))
-                for kept in reads.signals(job.seq, state.now)
-            ],
+            signals=[_signal(kept) for kept in reads.signals(job.seq, state.now, command.max_result)],
+            waits=[_wait(state, job, wait) for wait in reads.signal_waits(job.seq, None, SHOWN_WAITS)],
             steps=[_view(step) for step in page],
             next=after,
             value=UNSET if value is None else Raw(value),
         )
     )
+
+
+def _signal(kept: StoredSignal) -> KeptSignal:
+    return KeptSignal(
+        kept.name,
+        float(kept.at),
+        kept.size,
+        kept.number,
+        _time(kept.expires_at),
+        kept.problem,
+        UNSET if kept.data is None else Raw(kept.data),
+    )
+
+
+def _wait(state: State, job: Job, wait: StoredWait) -> OpenWait:
+    schema = types.schema_of(state, job, wait.signal, wait.schema)
+    shown = UNSET if schema is None else Raw(_encode(schema))
+    return OpenWait(wait.name, wait.signal, wait.key, _time(wait.until), shown)
 
 
 def _time(at: int | None) -> float | None:
@@ -91,4 +117,5 @@ def _view(step: StoredStep) -> StepView:
         cursor_size=step.cursor_size,
         cursor=UNSET if step.cursor is None else Raw(step.cursor),
         result=UNSET if step.result is None else Raw(step.result),
+        schema=UNSET if step.schema is None else _decode_schema(step.schema).schema,
     )

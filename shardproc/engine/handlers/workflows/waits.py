@@ -6,9 +6,20 @@ from msgspec import Raw
 from msgspec.msgpack import Encoder
 
 from bunqueue.model.ids import slot_of_queue
-from bunqueue.model.job import Job
+from bunqueue.model.job import NIL, Job
 from bunqueue.model.names import queue_name_problem
-from bunqueue.model.workflow import CANCELLED, CHILD, COMPLETED, OPEN, SIGNAL, SLEEP, TIMED_OUT, WAITING
+from bunqueue.model.workflow import (
+    CANCELLED,
+    CHILD,
+    COMPLETED,
+    LEFT,
+    MAX_ERROR,
+    OPEN,
+    SIGNAL,
+    SLEEP,
+    TIMED_OUT,
+    WAITING,
+)
 from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
@@ -21,7 +32,7 @@ from ...peers import children
 from ...run_writes import Op, StepHead
 from ...state import State
 from .. import push
-from . import signals, step_rows
+from . import signals, step_rows, types
 from .runs import with_run
 
 Started = dict[str, tuple[Job, list[tuple[int, messages.NewChild]]]]
@@ -37,9 +48,10 @@ def begin(
     if record.kind == CHILD:
         return _child(state, job, run, number, record, started)
     until = None if record.delay is None else state.now + int(record.delay)
-    taken = None
+    taken = schema = None
     if record.kind == SIGNAL:
-        taken = signals.take(state, job, number, str(record.signal), record.key)
+        schema = types.stored(state, record.schema)
+        taken = signals.take(state, job, number, str(record.signal), record.key, schema)
     if taken is not None:
         status, result, source = COMPLETED, taken.data, taken.source
     elif until is not None and until <= state.now:
@@ -57,6 +69,7 @@ def begin(
         result=result,
         source=source,
         status=status,
+        schema=schema if status == WAITING else None,
     )
     state.out.runs.append((Op.PUT_STEP, row))
     head = step_rows.head_of(number, record, until, status=status)
@@ -104,16 +117,20 @@ def give_up(state: State, job: Job, head: StepHead, record: StepRecord) -> StepA
     if head.kind == CHILD:
         children.cancel_child(state, job, head.number, "its workflow does not need it any more")
     if head.status in OPEN:
-        run_steps.end(state, job, head.number, CANCELLED)
+        run_steps.end(state, job, head.number, CANCELLED, error=record.error)
     return None
 
 
-def look(state: State, job: Job, head: StepHead) -> StepAnswer:
+def look(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer:
     """Whether a wait is over by now."""
     if head.status == WAITING and head.kind != CHILD:
         taken = None
-        if head.kind == SIGNAL and not _is_late(state, head):
-            taken = signals.take(state, job, head.number, str(head.signal), head.key)
+        if head.kind == SIGNAL:
+            _restate(state, job, head, record)
+            taken = _inherited(state, job, head, record)
+            if taken is None and not _is_late(state, head):
+                schema = state.archive.runs.wait_schema(job.seq, head.number)
+                taken = signals.take(state, job, head.number, str(head.signal), head.key, schema)
         if taken is not None:
             run_steps.end(
                 state, job, head.number, COMPLETED, result=taken.data, source=taken.source, name=head.name
@@ -124,6 +141,45 @@ def look(state: State, job: Job, head: StepHead) -> StepAnswer:
             run_steps.end(state, job, head.number, _expired(head.kind), name=head.name)
             head.status = _expired(head.kind)
     return step_rows.answer(state, head)
+
+
+def _restate(state: State, job: Job, head: StepHead, record: StepRecord) -> None:
+    """The code says something else of the data than it did when the wait was recorded."""
+    schema = types.stored(state, record.schema)
+    if schema is not None:
+        state.out.runs.append((Op.SET_INPUT, (schema, job.seq, head.number)))
+
+
+def _inherited(state: State, job: Job, head: StepHead, record: StepRecord) -> signals.Taken | None:
+    """What a wait for the same signal got that is not in the code any more; that one has ended without it."""
+    run = state.runs.get(job.id)
+    other = run.heads.get(record.instead) if run is not None and record.instead is not None else None
+    if other is None or (other.kind, other.status, other.signal) != (SIGNAL, COMPLETED, head.signal):
+        return None
+    result, source = state.archive.runs.ended(job.seq, other.number)
+    if result is None or (source is not None and other.key != head.key):
+        return None
+    state.out.runs.append((Op.LEAVE_STEP, (LEFT, job.seq, other.number)))
+    state.out.runs.append((Op.PASS_SIGNAL, (head.number, job.seq, other.number)))
+    other.status = CANCELLED
+    return signals.Taken(result, source)
+
+
+def is_about(head: StepHead, record: StepRecord) -> bool:
+    """Whether a wait still has the data that a record says is of no use: one that is repeated may find it
+    with other data, which the number of its attempts tells."""
+    return head.kind == SIGNAL and head.status == COMPLETED and head.attempts == record.attempts
+
+
+def set_aside(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer:
+    """What a wait got is of no use to the code: it goes on."""
+    result, source = state.archive.runs.ended(job.seq, head.number)
+    text = str(record.unfit)[:MAX_ERROR]
+    signals.put_aside(state, job, str(head.signal), text, result or NIL, source)
+    schema = types.stored(state, record.schema)
+    state.out.runs.append((Op.REOPEN_WAIT, (schema, job.seq, head.number)))
+    head.status, head.attempts = WAITING, head.attempts + 1
+    return look(state, job, head, record)
 
 
 def _is_late(state: State, head: StepHead) -> bool:

@@ -117,7 +117,7 @@ export function job({ params, query, main, signal }) {
   let flow = null; // its steps, if it is a workflow
   const parts = { why: part(waiting), progress: part(progress), data: part((value) => json(value, "Data")), result: part((value) => (value === undefined ? null : card("Result", null, json(value, "Result")))),
     failed: part((reason) => (reason ? h("p", { class: "error big" }, reason) : null)), attempts: part(attempts), logs: part(logs), timeline: part(timeline), facts: part(facts), flow: part(flowOf),
-    waits: part((shown, why) => waitsOf(shown, why, refreshed)), stuck: part((shown) => stuck(shown, refreshed)), value: part(stateOf), kept: part(kept) };
+    waits: part((shown, why) => waitsOf(shown, why, refreshed)), stuck: part((shown) => stuck(shown, refreshed)), value: part(stateOf), kept: part((shown) => kept(shown, refreshed)) };
   const title = h("h1", {}, "Job");
   const status = h("span");
   const crumbs = h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"));
@@ -182,7 +182,7 @@ export function job({ params, query, main, signal }) {
         parts.waits.update({ job: found, view }, why.data.reasons);
         parts.stuck.update({ job: found, view });
         parts.value.update(view.value);
-        parts.kept.update(view.signals);
+        parts.kept.update({ job: { id: found.id }, view: { signals: view.signals } });
       }
       drawActions(found, view);
     } catch (error) {

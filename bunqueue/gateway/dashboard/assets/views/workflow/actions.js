@@ -5,7 +5,8 @@ import { ask, attempt, confirm, readJson, toast } from "../../dialogs.js";
 import { button } from "../../dom.js";
 import { plural } from "../../format.js";
 import { write } from "../../numbers.js";
-import { isOpen, undoneBy } from "./shape.js";
+import { undoneBy } from "./shape.js";
+import { formOf } from "./signal-form.js";
 
 const ENDED = ["completed", "failed", "cancelled", "stuck"];
 const MOST = 200; // steps to choose from
@@ -19,23 +20,32 @@ export function workflowButtons({ job, view }, now, refresh) {
   const { state, id } = job;
   const undoable = ENDED.includes(state) && view.undoable && !view.undone && !view.undoing;
   return [
-    ENDED.includes(state) ? null : button("Signal", () => signal(id, waited(now().view)[0]?.signal, refresh)),
+    ENDED.includes(state) ? null : button("Signal", () => signal(id, { signal: now().view.waits[0]?.signal }, refresh)),
     canRetryFrom(state) && view.steps.length ? button("Retry from a step", () => chooseStep(id, now().view.steps, refresh)) : null,
     undoable ? button("Undo", () => undoAll(now(), refresh), "bad") : null,
     ENDED.includes(state) ? null : button("Cancel", () => cancel(now(), refresh), "bad"),
   ];
 }
 
-/** The waits for signals that are open. */
-export const waited = (view) => view.steps.filter((step) => step.kind === "signal" && isOpen(step));
+/** Ask for the data of a signal and send it. A wait that says what its data is like has a form of its own. */
+export function signal(id, { signal: name, schema }, refresh) {
+  const form = formOf(schema), area = { name: "data", label: "Data, as JSON", kind: "area", value: "null", hint: "what wait_for gives" };
+  const fields = form ? form.fields : [{ name: "name", label: "Name", value: name, required: true }, area];
+  const body = form ? "The oldest wait for this name takes it." : "The oldest wait for this name takes it. If there is none, it is kept until there is one.";
+  return ask({ title: name ? `Signal ${name}` : "Send a signal", action: "Send", body, fields, submit: async (values) => {
+    const called = form ? name : values.name;
+    const { data } = await call("SendSignal", { id, name: called, data: (form ? form.data(values) : readJson(values.data, "data")) ?? null });
+    const others = data.waiting?.length ? `. It waits for ${data.waiting.join(", ")}` : "";
+    toast(data.delivered ? `The workflow took the signal ${called}` : `The workflow does not wait for ${called} yet: the signal is kept${others}`);
+    refresh();
+  } });
+}
 
-export function signal(id, name, refresh) {
-  return ask({ title: name ? `Signal ${name}` : "Send a signal", action: "Send", body: "The oldest wait for this name takes it. If there is none, it is kept until there is one.", fields: [
-    { name: "name", label: "Name", value: name, required: true },
-    { name: "data", label: "Data, as JSON", kind: "area", value: "null", hint: "what wait_for gives" },
-  ], submit: async (values) => {
-    const { data } = await call("SendSignal", { id, name: values.name, data: readJson(values.data, "data") ?? null });
-    toast(data.delivered ? `The workflow took the signal ${values.name}` : `The workflow does not wait for ${values.name} yet: the signal is kept`);
+/** Remove a signal that no wait has taken. */
+export function drop(id, { name, number }, refresh) {
+  return confirm({ title: `Drop the signal ${name}?`, body: "Its data is lost, and no wait gets it.", action: "Drop it", submit: async () => {
+    await call("DropSignal", { id, number });
+    toast("The signal is gone");
     refresh();
   } });
 }

@@ -34,7 +34,7 @@ export function details(refresh) {
     if (now === shown) return;
     shown = now;
     fill(head, facts(step), step.error ? h("p", { class: "error" }, step.error) : null, h("div", { class: "row-actions" },
-      step.kind === "signal" && isOpen(step) && mayWrite() ? button("Send the signal", () => signal(job.id, step.signal, refresh), "small primary") : null,
+      step.kind === "signal" && isOpen(step) && mayWrite() ? button("Send the signal", () => signal(job.id, step, refresh), "small primary") : null,
       step.kind !== "undo" && canRetryFrom(job.state) ? button("Retry from here", () => retryFrom(job.id, step, steps, refresh), "small") : null));
     load(step, job);
   }

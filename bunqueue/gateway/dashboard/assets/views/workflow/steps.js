@@ -7,7 +7,7 @@ import { bytes, num, plural, shortId } from "../../format.js";
 import { graph } from "../../graph.js";
 import { json } from "../../json.js";
 import { note as address } from "../../router.js";
-import { hasEnded, notUndone, signal, stuckButtons, waited } from "./actions.js";
+import { drop, hasEnded, notUndone, signal, stuckButtons } from "./actions.js";
 import { details, toneOf } from "./details.js";
 import { counted, entries, followers, isOpen, undoneBy } from "./shape.js";
 import { spent, timeline } from "./timeline.js";
@@ -23,10 +23,10 @@ export function waitsOf({ job, view }, others, refresh) {
   const children = open.filter(({ kind }) => kind === "child");
   const rest = others.filter(({ kind }) => !["signal", "children", "delay"].includes(kind));
   if (job.state === "active" || hasEnded(job.state) || !(open.length + rest.length)) return null;
-  const until = (step) => (step.until === null ? "" : [", at the latest ", since(step.until)]);
+  const until = (wait) => (wait.until === undefined ? "" : [", at the latest ", since(wait.until)]);
   return h("section", { class: "why", "aria-label": "What it waits for" }, h("h2", {}, "What it waits for"), h("ul", {},
-    waited(view).map((step) => h("li", { class: "wait" }, h("span", {}, "The signal ", h("b", {}, step.signal), step.key === null ? "" : [" with the key ", h("b", {}, step.key)], until(step)),
-      mayWrite() ? button("Send", () => signal(job.id, step.signal, refresh), "small primary") : null)),
+    view.waits.map((wait) => h("li", { class: "wait" }, h("span", {}, "The signal ", h("b", {}, wait.signal), wait.key === undefined ? "" : [" with the key ", h("b", {}, wait.key)], until(wait)),
+      mayWrite() ? button("Send", () => signal(job.id, wait, refresh), "small primary") : null)),
     open.filter(({ kind }) => kind === "sleep").map((step) => h("li", {}, "The end of ", h("b", {}, step.name), step.until === null ? "" : [", ", since(step.until)])),
     children.length ? h("li", {}, `${plural(children.length, "job")} that it has started:`, h("span", { class: "ids" }, children.slice(0, 10).map(({ child }) => [" ", h("a", { href: `/jobs/${encodeURIComponent(child)}`, title: child }, shortId(child))]), children.length > 10 ? " …" : "")) : null,
     rest.map((reason) => h("li", {}, reason.text.charAt(0).toUpperCase() + reason.text.slice(1), reason.until === null ? "" : [": ", since(reason.until)]))));
@@ -122,10 +122,12 @@ export function steps({ query, signal: ended, refresh }) {
 /** What its code shows of it. */
 export const stateOf = (shown) => (shown === undefined ? null : card("State set by its code", null, json(shown, "State set by its code")));
 
-/** Signals that it has not waited for yet. */
-export function kept(signals) {
+/** Signals that no wait has taken: those that it has not waited for yet, and those that were set aside. */
+export function kept({ job, view: { signals } }, refresh) {
   if (!signals.length) return null;
-  return card("Kept signals", h("span", { class: "muted" }, num(signals.length)), h("ul", { class: "many" }, signals.map(({ name, at, size, expiresAt }) => h("li", {},
-    h("b", {}, name), h("span", { class: "muted" }, since(at, "came "), `, ${bytes(size)}`, expiresAt === undefined ? "" : [", ", since(expiresAt, "is forgotten ")])))));
+  return card("Kept signals", h("span", { class: "muted" }, num(signals.length)), h("ul", { class: "many" }, signals.map((each) => h("li", {},
+    h("b", {}, each.name), h("span", { class: "muted" }, since(each.at, "came "), `, ${bytes(each.size)}`, each.expiresAt === undefined ? "" : [", ", since(each.expiresAt, "is forgotten ")]),
+    each.problem === undefined ? null : h("span", { class: "error" }, `Set aside: ${each.problem}`),
+    mayWrite() ? button("Drop", () => drop(job.id, each, refresh), "small") : null))));
 }
 

@@ -1,0 +1,308 @@
+"""Whether a value fits a JSON Schema, as far as that describes types.
+
+Schemas and values come from clients, and are looked at between the commands of others: so there are no
+regular expressions, and the work is bounded.  Keywords that are not known here, and what lies beyond the
+bounds, count as fitting: who takes the value in the end looks at it, too.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+MAX_WORK = 20_000  # parts of the value and of the schema that are looked at; some 20 ms
+MAX_DEPTH = 100
+MAX_NAMED = 5  # names or values in a text
+MAX_LEVELS = 2  # of ways to fit that are named
+
+Schema = Mapping[str, Any]
+
+
+class Misfit(NamedTuple):
+    """Where a value does not fit ("" is the value itself, else as in `items[0].name`), what is expected
+    there, and what there is."""
+
+    path: str
+    expected: str
+    found: str
+
+
+_FORMATS: dict[str, type] = {
+    "date": datetime.date,
+    "time": datetime.time,
+    "date-time": datetime.datetime,
+    "duration": datetime.timedelta,
+    "uuid": UUID,
+    "decimal": Decimal,
+}
+_ARTICLES = {
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a text",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+
+
+def misfit(schema: Schema, value: object) -> Misfit | None:
+    """The first part of a value, as MessagePack has it, that does not fit; None if all does."""
+    return _Look(schema).misfit(schema, value, "", 0)
+
+
+def words(schema: object, root: Schema | None = None) -> str:
+    """What a schema asks for, in a few words."""
+    if not isinstance(schema, Mapping):
+        return "nothing" if schema is False else "any value"
+    look = _Look(schema if root is None else root)
+    return look.words(look.resolved(schema))
+
+
+class _Look:
+    """One value being looked at."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._left = MAX_WORK
+
+    def can(self, work: int) -> bool:
+        """Whether so much work is within the bounds; it is counted."""
+        self._left -= work
+        return self._left >= 0
+
+    def misfit(self, schema: object, value: object, path: str, depth: int) -> Misfit | None:
+        if not self.can(1) or depth > MAX_DEPTH:
+            return None
+        if schema is False:
+            return Misfit(path, "nothing", _found(value))
+        if not isinstance(schema, Mapping):
+            return None
+        if "$ref" in schema:
+            return self.misfit(self.resolved(schema), value, path, depth + 1)
+        if not (_is_of_type(schema, value) and self._is_allowed(schema, value)):
+            return Misfit(path, self.words(schema), _found(value))
+        for rule in _RULES:
+            for problem in rule(self, schema, value, path, depth):
+                if problem is not None:
+                    return problem
+        return None
+
+    def _is_allowed(self, schema: Schema, value: object) -> bool:
+        allowed = _values(schema)
+        if allowed is None or not self.can(len(allowed)):
+            return True
+        return any(type(each) is type(value) and each == value for each in allowed)
+
+    def resolved(self, schema: Schema) -> Any:
+        """What a reference within the document stands for."""
+        for _ in range(MAX_DEPTH):
+            reference = schema.get("$ref")
+            if not isinstance(reference, str):
+                return schema
+            found: Any = self._root if reference.startswith("#") else None
+            for step in reference.removeprefix("#").split("/")[1:]:
+                name = step.replace("~1", "/").replace("~0", "~")
+                found = found.get(name) if isinstance(found, Mapping) else None
+            if not isinstance(found, Mapping):
+                return {}
+            schema = found
+        return {}
+
+    def words(self, schema: object, depth: int = 0) -> str:
+        if not isinstance(schema, Mapping):
+            return "any value"
+        if isinstance(allowed := _values(schema), list):
+            return f"one of {_listed(map(_shown, allowed))}" if len(allowed) != 1 else _shown(allowed[0])
+        if (ways := _ways(schema)) and depth < MAX_LEVELS:
+            known = [self.resolved(way) for way in ways[:MAX_NAMED] if isinstance(way, Mapping)]
+            some = [self.words(way, depth + 1) for way in known]
+            return " or ".join(dict.fromkeys(some)) or "any value"
+        kinds = _types(schema)
+        text = " or ".join(_word(kind, schema) for kind in kinds) or "any value"
+        if (required := _texts(schema.get("required"))) and "object" in kinds:
+            text += f" with {_listed(required)}"
+        return text
+
+
+def _word(kind: str, schema: Schema) -> str:
+    form = schema.get("format")
+    return f"a {form} as text" if kind == "string" and isinstance(form, str) else _ARTICLES.get(kind, kind)
+
+
+def _is_of_type(schema: Schema, value: object) -> bool:
+    kinds = _types(schema)
+    return not kinds or any(_is(kind, value, schema) for kind in kinds)
+
+
+def _is(kind: str, value: object, schema: Schema) -> bool:
+    if kind == "null":
+        return value is None
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind == "integer":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "object":
+        return isinstance(value, dict)
+    if kind == "array":
+        return isinstance(value, list)
+    if kind != "string":  # nobody knows what that is
+        return True
+    if isinstance(value, bytes):
+        return "contentEncoding" in schema or schema.get("format") in ("binary", "base64url")
+    if not isinstance(value, str):  # of the types that MessagePack has beside JSON's, times travel as text
+        return isinstance(value, datetime.datetime | msgspec.msgpack.Ext)
+    expected = _FORMATS.get(str(schema.get("format")))
+    return expected is None or _converts(value, expected)
+
+
+def _converts(value: str, kind: type) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "minimum": lambda value, bound: value >= bound,
+    "maximum": lambda value, bound: value <= bound,
+    "exclusiveMinimum": lambda value, bound: value > bound,
+    "exclusiveMaximum": lambda value, bound: value < bound,
+}
+_LENGTHS: dict[type[Any], tuple[str, str]] = {
+    str: ("minLength", "maxLength"),
+    list: ("minItems", "maxItems"),
+    dict: ("minProperties", "maxProperties"),
+}
+_BOUND_WORDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+}
+
+Problems = Iterator[Misfit | None]
+
+
+def _bounds(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        for name, holds in _COMPARISONS.items():
+            bound = schema.get(name)
+            if isinstance(bound, int | float) and not holds(value, bound):
+                yield Misfit(path, f"{look.words(schema)} of {_BOUND_WORDS[name]} {bound}", _found(value))
+    lengths = _LENGTHS.get(type(value))
+    if lengths is not None:
+        least, most = (schema.get(name) for name in lengths)
+        if isinstance(least, int) and len(value) < least:
+            yield Misfit(path, f"at least {least} {_units(value)}", f"{len(value)}")
+        if isinstance(most, int) and len(value) > most:
+            yield Misfit(path, f"at most {most} {_units(value)}", f"{len(value)}")
+
+
+def _units(value: object) -> str:
+    return "characters" if isinstance(value, str) else "entries"
+
+
+def _properties(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+    if not isinstance(value, dict):
+        return
+    required, known = _texts(schema.get("required")), schema.get("properties")
+    if not look.can(len(required) + len(value)):
+        return
+    for name in required:
+        if name not in value:
+            yield Misfit(_below(path, name), look.words(_of(look, known, name)), "nothing")
+    rest = schema.get("additionalProperties", True)
+    for name, each in value.items():
+        if isinstance(known, Mapping) and name in known:
+            yield look.misfit(known[name], each, _below(path, str(name)), depth + 1)
+        elif rest is not True:
+            yield look.misfit(rest, each, _below(path, str(name)), depth + 1)
+
+
+def _of(look: _Look, known: object, name: object) -> object:
+    found = known.get(name) if isinstance(known, Mapping) else None
+    return look.resolved(found) if isinstance(found, Mapping) else None
+
+
+def _items(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+    if not isinstance(value, list):
+        return
+    first = schema.get("prefixItems")
+    known: list[Any] = first if isinstance(first, list) else []
+    rest = schema.get("items", True)
+    some = value[: len(known)] if rest is True else value
+    if not look.can(len(some)):
+        return
+    for place, each in enumerate(some):
+        of = known[place] if place < len(known) else rest
+        yield look.misfit(of, each, f"{path}[{place}]", depth + 1)
+
+
+def _combined(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+    every = schema.get("allOf")
+    for each in every if isinstance(every, list) else ():
+        yield look.misfit(each, value, path, depth + 1)
+    ways = _ways(schema)
+    if ways:
+        problems = [look.misfit(way, value, path, depth + 1) for way in ways]
+        if None not in problems:
+            nearest = max((each for each in problems if each is not None), key=lambda each: len(each.path))
+            yield nearest if nearest.path != path else Misfit(path, look.words(schema), _found(value))
+
+
+_RULES = (_bounds, _properties, _items, _combined)
+
+
+def _types(schema: Schema) -> list[str]:
+    found = schema.get("type")
+    return [found] if isinstance(found, str) else _texts(found)
+
+
+def _texts(found: object) -> list[str]:
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+def _values(schema: Schema) -> list[Any] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    found = schema.get("enum")
+    return found if isinstance(found, list) else None
+
+
+def _ways(schema: Schema) -> list[Any]:
+    for name in ("anyOf", "oneOf"):
+        if isinstance(found := schema.get(name), list):
+            return found
+    return []
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _found(value: object) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _listed(each: Iterable[str]) -> str:
+    names = list(each)
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
