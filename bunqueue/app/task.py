@@ -13,8 +13,8 @@ from bunqueue.app.many_calls import KEY, calls_of, pieces, rows_of
 from bunqueue.app.per_call import PerCall
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.callables import finished, is_async
-from bunqueue.client.conversion.raised import is_a
 from bunqueue.client.conversion.converter import Converter
+from bunqueue.client.conversion.raised import is_a
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, wire_fields

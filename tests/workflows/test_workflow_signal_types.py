@@ -191,6 +191,7 @@ def test_a_wait_cannot_contradict_what_is_declared(sandbox: Sandbox) -> None:
         waiting(Bunqueue("q"), Any, signals=["approval"])
 
 
+@promises("What a wait alone has said holds until")
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_deploy_may_change_the_type(sandbox: Sandbox, declared: bool) -> None:
     """The workflow waits meanwhile, so what its wait said is not held against the new type."""
@@ -219,6 +220,7 @@ def test_a_deploy_may_change_the_type(sandbox: Sandbox, declared: bool) -> None:
     assert handle.result() == "Approval(by='ada', cents=0)"
 
 
+@promises("A broadcast passes over a wait")
 def test_a_broadcast_goes_past_what_it_does_not_fit(sandbox: Sandbox) -> None:
     app = Bunqueue("q")
 
@@ -295,7 +297,9 @@ def deployed(body: Callable[[Flow], Any], **options: Any) -> tuple[Bunqueue, Any
     return app, order
 
 
-@promises("A wait that is not in the code any more takes nothing")
+@promises(
+    "A wait that is not in the code any more takes nothing", "What it took meanwhile, if nobody has used it"
+)
 @pytest.mark.parametrize("seen", [True, False], ids=["the new code has run", "it has not"])
 @pytest.mark.parametrize("how", ["renamed", "beside a step", "in a race", "by key"])
 def test_a_wait_with_another_name_gets_the_signal(sandbox: Sandbox, how: str, seen: bool) -> None:
