@@ -1,5 +1,8 @@
 import sys
 
+from bunqueue.process_name import name_process
+
 from .process import main
 
+name_process("bunqueue router")
 sys.exit(main(sys.argv[1:]))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -20,10 +18,11 @@ from bunqueue.settings import Settings
 from .connection import ClientConnection
 from .errors import StartError
 from .hub import Hub
+from .launcher import PYTHON, Launcher, Process
 from .routing import peek
 from .sockets import BoundSockets
 
-COMMAND = (sys.executable, "-P", "-m", "bunqueue.gateway")
+COMMAND = (*PYTHON, "bunqueue.gateway")
 READY = b"ready\n"
 PING = b"ping\n"
 PING_S = 3.0
@@ -54,13 +53,13 @@ class GatewayConnection(ClientConnection):
 class Gateway:
     """The process, if the settings want one."""
 
-    def __init__(self, hub: Hub, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, hub: Hub, settings: Settings, launcher: Launcher) -> None:
         self._hub = hub
         self._settings = settings
-        self._command = command
+        self._launcher = launcher
         self.sockets = BoundSockets(settings.host, settings.http_port, "--http-port")
         self._server: asyncio.Server | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
         self._answered = True  # since the last ping
@@ -152,14 +151,7 @@ class Gateway:
     async def _run(self) -> int:
         """One process, from start to end; its exit status, negative for a signal."""
         descriptors = [sock.fileno() for sock in self.sockets.sockets]
-        # A session of its own keeps a terminal's Ctrl-C away: the router decides when it ends.
-        process = self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            pass_fds=descriptors,
-            start_new_session=True,
-        )
+        process = self._process = await self._launcher.start(COMMAND, talks=True, files=descriptors)
         if self._stopping:
             self.kill()
         assert process.stdin is not None
@@ -174,7 +166,7 @@ class Gateway:
             await self._watch(process)
         return await process.wait()
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, process: Process) -> None:
         """Until it ends; one that does not answer any more is killed."""
         self._answered = True
         pinging = asyncio.get_running_loop().create_task(self._ping(process))
@@ -185,7 +177,7 @@ class Gateway:
         finally:
             pinging.cancel()
 
-    async def _ping(self, process: asyncio.subprocess.Process) -> None:
+    async def _ping(self, process: Process) -> None:
         """Counts pings and not seconds: after the whole machine slept, it is not to blame."""
         assert process.stdin is not None
         silent = 0

@@ -37,6 +37,7 @@ from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
 from .event_loop import calm_collector, event_loop
 from .gateway_supervisor import Gateway
 from .hub import SWEEP_S, Hub
+from .launcher import Launcher
 from .listener import TcpListener
 from .sockets import BoundSockets
 from .supervisor import COMMAND, WAIT_USEC, Supervisor
@@ -65,7 +66,11 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
         check_siblings()
         os.umask(0o077)  # nobody else's business, even where the data folder is open to others
         configure_logging(settings.log_level, settings.log_format)
-        return run(settings, command or COMMAND, secrets_in)
+        launcher = Launcher()
+        if command is None:
+            raise_file_limit()  # what is forked has the same
+            launcher.fork(["shardproc.replication.process" if settings.store else "shardproc.process"])
+        return run(settings, launcher, command or COMMAND, secrets_in)
     except SettingsError as error:
         return _refuse(str(error), BAD_USAGE)
     except FilesMismatch as error:
@@ -76,11 +81,13 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
         return _refuse(str(error), error.status)
 
 
-def run(settings: Settings, command: Sequence[str] = COMMAND, secrets_in: str = "") -> int:
+def run(
+    settings: Settings, launcher: Launcher, command: Sequence[str] = COMMAND, secrets_in: str = ""
+) -> int:
     """Run the server with these settings until a signal ends it.  ``secrets_in``: see `exposed`."""
     if settings.cluster:
         settings = msgspec.structs.replace(settings, shards=store_of(settings).shards)
-    return event_loop()(RouterProcess(settings, command, secrets_in).run())
+    return event_loop()(RouterProcess(settings, launcher, command, secrets_in).run())
 
 
 def store_of(settings: Settings) -> Store:
@@ -141,14 +148,17 @@ def _refuse(text: str, status: int) -> int:
 class RouterProcess:
     """Everything that runs, in the order in which it starts; it stops in the opposite order."""
 
-    def __init__(self, settings: Settings, command: Sequence[str] = COMMAND, secrets_in: str = "") -> None:
+    def __init__(
+        self, settings: Settings, launcher: Launcher, command: Sequence[str] = COMMAND, secrets_in: str = ""
+    ) -> None:
         self._settings = settings
+        self._launcher = launcher
         self._secrets_in = secrets_in
         self._hub = Hub(settings)
-        self._supervisor = Supervisor(self._hub, settings, command)
+        self._supervisor = Supervisor(self._hub, settings, launcher, command)
         self._sockets = BoundSockets(settings.host, settings.tcp_port, "--tcp-port")
         self._listener = TcpListener(self._hub, self._sockets, settings)
-        self._gateway = Gateway(self._hub, settings)
+        self._gateway = Gateway(self._hub, settings, launcher)
         self._sweeper: asyncio.Task[None] | None = None
         self._signalled_at: float | None = None
         self._measurer: asyncio.Task[None] | None = None
@@ -210,7 +220,7 @@ class RouterProcess:
 
         folder = self._supervisor.folder
         self._further = FurtherRouters(
-            self._hub, self._settings, self._listener, self._sockets.others, folder
+            self._hub, self._settings, self._listener, self._sockets.others, folder, self._launcher
         )
         await self._further.start()
 
@@ -243,7 +253,9 @@ class RouterProcess:
             beat=0,
             draining=False,
         )
-        self._cluster = self._supervisor.cluster = Cluster(self._hub, self._supervisor, settings, row, store)
+        self._cluster = self._supervisor.cluster = Cluster(
+            self._hub, self._supervisor, self._launcher, settings, row, store
+        )
         await self._supervisor.start()
         await self._cluster.start(host.strip("[]"), int(port))
         if not await self._cluster.until_served(SERVED_S):
@@ -327,6 +339,7 @@ class RouterProcess:
             await self._further.stop()
         if self._cluster is not None:
             await self._cluster.stop()
+        self._launcher.close()
         for task in (self._sweeper, self._measurer):
             if task is not None:
                 task.cancel()

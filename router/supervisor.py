@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -22,14 +21,14 @@ from bunqueue.systemd import notify
 
 from .errors import StartError
 from .hub import Hub
+from .launcher import PYTHON, Launcher, Process
 from .listener import RuntimeFolder
 from .shard_link import ShardLink
-from .spares import Spares
 
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster
 
-COMMAND = (sys.executable, "-P", "-m", "shardproc")
+COMMAND = (*PYTHON, "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not go away by itself
 FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
 HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
@@ -51,7 +50,7 @@ class ShardProcess:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: Process | None = None
         self.link: ShardLink | None = None
         self.secret = ""  # of this start; a forgotten process of an earlier one does not know it
         self.ready = False
@@ -73,11 +72,13 @@ class ShardProcess:
 class Supervisor:
     """All shards of the server."""
 
-    def __init__(self, hub: Hub, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self, hub: Hub, settings: Settings, launcher: Launcher, command: Sequence[str] = COMMAND
+    ) -> None:
         self._hub = hub
         self._settings = settings
+        self._launcher = launcher
         self._command = command
-        self._spares = Spares(command, 0)
         self._epoch = secrets.token_hex(16)  # distinguishes connections of this run from those of others
         self._shards = [ShardProcess(index) for index in range(settings.shards)]
         self.cluster: Cluster | None = None
@@ -102,7 +103,6 @@ class Supervisor:
         self._server = await loop.create_unix_server(lambda: ShardLink(self._hub, self), self._folder.socket)
         self._pinger = loop.create_task(self._ping())
         if self.cluster is not None:  # which says what to run here
-            self._spares = Spares((*self._command, "--spare"))
             self._started.set_result(None)
             return
         for shard in self._shards:
@@ -170,7 +170,6 @@ class Supervisor:
             else:
                 shard.kill()
         await self._wait(DRAIN_S)
-        await self._spares.stop()
         if self._server is not None:
             self._server.close()
         self.remove_folder()
@@ -194,7 +193,6 @@ class Supervisor:
 
     def kill(self) -> None:
         """End all at once; safe for the data, but replies may be lost."""
-        self._spares.kill()
         for shard in self._shards:
             shard.kill()
         self.remove_folder()
@@ -260,7 +258,7 @@ class Supervisor:
         """One process, from start to end; its exit status, negative for a signal."""
         shard.ready, shard.silent, shard.secret = False, 0, secrets.token_hex(16)
         shard.started_at = shard.reported_at = asyncio.get_running_loop().time()
-        process = shard.process = await self._spares.take()
+        process = shard.process = await self._launcher.start(self._command)
         if self._stopping:
             shard.kill()
         assert process.stdin is not None
@@ -379,7 +377,7 @@ class Supervisor:
         if not self._stopping:
             asyncio.get_running_loop().call_later(EXIT_S, self._finish_off, shard, shard.process)
 
-    def _finish_off(self, shard: ShardProcess, process: asyncio.subprocess.Process | None) -> None:
+    def _finish_off(self, shard: ShardProcess, process: Process | None) -> None:
         """A shard without its link is of no use."""
         if shard.process is process:
             shard.kill()

@@ -38,14 +38,13 @@ from bunqueue.client.blocking.admin import Admin
 from bunqueue.model.ids import slot_of_queue
 from load_client import Connection, Options, Outcome, drive
 from load_test import perform
-from router.spares import SPARES
 from store_bench import BATCH, CONNECTIONS, PAYLOAD, Figures, middle, say, show
 from store_bench_servers import bunqueue, cpu_s, postgresql, running, settle, tree_s
 
 # After store_bench_servers, which says where these are.
 from cluster.hosts import Hosts  # isort: skip
 from support.postgres import Postgres  # isort: skip
-from support.procfs import children, command_line  # isort: skip
+from support.procfs import children, runs  # isort: skip
 from support.server import Server  # isort: skip
 from support.waiting import wait_until  # isort: skip
 from support.wire import Address, ConnectionEnded, Wire  # isort: skip
@@ -294,9 +293,9 @@ def _throughput(postgres: Postgres, hosts: int, arguments: argparse.Namespace) -
 
 
 def _until_all_run(hosts: Hosts, shards: int) -> None:
-    """Until the processes that hosts keep for take-overs have started: that is no cost of jobs."""
+    """Until all processes have started: that is no cost of jobs."""
     pids = [server.pid for server in hosts.servers.values()]
-    wanted = shards + len(pids) * (1 + SPARES)
+    wanted = shards + len(pids) * 2  # a follower and a fork server each
     wait_until(lambda: sum(len(children(pid)) for pid in pids) >= wanted, "all run", SERVED_S)
     settle(3)
 
@@ -337,8 +336,7 @@ def _used(servers: Sequence[Server], postgres: Postgres) -> dict[str, float]:
     for server in servers:
         found["router"] += cpu_s(server.pid)
         for child in children(server.pid):
-            follows = b"replication.follower" in command_line(child.pid)
-            found["followers" if follows else "shards"] += cpu_s(child.pid)
+            found["followers" if runs(child.pid, "follower") else "shards"] += cpu_s(child.pid)
     return found
 
 

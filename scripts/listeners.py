@@ -61,7 +61,7 @@ def gateway_of(router: int) -> int:
     """The process id of a server's gateway."""
     children = Path(f"/proc/{router}/task/{router}/children").read_text().split()
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-    return next(int(pid) for pid, line in lines.items() if b"bunqueue.gateway" in line)
+    return next(int(pid) for pid, line in lines.items() if b"bunqueue gateway" in line)
 
 
 @asynccontextmanager

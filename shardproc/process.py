@@ -17,6 +17,7 @@ from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.machine_memory import share_of
 from bunqueue.model import retention as finished
+from bunqueue.process_name import name_process
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
@@ -68,6 +69,7 @@ def main() -> int:
         if line.endswith(b"}"):
             raise
         return 1  # the router was killed before it had said everything
+    name_process(f"bunqueue shard {start.shard}")
     settings = Settings.from_json(start.settings)
     os.umask(0o077)  # the jobs are nobody else's business, even where their folder is open to others
     configure_logging(settings.log_level, settings.log_format, shard=start.shard)

@@ -26,6 +26,7 @@ from bunqueue.acceptor import Acceptor, Counted
 from bunqueue.descriptors import Share, raise_file_limit, share
 from bunqueue.guesses import Guesses
 from bunqueue.logs import configure_logging, get_logger
+from bunqueue.process_name import name_process
 from bunqueue.settings import Settings
 from bunqueue.watched_file import WatchedFile
 
@@ -63,6 +64,7 @@ def main() -> int:
     if not line.endswith(b"\n"):  # the router was killed before it had said everything
         return 1
     start = msgspec.json.decode(line, type=Start)
+    name_process("bunqueue gateway")
     settings = Settings.from_json(start.settings)
     configure_logging(settings.log_level, settings.log_format)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it has a warning for each bad request

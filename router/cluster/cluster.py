@@ -41,6 +41,7 @@ from .wire import HostConnection
 
 if TYPE_CHECKING:
     from ..hub import Hub
+    from ..launcher import Launcher
     from ..shard_link import ShardLink
     from ..supervisor import Supervisor
 
@@ -65,7 +66,15 @@ _log = get_logger("cluster")
 class Cluster:
     """Who owns what, as this host sees it."""
 
-    def __init__(self, hub: Hub, supervisor: Supervisor, settings: Settings, me: HostRow, store: str) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        supervisor: Supervisor,
+        launcher: Launcher,
+        settings: Settings,
+        me: HostRow,
+        store: str,
+    ) -> None:
         """``store`` is the store's id."""
         identity = certificates.make(me.name)
         self._hub, self._supervisor, self._settings = hub, supervisor, settings
@@ -78,7 +87,7 @@ class Cluster:
         self.view: View | None = None
         self._away = ""
         self._asked_at: float | None = None  # since when a look has been under way
-        self._followers = Followers(settings, me.id, self._reported)
+        self._followers = Followers(settings, me.id, self._reported, launcher)
         self._seen: dict[str, tuple[int, float]] = {}  # host -> its beat, and since when it has been that
         self._loads: dict[str, float] = {}
         self._looked_at = 0.0

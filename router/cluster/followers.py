@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -13,11 +12,12 @@ from msgspec import Struct
 from bunqueue.logs import get_logger
 from bunqueue.settings import Settings
 
-COMMAND = (sys.executable, "-P", "-m", "shardproc.replication.follower")
+from ..launcher import PYTHON, Launcher, Process
+
+COMMAND = (*PYTHON, "shardproc.replication.follower")
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
 HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
 STOP_S = 3.0
-MAX_LINE = 1 << 20
 
 _log = get_logger("cluster")
 
@@ -52,10 +52,12 @@ class Followers:
         settings: Settings,
         host: str,
         on_report: Callable[[Report], None],
+        launcher: Launcher,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        self._settings, self._host, self._on_report, self._command = settings, host, on_report, command
-        self._process: asyncio.subprocess.Process | None = None
+        self._settings, self._host, self._on_report = settings, host, on_report
+        self._launcher, self._command = launcher, command
+        self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
         self._wanted: frozenset[int] = frozenset()
@@ -121,13 +123,7 @@ class Followers:
             delay = min(2 * delay, LAST_DELAY_S)
 
     async def _run(self) -> None:
-        process = self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            limit=MAX_LINE,
-        )
+        process = self._process = await self._launcher.start(self._command, talks=True)
         assert process.stdin is not None
         assert process.stdout is not None
         begin = {"host": self._host, "settings": self._settings.to_json().decode()}

@@ -15,6 +15,7 @@ import msgspec
 from bunqueue import vitals
 from bunqueue.descriptors import raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
+from bunqueue.process_name import name_process
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol import router_link
 from bunqueue.settings import Settings
@@ -43,6 +44,7 @@ def main() -> int:
         start = msgspec.json.decode(said, type=router_link.Start)
     except msgspec.DecodeError:
         return 1  # the first router was killed before it had said everything
+    name_process(f"bunqueue router {start.number}")
     settings = Settings.from_json(start.settings)
     os.umask(0o077)
     configure_logging(settings.log_level, settings.log_format, router=start.number)

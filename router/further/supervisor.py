@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from bunqueue.settings import Settings
 
 from ..errors import StartError
 from ..hub import Hub
+from ..launcher import PYTHON, Launcher, Process
 from ..listener import RuntimeFolder, TcpListener
 from ..shard_link import ShardLink
 from .link import connected
@@ -27,7 +27,7 @@ from .table import Table
 if TYPE_CHECKING:
     from ..cluster.remote_shard import RemoteShard
 
-COMMAND = (sys.executable, "-P", "-m", "router.further")
+COMMAND = (*PYTHON, "router.further")
 PING_S = 1.0
 SILENT_PINGS = 15  # far more than the largest command takes, so it hangs
 GIVE_UP = 3  # failures before the first start: what keeps it from starting will not go away by itself
@@ -44,7 +44,7 @@ class RouterProcess:
     def __init__(self, number: int, sockets: Sequence[socket.socket]) -> None:
         self.number = number
         self.sockets = sockets  # at which it lets clients in
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: Process | None = None
         self.link: PeerRouter | None = None
         self.silent = 0  # pings without an answer
         self.begun = False
@@ -69,8 +69,10 @@ class FurtherRouters:
         listener: TcpListener,
         sockets: Sequence[Sequence[socket.socket]],
         folder: RuntimeFolder,
+        launcher: Launcher,
     ) -> None:
         self._hub, self._settings, self._listener, self._folder = hub, settings, listener, folder
+        self._launcher = launcher
         self._routers = [RouterProcess(number, some) for number, some in enumerate(sockets, 1)]
         self._table = Table(folder.table, settings.routers, 0)
         self._holding: dict[int, tuple[set[PeerRouter], Callable[[], None]]] = {}
@@ -151,14 +153,8 @@ class FurtherRouters:
         router.begun, router.silent = False, 0
         sockets = [sock.fileno() for sock in router.sockets]
         with its:
-            # A session of its own keeps a terminal's Ctrl-C away: the first router decides when it ends.
-            process = router.process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=[its.fileno(), *sockets],
-                start_new_session=True,
-            )
+            files = [its.fileno(), *sockets]
+            process = router.process = await self._launcher.start(COMMAND, files=files)
             start = router_link.Start(
                 number=router.number,
                 origin=self._hub.origin,

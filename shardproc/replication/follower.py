@@ -24,6 +24,7 @@ import msgspec
 
 from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
+from bunqueue.process_name import name_process
 from bunqueue.settings import Settings
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, connected
@@ -278,6 +279,7 @@ def main() -> int:
             return 0
         pending += data
     line, _, pending = pending.partition(b"\n")
+    name_process("bunqueue follower")
     begin = msgspec.json.decode(line, type=Begin)
     settings = Settings.from_json(begin.settings)
     os.umask(0o077)

@@ -13,7 +13,7 @@ from cluster.conftest import new_hosts
 from cluster.hosts import QUEUES, Hosts
 from cluster.test_cluster import Load, checked, shard_of
 from support.postgres import Postgres
-from support.procfs import Process, command_line
+from support.procfs import Process, runs
 from support.server import Server
 from support.waiting import eventually, wait_until
 from support.wire import Wire, at_router
@@ -42,7 +42,7 @@ def further_router(server: Server) -> Process:
     """The process of the host's second router; waits until there is one."""
 
     def look() -> Process | None:
-        found = (each for each in server.shard_processes() if b"router.further" in command_line(each.pid))
+        found = (each for each in server.shard_processes() if runs(each.pid, "router 1"))
         return next(found, None)
 
     found = wait_until(look, "there is a second router")

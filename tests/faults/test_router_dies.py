@@ -7,7 +7,6 @@ import signal
 import time
 
 import pytest
-from support.procfs import children
 from support.server import Server, StartServer, quiet_port
 from support.waiting import wait_until
 
@@ -33,7 +32,7 @@ def whole(make_server: StartServer) -> Server:
 
 def test_while_the_shards_start(whole: Server) -> None:
     whole.launch()
-    wait_until(lambda: len(children(whole.pid)) >= 2, "the shards have processes")
+    wait_until(lambda: len(whole.shard_processes()) >= 2, "the shards have processes")
     killed(whole)
 
 

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 from replication.conftest import SHARDS, StoredServer
 from support.naming import queue_on
-from support.procfs import children
 from support.s3 import s3_server
 from support.server import Server
 from support.small_disks import FullDisk, may_mount
@@ -305,7 +304,7 @@ def test_a_file_whose_following_records_are_in_a_snapshot_alone_begins_with_that
     other = stored_server(store, data_dir=tmp_path / "other")
     other.launch()
     wait_until(lambda: "another server has the shard" in other.log(), "it waits for its turn")
-    waiting_shards = [child.pid for child in children(other.pid)]
+    waiting_shards = [shard.pid for shard in other.shard_processes()]
     for pid in waiting_shards:
         os.kill(pid, signal.SIGSTOP)
     add(server, 20)

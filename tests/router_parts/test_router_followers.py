@@ -8,6 +8,7 @@ from support.waiting import eventually
 
 from bunqueue.settings import Settings
 from router.cluster.followers import Followers, Report
+from router.launcher import Launcher
 
 # Of each order it says first what it would have said before, and then that it could open nothing yet.
 SLOW = """
@@ -27,7 +28,7 @@ async def test_a_file_is_not_opened_by_two_while_an_order_is_under_way() -> None
     def reported(report: Report) -> None:
         seen.append(followers.open)
 
-    followers = Followers(Settings(shards=2), "a", reported, (sys.executable, "-c", SLOW))
+    followers = Followers(Settings(shards=2), "a", reported, Launcher(), (sys.executable, "-c", SLOW))
     followers.start()
     await eventually(lambda: len(seen) == 2, "the first order is heard")
     followers.follow(frozenset({1}))

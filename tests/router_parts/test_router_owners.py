@@ -18,6 +18,7 @@ from router.cluster.remote_shard import RemoteShard
 from router.cluster.store import HostRow
 from router.further.first import FirstRouter
 from router.hub import Hub
+from router.launcher import Launcher
 from router.supervisor import Supervisor
 
 ME = HostRow("a", "a", 1, "127.0.0.1:1", "", "", "", 1, 1, 1, 0, draining=False)
@@ -64,8 +65,9 @@ def host() -> tuple[Any, Any, Any]:
         shards=2, data_dir="nowhere", store=NOWHERE, cluster="test", cluster_address="127.0.0.1:1"
     )
     hub: Any = Hub(settings)
-    supervisor: Any = Supervisor(hub, settings)
-    cluster = Cluster(hub, supervisor, settings, ME, "store-1")
+    launcher = Launcher()
+    supervisor: Any = Supervisor(hub, settings, launcher)
+    cluster = Cluster(hub, supervisor, launcher, settings, ME, "store-1")
     hub.join_cluster(cluster, 1)
     supervisor.cluster = cluster
     return cluster, hub, supervisor
@@ -134,7 +136,7 @@ async def test_a_shard_that_was_out_of_service_here_serves_elsewhere() -> None:
     hub.remote_up(remote(6))
     assert hub.damaged == {}
     hub.damaged[0] = supervisor._shards[0].damaged = "its file is damaged"
-    supervisor._spares = SimpleNamespace(take=asyncio.Event().wait)
+    supervisor._launcher = SimpleNamespace(start=lambda _: asyncio.Event().wait())
     supervisor.run(0)
     assert supervisor._shards[0].damaged is None
     supervisor._shards[0].task.cancel()
@@ -146,11 +148,11 @@ async def test_a_shard_that_is_ended_between_two_processes_is_not_started_again(
     _, _, supervisor = host()
     started = asyncio.Queue[None]()
 
-    async def take() -> None:
+    async def start(command: object) -> None:
         started.put_nowait(None)
         raise OSError("no more processes")
 
-    supervisor._spares = SimpleNamespace(take=take)
+    supervisor._launcher = SimpleNamespace(start=start)
     supervisor.run(0)
     await started.get()
     supervisor.end(0)

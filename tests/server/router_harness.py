@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import msgpack
+from support.procfs import runs
 
 from bunqueue.settings import Settings
 
@@ -154,13 +155,13 @@ class RouterServer:
         return list(self._runtime().glob("bunqueue-*"))
 
     def shard_pids(self) -> list[int]:
-        """The processes of the shards, in the order in which they were started."""
+        """The processes of the shards, in the order in which they were started; without the fork server."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         try:
             pids = [int(pid) for pid in children.read_text().split()]
         except FileNotFoundError:
             return []
-        return [pid for pid in pids if alive(pid)]
+        return [pid for pid in pids if alive(pid) and not runs(pid, "fork server")]
 
     def memory(self) -> int:
         """Resident bytes of the router."""

@@ -32,7 +32,7 @@ def further_pid(server: RouterServer, number: int = 1) -> int:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
-            if b"router.further" in command:
+            if f"bunqueue router {number}".encode() in command:
                 return pid
         return 0
 

@@ -64,6 +64,11 @@ def command_line(pid: int) -> bytes:
     return b""
 
 
+def runs(pid: int, *programs: str) -> bool:
+    """Whether a process is a server's ``gateway``, ``shard``, ``follower``, ``fork server`` or so."""
+    return any(f"bunqueue {program}".encode() in command_line(pid) for program in programs)
+
+
 def started_with(variable: str) -> list[Process]:
     """The living processes that have this ``NAME=value`` in their environment, wherever they hang."""
     wanted = variable.encode()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .file_rules import check_folder
-from .procfs import Process, children, command_line, open_files, started_with
+from .procfs import Process, children, open_files, runs, started_with
 from .reaper import folder_prefix
 from .waiting import wait_until
 from .wire import Address
@@ -194,12 +194,19 @@ class Server:
 
     def shard_processes(self) -> list[Process]:
         """The shard processes that run now."""
-        return [child for child in children(self.pid) if not _is_gateway(child)]
+        return [child for child in children(self.pid) if not runs(child.pid, "gateway", "fork server")]
 
     def gateway(self) -> Process:
         """The process of the HTTP gateway; waits until there is one."""
-        found = wait_until(lambda: [*filter(_is_gateway, children(self.pid))], "there is a gateway")
+        found = wait_until(lambda: self._children("gateway"), "there is a gateway")
         return found[0]
+
+    def fork_server(self) -> Process:
+        """The process that the others are copies of; waits until there is one."""
+        return wait_until(lambda: self._children("fork server"), "there is a fork server")[0]
+
+    def _children(self, program: str) -> list[Process]:
+        return [child for child in children(self.pid) if runs(child.pid, program)]
 
     @property
     def url(self) -> str:
@@ -258,10 +265,6 @@ def dispose(server: Server) -> None:
     server.dispose()
     sys.stderr.write(f"--- log of the server on {server.data_dir}\n{log[-MAX_LOG:]}\n")
     check_folder(server.data_dir)
-
-
-def _is_gateway(process: Process) -> bool:
-    return b"bunqueue.gateway" in command_line(process.pid)
 
 
 def _is_ours(variable: str) -> bool:

@@ -11,7 +11,7 @@ from .naming import queue_on
 from .waiting import eventually
 from .wire import Address, ConnectionEnded, Reply, Wire
 
-UNAVAILABLE = "Shard unavailable"
+AGAIN = ("SHARD_UNAVAILABLE", "ID_CONTENDED")  # nothing was done, and it may be tried again
 COMES_BACK_S = 20.0
 SETTLES_S = 15.0
 STATES = ("waiting", "prioritized", "delayed", "active", "waiting-children", "completed", "failed")
@@ -35,7 +35,7 @@ async def attempt(address: Address, cmd: str, **fields: Any) -> Reply | None:
                     reply = await wire.call(cmd, **fields)
                 except ConnectionEnded:
                     return None
-            if not str(reply.get("error", "")).startswith(UNAVAILABLE):
+            if reply.get("code") not in AGAIN:
                 return reply
             await asyncio.sleep(0.02)  # between two tries
 

@@ -1,0 +1,181 @@
+"""How the router starts the server's other processes, and what it knows of each.
+
+They come from the fork server, if there is one.  Without one (not on Linux, or when it has ended) each is
+started anew and loads its program, which changes nothing but the time that it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from bunqueue.logs import get_logger
+
+from . import fork_server
+
+PYTHON = (sys.executable, "-P", "-m")  # and a module: a command that the fork server can do
+ANSWER_S = 30.0  # for the fork server to start a process; it may still load what it needs
+MAX_LINE = 1 << 20  # bytes of a line that a process may say
+
+_log = get_logger("router")
+
+
+class Process(Protocol):
+    """What is known of a process, as `asyncio.subprocess.Process` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None: ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+
+    async def wait(self) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class Forked:
+    """A process of the fork server's."""
+
+    def __init__(self, pid: int, stdin: asyncio.StreamWriter) -> None:
+        self.pid, self.stdin = pid, stdin
+        self.stdout: asyncio.StreamReader | None = None
+        self.returncode: int | None = None
+        self._ended = asyncio.Event()
+        self._pipes = [stdin]
+        self._descriptor = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._reap)
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Read its standard output, which is the other end of this."""
+        self.stdout, writer = await asyncio.open_unix_connection(sock=sock, limit=MAX_LINE)
+        self._pipes.append(writer)
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._ended.set()
+
+    async def wait(self) -> int:
+        """Call it last: what is unread of the output is lost."""
+        await self._ended.wait()
+        for pipe in self._pipes:
+            pipe.close()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int, /) -> None:
+        if self.returncode is None:  # until it is reaped its id is nobody else's
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Launcher:
+    """Starts processes."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._orders: socket.socket | None = None
+        self._lock = asyncio.Lock()
+
+    def fork(self, modules: Sequence[str]) -> None:
+        """Have a fork server that loads ``modules``, where that is possible.
+
+        Before there is a thread, an event loop or an open file in this process.
+        """
+        if not hasattr(os, "pidfd_open") or not fork_server.adopt():
+            return
+        self._pid, self._orders = fork_server.start(modules)
+        self._orders.setblocking(False)
+
+    async def start(
+        self, command: Sequence[str], *, talks: bool = False, files: Sequence[int] = ()
+    ) -> Process:
+        """Start a process in a session of its own, which keeps a terminal's Ctrl-C away: the router decides
+        when it ends.  ``talks``: its standard output is read.  ``files``: what else it inherits, at the same
+        numbers.  OSError if there can be none.
+        """
+        if self._orders is not None and tuple(command[:-1]) == PYTHON:
+            asking = asyncio.create_task(self._forked(command[-1], talks, files))
+            try:
+                if found := await asyncio.shield(asking):  # an answer that nobody waits for must be read, too
+                    return found
+            except asyncio.CancelledError:
+                asking.add_done_callback(_unwanted)
+                raise
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE if talks else DEVNULL,
+            pass_fds=files,
+            start_new_session=True,
+            limit=MAX_LINE,
+        )
+
+    async def _forked(self, module: str, talks: bool, files: Sequence[int]) -> Forked | None:
+        """A process of the fork server's; None if there is no fork server any more."""
+        to_it, stdin = socket.socketpair()
+        from_it, stdout = socket.socketpair()  # one for both directions would lose its end to what is unread
+        with stdin, stdout, from_it, to_it:
+            order = fork_server.Order(module, [0, 1, *files])
+            answer = await self._ask(order, [stdin.fileno(), stdout.fileno(), *files])
+            if answer.startswith(fork_server.FAILED):
+                raise OSError(answer.removeprefix(fork_server.FAILED).decode())
+            if not answer:
+                return None
+            _, writer = await asyncio.open_unix_connection(sock=to_it.dup())
+            process = Forked(int(answer), writer)
+            if talks:
+                await process.listen(from_it.dup())
+            return process
+
+    async def _ask(self, order: fork_server.Order, files: Sequence[int]) -> bytes:
+        """The fork server's answer; none if there is no fork server any more."""
+        async with self._lock:
+            if self._orders is None:
+                return b""
+            with suppress(TimeoutError, OSError):
+                socket.send_fds(self._orders, [msgspec.json.encode(order)], files)
+                async with asyncio.timeout(ANSWER_S):
+                    loop = asyncio.get_running_loop()
+                    if answer := await loop.sock_recv(self._orders, fork_server.MAX_ORDER):
+                        return answer
+            _log.warning("the fork server has ended: from now on each process loads its program")
+            self.close()
+            return b""
+
+    def close(self) -> None:
+        """End the fork server; the processes that it has started stay.  Safe to call twice."""
+        if self._orders is not None:
+            self._orders.close()
+            self._orders = None
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+
+
+def _unwanted(asking: asyncio.Task[Forked | None]) -> None:
+    """Nobody waits any more for the process that was asked for."""
+    if not asking.cancelled() and asking.exception() is None and (found := asking.result()):
+        found.kill()
