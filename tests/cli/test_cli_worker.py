@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from support.cli import Cli
 from support.procfs import children
-from support.server import PROGRAM, ROOT, Server, StartServer
+from support.server import Server, StartServer
 from support.waiting import wait_until
+from support.warm import COMMAND, ROOT, Warm
 
 from bunqueue import JobHandle, Queue
 from bunqueue.cli.framework import exits
@@ -69,8 +70,8 @@ class Command:
             (folder / "tasks.py").write_text(MODULE)
         self.errors = folder / "stderr"
         with self.errors.open("ab") as errors:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, "worker", *arguments],
+            self.popen = Warm(
+                [*COMMAND, "worker", *arguments],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
                 stdout=subprocess.PIPE,

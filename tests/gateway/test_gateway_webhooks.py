@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import subprocess
-import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -15,8 +13,9 @@ from typing import Any
 
 import pytest
 from support.receiver import Receiver, receiving
-from support.server import PROGRAM, ROOT, Server, dispose, quiet_port
+from support.server import Server, dispose, quiet_port
 from support.waiting import eventually, wait_until
+from support.warm import COMMAND, ROOT, run
 from support.web import client, fresh_queue
 from support.wire import Wire
 
@@ -201,8 +200,8 @@ async def test_nothing_is_lost_by_a_restart(tmp_path: Path, receiver: Receiver, 
 
 
 def reshard(folder: Path, shards: int) -> None:
-    command = [sys.executable, "-c", PROGRAM, "reshard", "--data-dir", str(folder), "--shards", str(shards)]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    command = [*COMMAND, "reshard", "--data-dir", str(folder), "--shards", str(shards)]
+    run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}).check_returncode()
 
 
 async def test_nothing_is_lost_by_another_number_of_shards(tmp_path: Path, receiver: Receiver) -> None:

@@ -22,6 +22,7 @@ from support.killed_at_step import killed_at, steps_of
 from support.server import ROOT, NotStarted, Server, StartServer
 from support.small_folder import make
 from support.waiting import wait_until
+from support.warm import run
 from support.wire import Wire
 
 from bunqueue import Queue
@@ -71,9 +72,7 @@ def ask(url: str, sql: str) -> list[tuple[object, ...]]:
 
 
 def program(*arguments: str, status: int = exits.DONE) -> str:
-    done = subprocess.run(
-        command("store", *arguments), env=environ(), capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run(command("store", *arguments), env=environ())
     assert done.returncode == status, done
     return done.stdout if status == exits.DONE else done.stderr
 
@@ -343,9 +342,7 @@ def test_what_would_break_a_folder_of_a_store_is_refused(
     adopt(store, folder, "", Progress())
     before = as_they_are(folder)
     verb, *options = arguments
-    done = subprocess.run(
-        command(verb, "--data-dir", str(folder), *options), env=environ(), capture_output=True, text=True
-    )
+    done = run(command(verb, "--data-dir", str(folder), *options), env=environ())
     assert done.returncode != exits.DONE
     assert text in " ".join(done.stderr.split())
     assert as_they_are(folder) == before

@@ -6,16 +6,15 @@ import fcntl
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support import warm
 from support.folders import as_they_are
 from support.naming import queue_on
-from support.server import PROGRAM, ROOT, NotStarted, Server, StartServer
+from support.server import NotStarted, Server, StartServer
 from support.wire import Wire
 
 from bunqueue.cli.framework import exits
@@ -29,14 +28,7 @@ QUEUES = (queue_on(0), queue_on(1))
 
 def run(*arguments: object, status: int = 0) -> str:
     """A command of the program, as a user gives it; what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm.run([*warm.COMMAND, *map(str, arguments)], env={"PYTHONPATH": str(warm.ROOT)})
     assert done.returncode == status, done
     return done.stdout if status == 0 else done.stderr
 
@@ -195,14 +187,7 @@ async def test_a_file_from_before_a_reshard(
 
 def test_doctor_says_so(folder: Path) -> None:
     exchange(folder)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "doctor", "--data-dir", str(folder)],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm.run([*warm.COMMAND, "doctor", "--data-dir", str(folder)], env={"PYTHONPATH": str(warm.ROOT)})
     assert done.returncode == exits.FAILED
     assert "shard-00.db is the file of shard 1, not of shard 0" in done.stdout
 

@@ -6,13 +6,13 @@ The servers that made the folders were killed, so that the files are as untidy a
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.everything import QUEUES, Made, fill, shown, work_off
 from support.folders import check_directory, contents, is_sound
-from support.server import PROGRAM, ROOT, NotStarted, Server, StartServer
+from support.server import NotStarted, Server, StartServer
+from support.warm import COMMAND, ROOT, run
 from support.wire import Wire
 
 from bunqueue.data_folder import RESHARD, read_identified
@@ -26,15 +26,7 @@ COUNTED = ("waiting", "delayed", "active", "waiting-children")
 def reshard(folder: Path, shards: int, *flags: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the command as a user does."""
     arguments = ["reshard", "--data-dir", str(folder), "--shards", str(shards), *flags]
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        env={"PYTHONPATH": str(ROOT)},
-        cwd=folder.parent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = run([*COMMAND, *arguments], env={"PYTHONPATH": str(ROOT)}, cwd=folder.parent)
     assert result.returncode == status, result
     return result
 

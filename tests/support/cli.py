@@ -21,7 +21,8 @@ import orjson
 
 from bunqueue.cli import main
 
-from .server import PROGRAM, ROOT, Server
+from .server import Server
+from .warm import COMMAND, ROOT, run
 
 TIMEOUT_S = 60.0
 
@@ -70,15 +71,7 @@ class Cli:
 
     def program(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Done:
         """Run the program in a process of its own."""
-        done = subprocess.run(
-            command(*arguments),
-            env=self.environ(env),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = run(command(*arguments), env=self.environ(env), input=stdin, timeout=TIMEOUT_S)
         return Done(done.returncode, done.stdout, done.stderr)
 
     def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -109,7 +102,7 @@ class _Text(io.TextIOWrapper):
 
 def command(*arguments: str) -> list[str]:
     """The program, to be run."""
-    return [sys.executable, "-c", PROGRAM, *arguments]
+    return [*COMMAND, *arguments]
 
 
 class Terminal:

@@ -1,0 +1,232 @@
+"""The command line as a process that is a copy of one which has loaded it all.
+
+Tests start ``bunqueue`` more than a thousand times, and each time it would load the same modules for most of
+a second.  Here one process of the test run does so once, and then forks: what is tested starts as if Python
+had been started with it, with its own files, environment, folder and session, as a child of the test process.
+
+What a copy cannot do is started from cold: another command, another Python path, a library that is preloaded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import inspect
+import json
+import os
+import platform
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "import sys; from bunqueue.cli import main; sys.exit(main())"
+COMMAND = [sys.executable, "-c", PROGRAM]
+MODULES = (
+    "bunqueue.app.bunqueue",
+    "bunqueue.cli.commands.worker",
+    "bunqueue.cli.program",
+    "bunqueue.client.blocking.queue",
+    "bunqueue.client.worker.worker",
+    "bunqueue.gateway.process",
+    "router.process",
+    "router.further.process",
+    "shardproc.process",
+)
+MAX_ORDER = 1 << 20
+ROOM = 16_384  # bytes for what /proc shows of a copy's arguments, and of its environment
+CLONE_PARENT = 0x8000  # clone(2): the copy is a child of whoever started the process that copies itself
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+COLD = ("PYTHON", "LD_", "COVERAGE")  # what begins so has been looked at when a process is copied
+
+
+class Warm(subprocess.Popen[Any]):
+    """A process of this program, however it is started."""
+
+    def _execute_child(self, *arguments: Any) -> None:
+        how = inspect.signature(super()._execute_child).bind(*arguments).arguments
+        command = how["args"]
+        if not _can_be_copied(command, how):
+            super()._execute_child(*arguments)
+            return
+        files = [how["p2cread"], how["c2pwrite"], how["errwrite"]]
+        order = {
+            "arguments": list(map(os.fsdecode, command[len(COMMAND) :])),
+            "folder": os.fsdecode(how["cwd"] or os.getcwd()),
+            "environ": dict(os.environ if how["env"] is None else how["env"]),
+            "session": how["start_new_session"],
+        }
+        try:
+            socket.send_fds(
+                _template(),
+                [json.dumps(order).encode()],
+                [number if file == -1 else file for number, file in enumerate(files)],
+            )
+            self.pid = int(_template().recv(MAX_ORDER))
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*(how[name] for name in _PIPES))
+
+
+def run(
+    command: list[str], *, input: str | None = None, timeout: float = 120, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` does, with what it says as text."""
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with Warm(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+def _can_be_copied(command: Any, how: dict[str, Any]) -> bool:
+    return (
+        SYS_CLONE is not None
+        and isinstance(command, list)
+        and command[: len(COMMAND)] == COMMAND
+        and how["preexec_fn"] is None
+        and not how["pass_fds"]
+        and _cold(os.environ if how["env"] is None else how["env"]) == _cold(_environ())
+    )
+
+
+def _cold(environ: Any) -> dict[str, str]:
+    return {key: value for key, value in environ.items() if key.startswith(COLD)}
+
+
+def _environ() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@cache
+def _template() -> socket.socket:
+    """What takes orders."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from tests.support.warm import serve; serve()", "-" * ROOM],
+            env={**_environ(), "ROOM": "-" * ROOM},
+            stdin=its,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+# In the process that is copied
+
+
+def serve() -> NoReturn:
+    """Load everything; then start a copy for each order, until nobody is there who gives any."""
+    orders = socket.socket(fileno=os.dup(0))
+    os.set_inheritable(orders.fileno(), False)
+    for module in MODULES:
+        __import__(module)
+    sys.path[:] = ["", *sys.path[1:]]
+    gc.collect()
+    gc.freeze()
+    while True:
+        text, files, _, _ = socket.recv_fds(orders, MAX_ORDER, 3)
+        if not text:
+            os._exit(0)
+        ctypes.pythonapi.PyOS_BeforeFork()
+        pid = ctypes.PyDLL(None).syscall(SYS_CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+        if not pid:
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+            orders.close()
+            _be(json.loads(text), files)
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        for file in files:
+            os.close(file)
+        orders.send(str(pid).encode())
+
+
+def _be(order: dict[str, Any], files: list[int]) -> NoReturn:
+    """Run the program, as if Python had been started with it."""
+    status: object = 1
+    try:
+        if order["session"]:
+            os.setsid()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        os.chdir(order["folder"])
+        os.environ.clear()
+        os.environ.update(order["environ"])
+        _show([*COMMAND, *order["arguments"]], order["environ"])
+        sys.argv = ["-c", *order["arguments"]]
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
+        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+
+        import bunqueue.cli
+        from bunqueue.cli.commands import server
+
+        server.become = _become
+        status = bunqueue.cli.main()
+    except SystemExit as error:
+        status = error.code
+    except BaseException:
+        traceback.print_exc()
+    _end(status)
+
+
+def _become(package: str, *arguments: str) -> NoReturn:
+    """What the program replaces itself with is loaded, too."""
+    sys.argv = [package, *arguments]
+    sys.path[:] = sys.path[1:]  # -P
+    runpy.run_module(package, run_name="__main__", alter_sys=True)
+    sys.exit(0)
+
+
+def _end(status: object) -> NoReturn:
+    """As the interpreter ends."""
+    import logging
+    import threading
+
+    if status is not None and not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    with suppress(BaseException):
+        threading._shutdown()
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
+    with suppress(BaseException):
+        logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(status or 0) & 0xFF)
+
+
+def _show(arguments: list[str], environ: dict[str, str]) -> None:
+    """Have /proc show these, as far as there is room: tests find processes by them."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b") ")[2].split()
+    first = {key: environ[key] for key in ("TMPDIR",) if key in environ}
+    shown = [f"{key}={value}" for key, value in {**first, **environ}.items()]
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        for texts, (start, end) in ((arguments, fields[45:47]), (shown, fields[47:49])):
+            room = int(end) - int(start)
+            said = b"".join(os.fsencode(text) + b"\0" for text in texts)[: room - 1]
+            os.pwrite(memory.fileno(), said.ljust(room, b"\0"), int(start))
