@@ -22,7 +22,7 @@ NPM_PACKAGES := bun@1.4.5 bunqueue@2.9.5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test faults chaos test-interop lint audit pins format bench clean
+.PHONY: help demo install test test-busy nightly chaos test-interop lint audit pins format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,16 +32,28 @@ demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: works through that one)
 
 install: $(DEV) ## install everything that development needs
 
-# Spark's tests share one session, which takes seconds to start and much memory, so they run in one process.
-# The slowest test takes two minutes on a busy machine.  One that takes five hangs: its process, whose stacks were
-# shown a minute before, is ended, and another does the rest.
+# Files stay whole, so that what a module shares starts once; tests/conftest.py has the longest begin first.  Spark's
+# tests share one session, which takes seconds to start and much memory: a process of their own, beside the others.
+# A test takes a minute at most on a busy machine.  One that takes five hangs: its process, whose stacks were shown
+# a minute before, is ended, and another does the rest.
 HANGS := -o faulthandler_timeout=240 --timeout 300
-test: $(DEV) ## run the tests
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(HANGS) --timeout-method thread --ignore tests/spark; \
-		status=$$?; $(BIN)/pytest -q $(HANGS) tests/spark && exit $$status
+FILES := --dist loadfile --no-loadscope-reorder --timeout-method thread
+SPARK_LOG := .pytest_cache/spark.log
+test: $(DEV) ## run the tests (CONTRIBUTING says which)
+	@mkdir -p .pytest_cache
+	@$(BIN)/pytest -q $(HANGS) -o cache_dir=.pytest_cache/spark tests/spark > $(SPARK_LOG) 2>&1 & spark=$$!; \
+		trap 'kill $$spark 2>/dev/null' INT TERM; \
+		$(BIN)/pytest -q -n $(WORKERS) $(FILES) $(HANGS) --ignore tests/spark; status=$$?; \
+		wait $$spark || status=1; echo "== tests/spark"; cat $(SPARK_LOG); exit $$status
 
-faults: $(DEV) ## run the long fault tests: full disks, power cuts, clocks, bad networks (as root: more of them)
-	$(BIN)/pytest -v -m faults tests/faults tests/cluster tests/chaos tests/docs
+test-busy: $(DEV) ## run the tests while four processes burn the cores
+	$(BIN)/python scripts/burn.py $(MAKE) test
+
+# Whatever `make test` runs, with new examples, more seeds and more kills, and what takes minutes.
+NIGHT := -o faulthandler_timeout=3000 --timeout 3600
+nightly: $(DEV) ## run everything with large budgets, for hours (as root: more of it)
+	NIGHTLY=1 $(BIN)/pytest -q -m "not interop" -n 2 $(FILES) $(NIGHT) --ignore tests/spark; status=$$?; \
+		NIGHTLY=1 $(BIN)/pytest -q -m "not interop" $(NIGHT) tests/spark && exit $$status
 
 MINUTES ?= 10
 chaos: $(DEV) ## break a cluster of three hosts for MINUTES, check what its clients saw, draw chaos.html (as root: links, too)

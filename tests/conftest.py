@@ -1,7 +1,7 @@
 """Running servers, a shard that is driven by hand, and how hard hypothesis tries.
 
-Hypothesis gives the same examples each time (``quick``, the default), so that a change is blamed for what it
-broke.  ``HYPOTHESIS_PROFILE=search`` tries many new ones, for minutes.
+Hypothesis gives the same examples each time, so that a change is blamed for what it broke.  By night it tries
+many new ones; see `support.budget`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from engine.shard_driver import Driver
 from hypothesis import HealthCheck, settings
+from support.budget import NIGHTLY, budget
 from support.server import Server, StartServer, dispose, quiet_port
 
 # Some machines forbid Python to keep what it has compiled. The processes that tests start, some thousands,
@@ -23,18 +24,57 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 settings.register_profile(
-    "quick",
-    max_examples=60,  # a hundred cost CI minutes; `search` tries far more
-    derandomize=True,
+    "ours",
+    max_examples=budget(20, 2_000),
+    derandomize=not NIGHTLY,
     database=None,
     deadline=None,  # CI machines pause as they like
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("search", settings.get_profile("quick"), max_examples=2000, derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+settings.load_profile("ours")
+
+# The files that take longest, longest first: they begin first, or in the end all would wait for one of them.
+LONGEST = (
+    "test_abuse.py",
+    "test_cluster.py",
+    "test_snapshots.py",
+    "test_store_moving.py",
+    "test_cli_docs.py",
+    "test_flows_kill.py",
+    "test_restart.py",
+    "test_server_with_store.py",
+    "test_gateway_schema.py",
+    "test_chaos.py",
+    "test_data_identity.py",
+    "test_repair.py",
+    "test_damage.py",
+    "test_patroni.py",
+    "test_simulation.py",
+    "test_three_hosts.py",
+    "test_store_cli.py",
+    "test_browser_workflows.py",
+    "test_browser_overview.py",
+    "test_browser_views.py",
+    "test_browser_care.py",
+    "test_sdk_processes.py",
+    "test_cli_worker.py",
+    "test_examples_run.py",
+    "test_store_seen.py",
+    "test_docs_run.py",
+    "test_clock_set.py",
+    "test_shardproc_storage.py",
+    "test_reshard.py",
+    "test_gateway_process.py",
+)
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and so would all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole files, longest first."""
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.fixture

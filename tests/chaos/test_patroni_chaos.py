@@ -22,7 +22,7 @@ UNNOTICED_S = 2.0
 LOOKS_S = 60.0  # until a host that has no answer has given up, and found who leads
 
 
-@pytest.mark.faults  # some minutes: a PostgreSQL that fails over takes 20 s each time
+@pytest.mark.nightly  # some minutes: a PostgreSQL that fails over takes 20 s each time
 async def test_each_fault_of_patroni(tmp_path: Path) -> None:
     programs()
     with running(tmp_path, patroni=True) as cluster:
@@ -42,7 +42,7 @@ def knows_the_store(cluster: Cluster, number: int) -> bool:
         return not admin.cluster_status().error
 
 
-@pytest.mark.faults  # most of two minutes
+@pytest.mark.nightly  # most of two minutes
 async def test_a_host_is_replaced_while_an_old_leader_hangs(tmp_path: Path) -> None:
     """It keeps its connections, and never answers; the hosts look for another one, and see who is alive."""
     programs()

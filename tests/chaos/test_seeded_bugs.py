@@ -38,7 +38,7 @@ BUGS = {
 }
 
 
-@pytest.mark.faults  # about a minute each
+@pytest.mark.nightly  # about a minute each
 @pytest.mark.parametrize("bug", BUGS)
 async def test_a_bug_is_found(tmp_path: Path, bug: str) -> None:
     file, good, bad, faults, said = BUGS[bug]

@@ -98,7 +98,7 @@ def commands() -> list[list[str]]:
     return [[verb, *words.split()] for verb, words in found]
 
 
-@pytest.mark.faults  # most of a minute of programs that start
+@pytest.mark.nightly  # most of a minute of programs that start
 def test_it_is_a_cluster_that_survives_a_host(project: Project) -> None:
     url = f"bunqueue://{TOKEN}@" + ",".join(project.services[name].address for name in HOSTS)
     with ExitStack() as stack:

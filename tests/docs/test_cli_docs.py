@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.cli import Cli
 from support.server import PROGRAM, ROOT, Server
+from support.table import table
 
 from bunqueue.cli.framework import exits
 from bunqueue.cli.framework.shared import Verb
@@ -63,7 +63,7 @@ def test_the_examples_run(shared_server: Server, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr, f"{block}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("words", [words for words, _ in verbs()])
+@table("words", [words for words, _ in verbs()])
 def test_every_command_stands_there(words: str) -> None:
     assert re.search(rf"\bbunqueue {words}\b|`{words}\b", PAGE), f"docs/cli.md has no bunqueue {words}"
 

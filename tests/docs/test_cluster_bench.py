@@ -13,7 +13,7 @@ from support import postgres
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.faults  # a minute of programs that start and die
+@pytest.mark.nightly  # a minute of programs that start and die
 def test_it_measures_a_small_cluster(tmp_path: Path) -> None:
     postgres.binaries()
     command = [sys.executable, "scripts/cluster_bench.py", "--shards", "2", "--live", "400", "--kills", "1"]

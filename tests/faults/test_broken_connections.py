@@ -106,7 +106,7 @@ async def test_a_worker_whose_connections_break_begins_no_job_twice(
     assert [count for count in runs.begun.values() if count > 1] == []
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @breaks
 async def test_thousands_of_jobs_through_a_bad_line(
     shared_server: Server, proxy: Proxy, end: Callable[[Proxy], None]

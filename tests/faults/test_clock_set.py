@@ -214,7 +214,7 @@ async def retained_events(server: Server) -> int:
         return int(db.execute("select sum(count) from events").fetchone()[0])
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_clock_that_jumps_at_random(make_server: StartServer, clock: WallClock, seed: int) -> None:
     """Jobs are pushed, put off, failed and abandoned, and shards killed, while the clock is set to and fro.
@@ -370,7 +370,7 @@ async def test_a_shard_that_is_killed_while_it_brings_times_back_goes_on_with_it
     await check_all_moved(server)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(5))
 async def test_a_shard_that_is_killed_again_and_again(server: Server, clock: WallClock, seed: int) -> None:
     clock.set(HOUR)

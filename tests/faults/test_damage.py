@@ -334,7 +334,7 @@ async def test_a_file_without_its_first_page_keeps_no_other_shard_from_serving(
     await works(wire, OTHER)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(12))
 async def test_random_damage(filled: Filled, seed: int) -> None:
     """Whatever is damaged: the shard serves with what it has, or is out of service; it does not die."""

@@ -125,7 +125,7 @@ async def test_shards_share_a_disk(tmp_path: Path, make_server: StartServer) -> 
     await empties(tmp_path, make_server, ("tmpfs", 64, 4), "Drain")
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("finish", ["ack", "fail", "Drain", "Obliterate"])
 @pytest.mark.parametrize("disk", LONG, ids=str)
 async def test_whatever_the_size_of_the_disk(

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 from support.file_rules import check_file
 
 from bunqueue import Queue
@@ -90,7 +89,6 @@ def check(path: Path, acknowledged: Acknowledged) -> None:
     check_file(path)
 
 
-@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_whenever_the_process_is_killed(tmp_path: Path) -> None:
     rng, acknowledged = random.Random(5), Acknowledged()
     for _ in range(6):

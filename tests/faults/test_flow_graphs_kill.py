@@ -2,15 +2,13 @@
 
 Diamonds, flows to which their own jobs add more, and batches that are open while they run, are added all the
 time until the last kill is over.  Then every flow has come to its end, each job has ended once, and what
-gathers a batch has run after all of it.  FLOW_KILLS is the number of kills, KILL_SEED repeats their choice.
+gathers a batch has run after all of it.  KILL_SEED repeats their choice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -19,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from support.budget import a_seed, budget
 from support.folders import opened
 from support.naming import queue_on
 from support.server import StartServer, quiet_port
@@ -210,8 +209,8 @@ def ended(folder: Path) -> Counter[tuple[str, str]]:
 
 
 async def test_every_job_of_every_flow_ends_once(make_server: StartServer, tmp_path: Path) -> None:
-    kills = int(os.environ.get("FLOW_KILLS", "4"))
-    seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
+    kills = budget(2, 100)
+    seed = a_seed()
     server = make_server("--log-level", "warning", shards=SHARDS, port=quiet_port())
     await asyncio.to_thread(server.start)
     program, log = tmp_path / "works.py", tmp_path / "log"

@@ -3,13 +3,12 @@
 A step is a letter between shards, seen from the one that sends it or gets it, before its commit or after, or
 after what it says has left; what is killed is this shard, or the router, or all processes.
 
-``KILL_EVERY_STEP=1 pytest tests/faults/test_flows_kill.py`` tries each step in every story.
+``make nightly`` tries each step in every story.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
@@ -17,12 +16,13 @@ from itertools import count
 import pytest
 from faults import flow_stories, workflow_stories  # noqa: F401  # its stories are found as subclasses
 from faults.kill_stories import Story
+from support.budget import NIGHTLY
 from support.crashes import CrashingServer, Step
 from support.server import dispose, quiet_port
 from support.town import Town
 
 SHARDS = 4
-EVERY_STEP = "KILL_EVERY_STEP" in os.environ
+EVERY_STEP = NIGHTLY
 MOMENTS = ("before commit", "after commit", "sent")
 _numbers = count()
 

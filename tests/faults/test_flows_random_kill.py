@@ -2,20 +2,19 @@
 
 What the server has said must be so in the end: every id once, flows whole, parents after their children and
 with their results, nothing waits for ever.  ``KILL_SEED=...`` repeats the choices of a run (not its timing),
-and ``KILLS=1000`` kills that often.
+and `support.budget` says how often.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 from support.actors import Actor, Watcher
 from support.aftermath import check_files, drain, read_all
+from support.budget import a_seed, budget
 from support.flow_actors import RIVALS, FamilyWorker, FlowAuthor, Follower, Race, Racer
 from support.flow_ledger import FlowLedger
 from support.killer import Killer
@@ -45,8 +44,8 @@ def cast(address: Address, ledger: FlowLedger, seed: str, queues: list[str]) -> 
 
 
 async def test_what_belongs_together_stays_together(make_server: StartServer, tmp_path: Path) -> None:
-    kills = int(os.environ.get("KILLS", "10"))
-    seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
+    kills = budget(3, 200)
+    seed = a_seed()
     queues = [name for shard in range(SHARDS) for name in islice(queues_on(shard, "q", SHARDS), 2)]
     server = make_server("--log-level", "warning", shards=SHARDS, port=quiet_port())
     await asyncio.to_thread(server.start)

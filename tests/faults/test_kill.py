@@ -4,14 +4,12 @@ What is acknowledged must be there in the end, once, and as it was acknowledged;
 must stay its own.  The books are in `support.ledger`, the clients in `support.actors`.
 
 ``KILL_SEED=... pytest tests/faults/test_kill.py`` repeats the choices of a run (not its timing), and
-``KILLS=1000`` kills that often.
+`support.budget` says how often.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ from typing import Any
 
 from support.actors import Actor, Pusher, Watcher, Worker
 from support.aftermath import PAGE, check_files, drain, read_all
+from support.budget import a_seed, budget
 from support.killer import Killer
 from support.ledger import Ledger
 from support.naming import queues_on
@@ -92,8 +91,8 @@ async def check_one_by_one(wire: Wire, ledger: Ledger, found: list[dict[str, Any
 
 
 async def test_no_kill_loses_or_repeats_a_job(make_server: StartServer, tmp_path: Path) -> None:
-    kills = int(os.environ.get("KILLS", "14"))
-    seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
+    kills = budget(3, 200)
+    seed = a_seed()
     queues, doomed = on_both_shards("q", 4), on_both_shards("doomed", 2)
     server = make_server("--log-level", "warning", port=quiet_port())
     await asyncio.to_thread(server.start)

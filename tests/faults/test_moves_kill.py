@@ -1,16 +1,16 @@
 """Real processes, killed while jobs go from a queue to another one on another shard: each is there once.
 
-Jobs leave shard 1 for shard 2; the ids of some point to shard 3.  ``KILL_EVERY_STEP=1`` tries each step.
+Jobs leave shard 1 for shard 2; the ids of some point to shard 3.  `make nightly` tries each step.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from itertools import count, product
 
 import pytest
+from support.budget import NIGHTLY
 from support.crashes import CrashingServer, Step
 from support.server import dispose, quiet_port
 from support.town import Town
@@ -32,7 +32,7 @@ STEPS = [
     Step("MovedIn", "sends", "after commit", "server"),
     Step("MoveIn", "sends", "after commit", "router"),
 ]
-if "KILL_EVERY_STEP" in os.environ:
+if NIGHTLY:
     STEPS = [Step(*each) for each in product(LETTERS, ("sends", "receives"), MOMENTS)]
     STEPS += [
         Step(letter, "receives", "sent", victim) for letter in LETTERS for victim in ("router", "server")

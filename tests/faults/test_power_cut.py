@@ -146,7 +146,7 @@ async def test_power_cuts_under_load(make_server: StartServer, tmp_path: Path, s
     await run(make_server, tmp_path, sync, cuts=8, seconds=1)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("sync", ["normal", "full"])
 async def test_hundreds_of_power_cuts_under_load(make_server: StartServer, tmp_path: Path, sync: str) -> None:
     """Long enough for checkpoints: 32 MiB of log in each shard."""

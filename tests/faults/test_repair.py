@@ -135,7 +135,7 @@ def test_a_repair_that_is_killed_is_done_by_the_next_one(
     assert list(folder.glob("shard-00.db.damaged-*"))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(30))
 def test_random_damage_is_repaired(seed: int, template: tuple[Path, list[str]], tmp_path: Path) -> None:
     chance = random.Random(seed)

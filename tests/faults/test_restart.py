@@ -647,7 +647,6 @@ async def test_the_second_sigterm_ends_it_at_once(server: Server) -> None:
         assert await state(wire, job_id) == "waiting"
 
 
-@pytest.mark.slow
 async def test_a_shard_that_hangs_cannot_keep_the_server_from_ending(server: Server) -> None:
     server.shard(1).kill(signal.SIGSTOP)
     assert await asyncio.to_thread(server.stop) == 0

@@ -50,7 +50,7 @@ def test_while_the_shards_drain(whole: Server) -> None:
     killed(whole)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("after_s", MOMENTS_S)
 def test_at_any_moment_of_the_start(whole: Server, after_s: float) -> None:
     whole.launch()

@@ -8,13 +8,14 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+from support.budget import budget
 from support.naming import queue_on
 from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
 from support.wire import ConnectionEnded, Wire
 
 EVERY = 250  # ms
-KILLS = 6
+KILLS = budget(3, 30)
 COMES_BACK_S = 30.0
 
 

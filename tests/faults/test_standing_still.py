@@ -118,7 +118,7 @@ async def test_a_worker_keeps_what_it_runs_though_the_router_stood_still(server:
     await work_beside(server, STILL_S, 2000, ConnectionOptions(command_timeout=1500))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("seconds", [15.0, LONG_S])
 async def test_a_worker_keeps_what_it_runs_with_the_usual_times(server: Server, seconds: float) -> None:
     await work_beside(server, seconds, 30_000, ConnectionOptions())

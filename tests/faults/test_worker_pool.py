@@ -20,8 +20,6 @@ from support.worker_program import RAISED
 
 from bunqueue import AsyncQueue, NewJob
 
-pytestmark = pytest.mark.slow
-
 CONCURRENCY = 50
 
 

@@ -152,6 +152,6 @@ async def test_a_gateway_that_stands_still_for_seconds_goes_on(web_server: Serve
     await stand_still(web_server, seconds, replaced=False)
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 async def test_a_gateway_that_stands_still_for_long_is_replaced(web_server: Server) -> None:
     await stand_still(web_server, KILLED_S + 2, replaced=True)

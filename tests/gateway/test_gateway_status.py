@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from support.table import table
 
 from bunqueue.gateway.http.status import INVALID, status_of
 from bunqueue.protocol.codes import TABLE, Code
 
 
-@pytest.mark.parametrize("code", Code)
+@table("code", Code)
 def test_status(code: Code) -> None:
     assert status_of(code) == TABLE[code].status
 

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 from support.server import Server
+from support.table import table
 from support.web import client, fresh_queue
 from support.wire import Wire
 from websockets.asyncio.client import connect
@@ -77,7 +78,7 @@ async def test_data_may_have_any_names(web: httpx2.AsyncClient) -> None:
     assert (await web.post(path, json=body)).status_code == 200
 
 
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: f"{each.method} {each.path}")
+@table("resource", RESOURCES, ids=lambda each: f"{each.method} {each.path}")
 async def test_no_route_takes_an_unknown_name(web: httpx2.AsyncClient, resource: Any) -> None:
     path = resource.path.format(**dict.fromkeys(resource.names, "q"))
     in_query = "in the query" if resource.has_body else "unknown; "

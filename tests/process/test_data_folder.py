@@ -12,6 +12,7 @@ import pytest
 
 from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder
 from bunqueue.settings import Settings
+from router.launcher import Launcher
 from router.process import RouterProcess
 
 
@@ -118,7 +119,7 @@ def test_of_two_servers_that_start_together_the_second_writes_nothing(tmp_path: 
     """The first one has made the folder and is about to write for how many shards it is."""
     folder = tmp_path / "data"
     with own_data_folder(folder):
-        second = RouterProcess(Settings(data_dir=str(folder), shards=8))
+        second = RouterProcess(Settings(data_dir=str(folder), shards=8), Launcher())
         with pytest.raises(DataFolderError, match="in use by another server"):
             asyncio.run(second._serve())
         assert [path.name for path in folder.iterdir()] == ["server.lock"]

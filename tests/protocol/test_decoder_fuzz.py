@@ -17,6 +17,7 @@ from engine.shard_driver import Driver
 from hypothesis import assume, example, given, note
 from hypothesis import strategies as st
 from support.commands import said
+from support.table import table
 
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
 from bunqueue.protocol.commands import COMMANDS, Command, Route, Spec, is_slow
@@ -293,7 +294,7 @@ def number_fields(struct: type[msgspec.Struct], inside: str = "") -> Iterator[tu
 
 NUMBERS = [(spec, *found) for spec in ALL_SPECS for found in number_fields(spec.request)]
 NUMBER_NAMES = [f"{spec.name}-{inside + '-' if inside else ''}{name}" for spec, inside, name, _ in NUMBERS]
-every_number = pytest.mark.parametrize(("spec", "inside", "name", "kind"), NUMBERS, ids=NUMBER_NAMES)
+every_number = table(("spec", "inside", "name", "kind"), NUMBERS, ids=NUMBER_NAMES)
 
 
 def with_value(spec: Spec, inside: str, name: str, value: Any) -> tuple[bytes, str]:
@@ -389,7 +390,7 @@ def test_within_the_bounds(spec: Spec, inside: str, name: str, kind: Number) -> 
 
 
 @every_number
-@pytest.mark.parametrize("value", ["5", "", True, [], [1], b"5", msgpack.ExtType(5, b"x")], ids=repr)
+@table("value", ["5", "", True, [], [1], b"5", msgpack.ExtType(5, b"x")], ids=repr)
 def test_not_a_number(spec: Spec, inside: str, name: str, kind: Number, value: Any) -> None:
     payload, prefix = with_value(spec, inside, name, value)
     assert refusal(payload) == f"{prefix}{name} must be a number"
@@ -413,7 +414,7 @@ def test_not_an_integer(spec: Spec, inside: str, name: str, kind: Number) -> Non
             assert read_value(decode_command(payload), inside, name) == 2.5
 
 
-@pytest.mark.parametrize("spec", ALL_SPECS, ids=[spec.name for spec in ALL_SPECS])
+@table("spec", ALL_SPECS, ids=[spec.name for spec in ALL_SPECS])
 def test_a_required_field_that_is_missing_is_named(spec: Spec) -> None:
     info = mi.type_info(spec.request)
     assert isinstance(info, mi.StructType)
@@ -435,8 +436,8 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "name", "told"), TOLD, ids=[f"{s.name}-{name}" for s, name, _ in TOLD])
-@pytest.mark.parametrize("value", ["5", True, [], math.nan, math.inf, -math.inf, 1e300, {}], ids=repr)
+@table(("spec", "name", "told"), TOLD, ids=[f"{s.name}-{name}" for s, name, _ in TOLD])
+@table("value", ["5", True, [], math.nan, math.inf, -math.inf, 1e300, {}], ids=repr)
 def test_a_field_with_a_text_of_its_own(spec: Spec, name: str, told: str, value: Any) -> None:
     payload, _ = with_value(spec, "", name, value)
     assert refusal(payload) == f"{name} {told}"
@@ -667,7 +668,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
+@table("payload", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_payloads_are_refused(payload: bytes) -> None:
     reply = one_reply(payload)
     assert reply["ok"] is False

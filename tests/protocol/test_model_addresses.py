@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.table import table
 
 from bunqueue.model.addresses import is_forbidden_address, url_problem, without_password
 
@@ -27,8 +28,8 @@ OTHER_LOOPBACK = (
 ).split()
 
 
-@pytest.mark.parametrize("host", LOOPBACK + OTHER_LOOPBACK)
-@pytest.mark.parametrize("form", ["http://{}", "https://{}/", "HTTP://{}:8080/path?query#fragment"])
+@table("host", LOOPBACK + OTHER_LOOPBACK)
+@table("form", ["http://{}", "https://{}/", "HTTP://{}:8080/path?query#fragment"])
 def test_every_spelling_of_this_machine_is_refused(host: str, form: str) -> None:
     place = "localhost" if host in LOOPBACK else "loopback IP"
     assert url_problem(form.format(host)) == f"Webhook URL cannot point to {place}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from support.table import table
 
 from bunqueue.model.backoff import (
     EXPONENTIAL,
@@ -43,9 +44,9 @@ def test_no_backoff_is_no_delay(kind: str, chance: float) -> None:
     assert retry_delay(kind, 0, 1000, chance) == 0
 
 
-@pytest.mark.parametrize("kind", [FIXED, EXPONENTIAL])
-@pytest.mark.parametrize("chance", CHANCES)
-@pytest.mark.parametrize("attempts", [1, 5, 32, 33, 64, 999, 1000])
+@table("kind", [FIXED, EXPONENTIAL])
+@table("chance", CHANCES)
+@table("attempts", [1, 5, 32, 33, 64, 999, 1000])
 def test_never_above_an_hour(kind: str, chance: float, attempts: int) -> None:
     assert MAX_BACKOFF_MS == 3_600_000
     assert retry_delay(kind, 86_400_000, attempts, chance) == MAX_BACKOFF_MS

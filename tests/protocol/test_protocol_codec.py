@@ -9,6 +9,7 @@ import msgpack
 import msgspec
 import pytest
 from support.commands import said
+from support.table import table
 
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame, encode_reply
 from bunqueue.protocol.codes import Code
@@ -84,8 +85,8 @@ def test_req_id_comes_back_byte_by_byte(req_id: Any, request_: dict[str, Any]) -
     assert msgpack.unpackb(payload).keys() == {"ok", "reqId"}
 
 
-@pytest.mark.parametrize("req_id", REQ_IDS, ids=repr)
-@pytest.mark.parametrize(
+@table("req_id", REQ_IDS, ids=repr)
+@table(
     "request_",
     [{"cmd": "PULL"}, {"cmd": "Nope"}, {"cmd": 5}, {}, {"cmd": "PUSH", "queue": "q", "delay": -1}],
     ids=["missing field", "unknown command", "no text", "nothing", "bound"],
@@ -114,8 +115,8 @@ def test_req_id_keeps_the_width_that_it_came_with() -> None:
 # -- absent ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nothing", ABSENT, ids=repr)
-@pytest.mark.parametrize(
+@table("nothing", ABSENT, ids=repr)
+@table(
     ("request_", "field"),
     [
         ({"cmd": "PUSH", "queue": "q"}, field)

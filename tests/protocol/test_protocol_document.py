@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import msgspec.inspect as mi
-import pytest
+from support.table import table
 
 from bunqueue.protocol.commands import COMMANDS, Spec
 
@@ -44,7 +44,7 @@ def test_it_is_up_to_date() -> None:
 TOLD = {name: spec for name, spec in COMMANDS.items() if not spec.internal}
 
 
-@pytest.mark.parametrize("spec", TOLD.values(), ids=TOLD.keys())
+@table("spec", TOLD.values(), ids=TOLD.keys())
 def test_every_command_is_there_with_all_its_fields(spec: Spec) -> None:
     told = section(spec.name)
     assert spec.route.value in told

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import msgspec.inspect as mi
-import pytest
+from support.table import table
 
 import shardproc.engine.engine  # noqa: F401  # enters the handlers
 from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, Spec, is_slow
@@ -15,7 +15,7 @@ from shardproc.engine.table import HANDLERS
 
 SEVERAL = (Route.IDS, Route.ALL, Route.QUEUE_OR_ALL, Route.QUEUE_OR_EACH)
 SPECS = list(COMMANDS.values())
-every_command = pytest.mark.parametrize("spec", SPECS, ids=[spec.name for spec in SPECS])
+every_command = table("spec", SPECS, ids=[spec.name for spec in SPECS])
 
 MORE = ("delay", "priority", "message", "duration", "tokens", "durations")  # required by few commands
 NEEDS = {Route.QUEUE: ("queue", mi.StrType), Route.ID: ("id", mi.StrType), Route.IDS: ("ids", mi.ListType)}
@@ -81,7 +81,7 @@ def test_parks_exactly_if_it_has_a_poll_timeout(spec: Spec) -> None:
     assert is_slow(spec.name, 1) == is_slow(spec.name, 0.5) == (spec.parks or spec.heavy)
 
 
-@pytest.mark.parametrize("timeout", [0, 0.0, -1, None, "5", [], float("nan")], ids=repr)
+@table("timeout", [0, 0.0, -1, None, "5", [], float("nan")], ids=repr)
 @every_command
 def test_without_a_timeout_above_zero_only_heavy_ones_are_slow(spec: Spec, timeout: Any) -> None:
     default = spec.parks and timeout is None and spec.default_timeout > 0
@@ -97,7 +97,7 @@ def test_a_wait_without_a_timeout_has_the_default_one() -> None:
     assert not is_slow("PULL", msgspec.msgpack.Ext(0, b""))
 
 
-@pytest.mark.parametrize("cmd", [None, 5, "Nope", b"PULL", ["PULL"]], ids=repr)
+@table("cmd", [None, 5, "Nope", b"PULL", ["PULL"]], ids=repr)
 def test_what_is_no_command_is_not_slow(cmd: Any) -> None:
     assert not is_slow(cmd, 1000)
 

@@ -1,6 +1,6 @@
 """Owners of a log in simulated time: crashes, zombies, take-overs and a log in which everything goes wrong.
 
-A run is a seed: `SEEDS=20000 pytest ...` tries more, `SEED=123` repeats one.
+A run is a seed: `SEED=123` repeats one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 from replication.simulated_log import Link, SimulatedLog
+from support.budget import budget
 
 from shardproc.replication.owner import (
     TTL_S,
@@ -36,8 +37,8 @@ from shardproc.replication.owner import (
     Tail,
 )
 
-SEEDS = int(os.environ.get("SEEDS", "10000"))
-PARTS = 20
+SEEDS = budget(1_000, 100_000)
+PARTS = 4
 
 
 class Wrong(AssertionError):

@@ -51,8 +51,10 @@ async def _strike(
 
 @pytest.mark.parametrize(
     ("harm", "within_s"),
-    [(Member.kill_postgresql, RESTART_S), (Member.kill, FAILOVER_S)],
-    ids=["server", "host"],
+    [
+        pytest.param(Member.kill_postgresql, RESTART_S, id="server"),
+        pytest.param(Member.kill, FAILOVER_S, id="host", marks=pytest.mark.nightly),  # a minute
+    ],
 )
 async def test_nothing_is_lost_when_the_leader_dies(
     patroni: PatroniCluster,

@@ -2,15 +2,13 @@
 
 Shards, the router, all of the server, backends of PostgreSQL and all of its leader are killed; connections to
 it are cut in mid-append; waits for a standby are cancelled, which PostgreSQL calls a success; at last the
-leader is lost for good, and a standby takes its place.  ``STORE_KILLS=1000`` does that often, and
+leader is lost for good, and a standby takes its place.  `support.budget` says how often, and
 ``KILL_SEED=...`` repeats the choices of a run (not its timing).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ import pytest
 from replication.conftest import SHARDS, StoredServer
 from support.actors import Actor, Pusher, Watcher, Worker
 from support.aftermath import drain, read_all
+from support.budget import a_seed, budget
 from support.killer import Killer
 from support.ledger import Ledger
 from support.naming import queue_on
@@ -36,7 +35,7 @@ from bunqueue.store.setup import init
 from shardproc.store_commands.progress import Progress
 from shardproc.store_commands.verify import verify
 
-KILLS = int(os.environ.get("STORE_KILLS", "8"))
+KILLS = budget(3, 100)
 LOAD = (20, 120)  # acknowledgements between two kills
 QUEUES = [queue_on(number % SHARDS, f"q{number}", SHARDS) for number in range(4)]
 DOOMED = [queue_on(0, "doomed", SHARDS)]
@@ -136,7 +135,7 @@ def check_log(url: str, folder: Path) -> None:
 async def test_no_kill_loses_or_repeats_a_job(
     postgres: Postgres, stored_server: StoredServer, tmp_path: Path
 ) -> None:
-    seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
+    seed = a_seed()
     url = await asyncio.to_thread(postgres.new_database)
     await asyncio.to_thread(init, url, SHARDS)
     proxy = Proxy(postgres.leader.port)

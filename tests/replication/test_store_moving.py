@@ -15,6 +15,7 @@ import msgspec
 import psycopg
 import pytest
 from replication.conftest import SHARDS, StoredServer
+from support.budget import budget
 from support.cli import command
 from support.everything import fill, shown
 from support.folders import as_they_are, contents, is_sound
@@ -43,7 +44,7 @@ from shardproc.store_commands.folder import use_of
 from shardproc.store_commands.leave import leave, leave_without
 from shardproc.store_commands.progress import Progress
 
-KILLS = int(os.environ.get("KILLS", "12"))
+KILLS = budget(3, 24)
 ROOMS = ("shardproc/store_commands", "bunqueue/store", "bunqueue/data_folder.py", "shardproc/replication")
 
 

@@ -6,6 +6,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.table import table
 
 from bunqueue.model.ids import IdFactory, slot_of_id, slot_of_queue
 from bunqueue.protocol.codec import InvalidCommand
@@ -111,7 +112,7 @@ def test_a_batch_of_any_size_may_come_from_one_queue_but_not_from_many() -> None
     assert Routes(1).of_ids(packed(ids_of(5, limit) + ids_of(9, 1))) == 0
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@table("name", COMMANDS)
 def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
     spec = COMMANDS[name]
     look = peek(

@@ -206,7 +206,6 @@ async def test_a_dead_shard_is_waited_for(make_server: Callable[..., Server]) ->
         assert await queue.count() >= 1 + sum(not isinstance(result, Exception) for result in results)
 
 
-@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_keeps_its_job(shared_server: Server) -> None:
     """Locks are renewed from a thread of their own; the server looks for expired ones every 5 s."""
     runs: Counter[int] = Counter()
@@ -231,7 +230,6 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_job(shared_server: Serve
         assert (job.result, job.attempts, job.stall_count) == ("done", 0, 0)
 
 
-@pytest.mark.slow
 async def test_a_lost_lock_is_counted_and_told(
     shared_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import budget
 from support.naming import queue_on
 from support.procfs import Process, open_files, peak_resident, process, resident
 from support.server import Server, dispose
@@ -531,7 +532,6 @@ DETAILED: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", DETAILED.values(), ids=DETAILED.keys())
 async def test_a_large_frame_of_small_parts_keeps_nobody_waiting(
     rough_witness: Witness, make: Callable[[], bytes]
@@ -647,7 +647,6 @@ async def test_many_announcements_of_large_frames(witness: Witness) -> None:
     assert max(memory.peaks()) < 100
 
 
-@pytest.mark.slow
 async def test_half_a_frame_and_then_silence(witness: Witness, rogue: Wire) -> None:
     """It is cut off after a minute; an idle connection between two frames is not."""
     rogue.write(b"\x00\x00\x00\x10half")
@@ -690,7 +689,7 @@ async def _reset(wire: Wire) -> None:
     await wire.until_ended()
 
 
-@pytest.mark.parametrize("count", [2000, pytest.param(9900, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2000, pytest.param(9900, marks=pytest.mark.nightly)])
 async def test_idle_connections_cost_others_nothing(witness: Witness, count: int) -> None:
     server = witness.server
     before = await witness.ping_s()
@@ -904,7 +903,7 @@ def commands(draw: st.DrawFn) -> dict[str, Any]:
     return message
 
 
-@settings(max_examples=100)
+@settings(max_examples=budget(25, 1000))
 @given(data=st.binary(max_size=2000), cut=st.integers(1, 2000))
 def test_random_bytes(fuzzed: Server, data: bytes, cut: int) -> None:
     """As a stream: the first four are a length, mostly one that is too large."""
@@ -919,7 +918,7 @@ def test_random_bytes(fuzzed: Server, data: bytes, cut: int) -> None:
         assert _snapshot(witness) == before
 
 
-@settings(max_examples=100)
+@settings(max_examples=budget(25, 1000))
 @given(payloads=st.lists(st.binary(max_size=200), min_size=1, max_size=20))
 def test_random_frames(fuzzed: Server, payloads: list[bytes]) -> None:
     """Each gets one error, and the connection goes on."""
@@ -935,7 +934,7 @@ def test_random_frames(fuzzed: Server, payloads: list[bytes]) -> None:
         assert _snapshot(witness) == before
 
 
-@settings(max_examples=150)
+@settings(max_examples=budget(40, 1500))
 @given(messages=st.lists(commands(), min_size=1, max_size=10), flip=st.none() | st.integers(0, 10_000))
 def test_random_commands(fuzzed: Server, messages: list[dict[str, Any]], flip: int | None) -> None:
     """Commands as they should not be, one with a bit flipped: each gets one reply, and no shard dies."""

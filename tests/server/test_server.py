@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.naming import queue_on, queues_on, slot_of
 from support.server import Server, StartServer
+from support.table import table
 from support.waiting import eventually
 from support.wire import ConnectionEnded, Reply, Wire, pack
 
@@ -590,8 +591,8 @@ async def test_one_shard_and_many(make_server: StartServer, tmp_path: Path) -> N
 # Request ids
 
 
-@pytest.mark.parametrize("req_id", [0, -1, 2**53, "text", "", 1.5, None, True, [1, "a"], {"a": {"b": 1}}])
-@pytest.mark.parametrize(
+@table("req_id", [0, -1, 2**53, "text", "", 1.5, None, True, [1, "a"], {"a": {"b": 1}}])
+@table(
     "command",
     [
         {"cmd": "Ping"},

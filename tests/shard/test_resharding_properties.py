@@ -13,6 +13,7 @@ import pytest
 from engine.shard_driver import START, Driver
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.budget import budget
 from support.folders import check_directory, contents, is_sound
 from support.naming import shard_of
 
@@ -151,7 +152,7 @@ steps = st.lists(
 
 
 @pytest.mark.usefixtures("quiet")
-@settings(max_examples=10)
+@settings(max_examples=budget(5, 100))
 @example([(1, [("push once", "q-0", 0)]), (4, []), (2, []), (1, [])], 1)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2, 4]), steps), min_size=2, max_size=4), st.sampled_from([1, 2, 8])

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import msgpack
 import pytest
 from engine.shard_driver import START, Answer, Driver
+from support.budget import budget
 
 from bunqueue.model.retention import Retention
 from bunqueue.protocol import peers
@@ -335,7 +336,7 @@ def test_a_disk_that_is_almost_full_at_the_start(tmp_path: Path, monkeypatch: py
     driver.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(budget(3, 60)))
 def test_whatever_fails_when_the_books_are_right(tmp_path: Path, seed: int) -> None:
     """Random work on a disk that is full, or broken, now and then: what was answered ok is there, once, and
     what was refused is not."""

@@ -1,7 +1,7 @@
 """How much is tried: little at each change, much by night.
 
-``make test`` tries the same few examples, seeds and kills each time, so that a change is blamed for what it broke.
-``make nightly`` sets NIGHTLY, and many new ones are tried.  CONTRIBUTING says what runs when.
+``make test`` tries the same few examples, seeds and kills each time, so that a change is blamed for what it
+broke.  ``make nightly`` sets NIGHTLY, and many new ones are tried.  CONTRIBUTING says what runs when.
 """
 
 from __future__ import annotations

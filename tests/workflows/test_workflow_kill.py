@@ -8,9 +8,7 @@ repeats their choice.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.budget import a_seed, budget
 from support.naming import queue_on
 from support.server import StartServer, quiet_port
 from support.worker_kills import Workers, kill_at_random, persistently
@@ -169,8 +168,8 @@ def broken(log: Path) -> list[str]:
 async def test_no_kill_repeats_a_recorded_step_or_loses_a_signal(
     make_server: StartServer, tmp_path: Path
 ) -> None:
-    kills = int(os.environ.get("WORKFLOW_KILLS", "8"))
-    seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
+    kills = budget(3, 100)
+    seed = a_seed()
     server = make_server("--log-level", "warning", port=quiet_port())
     await asyncio.to_thread(server.start)
     program, log = tmp_path / "works.py", tmp_path / "log"

@@ -8,7 +8,6 @@ number of programs.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,11 +18,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import budget
 
 from bunqueue import Bunqueue, ChildFailed, Flow, Retry
 from bunqueue.testing import Sandbox
 
-EXAMPLES = int(os.environ.get("WORKFLOW_EXAMPLES", "100"))
+EXAMPLES = budget(25, 1000)
 NAMES = st.sampled_from("abc")
 HOUR = timedelta(hours=1)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import pytest
 from msgspec import Raw, Struct
+from support.table import table
 
 from bunqueue.protocol.commands import COMMANDS, Route
 from shardproc.engine import dispatch
@@ -32,7 +32,7 @@ def mentioned(hint: Any) -> Iterator[Any]:
                 yield from mentioned(field)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@table("name", COMMANDS)
 def test_every_reply_with_payloads_has_a_size(name: str) -> None:
     spec = COMMANDS[name]
     if spec.route is not Route.ROUTER and Raw in mentioned(spec.reply):

@@ -7,7 +7,6 @@ holders, and on when something happens next; at the end, on the full order of de
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 import sys
 import tempfile
@@ -42,6 +41,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.budget import budget
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
 
@@ -652,19 +652,11 @@ def check_timeline(timeline: list[dict[str, Any]], job: Job | None) -> None:
         assert (timeline[-1]["state"] == "completed") == (job.state == COMPLETED)
 
 
-quick = settings(max_examples=120, stateful_step_count=50)
+quick = settings(max_examples=budget(25, 500), stateful_step_count=budget(50, 80))
 
 
 def test_the_shard_is_the_naive_model() -> None:
     run_state_machine_as_test(ShardMachine, settings=quick)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "search", reason="HYPOTHESIS_PROFILE=search")
-def test_the_shard_is_the_naive_model_for_long() -> None:
-    run_state_machine_as_test(
-        ShardMachine, settings=settings(max_examples=500, stateful_step_count=80, derandomize=False)
-    )
 
 
 # -- a kill between two commits ----------------------------------------------------------------------------

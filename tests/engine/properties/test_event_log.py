@@ -11,6 +11,7 @@ import pytest
 from engine.shard_driver import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import budget
 
 from bunqueue.model.events import NAMES
 from shardproc.storage.event_log import ROW_EVENTS, TRIM_EVERY_MS, EventLog, LoggedEvent, Retention, read
@@ -357,7 +358,7 @@ class History:
             self.driver = Driver(driver.path, now=driver.now)
 
 
-@settings(max_examples=150)
+@settings(max_examples=budget(25, 1000))
 @given(st.lists(steps, min_size=5, max_size=60))
 def test_the_log_replayed_gives_the_state_of_every_job(tmp_path_factory: Any, history: list[Any]) -> None:
     run = History(str(tmp_path_factory.mktemp("log") / "q.db"))

@@ -10,6 +10,7 @@ from engine.shard_driver import Driver
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from support.budget import budget
 
 NAMES = ["a", "b", "c", ""]  # the last one: no group
 names = st.sampled_from(NAMES)
@@ -107,4 +108,4 @@ class FairnessMachine(RuleBasedStateMachine):
 
 
 TestFairness = FairnessMachine.TestCase
-TestFairness.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestFairness.settings = settings(max_examples=budget(15, 300), stateful_step_count=30, deadline=None)

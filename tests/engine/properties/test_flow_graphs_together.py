@@ -4,15 +4,15 @@ at all, no job runs before what it waits for, none waits for ever, and a retry b
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine.shard_world import QUEUES, World
+from support.budget import budget
 
-SEEDS = int(os.environ.get("FLOW_SEEDS", "12"))
+SEEDS = budget(4, 200)
 ENDED = {"completed", "failed", "cancelled"}
 POLICIES = ("fail", "ignore", "continue", "remove")
 

@@ -17,6 +17,7 @@ from engine.shard_driver import Driver
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.budget import budget
 
 NAMES = ["a", "b", "c"]
 RETRIES = {"maxAttempts": 100, "backoff": 0}
@@ -461,4 +462,4 @@ class GroupsMachine(RuleBasedStateMachine):
 
 
 TestGroups = GroupsMachine.TestCase
-TestGroups.settings = settings(max_examples=200, stateful_step_count=40)
+TestGroups.settings = settings(max_examples=budget(30, 1000), stateful_step_count=40)

@@ -13,6 +13,7 @@ from engine.watched_job import watched_jobs
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.budget import budget
 
 DELAYS = st.sampled_from([0, 1, 50, 5000])
 PRIORITIES = st.sampled_from([-3, 0, 0, 7])
@@ -260,7 +261,7 @@ class JobControl(RuleBasedStateMachine):
 
 
 JobControl.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=budget(15, 500),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -9,6 +9,7 @@ import pytest
 from engine.shard_driver import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import budget
 
 PATIENT = 60_000
 
@@ -195,7 +196,7 @@ steps = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 9)), max_size=30)
 
 
 @given(most=st.integers(1, 7), duration=st.integers(1, 1500), steps=steps)
-@settings(max_examples=60)
+@settings(max_examples=budget(20, 500))
 def test_never_more_than_the_rate_allows(most: int, duration: int, steps: list[tuple[int, int]]) -> None:
     """After every step: the jobs taken are min over all starts of (burst + what was earned since)."""
     driver = Driver()

@@ -3,7 +3,6 @@ there twice, and each is what it was."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 
 import pytest
 from engine.shard_world import CONN, QUEUES, World
+from support.budget import budget
 
 from shardproc.engine.peers import moves
 from shardproc.engine.state import State
 from shardproc.engine.table import RECORDS
 
-SEEDS = int(os.environ.get("MOVE_SEEDS", "12"))
+SEEDS = budget(4, 200)
 
 
 class Movers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 from engine.shard_driver import Driver
 from engine.shard_world import QUEUES, World
+from support.budget import budget
 
-SEEDS = int(os.environ.get("ON_DEAD_SEEDS", "8"))
+SEEDS = budget(3, 100)
 
 
 def call(queue: str | None = None, **fields: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from engine.power_world import PowerLife, PowerWorld
 from engine.shard_world import QUEUES, state_of
+from support.budget import budget
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
 from bunqueue.protocol import peers as messages
@@ -44,18 +45,18 @@ def many(tmp_path: Path, monkeypatch: Patch, shards: int, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("shards", [2, 4])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(budget(2, 60)))
 def test_power_cuts(tmp_path: Path, monkeypatch: Patch, shards: int, seed: int) -> None:
     live(tmp_path, monkeypatch, shards, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(budget(1, 30)))
 def test_power_cuts_with_full_sync(tmp_path: Path, monkeypatch: Patch, seed: int) -> None:
     live(tmp_path, monkeypatch, 2, seed, full_sync=True)
 
 
 @pytest.mark.parametrize("shards", [2, 4])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(budget(2, 40)))
 def test_a_backup_whose_files_were_copied_one_after_the_other(
     tmp_path: Path, monkeypatch: Patch, shards: int, seed: int
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_flow_that_is_decided_between_two_pages(tmp_path: Path, monkeypatch: P
         assert state_of(world, child) == "waiting"
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.parametrize("shards", [2, 4, 8])
 def test_hundreds_of_power_cuts(tmp_path: Path, monkeypatch: Patch, shards: int) -> None:
     first = int.from_bytes(os.urandom(3))

@@ -5,7 +5,6 @@ After every step both must agree on all schedules and on the jobs that these hav
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -170,5 +169,5 @@ class Schedules(RuleBasedStateMachine):
 
 
 def test_schedules_do_as_the_model_does() -> None:
-    steps = int(os.environ.get("MODEL_STEPS", "25"))
+    steps = 25
     run_state_machine_as_test(Schedules, settings=settings(stateful_step_count=steps))  # type: ignore[no-untyped-call]

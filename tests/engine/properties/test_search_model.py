@@ -3,7 +3,6 @@ that each search crosses many of them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -14,11 +13,12 @@ import pytest
 from engine.shard_driver import START, Driver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import budget
 
 from shardproc.engine.handlers.search import plan, walk
 from shardproc.storage.search import blocks, index
 
-EXAMPLES = int(os.environ.get("SEARCH_EXAMPLES", "40"))
+EXAMPLES = budget(15, 400)
 NAMES, TAGS, GROUPS = ["a", "b", "rare"], ["x", "y"], ["g", "h"]
 QUEUES = ["q", "other"]
 MINUTE = 60_000

@@ -7,12 +7,13 @@ from pathlib import Path
 import msgpack
 import pytest
 from engine.shard_world import CONN, QUEUES, Life, World, state_of
+from support.budget import budget
 
 from bunqueue.model.ids import slot_of_id
 
 
 @pytest.mark.parametrize("shards", [2, 4])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(budget(5, 200)))
 @pytest.mark.parametrize("cut_rate", [0.0, 0.04])
 def test_a_life_with_crashes(tmp_path: Path, shards: int, seed: int, cut_rate: float) -> None:
     world = World(tmp_path, shards, seed, crash_rate=0.04, cut_rate=cut_rate)

@@ -11,6 +11,7 @@ from engine.shard_driver import Driver
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.budget import budget
 
 KEYS = ["k", "l"]
 UNFINISHED = {"waiting", "delayed", "active", "waiting-children"}
@@ -177,4 +178,4 @@ class UniqueMachine(RuleBasedStateMachine):
 
 
 TestUnique = UniqueMachine.TestCase
-TestUnique.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestUnique.settings = settings(max_examples=budget(20, 500), stateful_step_count=30, deadline=None)

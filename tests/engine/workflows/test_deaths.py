@@ -1,12 +1,11 @@
 """Workflows whose workers, shards and router die: at random, and at every boundary of one of them.
 
 A boundary is where a shard is about to commit what it has done, and then to say so. WORKFLOW_EXAMPLES is the
-number of random lives, and KILL_EVERY_STEP=1 tries every boundary, instead of some.
+number of random lives, and by night every boundary is tried, instead of some.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,9 +18,10 @@ from engine.workflow_life import Life, Story, Town
 from engine.workflow_world import HOUR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import NIGHTLY, budget
 
-EXAMPLES = int(os.environ.get("WORKFLOW_EXAMPLES", "25"))
-EVERY = "KILL_EVERY_STEP" in os.environ
+EXAMPLES = budget(10, 400)
+EVERY = NIGHTLY
 VICTIMS = ("shard before its commit", "shard after its commit", "router")
 PART = st.tuples(st.sampled_from(QUEUES), st.booleans())
 OPERATION = st.one_of(
