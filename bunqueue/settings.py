@@ -245,6 +245,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     completed_max_count: Annotated[
         int, Option(whole(0, 1_000_000_000), "How many completed jobs a queue keeps; 0: no limit.")
     ] = 1_000_000
+    dead_letters_max_age: Annotated[
+        int, Option(whole(0, 87_600), "How many hours dead letters are kept; 0: no limit.")
+    ] = 168
+    dead_letters_max_count: Annotated[
+        int,
+        Option(
+            whole(0, 1_000_000_000),
+            "How many dead letters a queue keeps; beyond, the oldest is dropped; 0: no limit.",
+        ),
+    ] = 10_000
     wal_limit: Annotated[
         int,
         Option(

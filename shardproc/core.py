@@ -24,6 +24,7 @@ from bunqueue.protocol.peers import Forwarded
 
 from . import missed_runs
 from .clock import Clock
+from .dropped_letters import DroppedLog
 from .engine.dispatch import send
 from .engine.engine import Engine
 from .engine.memory.vitals import Vitals
@@ -86,7 +87,7 @@ class Shard:
         """Why a command is refused at present, if it is; None while every command is carried out."""
         self.published: dict[str, Published] = {}  # events for subscribers, of the last commit
         self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask for them
-        self._time = Timekeeping(self._clock)
+        self._time, self._dropped = Timekeeping(self._clock), DroppedLog()
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
         self._heard_at: int | None = None  # when the router last spoke; None: there is no router
@@ -153,6 +154,8 @@ class Shard:
         self.engine.tick(now)
         if self.engine.state.timetable.missed:
             missed_runs.say(self.engine.state.timetable)
+        if self.engine.state.dropped.untold:
+            self._dropped.say(self.engine.state.dropped, now)
         return now
 
     def wait_ms(self) -> int:

@@ -17,6 +17,7 @@ from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.machine_memory import share_of
 from bunqueue.model import retention as finished
+from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.process_name import name_process
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
@@ -183,6 +184,10 @@ def _options(start: Start, settings: Settings) -> dict[str, Any]:
     def prepare(state: State) -> None:
         state.upkeep.retention = finished.Retention(
             settings.completed_max_age * 3600, settings.completed_max_count
+        )
+        state.upkeep.dead_letters = DlqConfig(
+            max_age=settings.dead_letters_max_age * HOUR_MS or None,
+            max_entries=settings.dead_letters_max_count,
         )
         state.webhooks_anywhere = settings.webhook_addresses == "any"
 

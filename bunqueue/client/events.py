@@ -27,6 +27,7 @@ EventType = Literal[
     "stalled",
     "paused",
     "resumed",
+    "dropped",
     "step",
     "signalled",
     "suspended",

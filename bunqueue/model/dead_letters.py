@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from bunqueue.model.durations import DAY_MS, YEAR_MS
 
@@ -19,6 +19,8 @@ REASONS = (EXPLICIT_FAIL, MAX_ATTEMPTS, TIMEOUT, STALLED, "ttl_expired", "worker
 CANCELLED = "cancelled"  # stopped on request while it ran
 EXPIRED = "expired"  # dropped because its ttl ran out before a worker took it
 QUEUE_FULL = "queue_full"  # dropped because newer jobs needed the space
+MAX_ENTRIES, MAX_AGE = "max_entries", "max_age"  # why a dead letter was dropped that nobody removed
+KEEP_FAILED = "keep_failed"  # the same, where the job said so itself
 INTERRUPTED = "interrupted"  # the outcome of an attempt that does not count
 COMPLETED_OUTCOME = "completed"  # of an attempt that completed its job
 TIMEOUT_TYPES = ("bunqueue.errors.JobTimeout", "TimeoutError")  # what a run that took too long counts as
@@ -26,6 +28,8 @@ TIMEOUT_TYPES = ("bunqueue.errors.JobTimeout", "TimeoutError")  # what a run tha
 _YEARS_MS = 10 * YEAR_MS
 
 Interval = Annotated[float, Meta(ge=0, le=_YEARS_MS)]
+MaxRetries = Annotated[int, Meta(ge=0, le=1000)]
+MaxEntries = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
 
 class DlqConfig(Struct, rename="camel", frozen=True, gc=False):
@@ -33,9 +37,29 @@ class DlqConfig(Struct, rename="camel", frozen=True, gc=False):
 
     auto_retry: bool = False
     auto_retry_interval: Interval = 3_600_000
-    max_auto_retries: Annotated[int, Meta(ge=0, le=1000)] = 3
+    max_auto_retries: MaxRetries = 3
     max_age: Interval | None = 7 * DAY_MS  # since the job died; None: kept forever
-    max_entries: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000  # beyond, the oldest is removed
+    max_entries: MaxEntries = 10_000  # beyond, the oldest is removed; 0: any number is kept
+
+
+class OwnDlqConfig(Struct, rename="camel", frozen=True, gc=False, omit_defaults=True):
+    """What was set for a queue; what was not is as the server's settings say."""
+
+    auto_retry: bool = False
+    auto_retry_interval: Interval = 3_600_000
+    max_auto_retries: MaxRetries = 3
+    max_age: Interval | UnsetType | None = UNSET  # None: kept forever
+    max_entries: MaxEntries | None = None
+
+    def over(self, server: DlqConfig) -> DlqConfig:
+        """What holds for the queue."""
+        return DlqConfig(
+            self.auto_retry,
+            self.auto_retry_interval,
+            self.max_auto_retries,
+            server.max_age if self.max_age is UNSET else self.max_age,
+            server.max_entries if self.max_entries is None else self.max_entries,
+        )
 
 
 class AutoRetries(Struct, array_like=True, gc=False):

@@ -26,7 +26,9 @@ READY = 14  # DELAYED or BLOCKED to WAITING: time came, a promotion, the last de
 RELEASED = 15  # ACTIVE to WAITING, nothing counted: its connection ended
 REVIVED = 16  # FAILED or COMPLETED to WAITING, asked to run again
 DISCARDED = 17  # to FAILED without an attempt
-# removed without another event: ttl (``reason`` is "expired"), removeOnComplete, removeOnFail, Drain, Clean
+# Removed without another event: ttl (``reason`` is "expired"), removeOnComplete, removeOnFail, Drain, Clean.
+# Dead letters that nobody removed, with their ``error``, are published as well: ``reason`` is "max_entries",
+# "max_age" or "keep_failed"
 DROPPED = 18
 OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
 # Finished jobs of a queue, no job: ``finished`` is their state, ``seqs`` what their ids end with; ``ids`` are
@@ -71,7 +73,7 @@ NAMES = (
     "continued",
     "breaker",
 )
-UNPUBLISHED = range(READY, PURGED + 1)  # kinds that are in the log alone
+UNPUBLISHED = frozenset(range(READY, PURGED + 1)) - {DROPPED}  # but for the rest of DROPPED: in the log alone
 LOST = "lost"  # sent where events are missing; no kind of the log
 PUBLISHED = (*[name for kind, name in enumerate(NAMES) if kind not in UNPUBLISHED], LOST)
 """What listeners may receive."""

@@ -88,6 +88,26 @@ class Verified(Message):
 FREE, TAKEN, BUSY, UNDECIDED = range(4)
 
 
+class DroppedLetter(Struct, array_like=True, gc=False):
+    """A dead letter that was dropped, in queue ``queue`` at ``at`` (epoch ms); ``why`` is the bound, and
+    ``most`` how many the queue kept.  The others are of the job."""
+
+    at: int
+    queue: str
+    why: str
+    most: int
+    reason: str
+    error: str | None
+    attempts: int
+
+
+class DroppedLetters(Message):
+    """Told: these jobs of the sender, whose ids point to the other shard, were dropped."""
+
+    ids: list[str]
+    letters: list[DroppedLetter]
+
+
 class Forget(Message):
     """Told: these jobs are no longer with the sender; and what became of them, if it is worth knowing."""
 
@@ -523,7 +543,7 @@ _Any = Union[  # noqa: UP007
     Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided,
     Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder, StartChildren, ChildrenStarted,
     CancelChildren, ChildrenCancelled, MoveIn, MovedIn, MoveEnded, Rehome, Settled,
-    Calls, Called, CallsKnown,
+    Calls, Called, CallsKnown, DroppedLetters,
     Flows, FlowsAre,
     Members, MembersAre, StopMembers, MembersStopped, ReviveMembers, MembersRevived, AskForMembers,
     Gather, Gathering, CloseGathering,

@@ -28,7 +28,7 @@ from .handlers import (
 )
 from .handlers.crons import runs
 from .handlers.workflows import signals
-from .lifecycle import job_waiters, recovery, transitions
+from .lifecycle import dropped_letters, job_waiters, recovery, transitions
 from .memory import history
 from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
@@ -73,6 +73,7 @@ class Engine:
         children.recovered(state)
         signals.recovered(state)
         moves.recovered(state)
+        dropped_letters.recovered(state)
         callbacks.begin(state)
         dependencies.ask_again(state)
         reconcile.begin(state)

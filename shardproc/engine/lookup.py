@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from bunqueue.model.dead_letters import MAX_ENTRIES
 from bunqueue.model.job import Job
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
@@ -26,13 +29,21 @@ def known_job(state: State, job_id: str) -> Job:
     """A live or finished job.  CommandError."""
     job = find(state, job_id)
     if job is None:
-        raise not_found(job_id)
+        raise not_found(state, job_id)
     return job
 
 
-def not_found(job_id: str, field: str = "id") -> CommandError:
-    """There is no such job, or not any more."""
-    return CommandError("Job not found", Code.JOB_NOT_FOUND, field=field, value=job_id)
+def not_found(state: State, job_id: str, field: str = "id") -> CommandError:
+    """There is no such job, or not any more.  If it was a dead letter that was dropped, it says so."""
+    text, letter = "Job not found", state.dropped.look_up(state.archive, job_id)
+    if letter is not None:
+        at = datetime.fromtimestamp(letter.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        why = f"there were more than {letter.most:,} (max_entries)"
+        if letter.why != MAX_ENTRIES:
+            why = "it was too old (max_age)"
+        text += f": it was a dead letter of queue {letter.queue!r}, and was dropped at {at} as {why}"
+        text += f"; its error: {letter.error or letter.reason}"
+    return CommandError(text, Code.JOB_NOT_FOUND, field=field, value=job_id)
 
 
 def wrong_state(job_id: str, text: str, allowed: str, field: str = "id") -> CommandError:

@@ -77,12 +77,23 @@ class Outdated(NamedTuple):
     spared: bool
 
 
+class OldLetter(NamedTuple):
+    """A dead letter that goes: its job, and how that failed; of a long error only the beginning."""
+
+    seq: int
+    id: str
+    reason: str
+    error: str | None
+    attempts: int
+
+
 class Expired(NamedTuple):
     """A finished job whose own time to be kept is over; ``state`` is COMPLETED or FAILED."""
 
     seq: int
     queue_id: int
     state: int
+    letter: OldLetter
 
 
 class QueueRow(Struct, gc=False):
@@ -295,7 +306,7 @@ class Archive(Protocol):
 
     def old_dead_letters(
         self, queue_id: int, until: int, limit: int, *, spare: bool = False
-    ) -> list[Finished]:
+    ) -> list[OldLetter]:
         """The oldest dead letters, those that died at ``until`` at the latest; with ``spare`` but for those
         that say themselves how long they are kept.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw, Struct, UnsetType
 
 from bunqueue.model.bounds import Bounds
+from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
@@ -20,6 +21,7 @@ from bunqueue.protocol.commands import Command, CommandError, Reply
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
 from .memory.clock_doubt import Doubt
+from .memory.dropped_letters import DroppedLetters
 from .memory.lazy_heap import LazyHeap
 from .memory.parked_trials import Trials
 from .memory.push_memory import PushMemory
@@ -36,6 +38,7 @@ from .ready.ready import ReadyQueue
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
+    from bunqueue.protocol.commands.dlq import Dropped
     from bunqueue.protocol.commands.events import Ended
     from bunqueue.protocol.peers import Outcome
 
@@ -142,6 +145,7 @@ class QueueState:
         "blocked",
         "completed",
         "delayed",
+        "dropped",
         "ended_keys",
         "failed",
         "gate",
@@ -183,6 +187,7 @@ class QueueState:
         self.listeners: Collection[int] = ()  # connections that subscribed to its events
         self.waiting = self.completed = self.failed = 0
         self.kept = -1  # number of the last completed job that upkeep found young enough
+        self.dropped: Dropped | None = None  # dead letters that are gone, if there were such
         self.paused = False
         self.gate: Gate | None = None  # what else may hold its jobs back
         self.space: space.Space | None = None  # its bounds, if its waiting jobs are bounded
@@ -251,10 +256,11 @@ NO_KEYS: dict[str, EndedKey] = {}  # of nearly all queues; never changed
 class Upkeep:
     """What finished jobs are removed, or brought back, by themselves: see background/retention.py."""
 
-    __slots__ = ("dlq_at", "doubt", "next_at", "pieces", "pressed", "retention", "unused")
+    __slots__ = ("dead_letters", "dlq_at", "doubt", "next_at", "pieces", "pressed", "retention", "unused")
 
     def __init__(self) -> None:
         self.retention, self.doubt = Retention(), Doubt()  # the process puts its own in place
+        self.dead_letters = DlqConfig()  # the same; for queues for which nothing else is set
         self.pressed = False  # the disk is full: of completed jobs, the last one of each queue is kept
         self.pieces: Iterator[int] | None = None  # of the round that goes on
         self.next_at = self.dlq_at = 0  # when the next piece is due, and the next look at dead letters
@@ -291,6 +297,7 @@ class State:
         "delays",
         "died",
         "directory",
+        "dropped",
         "early_pulls",
         "ended",
         "ended_keys",
@@ -394,7 +401,7 @@ class State:
         self.queues_with_workers: dict[str, dict[int, frozenset[str] | None]] = {}
         self.away_until = 0  # until then the whole server was down: what was due has been missed
         self.upkeep, self.pushed, self.recovery, self.hearing = Upkeep(), PushMemory(), Recovery(), Hearing()
-        self.ended_keys = EndedKeys()
+        self.ended_keys, self.dropped = EndedKeys(), DroppedLetters()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place

@@ -199,9 +199,10 @@ from .handlers.views import dashboard, event_log, group_jobs, insight, query, st
 from .handlers.workflows import operate, record, signals, suspend, types
 from .handlers.workflows import view as workflow_view
 from .lifecycle import breakers as breaker_rules
-from .lifecycle import child_results, dedup, job_waiters, outcomes, unique_keys
+from .lifecycle import child_results, dedup, dropped_letters, job_waiters, outcomes, unique_keys
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
+from .memory.dropped_letters import LETTER
 from .peers import (
     callbacks,
     children,
@@ -419,6 +420,7 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     messages.Where: directory.where,
     messages.Claim: directory.answer_claim,
     messages.Verify: directory.verified,
+    messages.DroppedLetters: dropped_letters.told,
     messages.Forget: directory.forget,
     messages.StartChildren: children.start_children,
     messages.CancelChildren: children.cancel_children,
@@ -461,6 +463,8 @@ RECORDS: Mapping[str, Record] = {
     children.KIND: Record(children.recover, children.slot_of_record),
     outcomes.KIND: Record(outcomes.recover, at_id),
     pointers.KIND: Record(pointers.recover, Apart.DERIVED),
+    dropped_letters.KIND: Record(dropped_letters.recover, at_queue),
+    LETTER: Record(dropped_letters.recover_letter, at_id),
     "dlq": Record(queue_configs.recover_dlq, at_queue),
     "bounds": Record(bounds.recover, at_queue),
     "stall": Record(queue_configs.recover_stall, at_queue),
@@ -484,6 +488,7 @@ FAREWELLS: tuple[Farewell, ...] = (
     unique_keys.forget_queue,
     child_results.obliterate,
     outcomes.obliterate,
+    dropped_letters.obliterate,
 )
 """Forget what was set for a queue: Obliterate calls them when its jobs are gone."""
 

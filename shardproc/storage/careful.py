@@ -25,6 +25,7 @@ from shardproc.engine.outbox import (
     Finished,
     LogEntry,
     LogRow,
+    OldLetter,
     Outbox,
     Outdated,
     PushedEntry,
@@ -281,7 +282,7 @@ class CarefulStore(Store):
 
     def old_dead_letters(
         self, queue_id: int, until: int, limit: int, *, spare: bool = False
-    ) -> list[Finished]:
+    ) -> list[OldLetter]:
         return self._to_purge(lambda: Store.old_dead_letters(self, queue_id, until, limit, spare=spare), [])
 
     def old_completed(

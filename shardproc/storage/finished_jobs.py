@@ -9,7 +9,16 @@ import sqlite3
 from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
-from shardproc.engine.outbox import Attempt, DeadLetter, Expired, Finished, LogEntry, Outdated, Remains
+from shardproc.engine.outbox import (
+    Attempt,
+    DeadLetter,
+    Expired,
+    Finished,
+    LogEntry,
+    OldLetter,
+    Outdated,
+    Remains,
+)
 
 from . import attempts, rows
 
@@ -125,10 +134,10 @@ class FinishedJobs:
 
     def old_dead_letters(
         self, queue_id: int, until: int, limit: int, *, spare: bool = False
-    ) -> list[Finished]:
+    ) -> list[OldLetter]:
         self._see()
         found = self._db.execute(rows.OLD_DEAD_LETTERS, (queue_id, until, spare, limit))
-        return [(seq, job_id) for seq, job_id, _, _ in rows.bounded(found)]
+        return [OldLetter(*row[:-1]) for row in rows.bounded(found)]
 
     def old_completed(
         self, queue_id: int, until: int, limit: int, after: int
@@ -150,4 +159,7 @@ class FinishedJobs:
     def expired(self, until: int, limit: int) -> list[Expired]:
         self._see()
         found = rows.bounded(self._db.execute(rows.EXPIRED, (until, limit)))
-        return [Expired(seq, queue_id, state) for seq, queue_id, state, _ in found]
+        return [
+            Expired(seq, queue_id, state, OldLetter(seq, *letter))
+            for seq, queue_id, state, *letter, _ in found
+        ]

@@ -205,8 +205,8 @@ left join expiries on expiries.seq = old.seq
 order by old.seq
 """
 OLD_DEAD_LETTERS = """
-select old.seq, jobs.id, old.finished_at, length(jobs.data)
-from (select seq, finished_at from dead_letters
+select old.seq, jobs.id, old.reason, substr(old.error, 1, 1024), old.attempts, length(jobs.data)
+from (select seq, finished_at, reason, error, attempts from dead_letters
       where queue_id = ? and finished_at <= ?
       and not (? and exists (select 1 from expiries where expiries.seq = dead_letters.seq))
       order by finished_at, seq limit ?) old
@@ -215,6 +215,7 @@ order by old.finished_at, old.seq
 """
 EXPIRED = f"""
 select expiries.seq, jobs.queue_id, iif(completed.seq is null, {FAILED}, {COMPLETED}),
+       jobs.id, dead_letters.reason, substr(dead_letters.error, 1, 1024), dead_letters.attempts,
        length(jobs.data) + coalesce(length(large_outcomes.result), 0)
 from expiries
 join jobs on jobs.seq = expiries.seq

@@ -13,6 +13,7 @@ from ..framework.shared import noun, parameters_of, verb
 from ..framework.values import SPAN, WHEN, JobId, QueueName, Yes, begun, option, span, span_or_moment
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
+from .dropped_letters import gone
 
 if TYPE_CHECKING:
     from bunqueue.client.queue.queue import DlqFilter
@@ -30,12 +31,14 @@ REASONS = (
     "worker_lost",
     "unknown",
 )
+SERVER = "server"  # in place of a bound: that of the server's settings
 LETTERS = (
     Column("id", Kind.ID),
     Column("name"),
     Column("enteredAt", Kind.TIME, "since"),
     Column("reason"),
     Column("attempts", Kind.NUMBER),
+    Column("expiresAt", Kind.TIME, "until"),
     Column("error"),
 )
 STATS = (
@@ -45,6 +48,8 @@ STATS = (
     Column("expired", Kind.NUMBER),
     Column("oldestEntry", Kind.TIME, "oldest"),
     Column("newestEntry", Kind.TIME, "newest"),
+    Column("dropped", Kind.NUMBER),
+    Column("lastDropped", Kind.TIME, "the last one"),
 )
 CONFIG = (
     Column("autoRetry", Kind.FLAG, "retried by themselves"),
@@ -93,8 +98,13 @@ MaxAge = Annotated[
     option("--max-age", about="Removed after this time; never: kept forever.", metavar=f"{SPAN}|never"),
 ]
 MaxEntries = Annotated[
-    int | None,
-    option("--max-entries", about="How many are kept; beyond that the oldest is removed.", metavar="N"),
+    Any,
+    option(
+        "--max-entries",
+        about="How many are kept; beyond, the oldest is dropped. 0: no limit; server: as its settings say.",
+        metavar="N|server",
+        parser=lambda text: text if text == SERVER else int(text),
+    ),
 ]
 
 
@@ -130,15 +140,19 @@ def _which(filters: Mapping[str, Any]) -> DlqFilter:
 @with_filter
 def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset = 0, **filters: Any) -> None:
     """List dead letters of a queue, the oldest first. JSON has their jobs and all their attempts."""
-    found = session.queue(queue).dlq_entries(limit=limit, offset=offset, **_which(filters))
+    of_queue = session.queue(queue)
+    found = of_queue.dlq_entries(limit=limit, offset=offset, **_which(filters))
     if session.out.as_json:
         session.out.rows(found, LETTERS, none="")
-        return
-    rows = []
-    for letter in found:
-        row = plain(letter)
-        rows.append({**row, "id": letter.job.id, "name": letter.job.name, "attempts": len(letter.attempts)})
-    session.out.rows(rows, LETTERS, none="there are no such dead letters")
+    else:
+        rows = []
+        for letter in found:
+            row = plain(letter)
+            more = {"id": letter.job.id, "name": letter.job.name, "attempts": len(letter.attempts)}
+            rows.append({**row, **more})
+        session.out.rows(rows, LETTERS, none="there are no such dead letters")
+    if (dropped := of_queue.dropped_dlq()).count:
+        session.out.note(gone(queue, dropped))
 
 
 @verb(
@@ -169,6 +183,9 @@ def retry(
     if retried.cancelled:
         record["cancelled"] = retried.cancelled
         said += f"; {retried.cancelled} cancelled left out, see --reason cancelled"
+    if retried.dropped:
+        record["dropped"] = retried.dropped
+        said += f"; {retried.dropped:,} more are gone: they had been dropped, see bunqueue dlq stats {queue}"
     session.out.done(said, record, "count")
 
 
@@ -209,7 +226,12 @@ def purge(session: Session, queue: QueueName, yes: Yes = False) -> None:
 @verb(app, "bunqueue dlq stats emails", patient=True)
 def stats(session: Session, queue: QueueName) -> None:
     """Print statistics of the dead letters of a queue."""
-    session.out.record(session.queue(queue).dlq_stats(), STATS)
+    stats = session.queue(queue).dlq_stats()
+    if session.out.as_json:
+        session.out.record(stats, STATS)
+        return
+    lost = {"dropped": stats.dropped.count, "lastDropped": stats.dropped.last_at_ms}
+    session.out.record({**plain(stats), **lost}, STATS)
 
 
 @verb(
@@ -238,6 +260,6 @@ def config(
             auto_retry_interval=auto_retry_interval,
             max_auto_retries=max_auto_retries,
             max_age=UNSET if max_age is None else None if max_age == "never" else span(max_age),
-            max_entries=max_entries,
+            max_entries=UNSET if max_entries is None else None if max_entries == SERVER else max_entries,
         )
     session.out.record(found.dlq_config(), CONFIG)

@@ -18,6 +18,7 @@ from ..framework.session import Session
 from ..framework.shared import verb
 from ..framework.values import option
 from ..output.output import Column, Kind
+from .dropped_letters import KEEP_MORE, dropped_lately
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -152,7 +153,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     if any(finding.status == PROBLEM for finding in stores):
         return  # what follows asks for jobs, and would be refused
     workers = admin.list_workers()
-    yield from _queues(now, admin.list_queues(), workers)
+    yield from _queues(now, samples, admin.list_queues(), workers)
     yield _unknown_names(admin, now, workers)
     yield from _schedules(admin.list_crons())
 
@@ -319,7 +320,7 @@ def _readers(samples: Any) -> Finding:
     return Finding(WARNING if found else OK, "file modes", said if found else "closed to other users")
 
 
-def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:
+def _queues(now: Any, samples: Any, queues: Any, workers: Any) -> Iterator[Finding]:
     stale = [worker.name for worker in workers if worker.status == "stale"]
     yield Finding(
         WARNING if stale else OK,
@@ -345,6 +346,12 @@ def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:
         WARNING if held else OK,
         "paused queues",
         f"jobs wait in {_some(held)}: bunqueue queue resume QUEUE" if held else "none holds jobs back",
+    )
+    lost = [f"{queue} ({count:,})" for queue, count in dropped_lately(samples)]
+    yield Finding(
+        WARNING if lost else OK,
+        "dropped dead letters",
+        f"gone for good from {_some(lost)}: {KEEP_MORE}" if lost else "none in the last week",
     )
     dead = [f"{each.name} ({each.dlq:,})" for each in now.queues if each.dlq]
     yield Finding(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bunqueue.client.connection.transport import Endpoint
     from bunqueue.client.models.jobs import Job
 
+NEVER_THERE = "; it was removed, or never added to this server"
+
 
 class Session:
     """The session of one verb. It connects, and loads the client, on first use."""
@@ -86,14 +88,19 @@ class Session:
         return Flows(self.caller)
 
     def found(self, job_id: str) -> Job:
-        """The current state of a job. Raises JobNotFound."""
+        """The current state of a job. Raises JobNotFound, which says what became of it if that is known."""
+        from bunqueue.client.blocking.queue.whole_job import whole_job
+        from bunqueue.client.options import checks
         from bunqueue.errors import JobNotFound
+        from bunqueue.protocol.commands.query import GetJob
 
-        job = self.admin.get_job(job_id)
-        if job is None:
-            text = f"there is no job {job_id!r}; it was removed, or never added to this server"
-            raise JobNotFound(text, job_id=job_id)
-        return job
+        command = checks.checked(GetJob(id=job_id), id="job_id")
+        try:
+            return whole_job(self.caller, command)
+        except JobNotFound as error:
+            known = (error.reason or "").partition(": ")[2]
+            text = f"there is no job {job_id!r}{' any more: ' + known if known else NEVER_THERE}"
+            raise JobNotFound(text, job_id=job_id, reason=error.reason) from None
 
     def job(self, job_id: str) -> JobHandle[Any]:
         """The handle of an existing job. Raises JobNotFound."""

@@ -55,6 +55,9 @@ _HINTS: dict[type[CommandFailed], str] = {
 }
 
 
+_EXPLAINED = "Job not found: "  # the server says what became of it
+
+
 class Head(Struct, rename="camel", gc=False):
     """What a connection must know of a reply to pass it on."""
 
@@ -163,6 +166,8 @@ def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
         return ConnectionLost(f"{message}, before you add them again", address=address, **about)
     made = _KINDS[kind]
     hint = "" if code == Code.HOST_STATE else _HINTS.get(made, "")  # that of jobs
+    if text.startswith(_EXPLAINED):
+        hint = ""
     error = made(message + hint, reason=refused.error, address=address, **about)
     if made is CommandFailed and refused.code is not None:
         error.code = refused.code

@@ -125,6 +125,9 @@ class RetriedCount(int):
 
     cancelled: int = 0
     """How many were left out, as somebody had cancelled them."""
+    dropped: int = 0
+    """How many could not be retried, as they had been dropped: the queue had more than `max_entries`, or they
+    were older than `max_age`."""
 
 
 class TakenJob(Struct, frozen=True):

@@ -76,7 +76,7 @@ from bunqueue.protocol.commands import (
 )
 from bunqueue.protocol.commands.core import JobFields, Pull, Push, PushBatch
 from bunqueue.protocol.commands.cron import CronView
-from bunqueue.protocol.commands.dlq import DlqStats
+from bunqueue.protocol.commands.dlq import DlqStats, Dropped
 from bunqueue.protocol.commands.insight import GroupView
 from bunqueue.protocol.commands.limits import Limits
 from bunqueue.protocol.commands.monitoring import (
@@ -603,12 +603,14 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         """Give dead letters all their attempts again: one of them, or the oldest `count` of those that
         `DlqFilter` describes, or all of the queue. Returns how many. Jobs that somebody cancelled are left
         out, and counted in `cancelled` of what is returned, unless you name them: by `job_id`, or with
-        `reason="cancelled"`."""
+        `reason="cancelled"`. Where all are meant, `dropped` of what is returned says how many are gone: see
+        `dropped_dlq`."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
         command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
         reply = await self._caller.call(command, dlq.RetriedReply)
         retried = RetriedCount(reply.count)
         retried.cancelled = reply.cancelled or 0
+        retried.dropped = reply.dropped.count if reply.dropped else 0
         return retried
 
     async def purge_dlq(self) -> int:
@@ -632,6 +634,12 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         reply = await self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
         return reply.config
 
+    async def dropped_dlq(self) -> Dropped:
+        """The dead letters that are gone although nobody removed them: how many, as there were more than
+        `max_entries` or as they were older than `max_age`, and when. `purge_dlq` begins anew."""
+        reply = await self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
+        return reply.dropped
+
     async def set_dlq_config(
         self,
         *,
@@ -639,20 +647,21 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         auto_retry_interval: Duration | None = None,
         max_auto_retries: int | None = None,
         max_age: Duration | UnsetType | None = UNSET,
-        max_entries: int | None = None,
+        max_entries: int | UnsetType | None = UNSET,
     ) -> None:
         """Change how dead letters are kept; what is not given stays as it is.
 
         With `auto_retry`, jobs that die from now on are tried again every `auto_retry_interval`, at most
-        `max_auto_retries` times. Those older than `max_age` (None: never), and the oldest of more than
-        `max_entries`, are removed once a minute.
+        `max_auto_retries` times. Those older than `max_age` (None: never) are dropped once a minute, and the
+        oldest of more than `max_entries` (0: any number; None: as the server's settings say) at once;
+        `dropped_dlq` counts them.
         """
         settings = dlq.DlqSettings(
             auto_retry=given(auto_retry),
             auto_retry_interval=given_span(auto_retry_interval, "auto_retry_interval"),
             max_auto_retries=given(max_auto_retries),
             max_age=None if max_age is None else given_span(max_age, "max_age"),
-            max_entries=given(max_entries),
+            max_entries=max_entries,
         )
         checks.settings(DlqConfig, settings)
         await self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings), Ok)

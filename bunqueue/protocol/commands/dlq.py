@@ -53,16 +53,37 @@ class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_field
     cursor: DlqCursor | None = None
 
 
+class Dropped(Struct, rename="camel", gc=False):
+    """The dead letters of a queue that were dropped although nobody removed them, since its last PurgeDlq:
+    ``tooMany`` as the queue had more than ``maxEntries``, ``tooOld`` as they were older than ``maxAge``.  The
+    times of the first and the last one are in epoch ms."""
+
+    too_many: int = 0
+    too_old: int = 0
+    first_at_ms: float | None = msgspec.field(default=None, name="firstAt")
+    last_at_ms: float | None = msgspec.field(default=None, name="lastAt")
+
+    first_at = MaybeMoment("first_at_ms")
+    last_at = MaybeMoment("last_at_ms")
+
+    @property
+    def count(self) -> int:
+        """How many they are together."""
+        return self.too_many + self.too_old
+
+
 class DlqReply(Reply, kw_only=True):
     """The dead letters as ``jobs``, and in the same order as ``entries``: maps ``{job, enteredAt, reason,
     error, attempts, retryCount, lastRetryAt, nextRetryAt, expiresAt}``, where ``attempts`` is the history,
-    ``[{attempt, startedAt, failedAt, reason, error, duration}]``.
+    ``[{attempt, startedAt, failedAt, reason, error, duration}]``.  ``dropped``, if present, says how many
+    more there were.
     """
 
     jobs: Raw  # encoded by protocol.job_view
     entries: Raw
     more: bool | UnsetType = UNSET  # as in the reply to GetJobs, also the cursor
     cursor: str | UnsetType = UNSET
+    dropped: Dropped | UnsetType = UNSET
 
 
 @command(Route.QUEUE, DlqReply, heavy=True)
@@ -83,10 +104,13 @@ class CountDlq(Command, tag="CountDlq"):
 
 
 class RetriedReply(Reply, kw_only=True):
-    """``count`` jobs were moved.  ``cancelled``, if present, is how many cancelled ones were left out."""
+    """``count`` jobs were moved.  ``cancelled``, if present, is how many cancelled ones were left out.
+    ``dropped``, if present, says how many could not be, as they had been dropped before; only where all dead
+    letters of the queue were meant."""
 
     count: int
     cancelled: int | UnsetType = UNSET
+    dropped: Dropped | UnsetType = UNSET
 
 
 @command(Route.QUEUE, RetriedReply, writes=True, repeatable=True, heavy=True)
@@ -106,7 +130,7 @@ class RetryDlq(Command, tag="RetryDlq"):
 
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class PurgeDlq(Command, tag="PurgeDlq"):
-    """Remove all dead letters of a queue."""
+    """Remove all dead letters of a queue.  What was said of dropped ones is forgotten."""
 
     queue: QueueName
 
@@ -139,7 +163,8 @@ class RetryCompleted(Command, tag="RetryCompleted"):
 
 
 class DlqStats(Struct, rename="camel", gc=False):
-    """``pendingRetry`` counts those whose automatic retry is due, ``expired`` those past ``maxAge``."""
+    """``pendingRetry`` counts those whose automatic retry is due, ``expired`` those past ``maxAge``;
+    ``dropped`` says how many are gone."""
 
     total: int
     by_reason: dict[str, int]
@@ -148,6 +173,7 @@ class DlqStats(Struct, rename="camel", gc=False):
     expired: int
     oldest_entry_ms: float | None = msgspec.field(name="oldestEntry")
     newest_entry_ms: float | None = msgspec.field(name="newestEntry")
+    dropped: Dropped = msgspec.field(default_factory=Dropped)
 
     oldest_entry = MaybeMoment("oldest_entry_ms")
     newest_entry = MaybeMoment("newest_entry_ms")
@@ -169,13 +195,14 @@ class GetDlqStats(Command, tag="GetDlqStats"):
 
 
 class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The changes to a queue's DlqConfig.  Numbers may be given as text; ``maxAge`` null means forever."""
+    """The changes to a queue's DlqConfig.  Numbers may be given as text; ``maxAge`` null means forever,
+    ``maxEntries`` null as the server's settings say, and 0 any number."""
 
     auto_retry: bool | UnsetType = UNSET
     auto_retry_interval: Number | UnsetType = UNSET
     max_auto_retries: Number | UnsetType = UNSET
     max_age: Number | UnsetType | None = UNSET
-    max_entries: Number | UnsetType = UNSET
+    max_entries: Number | UnsetType | None = UNSET
 
 
 @command(Route.QUEUE, Ok, writes=True, repeatable=True, since=3)
@@ -191,7 +218,11 @@ class SetDlqConfig(Command, tag="SetDlqConfig"):
 
 
 class DlqConfigReply(Reply, kw_only=True):
+    """What holds for the queue: what was set for it, and for the rest what the server's settings say;
+    and how many dead letters were ``dropped`` for it."""
+
     config: DlqConfig
+    dropped: Dropped = msgspec.field(default_factory=Dropped)
 
 
 @command(Route.QUEUE, DlqConfigReply, since=3)

@@ -22,6 +22,7 @@ from bunqueue.protocol.commands.base import (
 from bunqueue.protocol.commands.bounds import Space
 from bunqueue.protocol.commands.breakers import BreakerFigures
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.dlq import Dropped
 from bunqueue.protocol.moments import MaybeMoment, Moment
 
 COMMIT_MS = (
@@ -112,6 +113,15 @@ class QueueFigures(Struct, gc=False):
     space: Space | UnsetType = UNSET  # the same
 
 
+class DroppedFigures(Struct, gc=False):
+    """A queue of which dead letters were dropped."""
+
+    queue: str
+    too_many: int
+    too_old: int
+    last_at_ms: float
+
+
 class ShardStore(Struct, rename="camel", gc=False):
     """Where a shard stands in its log, if the server has a store.  ``position`` is the last acknowledged
     record, ``held`` how many bytes wait for their acknowledgement, ``appended`` how many were acknowledged
@@ -174,6 +184,8 @@ class ShardFigures(Struct, gc=False):
     memory_full: bool = False
     cron_missed_total: int = 0  # runs that were due while the server was down
     unique_keys_kept: int = 0  # of jobs that have ended
+    dropped_too_many: int = 0  # dead letters, since the shard started
+    dropped_too_old: int = 0
     store: ShardStore | None = None
 
 
@@ -185,6 +197,7 @@ class Figures(Struct, gc=False):
     webhooks: int
     webhooks_enabled: int
     breakers: list[BreakerFigures] = []
+    dropped: list[DroppedFigures] = []  # those that lost the most
 
 
 class FiguresReply(Reply, kw_only=True):
@@ -305,6 +318,7 @@ class QueueOverview(Struct, rename="camel", gc=False):
     failed_per_min: float
     oldest_ms: float  # how long the oldest ready job has been ready
     blocked: int  # jobs that depend on others
+    dropped: Dropped | UnsetType = UNSET  # dead letters that are gone, if there were such
 
 
 class QueueOverviews(Struct, gc=False):

@@ -12,12 +12,12 @@ from itertools import groupby
 from operator import attrgetter
 
 from bunqueue.model.bounds import Bounds
-from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.dead_letters import KEEP_FAILED, MAX_AGE
 from bunqueue.model.job import COMPLETED, FAILED
 from bunqueue.model.workflow import REMEMBERED_MS
 
 from ..lifecycle import dlq_retries, removal, transitions, unique_keys
-from ..memory.queue_configs import of_queue
+from ..memory.queue_configs import dlq_config, of_queue
 from ..outbox import Outdated
 from ..run_writes import Op
 from ..state import QueueState, State
@@ -74,7 +74,10 @@ def _expired(state: State) -> Pieces:
     while found := state.archive.expired(state.upkeep.doubt.time(state.now), PIECE):
         names = {queue.id: queue for queue in state.queues.values()}
         for (queue_id, finished), some in groupby(sorted(found, key=_PLACE), key=_PLACE):
-            removal.purge(state, names[queue_id], finished, [job.seq for job in some])
+            if finished == FAILED:
+                removal.drop(state, names[queue_id], [job.letter for job in some], KEEP_FAILED)
+            else:
+                removal.purge(state, names[queue_id], finished, [job.seq for job in some])
         yield PACE_MS
 
 
@@ -132,7 +135,7 @@ def _purge_old(state: State, queue: QueueState, after: int) -> Outdated:
 
 
 def _dead_letters(state: State, queue: QueueState) -> Pieces:
-    config = of_queue(state, queue.name, DlqConfig)
+    config = dlq_config(state, queue.name)
     while config.auto_retry and (seqs := state.archive.due_retries(queue.id, state.now, REVIVALS)):
         for job in state.archive.load(seqs).values():
             if transitions.can_retake_key(state, queue, job):
@@ -145,7 +148,7 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
         old = state.archive.old_dead_letters(queue.id, until, PIECE, spare=True)
         if not old:
             break
-        removal.purge(state, queue, FAILED, [seq for seq, _ in old])
+        removal.drop(state, queue, old, MAX_AGE)
         yield PACE_MS
     for _ in removal.evict(state, queue):
         yield PACE_MS

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bunqueue.model.groups import NO_DEFAULTS
 
-from ..lifecycle import events
+from ..lifecycle import dropped_letters, events
 from ..lifecycle.events import emit_queue
 from ..memory import queue_configs
 from ..state import QueueState, State
@@ -25,6 +25,7 @@ def look(state: State, queue: QueueState, scheduled: set[str]) -> None:
     if ended != then:
         unused[queue] = (state.now, ended)
     elif state.now - since >= UNUSED_MS and state.archive.problem() is None:
+        dropped_letters.purged(state, queue)
         emit_queue(state, events.OBLITERATED, queue, reason="unused")
         queue_configs.forget(state, queue.name)
         state.drop(queue)
@@ -39,6 +40,8 @@ def _is_unused(state: State, queue: QueueState) -> bool:
     if queue.jobs or queue.late or queue.completed or queue.failed or queue.ended_keys:
         return False
     if queue.waiters or queue.listeners or queue.name in state.queues_with_workers:
+        return False
+    if dropped_letters.is_recent(state, queue):
         return False
     return not queue.paused and not _has_limits(queue) and not queue_configs.has_any(state, queue.name)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from msgspec import UNSET, Raw, Struct
-from msgspec.msgpack import Encoder
+from msgspec import UNSET
 
-from bunqueue.model.dead_letters import CANCELLED, COMPLETED_OUTCOME, REASONS, UNKNOWN, AutoRetries, DlqConfig
+from bunqueue.model.dead_letters import (
+    CANCELLED,
+    REASONS,
+    UNKNOWN,
+    OwnDlqConfig,
+)
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
@@ -16,10 +20,10 @@ from bunqueue.protocol.commands.dlq import (
     Dlq,
     DlqConfigReply,
     DlqFilter,
-    DlqReply,
     DlqStats,
     DlqStatsOf,
     DlqStatsReply,
+    Dropped,
     GetDlqConfig,
     GetDlqStats,
     PurgeDlq,
@@ -33,21 +37,20 @@ from bunqueue.protocol.commands.dlq import (
 )
 from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.configuration import changed
-from bunqueue.protocol.job_view import job_list
 
 from ..background.slices import Steps, sliced
-from ..lifecycle import removal, transitions
+from ..lifecycle import dropped_letters, removal, transitions
 from ..lookup import known_queue
-from ..memory.queue_configs import of_queue, store
-from ..outbox import Attempt, DeadLetter
+from ..memory.queue_configs import dlq_config, of_queue, store
+from ..outbox import DeadLetter
 from ..state import Client, QueueState, State
-from .views.query import SLICE, Shown
+from .views.dead_letters import Entries
+from .views.query import SLICE
 
 ROWS = 1000  # dead letters looked at in one step, without their jobs
 
 COUNTED = frozenset({*REASONS, CANCELLED})  # the last one only where there are such
 
-_encode = Encoder().encode
 _ALL = DlqFilter()
 
 Wanted = Callable[[DeadLetter], bool]
@@ -55,13 +58,14 @@ Wanted = Callable[[DeadLetter], bool]
 
 def set_dlq_config(state: State, client: Client, command: SetDlqConfig) -> Ok:
     known_queue(state, command.queue)
-    store(state, command.queue, changed(of_queue(state, command.queue, DlqConfig), command.config))
+    store(state, command.queue, changed(of_queue(state, command.queue, OwnDlqConfig), command.config))
     return Ok()
 
 
 def get_dlq_config(state: State, client: Client, command: GetDlqConfig) -> DlqConfigReply:
-    known_queue(state, command.queue)
-    return DlqConfigReply(config=of_queue(state, command.queue, DlqConfig))
+    queue = known_queue(state, command.queue)
+    dropped = queue.dropped if queue is not None else None
+    return DlqConfigReply(config=dlq_config(state, command.queue), dropped=dropped or Dropped())
 
 
 @sliced
@@ -69,7 +73,7 @@ def dlq(state: State, client: Client, command: Dlq) -> Steps:
     queue = known_queue(state, command.queue)
     chosen = command.filter or _ALL
     limit = command.count if chosen.limit is None else chosen.limit
-    answer = _Entries(state, client, command.queue)
+    answer = Entries(state, client, command.queue)
     found = 0
     for step, rows in enumerate(_chosen(state, queue, chosen, limit)):
         if step:
@@ -77,7 +81,9 @@ def dlq(state: State, client: Client, command: Dlq) -> Steps:
         found += len(rows)
         if not answer.add_dead(rows):
             break
-    return answer.dlq_reply(chosen, is_last=found < limit and not answer.is_full)
+    reply = answer.dlq_reply(chosen, is_last=found < limit and not answer.is_full)
+    reply.dropped = (queue.dropped if queue is not None else None) or UNSET
+    return reply
 
 
 @sliced
@@ -111,7 +117,10 @@ def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
         came, lost = _retry(state, queue, [row.seq for row in rows], FAILED)
         count, unreadable = count + came, unreadable + lost
     _check_read(state, count, unreadable)
-    return RetriedReply(count=count, cancelled=(spared.count if spared else 0) or UNSET)
+    reply = RetriedReply(count=count, cancelled=(spared.count if spared else 0) or UNSET)
+    if command.filter is None and command.count is None:
+        reply.dropped = queue.dropped or UNSET
+    return reply
 
 
 @sliced
@@ -144,13 +153,14 @@ def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     queue = known_queue(state, command.queue)
     count, until = 0, state.now  # those that die from here on are not meant
     while queue is not None and (old := state.archive.old_dead_letters(queue.id, until, SLICE)):
-        removal.purge(state, queue, FAILED, [seq for seq, _ in old])
+        removal.purge(state, queue, FAILED, [letter.seq for letter in old])
         count += len(old)
         if not queue.failed:
             break
         yield
     if queue is not None:
         removal.check(state, queue, count)
+        dropped_letters.purged(state, queue)
     return CountReply(count=count)
 
 
@@ -185,6 +195,8 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
             stats.newest_entry_ms = float(rows[-1].entered_at)
         stats.total += len(rows)
     stats.by_queue[command.queue] = stats.total
+    if queue is not None and queue.dropped is not None:
+        stats.dropped = queue.dropped
     return DlqStatsReply(data=DlqStatsOf(stats))
 
 
@@ -248,7 +260,7 @@ def _matching(state: State, found: list[DeadLetter], chosen: DlqFilter) -> list[
 
 
 def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
-    now, config = state.now, of_queue(state, queue, DlqConfig)
+    now, config = state.now, dlq_config(state, queue)
 
     def retriable(row: DeadLetter) -> bool:
         return config.auto_retry and row.next_retry_at is not None and row.next_retry_at <= now
@@ -306,126 +318,3 @@ def revive(state: State, queue: QueueState, job: Job) -> bool:
         return False
     transitions.revive(state, queue, job)
     return True
-
-
-class _Past(Struct, rename="camel", gc=False):
-    """One attempt, as an entry shows it.  Times in ms."""
-
-    attempt: int
-    started_at: float
-    failed_at: float
-    reason: str
-    error: str | None
-    duration: float
-    error_type: str | None
-    delay: float | None  # until the next attempt
-
-
-class _Entry(Struct, rename="camel", gc=False):
-    """A dead letter."""
-
-    job: Raw
-    entered_at: float
-    reason: str
-    error: str | None
-    attempts: list[_Past]
-    retry_count: int
-    last_retry_at: float | None
-    next_retry_at: float | None
-    expires_at: float | None
-
-
-class _Entries(Shown):
-    """Dead letters as jobs and as entries."""
-
-    def __init__(self, state: State, client: Client, queue: str) -> None:
-        super().__init__(state, client)
-        self._archive = state.archive
-        self._queue = queue
-        self._config = of_queue(state, queue, DlqConfig)
-        self._entries: list[bytes] = []
-        self._end: DeadLetter | None = None
-
-    def add_dead(self, rows: list[DeadLetter]) -> bool:
-        """More dead letters, some of which may be none any more; whether they all fit into the answer."""
-        seqs = [row.seq for row in rows]
-        found, remains = self._archive.load(seqs), self._archive.remains(seqs)
-        pasts = self._archive.attempts([seq for seq, job in found.items() if job.state == FAILED])
-        for row in rows:
-            job = found.get(row.seq)
-            fits = True
-            if job is not None and job.state == FAILED:
-                fits = self.add(job) and self._enter(
-                    self._entry(job, self._shown_last, pasts.get(job.seq, []))
-                )
-            elif row.seq in remains:
-                lost = remains[row.seq]
-                fits = self.add_unreadable(self._queue, lost) and self._enter(
-                    _remains(row, self._shown_last, lost.why)
-                )
-            if not fits:
-                return False
-            self._end = row
-        return True
-
-    @property
-    def _shown_last(self) -> Raw:
-        return Raw(self._jobs[-1])
-
-    def _enter(self, entry: _Entry) -> bool:
-        """Whether it fits beside its job; if not, that goes as well."""
-        encoded = _encode(entry)
-        if not self._entries or self.fits(len(encoded)):
-            self._entries.append(encoded)
-            return True
-        self._jobs.pop()
-        return False
-
-    def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
-        died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
-        retries = (job.extra.auto_retries if job.extra is not None else None) or AutoRetries()
-        history = [_past(attempt) for attempt in past if attempt.outcome != COMPLETED_OUTCOME]
-        if history and reason != UNKNOWN:
-            history[-1].reason = reason  # what the last failure led to
-        return _Entry(
-            view,
-            float(died),
-            reason,
-            job.error,
-            history,
-            retries.count,
-            _float(retries.last_at),
-            _float(retries.next_at),
-            None if config.max_age is None else float(died + config.max_age),
-        )
-
-    def dlq_reply(self, chosen: DlqFilter, *, is_last: bool) -> DlqReply:
-        """All of them."""
-        reply = DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries), more=self.is_full or UNSET)
-        if chosen.cursor is not None and not is_last and self._end is not None:
-            reply.cursor = f"{self._end.entered_at}-{self._end.seq}"
-        return reply
-
-
-def _remains(row: DeadLetter, view: Raw, why: str) -> _Entry:
-    """A dead letter whose job cannot be read."""
-    again = _float(row.next_retry_at)
-    return _Entry(view, float(row.entered_at), row.reason or UNKNOWN, why, [], 0, None, again, None)
-
-
-def _past(attempt: Attempt) -> _Past:
-    started = attempt.ended_at if attempt.started_at is None else attempt.started_at
-    return _Past(
-        attempt.number,
-        float(started),
-        float(attempt.ended_at),
-        attempt.outcome,
-        attempt.error,
-        float(attempt.ended_at - started),
-        attempt.error_type,
-        _float(attempt.delay),
-    )
-
-
-def _float(ms: int | None) -> float | None:
-    return None if ms is None else float(ms)

@@ -180,10 +180,10 @@ def _purged_dead(
 ) -> Iterator[list[str]]:
     """The same for dead letters."""
     while found := state.archive.old_dead_letters(queue.id, until, min(SLICE, limit)):
-        removal.purge(state, queue, FAILED, [seq for seq, _ in found])
+        removal.purge(state, queue, FAILED, [letter.seq for letter in found])
         limit -= len(found)
         removed += len(found)
-        yield [job_id for _, job_id in found]
+        yield [letter.id for letter in found]
     if limit:
         removal.check(state, queue, removed)
 

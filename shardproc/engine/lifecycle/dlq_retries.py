@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bunqueue.model.dead_letters import CANCELLED, AutoRetries, DlqConfig
+from bunqueue.model.dead_letters import CANCELLED, AutoRetries
 from bunqueue.model.job import Extra, Job
 from bunqueue.model.workflow import STUCK
 
-from ..memory.queue_configs import of_queue
+from ..memory.queue_configs import dlq_config
 from ..outbox import ROW
 from ..state import State
 
@@ -14,7 +14,7 @@ from ..state import State
 def plan(state: State, job: Job) -> None:
     """A job became a dead letter: when it is to be tried again.  Not what somebody stopped, nor what had to
     wait for children of which one failed: it would run without them."""
-    config = of_queue(state, job.queue, DlqConfig)
+    config = dlq_config(state, job.queue)
     retries = job.extra.auto_retries if job.extra is not None else None
     if config.auto_retry or retries is not None:
         job.extra = job.extra or Extra()

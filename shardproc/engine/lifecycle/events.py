@@ -46,6 +46,7 @@ from bunqueue.model.events import (
 from bunqueue.model.job import Job
 from bunqueue.protocol.events import Event, event_frame
 
+from ..outbox import OldLetter
 from ..state import QueueState, State
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "WAITING",
     "WAITING_CHILDREN",
     "emit",
+    "emit_dropped",
     "emit_purged",
     "emit_queue",
     "publish",
@@ -109,6 +111,15 @@ def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> Non
         publish(state, queue, kind, None, **fields)
 
 
+def emit_dropped(state: State, queue: QueueState, letter: OldLetter, why: str) -> None:
+    """A dead letter is gone although nobody removed it; unlike other jobs that are DROPPED, that is
+    published."""
+    fields: dict[str, Any] = {"reason": why, "error": letter.error or letter.reason}
+    _log(state, DROPPED, queue, letter.id, fields)
+    if queue.listeners:
+        _send(state, queue, DROPPED, letter.id, fields)
+
+
 def emit_purged(state: State, queue: QueueState, finished: str, seqs: list[int], own: dict[int, str]) -> None:
     """Jobs are gone that were ``finished``; ``own`` are those of their ids that do not tell the number."""
     if own:
@@ -122,7 +133,7 @@ def publish(
     state: State, queue: QueueState, kind: int, job: Job | None, *, message: str | None = None, **fields: Any
 ) -> None:
     """Have an event sent to the subscribers of its queue once it is committed."""
-    if kind in UNPUBLISHED:
+    if kind in UNPUBLISHED or kind == DROPPED:
         return
     if kind == FAILED and job is not None:
         fields["data"] = Raw(job.data)
@@ -130,12 +141,12 @@ def publish(
         fields["data"] = Raw(_encode({"progress": fields["progress"], "message": message}))
     if fields.get("data") and len(fields["data"]) > MAX_DATA:
         fields["data"], fields["data_bytes"] = UNSET, len(fields["data"])
+    _send(state, queue, kind, job.id if job is not None else "", fields)
+
+
+def _send(state: State, queue: QueueState, kind: int, job_id: str, fields: dict[str, Any]) -> None:
     event = Event(
-        event_type=NAMES[kind],
-        queue=queue.name,
-        job_id=job.id if job is not None else "",
-        timestamp=float(state.now),
-        **fields,
+        event_type=NAMES[kind], queue=queue.name, job_id=job_id, timestamp=float(state.now), **fields
     )
     state.out.publish(queue.name, event_frame(event))
 

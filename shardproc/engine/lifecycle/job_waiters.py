@@ -8,6 +8,7 @@ from bunqueue.model.dead_letters import CANCELLED, EXPIRED, QUEUE_FULL
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
+from bunqueue.protocol.peers import DroppedLetter
 
 from ..dispatch import answer_late
 from ..lookup import not_found
@@ -25,7 +26,7 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
         return None
     job = job or state.archive.find(command.id)
     if job is None:
-        raise not_found(command.id)
+        raise not_found(state, command.id)
     if job.state != COMPLETED:
         return WaitReply(completed=False, state=state_name(job, client.version))
     return WaitReply(completed=True, result=_shown(job.result))
@@ -85,13 +86,31 @@ def _ended(job: Job) -> Ended:
 def keep(state: State, job: Job) -> None:
     """``job`` is removed.  Remember how it ended, until the shard ends or MAX_KEPT others have come."""
     if job.reason in (CANCELLED, EXPIRED, QUEUE_FULL):
-        state.ended[job.id] = _ended(job)
-        if len(state.ended) > MAX_KEPT:
-            del state.ended[next(iter(state.ended))]
+        _keep(state, _ended(job))
+
+
+def keep_dropped(state: State, job_id: str, letter: DroppedLetter) -> None:
+    """The same for a dead letter that was dropped, and of which another shard has more."""
+    _keep(state, _dropped(job_id, letter))
+
+
+def _keep(state: State, end: Ended) -> None:
+    state.ended[end.id] = end
+    if len(state.ended) > MAX_KEPT:
+        del state.ended[next(iter(state.ended))]
 
 
 def _removed(state: State, job_id: str) -> Ended:
-    return state.ended.get(job_id) or Ended(id=job_id, state="unknown")
+    if (found := state.ended.get(job_id)) is not None:
+        return found
+    letter = state.dropped.look_up(state.archive, job_id)
+    return Ended(id=job_id, state="unknown") if letter is None else _dropped(job_id, letter)
+
+
+def _dropped(job_id: str, letter: DroppedLetter) -> Ended:
+    reason, error = letter.reason, letter.error
+    state = reason if reason == CANCELLED else "failed"
+    return Ended(id=job_id, state=state, error=error, reason=reason, attempts=letter.attempts)
 
 
 def end_waits(state: State) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.dead_letters import MAX_ENTRIES
 from bunqueue.model.job import COMPLETED, FAILED, REMOVED, STATE_NAMES, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 
-from ..memory.queue_configs import of_queue
-from ..outbox import ROW
+from ..memory.queue_configs import dlq_config
+from ..outbox import ROW, OldLetter
 from ..state import QueueState, State
-from . import events, unique_keys
+from . import dropped_letters, events, unique_keys
 from .events import emit
 
 EVICTED = 250  # dead letters removed in one go; 2 ms
@@ -35,12 +35,24 @@ def forget(state: State, job: Job) -> None:
 def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> None:
     """COMPLETED or FAILED (``finished`` says which) to gone: jobs that `Archive.old_completed` or
     `Archive.old_dead_letters` has just found.  In slices: what one call names is deleted in one go."""
+    own = state.archive.own_ids(seqs)
+    events.emit_purged(state, queue, STATE_NAMES[finished], seqs, own)
+    _delete(state, queue, finished, seqs, own)
+
+
+def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str) -> None:
+    """FAILED to gone, as `purge`: dead letters that nobody wanted to be removed."""
+    seqs = [letter.seq for letter in letters]
+    own = state.archive.own_ids(seqs)
+    dropped_letters.drop(state, queue, letters, why)
+    _delete(state, queue, FAILED, seqs, own)
+
+
+def _delete(state: State, queue: QueueState, finished: int, seqs: list[int], own: dict[int, str]) -> None:
     if finished == COMPLETED:
         queue.completed -= len(seqs)
     else:
         queue.failed -= len(seqs)
-    own = state.archive.own_ids(seqs)
-    events.emit_purged(state, queue, STATE_NAMES[finished], seqs, own)
     if state.shards > 1:
         state.freed_ids += own.values()
     state.out.purge(queue.id, seqs)
@@ -59,11 +71,11 @@ def check(state: State, queue: QueueState, removed: int) -> None:
 
 def evict(state: State, queue: QueueState) -> Iterator[None]:
     """Remove the oldest dead letters of a queue that has more than it may keep."""
-    while (excess := queue.failed - of_queue(state, queue.name, DlqConfig).max_entries) > 0:
+    while (most := dlq_config(state, queue.name).max_entries) and (excess := queue.failed - most) > 0:
         old = state.archive.old_dead_letters(queue.id, state.now, min(excess, EVICTED))
         if not old:
             return
-        purge(state, queue, FAILED, [seq for seq, _ in old])
+        drop(state, queue, old, MAX_ENTRIES)
         state.spare -= EVICTION * len(old)
         if state.spare <= 0:
             yield

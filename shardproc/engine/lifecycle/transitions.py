@@ -19,7 +19,6 @@ from bunqueue.model.dead_letters import (
     STALLED,
     TIMEOUT,
     TIMEOUT_TYPES,
-    DlqConfig,
 )
 from bunqueue.model.job import (
     ACTIVE,
@@ -40,7 +39,7 @@ from bunqueue.model.stall import StallConfig
 from bunqueue.model.workflow import STUCK, UNDONE, Waits
 from bunqueue.protocol.job_timeline import timeline
 
-from ..memory.queue_configs import of_queue
+from ..memory.queue_configs import dlq_config, of_queue
 from ..memory.worker_presence import remember
 from ..outbox import CLEAN, ROW, STATE, Attempt
 from ..ready import deadlines, queue_limits
@@ -414,7 +413,7 @@ def dead_letter(
         job.finished_at = state.now
         queue.failed += 1
         dlq_retries.plan(state, job)
-        if queue.failed > of_queue(state, queue.name, DlqConfig).max_entries:
+        if (most := dlq_config(state, queue.name).max_entries) and queue.failed > most:
             state.chores.setdefault((removal.evict, queue.name), removal.evict(state, queue))
     extra = job.extra
     if extra is not None and extra.on_dead is not None and reason not in (CANCELLED, DISCARDED):

@@ -8,14 +8,14 @@ import msgspec
 from msgspec import Struct
 
 from bunqueue.model.bounds import Bounds
-from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.dead_letters import DlqConfig, OwnDlqConfig
 from bunqueue.model.stall import StallConfig
 from bunqueue.model.workflow import SignalTypes
 
 from ..state import State
 
 KINDS: dict[type[Struct], str] = {
-    DlqConfig: "dlq",
+    OwnDlqConfig: "dlq",
     StallConfig: "stall",
     Bounds: "bounds",
     SignalTypes: "signal_types",
@@ -30,6 +30,12 @@ def of_queue(state: State, queue: str, kind: type[C]) -> C:
     found = state.configs.get((kind, queue), _DEFAULTS[kind])
     assert isinstance(found, kind)
     return found
+
+
+def dlq_config(state: State, queue: str) -> DlqConfig:
+    """How a queue keeps its dead letters: as was set for it, else as the server's settings say."""
+    own, server = state.configs.get((OwnDlqConfig, queue)), state.upkeep.dead_letters
+    return own.over(server) if isinstance(own, OwnDlqConfig) else server
 
 
 def store(state: State, queue: str, config: Struct) -> None:
@@ -51,7 +57,7 @@ def forget(state: State, queue: str) -> None:
 
 
 def recover_dlq(state: State, key: str, value: str) -> None:
-    state.configs[DlqConfig, key] = msgspec.json.decode(value, type=DlqConfig)
+    state.configs[OwnDlqConfig, key] = msgspec.json.decode(value, type=OwnDlqConfig)
 
 
 def recover_stall(state: State, key: str, value: str) -> None:

@@ -11,6 +11,7 @@ class Totals:
     __slots__ = (
         "completed",
         "cron_missed",
+        "dropped",
         "failed",
         "pulled",
         "pushed",
@@ -25,6 +26,7 @@ class Totals:
         self.pushed = self.pulled = self.completed = self.failed = 0
         self.steps = 0  # recorded, each as often as it has changed
         self.cron_missed = 0  # times of schedules that passed while the server was away
+        self.dropped = [0, 0]  # dead letters: as there were too many, as they were too old
         self.waited_ms = self.worked_ms = 0  # by all completed jobs: until they were pulled, and from then
         self.waits, self.runs = [0] * (STEPS + 1), [0] * (STEPS + 1)  # of these: up to 1, 2, 4, ... ms
 

@@ -24,7 +24,7 @@ from bunqueue.protocol.gather import Gather, split
 from .. import peer_calls
 from ..dispatch import answer, carry_out, is_slow, send
 from ..handlers.views.query import Shown
-from ..lifecycle import child_results, outcomes, removal
+from ..lifecycle import child_results, dropped_letters, outcomes, removal
 from ..lookup import not_found
 from ..memory.pointers import enter, pointer
 from ..peer_calls import Deliver, Steps
@@ -196,6 +196,7 @@ def answer_claim(state: State, source: int, message: messages.Claim) -> Steps:
         claimed.append(_home(word, home, source))
         if word == messages.FREE:
             enter(state, job_id, source)
+            dropped_letters.forget(state, job_id)
     state.out.durable |= message.durable
     return messages.Claimed(claimed)
 
@@ -230,6 +231,7 @@ def _verify(state: State, job_id: str, *, own: bool = False) -> int:
 def _forget_finished(state: State, job_id: str) -> None:
     outcomes.forget(state, job_id)
     child_results.forget(state, job_id)
+    dropped_letters.forget(state, job_id)
     state.ended.pop(job_id, None)
     old = state.archive.known(job_id)
     if old is not None:
@@ -261,7 +263,7 @@ def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId
     """Of unfinished jobs only, as in the reference server."""
     job = state.jobs.get(command.custom_id)
     if job is None:
-        raise not_found(command.custom_id, "customId")
+        raise not_found(state, command.custom_id, "customId")
     answer = Shown(state, client)
     answer.add(job)
     return JobReply(job=answer.one())

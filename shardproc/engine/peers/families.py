@@ -228,7 +228,7 @@ def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
 def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
     job = state.jobs.get(command.id)
     if job is None:
-        raise not_found(command.id)
+        raise not_found(state, command.id)
     children = list(job.extra.children_ids) if job.extra is not None else []
     shard_of = yield from locate(state, children)
     removed = yield [

@@ -114,12 +114,9 @@ def get(session: Session, job_id: JobId) -> None:
 @verb(app, "bunqueue job state 01980f2e-...")
 def state(session: Session, job_id: JobId) -> None:
     """Print the state of a job: waiting, delayed, active, completed, failed or cancelled."""
-    from bunqueue.errors import JobNotFound
-
     found = session.admin.get_state(job_id)
     if found == "unknown":
-        text = f"there is no job {job_id}; it was removed, or never added to this server"
-        raise JobNotFound(text, job_id=job_id)
+        session.found(job_id)  # says what is known of it
     session.out.done(found, {"id": job_id, "state": found}, "state")
 
 

@@ -121,6 +121,7 @@ def _overview_of(state: State, queue: QueueState) -> QueueOverview:
         *lately(state, queue, RATE_MINUTES),
         0.0 if oldest is None else float(max(0, state.now - oldest)),
         len(queue.blocked) + len(queue.suspended),
+        queue.dropped or UNSET,
     )
 
 

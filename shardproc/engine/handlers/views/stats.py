@@ -14,6 +14,7 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.breakers import BreakerFigures
 from bunqueue.protocol.commands.monitoring import (
+    DroppedFigures,
     Figures,
     FiguresReply,
     HistoryMeta,
@@ -51,6 +52,7 @@ from ...state import Client, QueueState, State
 _encode = Encoder().encode
 
 MAX_BREAKERS = 200  # circuit breakers in Prometheus, of each shard
+MAX_DROPPED = 200  # queues of which dead letters were dropped, the same
 MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
 
 
@@ -149,8 +151,15 @@ def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
             webhooks=len(hooks),
             webhooks_enabled=sum(hook.enabled for hook in hooks),
             breakers=list(islice(_breakers(state), MAX_BREAKERS)),
+            dropped=nlargest(MAX_DROPPED, _dropped(queues), lambda each: each.too_many + each.too_old),
         )
     )
+
+
+def _dropped(queues: list[QueueState]) -> Iterator[DroppedFigures]:
+    for queue in queues:
+        if (found := queue.dropped) is not None:
+            yield DroppedFigures(queue.name, found.too_many, found.too_old, found.last_at_ms or 0.0)
 
 
 def _breakers(state: State) -> Iterator[BreakerFigures]:
@@ -220,6 +229,8 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         memory_full=vitals.memory_full,
         cron_missed_total=totals.cron_missed,
         unique_keys_kept=state.ended_keys.count,
+        dropped_too_many=totals.dropped[0],
+        dropped_too_old=totals.dropped[1],
         store=store_view(vitals),
     )
 

@@ -143,7 +143,7 @@ def _sent_before(state: State, command: SendSignal) -> SignalReply:
     """The answer again that was lost, if it was the last signal before the workflow ended."""
     job = state.archive.find(command.id)
     if job is None:
-        raise not_found(command.id)
+        raise not_found(state, command.id)
     if command.signal_id is not None:
         _, kept, known = state.archive.runs.counted(job.seq, command.signal_id)
         if known:

@@ -38,7 +38,7 @@ def get_steps(state: State, client: Client, command: GetSteps) -> StepsReply:
     known_queue(state, command.queue)
     job = find(state, command.id)
     if job is None or job.queue != command.queue:
-        raise not_found(command.id)
+        raise not_found(state, command.id)
     if not job.stored & STEP_ROWS:
         return StepsReply(data=Steps([], None))
     reads = state.archive.runs

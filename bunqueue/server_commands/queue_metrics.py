@@ -1,0 +1,124 @@
+"""The metrics that single queues have, of those that are worth series of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from bunqueue.model.bounds import Bounds
+from bunqueue.model.dead_letters import MAX_AGE, MAX_ENTRIES
+from bunqueue.protocol.commands.bounds import Space
+from bunqueue.protocol.commands.monitoring import Figures, QueueFigures
+
+from .metric_families import family_of
+
+MAX_QUEUES = 200  # with series of their own, over all shards
+
+GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+
+# Name without "bunqueue_", its help, its value.
+_BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
+    ("queue_jobs_waiting", "Ready jobs of the queue", lambda queue: queue.waiting),
+    ("queue_jobs_delayed", "Delayed jobs of the queue", lambda queue: queue.delayed),
+    ("queue_jobs_active", "Active jobs of the queue", lambda queue: queue.active),
+    ("queue_jobs_dlq", "Dead letters of the queue", lambda queue: queue.dlq),
+    (
+        "queue_oldest_waiting_seconds",
+        "How long the job of the queue that is ready longest has been so",
+        lambda queue: queue.oldest_ms / 1000,
+    ),
+)
+# Only of queues that have any: a series for each of all queues costs time at each scrape.
+_OF_SOME_QUEUES: tuple[tuple[str, type[Metric], str, Callable[[QueueFigures], float]], ...] = (
+    (
+        "queue_groups",
+        GAUGE,
+        "Groups of the queue that have jobs or settings",
+        lambda queue: queue.groups or 0,
+    ),
+)
+_OF_BOUNDED_QUEUES: tuple[tuple[str, type[Metric], str, Callable[[Bounds, Space], float | None]], ...] = (
+    ("queue_max_waiting", GAUGE, "Jobs that may wait in the queue", lambda bounds, _: bounds.max_waiting),
+    (
+        "queue_max_waiting_bytes",
+        GAUGE,
+        "Bytes of data of jobs that may wait in the queue",
+        lambda bounds, _: bounds.max_waiting_bytes,
+    ),
+    ("queue_waiting_bytes", GAUGE, "Bytes of data of waiting jobs", lambda _, space: space.waiting_bytes),
+    (
+        "queue_refused_jobs",
+        COUNTER,
+        "Jobs that were refused because the queue was full, since the shard started",
+        lambda _, space: space.refused,
+    ),
+    (
+        "queue_dropped_jobs",
+        COUNTER,
+        "Jobs that were dropped because the queue was full, since the shard started",
+        lambda _, space: space.dropped,
+    ),
+)
+
+
+def queue_metrics(figures: Figures) -> Iterator[Metric]:
+    """The largest queues; how many there are of them is bounded, as each costs series."""
+    largest = sorted(
+        figures.queues, key=lambda queue: (-(queue.waiting + queue.delayed + queue.active), queue.name)
+    )[:MAX_QUEUES]
+    largest.sort(key=lambda queue: queue.name)
+    for name, text, value in _BY_QUEUE:
+        family = family_of(GAUGE, name, text, ["queue"])
+        for queue in largest:
+            family.add_metric([queue.name], value(queue))
+        yield family
+    for name, kind, text, value in _OF_SOME_QUEUES:
+        family = family_of(kind, name, text, ["queue"])
+        for queue in largest:
+            if number := value(queue):
+                family.add_metric([queue.name], number)
+        yield family
+    yield from _breakers(figures)
+    yield from _dropped(figures)
+    for name, kind, text, of_space in _OF_BOUNDED_QUEUES:
+        family = family_of(kind, name, text, ["queue"])
+        for queue in largest:
+            if queue.bounds and queue.space and (found := of_space(queue.bounds, queue.space)) is not None:
+                family.add_metric([queue.name], found)
+        yield family
+    total = sum(shard.queues for shard in figures.shards)
+    text = "Queues with series of their own"
+    yield family_of(GAUGE, "queue_metrics_exported", text, value=len(largest))
+    text = f"Smaller queues left out, beyond the largest {MAX_QUEUES}"
+    yield family_of(GAUGE, "queue_metrics_omitted", text, value=total - len(largest))
+
+
+def _breakers(figures: Figures) -> Iterator[Metric]:
+    """Circuit breakers, where there are any."""
+    if not figures.breakers:
+        return
+    labels = ["queue", "job"]  # job: the name of the jobs that it is for; empty for all of the queue
+    text = "Whether the circuit breaker is open, or waits for a trial"
+    is_open = family_of(GAUGE, "breaker_open", text, labels)
+    opened = family_of(COUNTER, "breaker_opened", "How often the circuit breaker has opened", labels)
+    for each in sorted(figures.breakers, key=lambda each: (each.queue, each.name))[:MAX_QUEUES]:
+        is_open.add_metric([each.queue, each.name], each.is_open)
+        opened.add_metric([each.queue, each.name], each.opened)
+    yield is_open
+    yield opened
+
+
+def _dropped(figures: Figures) -> Iterator[Metric]:
+    """Dead letters that are gone, where there were such."""
+    text = "Dead letters of the queue that were dropped, as it had too many or they were too old"
+    dropped = family_of(COUNTER, "queue_dead_letters_dropped", text, ["queue", "reason"])
+    text = "When that happened last"
+    last = family_of(GAUGE, "queue_dead_letters_dropped_last_timestamp_seconds", text, ["queue"])
+    for each in sorted(figures.dropped, key=lambda each: -each.too_many - each.too_old)[:MAX_QUEUES]:
+        dropped.add_metric([each.queue, MAX_ENTRIES], each.too_many)
+        dropped.add_metric([each.queue, MAX_AGE], each.too_old)
+        last.add_metric([each.queue], each.last_at_ms / 1000)
+    yield dropped
+    yield last

@@ -1,0 +1,143 @@
+"""Dead letters as they are shown: as jobs, and as entries with their attempts."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.model.dead_letters import COMPLETED_OUTCOME, UNKNOWN, AutoRetries
+from bunqueue.model.job import FAILED, Job
+from bunqueue.protocol.commands.dlq import DlqFilter, DlqReply
+from bunqueue.protocol.job_view import job_list
+
+from ...memory.queue_configs import dlq_config
+from ...outbox import Attempt, DeadLetter
+from ...state import Client, State
+from .query import Shown
+
+_encode = Encoder().encode
+
+
+class _Past(Struct, rename="camel", gc=False):
+    """One attempt, as an entry shows it.  Times in ms."""
+
+    attempt: int
+    started_at: float
+    failed_at: float
+    reason: str
+    error: str | None
+    duration: float
+    error_type: str | None
+    delay: float | None  # until the next attempt
+
+
+class _Entry(Struct, rename="camel", gc=False):
+    """A dead letter."""
+
+    job: Raw
+    entered_at: float
+    reason: str
+    error: str | None
+    attempts: list[_Past]
+    retry_count: int
+    last_retry_at: float | None
+    next_retry_at: float | None
+    expires_at: float | None
+
+
+class Entries(Shown):
+    """Dead letters as jobs and as entries."""
+
+    def __init__(self, state: State, client: Client, queue: str) -> None:
+        super().__init__(state, client)
+        self._archive = state.archive
+        self._queue = queue
+        self._config = dlq_config(state, queue)
+        self._entries: list[bytes] = []
+        self._end: DeadLetter | None = None
+
+    def add_dead(self, rows: list[DeadLetter]) -> bool:
+        """More dead letters, some of which may be none any more; whether they all fit into the answer."""
+        seqs = [row.seq for row in rows]
+        found, remains = self._archive.load(seqs), self._archive.remains(seqs)
+        pasts = self._archive.attempts([seq for seq, job in found.items() if job.state == FAILED])
+        for row in rows:
+            job = found.get(row.seq)
+            fits = True
+            if job is not None and job.state == FAILED:
+                fits = self.add(job) and self._enter(
+                    self._entry(job, self._shown_last, pasts.get(job.seq, []))
+                )
+            elif row.seq in remains:
+                lost = remains[row.seq]
+                fits = self.add_unreadable(self._queue, lost) and self._enter(
+                    _remains(row, self._shown_last, lost.why)
+                )
+            if not fits:
+                return False
+            self._end = row
+        return True
+
+    @property
+    def _shown_last(self) -> Raw:
+        return Raw(self._jobs[-1])
+
+    def _enter(self, entry: _Entry) -> bool:
+        """Whether it fits beside its job; if not, that goes as well."""
+        encoded = _encode(entry)
+        if not self._entries or self.fits(len(encoded)):
+            self._entries.append(encoded)
+            return True
+        self._jobs.pop()
+        return False
+
+    def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
+        died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
+        kept = None if job.extra is None else job.extra.keep_failed
+        kept = config.max_age if kept is None else kept
+        retries = (job.extra.auto_retries if job.extra is not None else None) or AutoRetries()
+        history = [_past(attempt) for attempt in past if attempt.outcome != COMPLETED_OUTCOME]
+        if history and reason != UNKNOWN:
+            history[-1].reason = reason  # what the last failure led to
+        return _Entry(
+            view,
+            float(died),
+            reason,
+            job.error,
+            history,
+            retries.count,
+            _float(retries.last_at),
+            _float(retries.next_at),
+            None if kept is None else float(died + kept),
+        )
+
+    def dlq_reply(self, chosen: DlqFilter, *, is_last: bool) -> DlqReply:
+        """All of them."""
+        reply = DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries), more=self.is_full or UNSET)
+        if chosen.cursor is not None and not is_last and self._end is not None:
+            reply.cursor = f"{self._end.entered_at}-{self._end.seq}"
+        return reply
+
+
+def _remains(row: DeadLetter, view: Raw, why: str) -> _Entry:
+    """A dead letter whose job cannot be read."""
+    again = _float(row.next_retry_at)
+    return _Entry(view, float(row.entered_at), row.reason or UNKNOWN, why, [], 0, None, again, None)
+
+
+def _past(attempt: Attempt) -> _Past:
+    started = attempt.ended_at if attempt.started_at is None else attempt.started_at
+    return _Past(
+        attempt.number,
+        float(started),
+        float(attempt.ended_at),
+        attempt.outcome,
+        attempt.error,
+        float(attempt.ended_at - started),
+        attempt.error_type,
+        _float(attempt.delay),
+    )
+
+
+def _float(ms: int | None) -> float | None:
+    return None if ms is None else float(ms)

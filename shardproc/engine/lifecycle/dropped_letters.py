@@ -1,0 +1,130 @@
+"""Dead letters that nobody removed: their queue had more than it keeps, or they were too old.
+
+Each is an event with its error, and counts for its queue, also after a restart.  What the last MAX_KNOWN of a
+shard were is stored by their ids, so that whoever asks for one is told.
+"""
+
+from __future__ import annotations
+
+from msgspec import json
+
+from bunqueue.model.dead_letters import KEEP_FAILED, MAX_AGE
+from bunqueue.model.durations import DAY_MS
+from bunqueue.protocol import peers as messages
+from bunqueue.protocol.commands.dlq import Dropped
+
+from .. import peer_calls
+from ..memory.dropped_letters import LETTER, MAX_KNOWN, decode_letter
+from ..memory.pointers import pointer
+from ..memory.queue_configs import dlq_config
+from ..outbox import OldLetter
+from ..state import QueueState, State
+from . import events, job_waiters
+
+KIND = "dropped"  # the record of a queue: how many
+RECENT_MS = 7 * DAY_MS  # a queue is not forgotten as unused that long after its last one
+
+_decode = json.Decoder(Dropped).decode
+
+
+def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str) -> None:
+    """Tell of dead letters that go: MAX_ENTRIES, MAX_AGE or KEEP_FAILED says ``why``.  The last was the wish
+    of whoever added the job, so it is no loss that counts."""
+    for letter in letters:
+        events.emit_dropped(state, queue, letter, why)
+    if why != KEEP_FAILED:
+        _count(state, queue, len(letters), why)
+        _keep(state, queue, letters, why)
+
+
+def _count(state: State, queue: QueueState, more: int, why: str) -> None:
+    now, place = float(state.now), int(why == MAX_AGE)
+    count = queue.dropped = queue.dropped or Dropped(first_at_ms=now)
+    count.last_at_ms = now
+    if why == MAX_AGE:
+        count.too_old += more
+    else:
+        count.too_many += more
+    state.out.keep(KIND, queue.name, count)
+    state.totals.dropped[place] += more
+    state.dropped.untold.setdefault(queue.name, [0, 0])[place] += more
+
+
+def _keep(state: State, queue: QueueState, letters: list[OldLetter], why: str) -> None:
+    """Remember them where somebody will ask: at the shard to which the id points."""
+    most = dlq_config(state, queue.name).max_entries
+    elsewhere: dict[int, messages.DroppedLetters] = {}
+    for _, job_id, reason, error, attempts in letters:
+        letter = messages.DroppedLetter(state.now, queue.name, why, most, reason, error, attempts)
+        shard = pointer(state, job_id)
+        if shard == state.shard:
+            _remember(state, job_id, letter)
+        else:
+            told = elsewhere.setdefault(shard, messages.DroppedLetters([], []))
+            told.ids.append(job_id)
+            told.letters.append(letter)
+            job_waiters.keep_dropped(state, job_id, letter)
+    for shard, told in elsewhere.items():
+        peer_calls.notify(state, shard, told)
+
+
+def _remember(state: State, job_id: str, letter: messages.DroppedLetter) -> None:
+    known = state.dropped.known
+    known.pop(job_id, None)
+    known[job_id] = letter.at, letter.queue
+    state.out.keep(LETTER, job_id, letter)
+    if len(known) > MAX_KNOWN:
+        forget(state, next(iter(known)))
+
+
+def told(state: State, source: int, message: messages.DroppedLetters) -> None:
+    """Jobs of another shard, whose ids point here."""
+    for job_id, letter in zip(message.ids, message.letters, strict=True):
+        if state.directory.get(job_id) == source:  # else the id has another life by now
+            _remember(state, job_id, letter)
+
+
+def forget(state: State, job_id: str) -> None:
+    """The id begins another life, or too many others have come."""
+    if state.dropped.known.pop(job_id, None) is not None:
+        state.out.keep(LETTER, job_id, None)
+
+
+def purged(state: State, queue: QueueState) -> None:
+    """Somebody has removed all dead letters of a queue: it begins anew."""
+    state.dropped.untold.pop(queue.name, None)
+    if queue.dropped is not None:
+        queue.dropped = None
+        state.out.keep(KIND, queue.name, None)
+
+
+def obliterate(state: State, queue: QueueState) -> None:
+    """Nothing of the queue is remembered."""
+    purged(state, queue)
+    for job_id in [job_id for job_id, (_, name) in state.dropped.known.items() if name == queue.name]:
+        forget(state, job_id)
+
+
+def is_recent(state: State, queue: QueueState) -> bool:
+    """Whether somebody should still see that dead letters of the queue were dropped."""
+    return queue.dropped is not None and state.now - (queue.dropped.last_at_ms or 0) < RECENT_MS
+
+
+def recover(state: State, key: str, value: str) -> None:
+    """The count of a queue."""
+    queue = state.queues.get(key)
+    if queue is None:  # it was dropped as unused
+        state.out.keep(KIND, key, None)
+    else:
+        queue.dropped = _decode(value)
+
+
+def recover_letter(state: State, key: str, value: str) -> None:
+    letter = decode_letter(value)
+    state.dropped.known[key] = letter.at, letter.queue
+
+
+def recovered(state: State) -> None:
+    """All are known again: from now on in the order in which they were dropped."""
+    known = state.dropped.known
+    state.dropped.known = dict(sorted(known.items(), key=lambda entry: entry[1][0]))
