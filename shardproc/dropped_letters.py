@@ -26,7 +26,7 @@ class DroppedLog:
         self._due = now + EVERY_MS
         untold, dropped.untold = sorted(dropped.untold.items(), key=lambda each: -sum(each[1])), {}
         for queue, (too_many, too_old) in untold[:MAX_LINES]:
-            _log.warning(_WHAT, queue=queue, max_entries=too_many, max_age=too_old)
+            _log.warning(_WHAT, queue=queue, too_many=too_many, too_old=too_old)
         if more := untold[MAX_LINES:]:
             count = sum(sum(counts) for _, counts in more)
             _log.warning("dead letters of more queues were dropped", queues=len(more), letters=count)

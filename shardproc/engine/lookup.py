@@ -9,6 +9,7 @@ from bunqueue.model.job import Job
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.encoded import for_people
 
 from .state import QueueState, State
 
@@ -35,15 +36,22 @@ def known_job(state: State, job_id: str) -> Job:
 
 def not_found(state: State, job_id: str, field: str = "id") -> CommandError:
     """There is no such job, or not any more.  If it was a dead letter that was dropped, it says so."""
-    text, letter = "Job not found", state.dropped.look_up(state.archive, job_id)
-    if letter is not None:
-        at = datetime.fromtimestamp(letter.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        why = f"there were more than {letter.most:,} (max_entries)"
-        if letter.why != MAX_ENTRIES:
-            why = "it was too old (max_age)"
-        text += f": it was a dead letter of queue {letter.queue!r}, and was dropped at {at} as {why}"
-        text += f"; its error: {letter.error or letter.reason}"
+    why = explanation(state, job_id)
+    text = f"Job not found: {why}" if why else "Job not found"
     return CommandError(text, Code.JOB_NOT_FOUND, field=field, value=job_id)
+
+
+def explanation(state: State, job_id: str) -> str:
+    """What became of a job that is gone; "" if that is not known."""
+    letter = state.dropped.look_up(state.archive, job_id)
+    if letter is None:
+        return ""
+    at = datetime.fromtimestamp(letter.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    why = f"there were more than {letter.most:,} (max_entries)"
+    if letter.why != MAX_ENTRIES:
+        why = "it was too old (max_age)"
+    said = f"it was a dead letter of queue {letter.queue!r}, and was dropped at {at} as {why}"
+    return f"{said}; its error: {for_people(letter.error or letter.reason)}"
 
 
 def wrong_state(job_id: str, text: str, allowed: str, field: str = "id") -> CommandError:

@@ -214,6 +214,35 @@ def test_a_job_that_is_not_there(visit: Visit, shop: Server) -> None:
     expect(page.get_by_text("Job not found")).to_be_visible()
 
 
+def test_dropped_dead_letters_have_a_red_note(visit: Visit, shop: Server, api: Api) -> None:
+    queue = fresh_queue()
+    visitor = visit(shop)
+    page = visitor.go(f"/queues/{queue}")
+    expect(page.get_by_text("This queue has no jobs")).to_be_visible()
+    note = page.get_by_role("status").filter(has_text="dropped")
+    expect(note).to_be_hidden()
+    api("SetDlqConfig", queue=queue, config={"maxEntries": 1})
+    ids = [api.push(queue, maxAttempts=1) for _ in range(4)]
+    api("PULLB", queue=queue, count=4)
+    for job_id in ids:
+        api("FAIL", id=job_id, error="the bank is away")
+    for path in (f"/queues/{queue}", f"/dlq/{queue}", "/dlq"):
+        visitor.go(path)
+        expect(note).to_contain_text("dead letters were dropped")
+        expect(note).to_have_class("dropped bad")
+        if path != "/dlq":  # there those of other queues count, too
+            expect(note).to_contain_text("3 dead letters were dropped: 3 as there were more than are kept.")
+    assert visitor.overflow() <= 0
+    visitor.go(f"/jobs/{ids[0]}")
+    expect(page.locator(".empty")).to_contain_text("there were more than 1 (max_entries)")
+    expect(page.locator(".empty")).to_contain_text("its error: the bank is away")
+    visitor.go(f"/dlq/{queue}")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    act(page, "Retry all 1")
+    act(page, "Retry")
+    toast(page, "1 job back in the queue; 3 had been dropped before")
+
+
 def test_encrypted_jobs_say_so(visit: Visit, shop: Server, api: Api) -> None:
     codec = Codec(encryption=Encryption({"k1": b"k" * 32}, hash_key=b"h" * 32))
     with Queue(fresh_queue(), host=shop.host, port=shop.port, codec=codec) as queue:

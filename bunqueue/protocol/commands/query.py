@@ -31,10 +31,12 @@ class JobReply(Reply, kw_only=True):
 
 
 class StateReply(Reply, kw_only=True):
-    """Version 2 has five states and ``unknown``; version 3 adds ``prioritized``."""
+    """Version 2 has five states and ``unknown``; version 3 adds ``prioritized``.  ``explanation``, if present,
+    says what became of an ``unknown`` job: of a dead letter that was dropped lately."""
 
     id: str
     state: str
+    explanation: str | UnsetType = UNSET
 
 
 class ResultReply(Reply, kw_only=True):

@@ -99,7 +99,8 @@ def test_who_asks_for_one_is_told(driver: Driver) -> None:
             assert driver.ask(id=gone, **request) == {"ok": False, "error": said}
         (end,) = driver.ask(cmd="WaitJobs", queue="q", ids=[gone], timeout=0)["ended"]
         assert (end["state"], end["error"], end["reason"]) == ("failed", "boom 0", "max_attempts_exceeded")
-        assert driver.ask(cmd="GetState", id=gone)["state"] == "unknown"
+        found = driver.ask(cmd="GetState", id=gone)
+        assert (found["state"], found["explanation"]) == ("unknown", said.removeprefix("Job not found: "))
         driver = driver.restarted()
     assert driver.ask(cmd="GetJob", id=kept)["ok"]
     assert driver.ask(cmd="GetJob", id="never")["error"] == "Job not found"
@@ -217,15 +218,15 @@ def test_the_log_has_a_line_a_minute_for_each_queue(driver: Driver, monkeypatch:
     die(driver, 2, "b")
     log.say(of_server_, driver.now)
     assert lines == [
-        {"queue": "a", "max_entries": 3, "max_age": 0},
-        {"queue": "b", "max_entries": 1, "max_age": 0},
+        {"queue": "a", "too_many": 3, "too_old": 0},
+        {"queue": "b", "too_many": 1, "too_old": 0},
     ]
     for second in range(60):
         die(driver, 1, "a")
         log.say(of_server_, driver.now + 1000 * second)
     assert len(lines) == 2
     log.say(of_server_, driver.now + MINUTE)
-    assert lines[2:] == [{"queue": "a", "max_entries": 60, "max_age": 0}]
+    assert lines[2:] == [{"queue": "a", "too_many": 60, "too_old": 0}]
     for number in range(50):
         die(driver, 2, f"q{number}")
     log.say(of_server_, driver.now + 3 * MINUTE)

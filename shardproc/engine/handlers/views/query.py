@@ -42,7 +42,7 @@ from bunqueue.protocol.job_view import job_list, queried_job, state_name, unread
 
 from ...background.slices import Steps, sliced
 from ...lifecycle import events
-from ...lookup import find, known_job, known_queue, wrong_state
+from ...lookup import explanation, find, known_job, known_queue, wrong_state
 from ...outbox import Remains
 from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
@@ -133,7 +133,8 @@ def get_job(state: State, client: Client, command: GetJob) -> JobReply:
 def get_state(state: State, client: Client, command: GetState) -> StateReply:
     job = find(state, command.id)
     name = "unknown" if job is None else state_name(job, client.version)
-    return StateReply(id=command.id, state=name)
+    why = explanation(state, command.id) if job is None else ""
+    return StateReply(id=command.id, state=name, explanation=why or UNSET)
 
 
 def get_result(state: State, client: Client, command: GetResult) -> ResultReply:

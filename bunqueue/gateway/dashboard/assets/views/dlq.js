@@ -8,6 +8,7 @@ import { num, plural } from "../format.js";
 import { keepFresh } from "../live.js";
 import { go, note as address } from "../router.js";
 import { pager, table } from "../table.js";
+import { droppedNote } from "./dropped.js";
 import { jobKey, jobLink } from "./job-link.js";
 
 const SIZE = 50;
@@ -60,11 +61,11 @@ export function dlq({ params, query, main, signal }) {
   let page = Math.max(0, Math.floor(Number(query.page))) || 0;
   const selected = new Map(); // id -> entry
   let queues = [], total = 0, drawn = "";
-  const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), hidden = h("p", { class: "muted pad" });
+  const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), hidden = h("p", { class: "muted pad" }), dropped = droppedNote();
   const list = table({ columns: columns(), key: (entry) => jobKey(entry.job), label: "Dead letters",
     none: filter ? empty("Nothing matches this filter") : empty("No dead letters", "Jobs that used up their attempts wait here for a person.") });
   const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), note, bulk), filters.element, h("section", { class: "card flush" }, list.element, pages.element, hidden));
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), note, bulk), dropped.element, filters.element, h("section", { class: "card flush" }, list.element, pages.element, hidden));
 
   function columns() {
     const tick = (entry) => entry.job.id && h("input", { type: "checkbox", "aria-label": `Select ${entry.job.id}`, checked: selected.has(entry.job.id), onchange: (event) => {
@@ -79,7 +80,8 @@ export function dlq({ params, query, main, signal }) {
       { name: "error", title: "Error", class: "wide preview", cell: ({ error }) => h("span", { class: "bad" }, (error || "").slice(0, 200)) },
       { name: "reason", title: "Reason", cell: ({ reason }) => badge(WORDS[reason] || reason) },
       { name: "attempts", title: "Attempts", class: "number", cell: ({ job }) => job.attempts || "" },
-      { name: "when", title: "Died", class: "number", cell: ({ enteredAt }) => since(enteredAt) }];
+      { name: "when", title: "Died", class: "number", cell: ({ enteredAt }) => since(enteredAt) },
+      { name: "until", title: "Kept until", class: "number", cell: ({ expiresAt }) => expiresAt === null ? "" : since(expiresAt) }];
   }
 
   function drawBulk() {
@@ -104,7 +106,8 @@ export function dlq({ params, query, main, signal }) {
   const retryAll = () => confirm({ title: `Retry ${plural(total, "dead letter")}?`, body: `All ${filter ? "that match the filter " : ""}${where} go back to their queues, with all their attempts.${filter?.reason ? "" : " Cancelled ones stay: select them, or filter for them."}`, action: "Retry", submit: async () => {
     const replies = await each(queues, (queue) => call("RetryDlq", { queue: queue.name, filter }));
     const spared = replies.reduce((sum, reply) => sum + (reply.cancelled ?? 0), 0);
-    toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "job")} back in the queue${spared ? `; ${num(spared)} cancelled left out` : ""}`);
+    const lost = replies.reduce((sum, { dropped: found }) => sum + (found ? found.tooMany + found.tooOld : 0), 0);
+    toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "job")} back in the queue${spared ? `; ${num(spared)} cancelled left out` : ""}${lost ? `; ${num(lost)} had been dropped before` : ""}`);
     done();
   } });
   const purge = () => confirm({ title: `Purge ${plural(total, "dead letter")}?`, body: `All dead letters ${where} are removed. They cannot be brought back.`, action: "Purge", typed: chosen ?? "all queues", submit: async () => {
@@ -115,7 +118,9 @@ export function dlq({ params, query, main, signal }) {
   function done() { selected.clear(); fresh.refresh(); }
 
   async function refresh() {
-    const all = (await call("DashboardQueues", {}, signal)).data.queues.filter((queue) => queue.dlq).sort((a, b) => b.dlq - a.dlq);
+    const known = (await call("DashboardQueues", {}, signal)).data.queues;
+    dropped.update(known.filter((queue) => queue.dropped && (!chosen || queue.name === chosen)).map((queue) => queue.dropped));
+    const all = known.filter((queue) => queue.dlq).sort((a, b) => b.dlq - a.dlq);
     filters.update(all.slice(0, MAX_OFFERED));
     queues = chosen ? all.filter((queue) => queue.name === chosen) : all;
     const shown = queues.slice(0, chosen ? 1 : MAX_QUEUES);

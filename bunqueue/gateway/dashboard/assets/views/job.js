@@ -140,18 +140,19 @@ export function job({ params, query, main, signal }) {
       h("div", {}, card("Details", null, parts.facts.element), card("Timeline", null, parts.timeline.element), parts.flow.element)));
   }
 
-  function missing() {
+  function missing(explanation) {
     if (gone) return;
     [placed, gone] = [false, true]; // whoever chose its id may give that again
     drawActions(null);
     fill(status);
-    fill(body, empty("Job not found", "It may have been removed: by its options, by hand, or because it finished long ago."));
+    fill(body, empty("Job not found", explanation ?? "It may have been removed: by its options, by hand, or because it finished long ago."));
   }
 
   async function refresh() {
     try {
-      if ((await call("GetState", { id }, signal)).state === "unknown") {
-        missing();
+      const { state, explanation } = await call("GetState", { id }, signal);
+      if (state === "unknown") {
+        missing(explanation);
         return;
       }
       const [{ job: found }, past, why, log] = await Promise.all([call("GetJob", { id }, signal), call("GetAttempts", { id }, signal),

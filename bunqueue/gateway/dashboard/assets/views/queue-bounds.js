@@ -19,7 +19,7 @@ export function bounds(queue, changed) {
     now = { ...config, deadAge: dead.config.maxAge, deadCount: dead.config.maxEntries };
     fill(box, filled("Waiting jobs", space.waiting, config.maxWaiting, num), filled("Their data", space.waitingBytes ?? 0, config.maxWaitingBytes, bytes),
       h("dl", { class: "facts" }, limited(config) ? fact("When it is full", FULL.find(([name]) => name === config.whenFull)[1], turned(space)) : fact("Waiting", `${plural(space.waiting, "job")}, any number may wait`),
-        fact("Completed jobs are kept", kept(config)), fact("Dead letters are kept", `${now.deadAge === null ? "whatever their age" : `for ${duration(now.deadAge)}`}, at most ${num(now.deadCount)}`)));
+        fact("Completed jobs are kept", kept(config)), fact("Dead letters are kept", `${now.deadAge === null ? "whatever their age" : `for ${duration(now.deadAge)}`}, ${now.deadCount ? `at most ${num(now.deadCount)}` : "any number"}`)));
   }
   return { element: card("Bounds", edit, box), refresh };
 }
@@ -54,12 +54,13 @@ function change(queue, now, changed) {
     { name: "hours", label: "Hours that completed jobs are kept", kind: "number", min: 0, value: now.keepAge === null ? null : now.keepAge / HOUR_MS, hint: "0: whatever their age; empty: as the server says" },
     { name: "keepCount", label: "Completed jobs that are kept", kind: "number", min: 0, step: 1, value: now.keepCount, hint: "0: any number; empty: as the server says" },
     { name: "deadHours", label: "Hours that dead letters are kept", kind: "number", min: 0, value: now.deadAge === null ? null : now.deadAge / HOUR_MS, hint: "empty: whatever their age" },
-    { name: "deadCount", label: "Dead letters that are kept", kind: "number", min: 1, step: 1, required: true, value: now.deadCount },
+    { name: "deadCount", label: "Dead letters that are kept", kind: "number", min: 0, step: 1, value: now.deadCount, hint: "0: any number; empty: as the server says" },
   ], submit: async ({ maxWaiting, maxWaitingBytes, whenFull, hours, keepCount, deadHours, deadCount }) => {
     const keepAge = hours === undefined ? null : Math.round(hours * HOUR_MS);
     await call("SetBounds", { queue, config: { maxWaiting: maxWaiting ?? null, maxWaitingBytes: maxWaitingBytes ?? null, whenFull, keepAge, keepCount: keepCount ?? null } });
     const deadAge = deadHours === undefined ? null : Math.round(deadHours * HOUR_MS);
-    if (deadAge !== now.deadAge || deadCount !== now.deadCount) await call("SetDlqConfig", { queue, config: { maxAge: deadAge, maxEntries: deadCount } });
+    const config = { ...(deadAge === now.deadAge ? {} : { maxAge: deadAge }), ...(deadCount === now.deadCount ? {} : { maxEntries: deadCount ?? null }) };
+    if (Object.keys(config).length) await call("SetDlqConfig", { queue, config });
     changed();
   } });
 }

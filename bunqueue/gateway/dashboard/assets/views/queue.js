@@ -8,6 +8,7 @@ import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 import { breakers } from "./breakers.js";
+import { droppedNote } from "./dropped.js";
 import { COLUMNS, SHOWN_BYTES } from "./job-columns.js";
 import { jobKey } from "./job-link.js";
 import { queueActions } from "./queue-actions.js";
@@ -38,6 +39,7 @@ export function queue({ params, query, main, signal }) {
   const status = h("span");
   const note = h("p", { class: "problem" });
   const actions = h("div", { class: "actions" });
+  const dropped = droppedNote();
   const strip = tabs(state);
   const bars = h("div", { class: "plot" });
   const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
@@ -52,19 +54,21 @@ export function queue({ params, query, main, signal }) {
     h("option", { value: "newest", selected: !oldest }, "newest first"), h("option", { value: "oldest", selected: oldest }, "oldest first"));
   const extra = [limits(name, () => fresh.refresh()), breakers(name, () => fresh.refresh())];
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"), group ? [" / ", h("a", { href: `/queues/${encodeURIComponent(name)}` }, name), ` / group ${group}`] : null),
-    h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
+    h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions), dropped.element,
     card("Finished jobs in the last hour", null, bars),
     h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, h("a", { class: "aside", href: `/search?queue=${encodeURIComponent(name)}` }, "Search"), h("a", { class: "aside", href: `/flows?queue=${encodeURIComponent(name)}` }, "Flows"), order]), list.element, pages.element), extra.map((part) => part.element));
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
   async function refresh() {
-    const [counts, jobs, paused, done, failed] = await Promise.all([
+    const [counts, jobs, paused, done, failed, dead] = await Promise.all([
       call("GetJobCounts", { queue: name }, signal),
       group ? call("GetGroupJobs", { queue: name, groupId: group, limit: SIZE + 1, offset: page * SIZE, dataLimit: SHOWN_BYTES }, signal)
         : call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest, dataLimit: SHOWN_BYTES }, signal),
       call("IsPaused", { queue: name }, signal),
       call("Metrics", { queue: name, type: "completed" }, signal),
-      call("Metrics", { queue: name, type: "failed" }, signal)]);
+      call("Metrics", { queue: name, type: "failed" }, signal),
+      call("GetDlqConfig", { queue: name }, signal)]);
+    dropped.update([dead.dropped]);
     strip.update(counts.counts);
     fill(status, paused.paused ? badge("paused") : null);
     drawActions(counts.counts, paused.paused);
