@@ -116,6 +116,8 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "events_max_count": "0",
         "completed_max_age": "0",
         "completed_max_count": "5",
+        "dead_letters_max_age": "0",
+        "dead_letters_max_count": "0",
         "wal_limit": "128",
         "log_level": "debug",
         "log_format": "json",

@@ -31,8 +31,8 @@ class JobReply(Reply, kw_only=True):
 
 
 class StateReply(Reply, kw_only=True):
-    """Version 2 has five states and ``unknown``; version 3 adds ``prioritized``.  ``explanation``, if present,
-    says what became of an ``unknown`` job: of a dead letter that was dropped lately."""
+    """Version 2 has five states and ``unknown``; version 3 adds ``prioritized``.  ``explanation``, if
+    present, says what became of an ``unknown`` job: one that was a dead letter and was dropped lately."""
 
     id: str
     state: str
