@@ -297,7 +297,8 @@ def test_a_heartbeat_keeps_a_job(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        ({"cmd": "SetDlqConfig", "config": {"maxEntries": -1}}, "maxEntries must be at least 0"),
+        ({"cmd": "SetDlqConfig", "config": {"maxEntries": -1}}, "config.maxEntries must be at least 0"),
+        ({"cmd": "SetDlqConfig", "config": {"maxEntries": 2e9}}, "maxEntries must be at most 1000000000"),
         (
             {"cmd": "SetDlqConfig", "config": {"maxAutoRetries": "1001"}},
             "maxAutoRetries must be at most 1000",
