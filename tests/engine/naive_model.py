@@ -104,7 +104,7 @@ class Job:
         )
         no = dict.fromkeys(
             "failParentOnFailure removeDependencyOnFailure continueParentOnFailure ignoreDependencyOnFailure"
-            " deduplicationExtend deduplicationReplace".split(),
+            " deduplicationExtend deduplicationReplace detached".split(),
             False,
         )
         return {
