@@ -24,8 +24,9 @@ from bunqueue.protocol.peers import Forwarded
 
 from . import missed_runs
 from .clock import Clock
+from .disk_words import locked
 from .dropped_letters import DroppedLog
-from .engine.dispatch import send
+from .engine.dispatch import answer, send
 from .engine.engine import Engine
 from .engine.memory.vitals import Vitals
 from .engine.outbox import Published
@@ -102,6 +103,8 @@ class Shard:
         engine = Engine(self.store, secrets.randbits, self._chance, *self._place)
         engine.state.vitals = self._vitals
         engine.state.outlive = self._outlive
+        engine.state.refusal = self._refuses
+        engine.state.check_lock = self.store.check_lock
         engine.state.upkeep.doubt = self._time.doubt
         self._prepare(engine.state)
         return engine
@@ -148,6 +151,8 @@ class Shard:
         if self._hears:
             self._heard_at, self._hears = now, False
         self._ticked_at = now
+        if self.engine.next_moment() <= now:
+            self.store.check_lock()
         self.store.forget_events(self._time.doubt.time(now))
         self._sums_up = self._sum_up(now)
         self._give_back(now)
@@ -180,9 +185,18 @@ class Shard:
             self._refuse(client, payload, error)
             return
         try:
+            if not self.store.is_writing:  # else the batch has begun to change things
+                self._begin(spec_of(command))
             self.engine.handle(client, command, now)
         except DISK_ERRORS as error:
             self._failed(error, client, command)
+
+    def _begin(self, spec: Spec) -> None:
+        if spec.writes or spec.parks:
+            self.store.begin()
+
+    def _refuses(self, spec: Spec) -> CommandError | None:
+        return None if self.restriction is None else self.restriction(spec)
 
     def _outlive(self, command: Command, error: Exception) -> Reply:
         """A command has failed, at once or in a later slice.  A mistake of ours ends the shard, as nobody
@@ -255,8 +269,16 @@ class Shard:
         self.engine.peer_is_up(shard, now)
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
-        """The disk failed in the middle of a command."""
-        raise error
+        """The disk failed in the middle of a command, or another program had the file locked before it."""
+        if not self._is_locked_out(error):
+            raise error
+        reply = ErrorReply(error=locked(self.store.database.path), code=Code.STORAGE_LOCKED)
+        answer(self.engine.state, client, command, reply)
+
+    def _is_locked_out(self, error: Exception) -> bool:
+        """Whether another program holds the write lock, and the batch has changed nothing yet: memory is not
+        ahead of the file."""
+        return disk_problem(error) == "locked" and not (self.store.is_writing or self.engine.out.writes)
 
     def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
         send(self.engine.state, client, refused(error, error.req_id), slow=is_slow_payload(payload))

@@ -16,12 +16,18 @@ from bunqueue.protocol.commands.base import RequestId
 
 from .engine.memory.vitals import MB, Disk, Trouble
 from .engine.state import Upkeep
+from .storage.lock_holder import holder
 from .storage.store import Store
 
 WARN_EVERY_S = 600.0  # the same in the log, for as long as it lasts
 WAL_PART = 4  # of the limit is warned of
 
-_CODES = {"full": Code.STORAGE_FULL, "broken": Code.STORAGE_FAILED, "damaged": Code.STORAGE_DAMAGED}
+_CODES = {
+    "full": Code.STORAGE_FULL,
+    "broken": Code.STORAGE_FAILED,
+    "locked": Code.STORAGE_LOCKED,
+    "damaged": Code.STORAGE_DAMAGED,
+}
 _log = get_logger("shard")
 
 
@@ -50,6 +56,8 @@ def trouble_of(found: Found, since: int) -> Trouble:
     error = found.error or f"{_mb(disk.free)} left, and {_mb(disk.refused_below)} are kept for work in hand"
     if found.problem == "damaged":
         text = f"Storage is damaged ({error}): {found.cure}"
+    elif found.problem == "locked":
+        text = locked(found.path)
     elif found.problem != "full":
         text = f"Storage fails ({error}): see to the disk of {found.folder}, then this is accepted again"
     elif not found.error and disk.enough:
@@ -57,6 +65,14 @@ def trouble_of(found: Found, since: int) -> Trouble:
     else:
         text = f"Storage is full ({error}): free space on {found.folder}, then this is accepted again"
     return Trouble(text, since, code is Code.STORAGE_FULL, code)
+
+
+def locked(path: str) -> str:
+    """Another program holds the write lock of a shard's file: which one, and what to do."""
+    return (
+        f"Storage is locked: {path} is locked for writing by {holder(path)}: end its transaction, then this "
+        "is accepted again; to read the jobs elsewhere, use a bunqueue snapshot"
+    )
 
 
 def _too_long(disk: Disk, path: str) -> str:

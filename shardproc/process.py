@@ -23,6 +23,7 @@ from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
 from .core import StorageFailed
+from .disk_words import locked
 from .engine.memory.vitals import MB
 from .engine.state import State
 from .replication.owner import Fenced
@@ -172,10 +173,20 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientSha
     """Open the shard's file and recover, reporting progress to the router."""
     memory = settings.in_memory
     path = ":memory:" if memory else str(shard_file(Path(settings.data_dir), start.shard))
-    shard = ResilientShard(path, **_options(start, settings))
-    shard.store.damage.serve = settings.damaged_shard == "serve"
-    _recover(shard, start, sock)
-    return shard
+    while True:
+        shard: ResilientShard | None = None
+        try:
+            shard = ResilientShard(path, **_options(start, settings))
+            shard.store.damage.serve = settings.damaged_shard == "serve"
+            _recover(shard, start, sock)
+        except DISK_ERRORS as error:
+            if shard is not None:
+                shard.close()
+            if disk_problem(error) != "locked":
+                raise
+            sock.sendall(link.answer(link.CONTROL, link.WAITING, locked(path).encode()))
+        else:
+            return shard
 
 
 def _options(start: Start, settings: Settings) -> dict[str, Any]:

@@ -6,7 +6,8 @@ trouble and says so, and looks once a second whether it is over:
 
 - NO_GROWTH: what needs space is refused (pushes), all else goes on with the space that was set aside.  It
   begins long before the disk is full: see `storage.disk_space`.
-- READ_ONLY: there is not even room for that.  What changes anything is refused, and time stands still.
+- READ_ONLY: there is not even room for that, or another program holds the file's write lock.  What changes
+  anything is refused, and time stands still.
 
 What needs space is refused, too, while a file is gone (`file_watch`) or memory is used up (`pressure`).
 
@@ -31,18 +32,19 @@ from msgspec import Raw
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, ErrorReply, Reply, Spec
+from bunqueue.protocol.commands import Command, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError
 
 from .core import Shard, StorageFailed
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
+from .engine import peer_calls
 from .engine.dispatch import answer, answer_late
 from .engine.memory.vitals import Disk, Trouble, Vitals
 from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client
 from .file_watch import FileWatch
 from .pressure import Pressure
-from .storage.database import DISK_ERRORS, disk_problem
+from .storage.database import DISK_ERRORS, FlushFailed, disk_problem
 from .storage.disk_space import DEFAULT_WAL_LIMIT, DiskSpace
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.reserve import Reserve
@@ -102,6 +104,7 @@ class ResilientShard(Shard):
         self._probe_every = PROBE_MS
         self._recovered_at = -CALM_MS
         self._missed: list[Callable[[int], None]] = []  # what happened while nothing could be changed
+        self._asked = self._kept_back = 0  # questions to other shards, and messages, from before READ_ONLY
         self._heard = False  # from another shard, in this batch
         self._end: Exception | None = None  # of the process, as soon as the answers are sent
 
@@ -201,13 +204,17 @@ class ResilientShard(Shard):
         """A client has left: that is put off while nothing can be changed."""
         try:
             if self._mode not in (Mode.FAILED, Mode.READ_ONLY):
+                self.store.check_lock()
                 return what(now=now)
         except DISK_ERRORS as error:
             self._fail(error)
         self._missed.append(partial(self._part, what))
 
     def receive(self, source: int, body: bytes, now: int) -> None:
-        self._hear(partial(super().receive, source, body), now)
+        if self._mode is Mode.READ_ONLY and peer_calls.is_read(body, self._asked):
+            super().receive(source, body, now)
+        else:
+            self._hear(partial(super().receive, source, body), now)
 
     def peer_is_up(self, shard: int, now: int) -> None:
         self._hear(partial(super().peer_is_up, shard), now)
@@ -222,13 +229,18 @@ class ResilientShard(Shard):
             what(now)
         except DISK_ERRORS as error:
             self._fail(error)
+            if self._is_locked_out(error):  # it was not begun with
+                self._missed.append(partial(self._hear, what))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         if self._mode is Mode.READ_ONLY:
-            return self._unstored()
+            replies = self._unstored()
+            return self._relay(replies) if self.engine.state.relays else replies
         if self._mode is not Mode.FAILED:
             try:
                 replies = super().commit()
+            except FlushFailed as error:
+                return self._withhold(error)
             except DISK_ERRORS as error:
                 self._fail(error)
             else:
@@ -247,7 +259,11 @@ class ResilientShard(Shard):
             super().compact()
 
     def peer_messages(self) -> list[tuple[int, bytes]]:
-        return [] if self._mode is Mode.READ_ONLY else super().peer_messages()
+        if self._mode is not Mode.READ_ONLY:
+            return super().peer_messages()
+        messages = self.engine.out.peer_messages
+        found, messages[self._kept_back :] = messages[self._kept_back :], []
+        return found
 
     def _unstored(self) -> list[tuple[int, Reply | Raw]]:
         """The replies of a batch that is not committed."""
@@ -278,13 +294,17 @@ class ResilientShard(Shard):
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
         self._fail(error)
-        answer(self.engine.state, client, command, ErrorReply(error="", code=Code.STORAGE_FAILED))
+        assert self._trouble is not None
+        answer(self.engine.state, client, command, error_of(self._trouble, command.req_id))
 
     def _fail(self, error: Exception) -> None:
         """What is left of the batch is refused; `commit` will give it up."""
         problem = disk_problem(error)
         if problem is None:
             raise error
+        if self._is_locked_out(error):
+            self._lock_out(str(error))
+            return
         now = self._clock.now_ms()
         if self._mode is Mode.NORMAL and now - self._recovered_at > CALM_MS:
             self._probe_every = PROBE_MS
@@ -293,6 +313,30 @@ class ResilientShard(Shard):
         self._narrow = self._mode is not Mode.NORMAL and not (self._reserve and self._reserve.size)
         self._suffer(problem, str(error), now)
         self._enter(Mode.FAILED)
+
+    def _lock_out(self, error: str) -> None:
+        """Another program holds the write lock: nothing is changed until it lets go."""
+        now, state = self._clock.now_ms(), self.engine.state
+        trouble = self._suffer("locked", error, now)
+        for client, req_id in parked(state):
+            answer_late(state, client, req_id, error_of(trouble, req_id))
+        self._probe_at, self._heard = now + PROBE_MS, False
+        self._enter(Mode.READ_ONLY)
+        _log.error("changes are refused: another program has locked the file", error=trouble.error)
+
+    def _withhold(self, error: FlushFailed) -> list[tuple[int, Reply | Raw]]:
+        """The batch is stored, and was not flushed: nobody is told that it survives a power cut.  What other
+        shards are to know of it waits until it does."""
+        out, state = self.engine.out, self.engine.state
+        out.durable = False
+        trouble = self._suffer(disk_problem(error) or "broken", str(error), self._clock.now_ms())
+        for client, req_id in parked(state):
+            answer_late(state, client, req_id, error_of(trouble, req_id))
+        replies = self._relay(self._unstored())
+        self._probe_at = self._clock.now_ms() + PROBE_MS
+        self._enter(Mode.READ_ONLY)
+        _log.error("a batch could not be flushed", error=trouble.error, answers=len(replies))
+        return [(conn, error_of(trouble, request_of(reply))) for conn, reply in replies]
 
     def _suffer(self, problem: str, error: str, now: int) -> Trouble:
         """``problem`` as of `disk_problem`; ``error`` is what SQLite says, or nothing before it does."""
@@ -369,6 +413,7 @@ class ResilientShard(Shard):
         self._probe_at = now + self._probe_every
         if self._mode is Mode.READ_ONLY:
             if not self.store.database.can_write(SMALL_PROBE):
+                self._look_who_locks(now)
                 return
             self._resume(now)
         if self._disk_space is not None:
@@ -378,6 +423,11 @@ class ResilientShard(Shard):
             self._recovered(now)
         elif self._disk_space is not None:
             self._disk_space.shrink()
+
+    def _look_who_locks(self, now: int) -> None:
+        if self._trouble is not None and self._trouble.code is Code.STORAGE_LOCKED:
+            self._probe_at = now + PROBE_MS  # it passes in a moment
+            self._suffer("locked", "", now)
 
     def _resume(self, now: int) -> None:
         """Time goes on: nobody could renew a lock while it stood still."""
@@ -398,6 +448,7 @@ class ResilientShard(Shard):
         self._mode = mode
         if mode is Mode.READ_ONLY:
             self.store.attach(None)  # reads must not write what waits
+            self._asked, self._kept_back = self.engine.state.questions, len(self.engine.out.peer_messages)
         unrestricted = mode is Mode.NORMAL and not self._pressure.full
         self.restriction = None if unrestricted else self._refusal
 

@@ -77,7 +77,11 @@ class EmbeddedEngine:
         self._sessions: dict[int, Session] = {}
         self._numbers = itertools.count(1)
         self._shard = self._open()
-        self._shard.recover(self._shard.now(), secrets.token_hex(8), lambda loaded, total: None)
+        try:
+            self._shard.recover(self._shard.now(), secrets.token_hex(8), lambda loaded, total: None)
+        except BaseException:
+            self._shard.close()
+            raise
         self._shard.engine.adopt((), self._shard.now())
         if not again:
             self._shard.engine.desert(self._shard.now())
@@ -144,7 +148,7 @@ class EmbeddedEngine:
                 self._watch.look()
                 shard = self._shard
                 shard.restriction = None if self._watch.refusal is None else self._refuse_growth
-                now = shard.tick()
+                now = self._begin_batch()
                 client = shard.client(session.conn, session.version)
                 for payload in payloads:
                     shard.execute(client, payload, now)
@@ -177,9 +181,21 @@ class EmbeddedEngine:
                     with self._breaking():
                         self._tick()
 
+    def _begin_batch(self) -> int:
+        """Do what is due; the time.  While another program holds the file's write lock, that waits."""
+        from shardproc.storage.database import DISK_ERRORS, disk_problem
+
+        shard = self._shard
+        try:
+            return shard.tick()
+        except DISK_ERRORS as error:
+            if disk_problem(error) != "locked" or shard.store.is_writing:
+                raise
+        return shard.now()
+
     def _tick(self) -> None:
         self._watch.look()
-        self._shard.tick()
+        self._begin_batch()
         self._shard.work()
         self._end({conn for conn, session in self._sessions.items() if session.gone})
         self._deliver(None)

@@ -23,8 +23,9 @@ _abandoned: list[EmbeddedEngine] = []
 def open_engine(path: str) -> EmbeddedEngine:
     """The engine of a file, opened if it is not.  Raises FileInUse or StorageError; `lock` must be held."""
     from bunqueue.data_folder import DataFolderError
+    from shardproc.disk_words import locked
     from shardproc.storage.damage import ShardDamaged
-    from shardproc.storage.database import DatabaseBusy, DatabaseError
+    from shardproc.storage.database import DatabaseBusy, DatabaseError, disk_problem
     from shardproc.storage.schema import SchemaTooNew
 
     engine = engines.get(path)
@@ -40,7 +41,8 @@ def open_engine(path: str) -> EmbeddedEngine:
         except OSError as error:
             raise StorageError(f"{path} cannot be opened: {error.strerror or error}") from None
         except (DatabaseError, SchemaTooNew, DataFolderError, ShardDamaged) as error:
-            raise StorageError(f"{path} cannot be opened: {error}") from error
+            why = locked(path) if disk_problem(error) == "locked" else str(error)
+            raise StorageError(f"{path} cannot be opened: {why}") from error
     return engine
 
 

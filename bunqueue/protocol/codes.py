@@ -108,6 +108,7 @@ class Code(enum.StrEnum):
     STORAGE_FULL = "STORAGE_FULL"
     WAL_LIMIT = "WAL_LIMIT"
     STORAGE_FAILED = "STORAGE_FAILED"
+    STORAGE_LOCKED = "STORAGE_LOCKED"
     STORAGE_DAMAGED = "STORAGE_DAMAGED"
     MEMORY_LIMIT = "MEMORY_LIMIT"
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
@@ -193,6 +194,7 @@ TABLE: dict[Code, Row] = {
     Code.STORAGE_FULL: Row("the disk is full or nearly full: see docs/durability.md", 503),
     Code.WAL_LIMIT: Row("a reader keeps the log of a shard from being reset: see docs/durability.md", 503),
     Code.STORAGE_FAILED: Row("the disk failed to write or to read", 503),
+    Code.STORAGE_LOCKED: Row("another program holds the write lock of a shard's file: end it, or wait", 503),
     Code.STORAGE_DAMAGED: Row("the data is in a damaged part of a shard's file", 500, Kind.DAMAGED),
     Code.MEMORY_LIMIT: Row("the shard is near its memory limit and takes no more jobs", 503),
     Code.STORE_UNAVAILABLE: Row(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_ASKED = 256 << 20  # bytes of questions without an answer: what a shard that is down may keep waiting here
 COST = 1000  # bytes that a question takes beside what it says, about
 
+_READS = (messages.Forward, messages.Where, messages.Values, messages.Members, messages.Flows)
+
 Questions = list[tuple[int, messages.Message]]
 Steps = Generator[Questions, list[Any], Any]
 Deliver = Callable[[Any], None]  # takes the result, or a CommandError
@@ -183,6 +185,8 @@ def _send(state: State, shard: int, kind: int, number: int, message: Any) -> int
 def receive(state: State, source: int, body: bytes) -> None:
     """A message of another shard has come."""
     packet = messages.decode(body)
+    if not isinstance(packet.message, _READS):
+        state.check_lock()
     if packet.kind == messages.ASKS:
         question = source, packet.number
         if question not in state.answering:  # else it was asked again, and will be answered once
@@ -194,6 +198,16 @@ def receive(state: State, source: int, body: bytes) -> None:
         asked = _forget(state, packet.number)
         if asked is not None and asked.shard == source:
             _fill(state, asked.task, asked.place, packet.message)
+
+
+def is_read(body: bytes, since: int) -> bool:
+    """Whether a message has to do with reading alone: a question about what is there, a command of a client,
+    which is refused if it changes something, or what was asked for a command that only reads.  ``since``:
+    the last question that was asked for any other."""
+    packet = messages.decode(body)
+    if packet.kind == messages.ASKS:
+        return isinstance(packet.message, _READS)
+    return packet.kind == messages.ANSWERS and packet.number > since
 
 
 def _answered(state: State, question: tuple[int, int], answer: Any) -> None:

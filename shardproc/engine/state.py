@@ -17,7 +17,7 @@ from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, CommandError, Reply
+from bunqueue.protocol.commands import Command, CommandError, Reply, Spec
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
 from .memory.clock_doubt import Doubt
@@ -195,6 +195,15 @@ class QueueState:
         self.history: History | None = None  # of these two
 
 
+def _check_lock() -> None:
+    """There is no file."""
+
+
+def _accept(spec: Spec) -> CommandError | None:
+    """Every command is carried out."""
+    return None
+
+
 def _end(command: Command, error: Exception) -> Reply:
     raise error
 
@@ -288,6 +297,7 @@ class State:
         "calls",
         "cancels",
         "chance",
+        "check_lock",
         "child_results",
         "children",
         "chores",
@@ -331,6 +341,7 @@ class State:
         "queues_with_workers",
         "rates",
         "recovery",
+        "refusal",
         "relays",
         "remaining",
         "run_ends",
@@ -404,10 +415,16 @@ class State:
         self.ended_keys, self.dropped = EndedKeys(), DroppedLetters()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
-        self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
-        self.outlive: Callable[[Command, Exception], Reply] = _end  # so does the process
+        self._know_process()
         self.unfinished = 0  # changes under way that others have asked for; one that failed stays under way
         self._shared: dict[JobOptions, SharedOptions] = {}
+
+    def _know_process(self) -> None:
+        """What the process puts its own in place of."""
+        self.vitals: Callable[[], Vitals] = Vitals
+        self.outlive: Callable[[Command, Exception], Reply] = _end
+        self.check_lock: Callable[[], None] = _check_lock  # before a change: see `Store.check_lock`
+        self.refusal: Callable[[Spec], CommandError | None] = _accept  # while disk or memory is short
 
     def _know_listeners(self) -> None:
         """Subscribers of events, and webhooks."""

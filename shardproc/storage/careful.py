@@ -372,7 +372,7 @@ class CarefulStore(Store):
     def _settle(self) -> None:
         if self.damage:  # it may fail again and again, and only makes starts quicker
             return
-        self._open()
+        self.begin()
         self._db.execute("savepoint settle")
         try:
             super()._settle()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -24,7 +26,8 @@ MAX_LOG = 64 << 20  # bytes of WAL that stay once it is reset: while somebody re
 CACHE_KIB = 65_536
 _INCREMENTAL = 2  # of pragma auto_vacuum
 MEMORY = ":memory:"  # instead of a path
-BUSY_MS = 5_000  # for a reader that is just opening the file
+OPEN_BUSY_MS = 5_000  # for a reader that is just opening the file
+BUSY_MS = 1_000  # for a short write of another program; meanwhile the shard answers nobody
 LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
 
 DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
@@ -33,18 +36,32 @@ DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
 DISK_ERRORS = (
     sqlite3.DatabaseError,
 )  # what may be raised when the disk is full or broken, or a file damaged
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL = sqlite3.SQLITE_FULL
 _BROKEN = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
+_LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
 
 def disk_problem(error: Exception) -> str | None:
-    """ "full" or "broken" when an error of DISK_ERRORS is the disk's, which may pass; "damaged" when it is
-    the file's, which does not; else None."""
+    """ "full" or "broken" when an error of DISK_ERRORS is the disk's, "locked" when another program holds the
+    write lock: these may pass.  "damaged" when it is the file's, which does not; else None."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than is of use here
     if code == _FULL:
         return "full"
+    if code in _LOCKED:
+        return "locked"
     damaged = isinstance(error, Unstorable) or is_damage(error)
     return "broken" if code in _BROKEN else "damaged" if damaged else None
+
+
+class FlushFailed(sqlite3.DatabaseError):
+    """What is committed is in the file, and may not survive a power cut."""
+
+    def __init__(self, error: OSError) -> None:
+        why = error.strerror or str(error)
+        super().__init__(f"the file cannot be flushed: {why}; what was being changed may be stored")
+        full = error.errno in FULL_ERRNOS
+        self.sqlite_errorcode = sqlite3.SQLITE_FULL if full else sqlite3.SQLITE_IOERR_FSYNC
 
 
 class DatabaseBusy(Exception):
@@ -71,6 +88,7 @@ class Database:
         self.path = path
         self._full_sync = full_sync
         self.damage = Damage(path)
+        self._unflushed = False  # a flush has failed: what it was about is nowhere but in the kernel's memory
         self._named = False  # its name survives a power loss
         self.presence: Presence | None = None  # None: in memory
         self._lock: FileLock | None = None
@@ -84,7 +102,7 @@ class Database:
                 path,
                 isolation_level=None,
                 check_same_thread=False,
-                timeout=BUSY_MS / 1000,
+                timeout=OPEN_BUSY_MS / 1000,
                 factory=factory,
             )
         except BaseException:
@@ -98,6 +116,7 @@ class Database:
         except BaseException:
             self.close()
             raise
+        self._wait_for_locks(BUSY_MS)
 
     def _prepare(self) -> None:
         execute = self.connection.execute
@@ -122,10 +141,14 @@ class Database:
         """Have all commits so far survive a power loss, where commits do not do so by themselves."""
         if self._full_sync or self.presence is None:
             return
-        if not self._named:
-            sync(Path(self.path).parent)  # the files may be new, and so may their names
-            self._named = True
-        os.fdatasync(self.presence.log)
+        try:
+            if not self._named:
+                sync(Path(self.path).parent)  # the files may be new, and so may their names
+                self._named = True
+            os.fdatasync(self.presence.log)
+        except OSError as error:
+            self._unflushed = True
+            raise FlushFailed(error) from error
 
     def abandon(self) -> None:
         """In a forked child: let go of the lock, which lasts as long as anybody has its handle open.
@@ -141,15 +164,22 @@ class Database:
     def checkpoint(self, how: Literal["passive", "restart", "truncate"]) -> bool:
         """Copy the WAL into the database now, and restart it; False when there is no space for that,
         or a reader needs it.  Waits for nobody."""
-        execute = self.connection.execute
-        execute("pragma busy_timeout = 0")
         try:
-            busy = execute(f"pragma wal_checkpoint({how})").fetchone()[0]
+            with self._waiting_for_nobody():
+                return not self.connection.execute(f"pragma wal_checkpoint({how})").fetchone()[0]
         except DISK_ERRORS:
             return False
+
+    def _wait_for_locks(self, ms: int) -> None:
+        self.connection.execute(f"pragma busy_timeout = {ms}")
+
+    @contextmanager
+    def _waiting_for_nobody(self) -> Iterator[None]:
+        self._wait_for_locks(0)
+        try:
+            yield
         finally:
-            execute(f"pragma busy_timeout = {BUSY_MS}")
-        return not busy
+            self._wait_for_locks(BUSY_MS)
 
     def owed(self) -> int:
         """Bytes by which the next checkpoint makes the database file larger."""
@@ -175,18 +205,25 @@ class Database:
             self.connection.execute("rollback")
 
     def probe(self, size: int) -> None:
-        """Write so many bytes and delete them again; raises what writing raises."""
+        """Write so many bytes and delete them again; raises what writing raises.  Once a flush has failed, it
+        also flushes, after the database has all that is in the log: the kernel writes a page whose write has
+        failed no second time."""
         try:  # two transactions: what is deleted in its own never reaches the disk
             self.connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (size,))
             self.connection.execute("delete from meta where key = 'probe'")
+            if self._unflushed:
+                self.connection.execute("pragma wal_checkpoint(passive)").fetchone()
+                self.flush()
+                self._unflushed = False
         except DISK_ERRORS:
             self.rollback()
             raise
 
     def can_write(self, size: int) -> bool:
-        """Whether so many bytes can be written, as `probe` does."""
+        """Whether so many bytes can be written, as `probe` does.  Waits for nobody."""
         try:
-            self.probe(size)
+            with self._waiting_for_nobody():
+                self.probe(size)
         except DISK_ERRORS:
             return False
         return True

@@ -75,7 +75,7 @@ class Store(FinishedJobs):
         self._search.check()
         engine.state.now = now  # records may be too old to be kept
         last = self._events.recover()
-        if lives.enter(self._db, self._open, epoch, last, others=engine.state.shards > 1):
+        if lives.enter(self._db, self.begin, epoch, last, others=engine.state.shards > 1):
             self.end_transaction(flush=True)  # after a power cut the file must not pass for one in order
             engine.new_life(now)
         self._time, self._next_seq = lambda: engine.state.now, lambda: engine.state.next_seq
@@ -149,19 +149,24 @@ class Store(FinishedJobs):
     def forget_events(self, now: int) -> None:
         """Keep the event log from growing for ever; call it often, it does little at once."""
         if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):
-            self._open()
+            self.begin()
             self._events.forget(oldest)
 
     def prepare_searches(self, now: int) -> bool:
         """Sum up jobs for searches; call it often, between two batches: it does little at once.  Whether
         there is more to do."""
         if not self._in_transaction and self._search.has_work(now):
-            self._carry_out(self._search.next_writes(now))
+            writes = self._search.next_writes(now)
+            try:
+                self._carry_out(writes)
+            except DISK_ERRORS:
+                self._search.look_again()
+                raise
         return self._search.has_work(now)
 
     def _carry_out(self, writes: list[Write]) -> None:
         for sql, parameters in writes:
-            self._open()
+            self.begin()
             self._db.execute(sql, parameters)
 
     def commit(self, out: Outbox, next_seq: int, live: int) -> None:
@@ -200,7 +205,7 @@ class Store(FinishedJobs):
 
     def applied(self, position: int) -> None:
         """The log has the record of what is written: commit it, as the record at this position."""
-        self._open()
+        self.begin()
         self._db.execute(statements.PUT_APPLIED, (str(position),))
         self._db.execute("commit")
         self._in_transaction = False
@@ -209,7 +214,7 @@ class Store(FinishedJobs):
         """Have the next start pass over some more finished jobs.  Part of the batch's transaction: if this
         fails, the batch must not be there either."""
         first, end = self._journal.live_from, self._journal.live_from + SETTLE
-        self._open()
+        self.begin()
         self._db.execute(statements.NEW_STRAGGLERS, (first, end))
         self._db.execute(statements.PUT_META, ("live_from", str(end)))
         # Of those that were found live before, many have finished since.
@@ -224,7 +229,7 @@ class Store(FinishedJobs):
     def _write(self, out: Outbox) -> None:
         """Write the rows of every touched job as it is now, in one statement a kind."""
         db = self._db
-        self._open()
+        self.begin()
         many = db.executemany
         if out.dropped_queues:
             self._drop_queues(out.dropped_queues)
@@ -272,10 +277,21 @@ class Store(FinishedJobs):
         many(statements.TRIM_LOG, [(seq, seq, most) for seq, most in kept.items()])
         out.logs.clear()
 
-    def _open(self) -> None:
+    def begin(self) -> None:
+        """Begin a transaction, unless one is open.
+
+        A batch does so before it changes anything, so that memory is not ahead of a file whose write lock
+        another program holds.  But not before it reads: a transaction that meets damage cannot be committed.
+        """
         if not self._in_transaction:
             self._db.execute("begin immediate")
             self._in_transaction = True
+
+    def check_lock(self) -> None:
+        """Raise what `begin` raises while another program holds the write lock."""
+        if not self._in_transaction:
+            self.begin()
+            self.write_nothing()
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -298,7 +314,7 @@ class Store(FinishedJobs):
 
     def write_out(self) -> None:
         """Write what has been asked for so far, in the transaction of the next commit."""
-        self._open()
+        self.begin()
         self._see()
 
     def _drop_queues(self, queue_ids: list[int]) -> None:
@@ -321,7 +337,7 @@ class Store(FinishedJobs):
 
     def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
         self._see()
-        self._open()
+        self.begin()
         return self._events.trim(queue_id, keep, before)
 
     def event_bounds(self) -> tuple[int, int]:
@@ -342,7 +358,7 @@ class Store(FinishedJobs):
 
     def mark_closed(self) -> None:
         """Write that the file is closed in order."""
-        self._open()
+        self.begin()
         self._db.execute(statements.PUT_META, ("closed", "1"))
 
     def close(self) -> None:

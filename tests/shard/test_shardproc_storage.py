@@ -340,7 +340,6 @@ def test_a_batch_that_only_reads_is_no_transaction(driver: Driver) -> None:
         {"cmd": "GetJobs", "queue": "q"},
         {"cmd": "GetJobCounts", "queue": "q"},
         {"cmd": "GetState", "id": "x"},
-        {"cmd": "PULL", "queue": "other"},
         {"cmd": "Dlq", "queue": "q"},
         {"cmd": "Stats"},
     ]

@@ -364,6 +364,11 @@ def forwarded(state: State, source: int, message: messages.Forward, deliver: Del
     state.relays[client.conn] = deliver
     command = decode_command(bytes(message.command))
     spec = COMMANDS[str(command.__struct_config__.tag)]
+    if (problem := state.refusal(spec)) is not None:
+        answer(state, client, command, refused(problem))
+        return
+    if spec.writes or spec.parks:
+        state.check_lock()
     key = getattr(command, spec.key)
     peer_calls.start(state, _when_decided(state, client, command, [key] if isinstance(key, str) else key))
 

@@ -272,6 +272,10 @@ class SearchIndex:
 
     # -- when the clock was wrong
 
+    def look_again(self) -> None:
+        """What was to be written was not."""
+        self._looks_again = True
+
     def forget(self, now: int) -> None:
         """What is said of times after ``now``: they were brought back."""
         self._db.execute(statements.FORGET_BLOCKS, {"now": now})

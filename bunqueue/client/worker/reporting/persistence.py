@@ -33,6 +33,7 @@ _PASSING = frozenset(
         Code.RATE_LIMITED,
         Code.STORAGE_FULL,
         Code.STORAGE_FAILED,
+        Code.STORAGE_LOCKED,
         Code.MEMORY_LIMIT,
         Code.SHARD_UNAVAILABLE,
         Code.STORE_UNAVAILABLE,
