@@ -22,6 +22,7 @@ from bunqueue.model.names import MAX_QUEUE_NAME
 from bunqueue.protocol.codec import NO_COMMAND, InvalidCommand, decode_command, encode_reply, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
+from bunqueue.protocol.commands.base import AnyTimeout
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 # How a command is routed.  Plain ints: they are compared for every command and compare faster than
@@ -79,7 +80,7 @@ def _peek_class(spec: Spec) -> type[Peek]:
     wire = {field.name: field.encode_name for field in struct_fields(spec.request)}.get(spec.key, "")
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("key", kind)] if kind else []
     if spec.parks:
-        fields.append(("timeout", Any, None))
+        fields.append(("timeout", AnyTimeout, None))
     way = _WAYS[spec.route]
     made: Any = defstruct(
         f"{spec.name}Peek",

@@ -104,7 +104,7 @@ class Document:
 
     def _type(self, kind: mi.Type) -> str:
         if isinstance(kind, mi.Metadata):
-            return self._type(kind.type)
+            return (kind.extra or {}).get("called") or self._type(kind.type)
         if isinstance(kind, mi.UnionType):
             members = [member for member in kind.types if not _is_unset(member)]
             return " or ".join(dict.fromkeys(map(self._type, members)))

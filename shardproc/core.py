@@ -281,7 +281,8 @@ class Shard:
         return disk_problem(error) == "locked" and not (self.store.is_writing or self.engine.out.writes)
 
     def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
-        send(self.engine.state, client, refused(error, error.req_id), slow=is_slow_payload(payload))
+        slow = is_slow_payload(payload) if error.slow is None else error.slow
+        send(self.engine.state, client, refused(error, error.req_id), slow=slow)
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         """Commit; after that the replies, with their connections, and the peer messages may leave."""

@@ -7,25 +7,26 @@ says in words which field is wrong.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Union
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.model.job import NIL
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply, is_slow
-from bunqueue.protocol.commands.base import RequestId, Slow
+from bunqueue.protocol.commands.base import MAX_SHOWN, RequestId, Slow
 from bunqueue.protocol.framing import MAX_FRAME, frame
-from bunqueue.protocol.lenient import DECODE_ERRORS, clean
+from bunqueue.protocol.lenient import DECODE_ERRORS, clean, decode_fields, scalar
 
 _AnyCommand: Any = Union[tuple(spec.request for spec in COMMANDS.values())]  # noqa: UP007
 _UsualCommand: Any = Union[tuple(spec.plain or spec.request for spec in COMMANDS.values())]  # noqa: UP007
 _decode_usual: Any = Decoder(_UsualCommand).decode
 _decode_full: Any = Decoder(_AnyCommand).decode
-_decode_fields = Decoder(dict[str, Raw]).decode
-_decode_any = Decoder().decode
 
 encode_reply = Encoder().encode
+_NOTHING = Raw(NIL)
 NO_COMMAND = CommandError("Invalid command format", Code.INVALID_COMMAND)
 
 
@@ -55,9 +56,10 @@ def is_slow_payload(payload: bytes) -> bool:
 
 
 class InvalidCommand(CommandError):
-    """A payload that is no command; ``req_id`` is what could be read of it."""
+    """A payload that is no command; ``req_id`` is what could be read of it, ``slow`` whether it `is_slow`,
+    if that is known."""
 
-    def __init__(self, problem: CommandError, req_id: RequestId = UNSET) -> None:
+    def __init__(self, problem: CommandError, req_id: RequestId = UNSET, *, slow: bool | None = None) -> None:
         super().__init__(
             str(problem),
             problem.code,
@@ -67,6 +69,7 @@ class InvalidCommand(CommandError):
             retry_after=problem.retry_after,
         )
         self.req_id = req_id
+        self.slow = slow
 
 
 def decode_command(payload: bytes) -> Command:
@@ -84,28 +87,41 @@ def decode_command(payload: bytes) -> Command:
 
 def _decode_leniently(payload: bytes) -> Command:
     try:
-        fields = _decode_fields(payload)
+        fields = decode_fields(payload, "a command")
+    except CommandError as error:
+        problem = CommandError(str(error), Code.INVALID_COMMAND, bound=error.bound)
+        raise InvalidCommand(problem, request_id(payload)) from None
     except DECODE_ERRORS:
         raise InvalidCommand(NO_COMMAND) from None
     req_id: RequestId = fields.pop("reqId", UNSET)
+    slow = False
     try:
-        name = _decode_any(fields.pop("cmd", b"\xc0"))
+        name = scalar(fields.pop("cmd", _NOTHING), "cmd")
         if not isinstance(name, str) or not name:
             raise CommandError("Invalid command", Code.INVALID_COMMAND, field="cmd")
         spec = COMMANDS.get(name)
         if spec is None:
-            raise CommandError(f"Unknown command: {name}", Code.UNKNOWN_COMMAND, field="cmd", value=name)
+            raise CommandError(
+                f"Unknown command: {name[:MAX_SHOWN]}", Code.UNKNOWN_COMMAND, field="cmd", value=name
+            )
+        slow = spec.is_slow(_timeout(fields))
         cleaned = encode_reply({"cmd": name, **clean(spec.request, fields)})
         try:
             command: Command = _decode_usual(cleaned)
         except DECODE_ERRORS:
             command = _decode_full(cleaned)
     except CommandError as error:
-        raise InvalidCommand(error, req_id) from None
+        raise InvalidCommand(error, req_id, slow=slow) from None
     except DECODE_ERRORS:
-        raise InvalidCommand(NO_COMMAND, req_id) from None
+        raise InvalidCommand(NO_COMMAND, req_id, slow=slow) from None
     command.req_id = req_id
     return command
+
+
+def _timeout(fields: dict[str, Raw]) -> object:
+    with suppress(CommandError):
+        return scalar(fields.get("timeout", _NOTHING), "timeout")
+    return ""  # no time
 
 
 def encode_frame(reply: Reply | Raw | dict[str, Any]) -> bytes:

@@ -2,11 +2,15 @@
 
 Everything here is derived from the declared types: `clean` accepts what other encoders say for
 "absent" and for whole numbers, and else raises a CommandError that names the field, and the bound.
+
+A refusal must not cost more than an acceptance.  So a value is judged before it is decoded: one that is to
+have no parts by its first byte, a list or a map by how many parts it says that it has.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,12 +22,14 @@ from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError, invalid
-from bunqueue.protocol.readable import is_map, reason
+from bunqueue.protocol.readable import is_container, is_map, parts, reason
 
 # What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
 DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
 MAX_INTEGER = 2**63  # what MessagePack and SQLite can hold
 UNDEFINED = 0  # the extension type some encoders send for "no value"
+
+MAX_FIELDS = 1000  # of an object; none that is declared has a tenth of that
 
 _decode_any = Decoder().decode
 _decode_fields = Decoder(dict[str, Raw]).decode
@@ -78,7 +84,7 @@ def _absent(raw: Raw, field: mi.Field) -> bool:
         return not (isinstance(field.type, mi.RawType) or _takes_null(field))
     if first not in (b"\xc7", b"\xd4"):
         return False
-    value = _value(raw, field.encode_name)
+    value = scalar(raw, field.encode_name)
     return isinstance(value, Ext) and value.code == UNDEFINED
 
 
@@ -89,7 +95,18 @@ def _takes_null(field: mi.Field) -> bool:
     return unset and any(isinstance(member, mi.NoneType) for member in types)
 
 
-def _value(raw: Raw, name: str) -> Any:
+def decode_fields(raw: bytes | Raw, name: str) -> dict[str, Raw]:
+    """The fields of an object, as they are.  CommandError for too many; DECODE_ERRORS for no object."""
+    if is_map(head := memoryview(raw)[:5]) and parts(head) > 2 * MAX_FIELDS:
+        raise invalid(name, f"must have at most {MAX_FIELDS} fields", bound=MAX_FIELDS)
+    return _decode_fields(raw)
+
+
+def scalar(raw: bytes | Raw, name: str) -> Any:
+    """A value that is to have no parts.  Of a list or a map only the kind is told: it is not decoded."""
+    head = memoryview(raw)[:5]
+    if is_container(head):
+        return {} if is_map(head) else [None] * min(1, parts(head))
     try:
         return _decode_any(raw)
     except DECODE_ERRORS as error:
@@ -117,12 +134,12 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
         return _check_struct(kind, raw, name)
     if isinstance(kind, mi.DictType):
         return _check_dict(kind, raw, name)
-    return _check_plain(kind, _value(raw, name), name)
+    return _check_plain(kind, scalar(raw, name), name)
 
 
 def _check_struct(kind: mi.StructType, raw: Raw, name: str) -> object:
     try:
-        fields = _decode_fields(raw)
+        fields = decode_fields(raw, name)
     except DECODE_ERRORS as error:
         called = getattr(kind.cls, "CALLED", "a map")
         raise invalid(name, f"must be {called}") from error
@@ -181,7 +198,7 @@ def _check_number(kind: mi.IntType | mi.FloatType, value: object, name: str) -> 
 def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
     """The first member that takes the value; else what the first one says."""
     first: CommandError | None = None
-    if bytes(memoryview(raw)) == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
+    if memoryview(raw) == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
         return None
     structs = [member for member in kind.types if isinstance(member, mi.StructType)]
     maps = structs if is_map(memoryview(raw)) else []
@@ -196,7 +213,8 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
 
 
 def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
-    if kind.max_length is not None and _list_length(raw) > kind.max_length:  # before it is decoded
+    head = memoryview(raw)[:5]
+    if kind.max_length is not None and not is_map(head) and parts(head) > kind.max_length:
         raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
     try:
         items = _decode_list(raw)
@@ -204,10 +222,13 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
         raise invalid(name, "must be a list") from None
     if kind.min_length is not None and len(items) < kind.min_length:
         raise invalid(name, f"must have at least {kind.min_length} entries", bound=kind.min_length)
-    out = []
+    out: list[object] = []
     for index, item in enumerate(items):
         where = f"{name}[{index}]"
         if isinstance(kind.item_type, mi.StructType):
+            if _fits(kind.item_type.cls, item):  # mostly one entry of thousands is wrong
+                out.append(item)
+                continue
             try:
                 out.append(_check(kind.item_type, item, where))
             except CommandError as error:
@@ -222,12 +243,13 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
 
 def _check_dict(kind: mi.DictType, raw: Raw, name: str) -> object:
     """A map of names that the sender chooses."""
+    head = memoryview(raw)[:5]
+    if kind.max_length is not None and is_map(head) and parts(head) > 2 * kind.max_length:
+        raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
     try:
         entries = _decode_fields(raw)
     except DECODE_ERRORS:
         raise invalid(name, "must be a map with texts as names") from None
-    if kind.max_length is not None and len(entries) > kind.max_length:
-        raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
     out = {}
     for key, value in entries.items():
         _check_plain(_bare(kind.key_type), key, f"a name in {name}")
@@ -239,10 +261,14 @@ def _bare(kind: mi.Type) -> mi.Type:
     return kind.type if isinstance(kind, mi.Metadata) else kind
 
 
-def _list_length(raw: Raw) -> int:
-    """How many entries a MessagePack list says that it has; 0 of what is no list."""
-    head = bytes(memoryview(raw)[:5])
-    if head[0] & 0xF0 == 0x90:
-        return head[0] & 0x0F
-    width = {0xDC: 2, 0xDD: 4}.get(head[0], 0)
-    return int.from_bytes(head[1 : 1 + width], "big")
+def _fits(struct: type[Struct], raw: Raw) -> bool:
+    try:
+        _decoder(struct)(raw)
+    except DECODE_ERRORS:
+        return False
+    return True
+
+
+@cache
+def _decoder(struct: type[Struct]) -> Callable[[Raw], object]:
+    return Decoder(struct).decode

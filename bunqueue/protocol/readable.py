@@ -51,10 +51,29 @@ def is_map(data: bytes | memoryview) -> bool:
     return bytes(data[:1]) in _MAPS
 
 
+def is_container(data: bytes | memoryview) -> bool:
+    """Whether a value is a list or a map."""
+    return data[0] in _CONTAINERS
+
+
+def parts(data: bytes | memoryview) -> int:
+    """How many values stand in a list or a map, by its first five bytes: in a map, names and values.  0 of
+    what is neither."""
+    first = data[0]
+    if first not in _CONTAINERS:
+        return 0
+    each = 2 if is_map(data) else 1
+    if first < 0xA0:
+        return each * (first & 0x0F)
+    width = 4 if first & 1 else 2
+    return each * int.from_bytes(data[1 : 1 + width], "big")
+
+
 def shown(data: bytes) -> object:
     """A value as a refusal shows it; of one that is nested only what it is."""
-    value = _decode(data) if is_readable(data) else b""
-    return "a list" if isinstance(value, list) else value
+    if is_container(data):
+        return "a map" if is_map(data) else "a list"
+    return _decode(data) if is_readable(data) else b""
 
 
 def check_readable(data: bytes, field: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from engine.shard_driver import Driver
 from hypothesis import assume, example, given, note
 from hypothesis import strategies as st
-from support.commands import said
+from support.commands import MINIMAL, said
 from support.table import table
 
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
@@ -215,53 +215,6 @@ def test_null_and_undefined_mean_absent(request: dict[str, Any], nothing: Any) -
 
 # -- declared bounds ---------------------------------------------------------------------------------------
 
-MINIMAL: dict[str, Any] = {
-    "queue": "q",
-    "id": "x",
-    "ids": ["x"],
-    "jobs": [{}],
-    "failures": [{}],
-    "flow": "f",
-    "nodes": [{"name": "n", "queue": "q", "input": {}}],
-    "input": {},
-    "count": 1,
-    "progress": 1,
-    "token": "t",
-    "deduplicationId": "k",
-    "priority": 0,
-    "delay": 0,
-    "message": "m",
-    "duration": 1,
-    "tokens": [],
-    "durations": [],
-    "limit": 1,
-    "name": "n",
-    "url": "https://example.com/",
-    "events": ["job.completed"],
-    "webhookId": "w",
-    "workerId": "w",
-    "enabled": True,
-    "customId": "x",
-    "childId": "x",
-    "parentId": "y",
-    "jobId": "x",
-    "config": {},
-    "maxLength": 1,
-    "number": 1,
-    "workflows": {},
-    "groupId": "g",
-    "max": 1,
-    "concurrency": 1,
-    "weight": 1,
-    "shard": 0,
-    "host": "one",
-    "action": "retry",
-    "trial": "1",
-    "steps": [],
-    "groups": [{"steps": ["a"]}],
-    "key": "k",
-    "data": {"delivered": True, "status": 200, "error": None, "durationMs": 1.0},
-}
 Number = mi.IntType | mi.FloatType
 
 

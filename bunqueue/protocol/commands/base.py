@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.msgpack import Ext
@@ -278,11 +278,17 @@ def _key(route: Route, request: type[Struct]) -> str:
     return {Route.QUEUE: "queue", Route.IDS: "ids"}.get(route, "")
 
 
+Scalar = str | int | float | bool | None
+"""A value without parts.  Lists and maps are refused by their first byte, before anything is built."""
+
+AnyTimeout = Scalar | Ext  # what `Spec.is_slow` takes
+
+
 class Slow(Struct, gc=False):
     """The fields that decide whether a request may be answered late."""
 
-    cmd: Any = None
-    timeout: Any = None
+    cmd: Scalar = None
+    timeout: AnyTimeout = None
 
 
 def is_slow(cmd: object, timeout: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -15,6 +15,7 @@ from bunqueue.protocol.commands.base import (
     Reply,
     RequestId,
     Route,
+    Scalar,
     Text,
     Timeout,
     command,
@@ -29,6 +30,10 @@ SCAN = 200_000  # jobs looked at before an answer is sent, some 0.1 s
 Words = Text | Annotated[list[Text], Meta(min_length=1, max_length=100)] | None
 Cursor = Annotated[str, Meta(min_length=1, max_length=4096)]
 Scan = Annotated[int, Meta(ge=1, le=MAX_SCAN)]
+DataValue = Annotated[
+    Scalar,
+    Meta(extra={"called": "single values", "problem": "must be a text, a number, true, false or null"}),
+]
 
 
 class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -52,7 +57,7 @@ class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     created_before: Time | None = None
     finished_after: Time | None = None
     finished_before: Time | None = None
-    data: Annotated[dict[str, Any], Meta(max_length=32)] | None = None
+    data: Annotated[dict[str, DataValue], Meta(max_length=32)] | None = None
     where: Message | None = None
     req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
 
