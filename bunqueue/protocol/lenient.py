@@ -22,7 +22,8 @@ from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError, invalid
-from bunqueue.protocol.readable import is_container, is_map, parts, reason
+from bunqueue.protocol.heads import HEAD, is_container, is_map, parts
+from bunqueue.protocol.readable import reason
 
 # What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
 DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
@@ -97,14 +98,14 @@ def _takes_null(field: mi.Field) -> bool:
 
 def decode_fields(raw: bytes | Raw, name: str) -> dict[str, Raw]:
     """The fields of an object, as they are.  CommandError for too many; DECODE_ERRORS for no object."""
-    if is_map(head := memoryview(raw)[:5]) and parts(head) > 2 * MAX_FIELDS:
+    if is_map(head := memoryview(raw)[:HEAD]) and parts(head) > 2 * MAX_FIELDS:
         raise invalid(name, f"must have at most {MAX_FIELDS} fields", bound=MAX_FIELDS)
     return _decode_fields(raw)
 
 
 def scalar(raw: bytes | Raw, name: str) -> Any:
     """A value that is to have no parts.  Of a list or a map only the kind is told: it is not decoded."""
-    head = memoryview(raw)[:5]
+    head = memoryview(raw)[:HEAD]
     if is_container(head):
         return {} if is_map(head) else [None] * min(1, parts(head))
     try:
@@ -213,7 +214,7 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
 
 
 def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
-    head = memoryview(raw)[:5]
+    head = memoryview(raw)[:HEAD]
     if kind.max_length is not None and not is_map(head) and parts(head) > kind.max_length:
         raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
     try:
@@ -243,7 +244,7 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
 
 def _check_dict(kind: mi.DictType, raw: Raw, name: str) -> object:
     """A map of names that the sender chooses."""
-    head = memoryview(raw)[:5]
+    head = memoryview(raw)[:HEAD]
     if kind.max_length is not None and is_map(head) and parts(head) > 2 * kind.max_length:
         raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
     try:

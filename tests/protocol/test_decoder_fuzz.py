@@ -22,7 +22,7 @@ from support.table import table
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
 from bunqueue.protocol.commands import COMMANDS, Command, Route, Spec, is_slow
 from bunqueue.protocol.commands.core import AckBatch, Pull, Push
-from bunqueue.protocol.readable import MAX_DEPTH
+from bunqueue.protocol.measure import MAX_DEPTH
 from shardproc.engine.outbox import Outbox
 from shardproc.engine.state import Client
 

@@ -20,7 +20,7 @@ from engine.shard_driver import Driver
 
 from bunqueue.protocol.codec import encode_frame
 from bunqueue.protocol.framing import HEADER, MAX_FRAME
-from bunqueue.protocol.json_size import MAX_BYTES
+from bunqueue.protocol.measure import MAX_BYTES
 from shardproc.core import Shard
 from shardproc.storage import database, schema, store
 from shardproc.storage.database import Database, DatabaseBusy

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bunqueue.client import substitute
 from bunqueue.client.connection.options import refused, shown, unfit
 from bunqueue.errors import OptionError
-from bunqueue.protocol.json_size import MAX_BYTES
+from bunqueue.protocol.measure import MAX_BYTES
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV

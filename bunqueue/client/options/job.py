@@ -34,7 +34,7 @@ from bunqueue.client.options.types import (
 from bunqueue.client.options.unique import dedup_of, keyed, names_of, unique, wire_dedup
 from bunqueue.errors import OptionError, PayloadError
 from bunqueue.protocol.commands import core
-from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
+from bunqueue.protocol.measure import MAX_BYTES, MAX_DATA, SURELY_SMALL, measure
 
 
 class CommonJobOptions(TypedDict, total=False):
@@ -379,7 +379,7 @@ def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
     if not declared:
         check_plain(data, what)
     size = len(encoded)
-    if size > SURELY_SMALL and (size > MAX_BYTES or json_size(encoded, MAX_DATA) > MAX_DATA):
+    if size > SURELY_SMALL and (size > MAX_BYTES or measure(encoded, MAX_DATA).characters > MAX_DATA):
         text = f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; {_ELSEWHERE}"
         raise PayloadError(text, field="data", value=size, bound=MAX_DATA)
     return Raw(encoded)

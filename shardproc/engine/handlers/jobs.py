@@ -40,7 +40,7 @@ from ..peers import families
 from ..ready import space
 from ..state import Client, State
 from .ack import check_token
-from .push import check_arguments, check_data, check_size
+from .push import check_arguments, check_data
 
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
 MOVABLE_NAMES = "waiting, delayed, active"
@@ -69,7 +69,7 @@ def update(state: State, client: Client, command: Update) -> Ok:
     if job.run is not None and job.run.declared:
         check_arguments(bytes(command.data))
     data = families.with_flow_fields(job.data, bytes(command.data))
-    check_size(data)
+    check_data(data)
     space.change_data(state.queues[job.queue], job, NIL if data == UNDEFINED else data)
     state.out.touch(job, ROW)
     return Ok()

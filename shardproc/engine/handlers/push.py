@@ -31,9 +31,18 @@ from bunqueue.protocol.commands.core import (
     PushReply,
 )
 from bunqueue.protocol.commands.cron import SpawnOptions
-from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
+from bunqueue.protocol.heads import is_map
+from bunqueue.protocol.measure import MAX_BYTES, MAX_DATA, SURELY_SMALL, measure
 from bunqueue.protocol.peers import DEAD_REMOVED, UNKNOWN, Outcome
-from bunqueue.protocol.readable import check_readable, is_map, is_readable, shown
+from bunqueue.protocol.readable import (
+    READ_ERRORS,
+    check_readable,
+    excess,
+    is_readable,
+    reason,
+    shown,
+    unreadable,
+)
 
 from ..lifecycle import events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims
@@ -518,10 +527,35 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
 
 
 def check_data(data: bytes, where: str = "") -> None:
-    """Whether everybody can read it, and it is not too large: asked of all data that comes in."""
-    if len(data) > SURELY_SMALL:
-        check_size(data, where)
-    check_readable(data, f"{where}data")
+    """Whether everybody can read it, and it is not too large: asked of all data that comes in.
+
+    The limit is on the JSON text; only payloads that could be above it are measured.  Some values are much
+    longer in MessagePack, so there is a limit on that, too: a job must be deliverable.
+    """
+    field = f"{where}data"
+    if len(data) <= SURELY_SMALL:
+        check_readable(data, field)
+        return
+    try:
+        found = measure(data, MAX_DATA)
+    except READ_ERRORS as error:
+        raise unreadable(field, reason(error)) from None
+    if found.characters > MAX_DATA:
+        raise _too_large(data, where, "max 10MB", MAX_DATA)
+    if len(data) > MAX_BYTES:
+        raise _too_large(data, where, f"{len(data)} bytes of MessagePack, max {MAX_BYTES}", MAX_BYTES)
+    if problem := excess(found):
+        raise unreadable(field, problem)
+
+
+def _too_large(data: bytes, where: str, why: str, bound: int) -> CommandError:
+    return CommandError(
+        f"{where}Job data too large ({why})",
+        Code.DATA_TOO_LARGE,
+        field=path_of(f"{where}data"),
+        value=len(data),
+        bound=bound,
+    )
 
 
 def check_arguments(data: bytes, where: str = "") -> None:
@@ -535,26 +569,3 @@ def check_arguments(data: bytes, where: str = "") -> None:
         value=shown(data),
         bound="an object",
     )
-
-
-def check_size(data: bytes, where: str = "") -> None:
-    """The limit is on the JSON text; only payloads that could be above it are measured.
-
-    Some values are much longer in MessagePack, so there is a limit on that, too: a job must be deliverable.
-    """
-    if json_size(data, MAX_DATA) > MAX_DATA:
-        raise CommandError(
-            f"{where}Job data too large (max 10MB)",
-            Code.DATA_TOO_LARGE,
-            field=path_of(f"{where}data"),
-            value=len(data),
-            bound=MAX_DATA,
-        )
-    if len(data) > MAX_BYTES:
-        raise CommandError(
-            f"{where}Job data too large ({len(data)} bytes of MessagePack, max {MAX_BYTES})",
-            Code.DATA_TOO_LARGE,
-            field=path_of(f"{where}data"),
-            value=len(data),
-            bound=MAX_BYTES,
-        )

@@ -8,7 +8,7 @@ from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob
-from bunqueue.protocol.readable import is_map
+from bunqueue.protocol.heads import is_map
 
 from ..handlers.push import check_data, check_fields
 
