@@ -303,8 +303,9 @@ class DropSignal(Command, tag="DropSignal"):
     number: Annotated[int, Meta(ge=1, le=MAX_SAFE)]
 
 
+Schemas = Annotated[dict[SignalName, Raw], Meta(max_length=1000)]
 Types = Annotated[
-    dict[Annotated[str, Meta(min_length=1, max_length=256)], dict[SignalName, Raw]],
+    dict[Annotated[str, Meta(min_length=1, max_length=256)], Schemas],
     Meta(max_length=1000),
 ]
 
