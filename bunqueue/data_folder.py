@@ -20,11 +20,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self, TextIO
+from typing import Annotated, NoReturn, Self, TextIO, TypeVar
 
 import msgspec
 
 from .file_lock import lock_folder
+from .model.ids import MAX_SHARDS
 from .shard_identity import Identity, Place, file_name, identity_of, misfit
 
 NAME = "manifest.json"
@@ -35,6 +36,11 @@ REPAIR = ".repair"  # where `bunqueue doctor --repair` makes new files
 RESHARD = ".reshard"  # where `bunqueue reshard` makes new files; without `COMPLETE` in it nobody needs it
 DATABASE = b"SQLite format 3\0"  # how every file of jobs begins, unless it is empty
 COMPLETE = "complete.json"  # they are whole and take the place of the old ones, whatever happens
+
+
+MAX_BYTES = 1 << 20  # of a manifest and the like: some kB, and a line for each loss
+
+T = TypeVar("T")
 
 
 class DataFolderError(Exception):
@@ -57,6 +63,11 @@ class FilesMismatch(DataFolderError):
         super().__init__("; ".join(self.lines))
 
 
+Shards = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=0, lt=MAX_SHARDS)]], msgspec.Meta(max_length=MAX_SHARDS)
+]
+
+
 class Loss(msgspec.Struct):
     """A file that was given up."""
 
@@ -65,15 +76,22 @@ class Loss(msgspec.Struct):
     what: str
 
 
+class Versioned(msgspec.Struct):
+    """What is read of ``manifest.json`` first."""
+
+    format: int
+    store: str = ""
+
+
 class Manifest(msgspec.Struct, omit_defaults=True):
     """What ``manifest.json`` holds."""
 
     format: int
-    shards: int = 0  # a newer format may say it otherwise
+    shards: Annotated[int, msgspec.Meta(le=MAX_SHARDS)] = 0
     id: str = ""  # of the folder; "" until a version that gives one has started
     generation: int = 1  # increased by each reshard
-    created: list[int] = []  # the shards that have a file with an identity
-    unmarked: list[int] = []  # those whose file may be from before there were identities
+    created: Shards = []  # the shards that have a file with an identity
+    unmarked: Shards = []  # those whose file may be from before there were identities
     losses: list[Loss] = []
     store: str = ""  # the id of the store that keeps the jobs; the files here are copies then
 
@@ -333,6 +351,15 @@ def write_whole(path: Path, content: msgspec.Struct) -> None:
     sync(path.parent)
 
 
+def read_whole(path: Path, kind: type[T]) -> T:
+    """What `write_whole` has written. msgspec.DecodeError for anything else, and OSError."""
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise msgspec.DecodeError(f"it has more than {MAX_BYTES:,} bytes")
+    return msgspec.json.decode(content, type=kind)
+
+
 def private(path: str, flags: int) -> int:
     """An `opener`: a new file is nobody's but its owner's, whatever the umask."""
     return os.open(path, flags, 0o600)
@@ -362,15 +389,17 @@ def _usable(folder: Path) -> Iterator[None]:
 def _read(folder: Path) -> Manifest | None:
     path = folder / NAME
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        made = read_whole(path, Versioned)  # a newer format may say all else otherwise
+        newest = FORMAT_WITH_STORE if made.store else FORMAT
+        found = read_whole(path, Manifest) if made.format <= newest else None
     except FileNotFoundError:
         if any(folder.glob("shard-*.db")):
             refuse(folder, f"has shards but no {NAME}; restore that file from a backup of the folder")
         return None
     except msgspec.DecodeError as error:
         refuse(folder, f"has a damaged {NAME} ({error}); restore that file from a backup of the folder")
-    if found.format > (FORMAT_WITH_STORE if found.store else FORMAT):
-        newer = f"a newer version of bunqueue (format {found.format})"
+    if found is None:
+        newer = f"a newer version of bunqueue (format {made.format})"
         refuse(folder, f"was written by {newer}; upgrade bunqueue")
     if found.shards < 1:
         refuse(

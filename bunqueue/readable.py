@@ -19,6 +19,13 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda found: _SHORT.get(found[0]) or f"\\x{ord(found[0]):02x}", text)
 
 
+def harmless(text: str) -> str:
+    """The same, of a text of several lines, which keeps its lines and tabs."""
+    if text.isprintable():
+        return text
+    return CONTROL.sub(lambda found: found[0] if found[0] in "\t\n" else printable(found[0]), text)
+
+
 def time_of(ms: float) -> str:
     """A moment, in the time zone of this machine."""
     try:

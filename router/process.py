@@ -30,6 +30,7 @@ from bunqueue.data_folder import (
 from bunqueue.descriptors import files_left, raise_file_limit, share
 from bunqueue.exposure import exposed
 from bunqueue.logs import configure_logging, get_logger
+from bunqueue.readable import printable
 from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
 
@@ -141,7 +142,7 @@ def check_siblings() -> None:
 
 
 def _refuse(text: str, status: int) -> int:
-    print("bunqueue:", " ".join(text.split()), file=sys.stderr)
+    print("bunqueue:", printable(" ".join(text.split())), file=sys.stderr)
     return status
 
 
@@ -170,6 +171,7 @@ class RouterProcess:
         """Start, serve until a signal comes, stop."""
         loop = asyncio.get_running_loop()
         serving = loop.create_task(self._serve())
+        loop.add_signal_handler(signal.SIGHUP, self._renew_certificate)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, serving)
         await asyncio.wait([serving])
@@ -180,7 +182,7 @@ class RouterProcess:
 
     async def _serve(self) -> None:
         settings = self._settings
-        tls = server_context(settings)
+        server_context(settings)  # what is wrong with it is to be said before anything else is done
         if not settings.in_memory:
             folder = Path(settings.data_dir)
             self._data = own_data_folder(folder)  # first: of two new servers only one may write
@@ -202,9 +204,7 @@ class RouterProcess:
         if self._data is not None:  # before any job is taken
             note_files(Path(settings.data_dir))
         await self._gateway.start(self._supervisor.folder.gateway_socket)
-        await self._listener.start(tls)
-        if tls is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew_certificate)
+        await self._listener.start(server_context(settings))
         self._sweeper = asyncio.create_task(self._sweep())
         self._measurer = asyncio.create_task(self._hub.lag.measure())
         gc.collect()
@@ -312,7 +312,11 @@ class RouterProcess:
 
     def _renew_certificate(self) -> None:
         """SIGHUP: the files are new. If they are wrong, the certificate of before goes on."""
-        if self._listener.renew_certificate():
+        if self._sweeper is None:
+            return  # the start reads them
+        if not self._settings.tls_cert:
+            _log.info("SIGHUP renews the TLS certificate, and there is none: nothing was changed")
+        elif self._listener.renew_certificate():
             self._gateway.renew_certificate()
             if self._further is not None:
                 self._further.renew_certificate()

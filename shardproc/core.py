@@ -16,11 +16,11 @@ from msgspec import Raw
 
 from bunqueue import vitals
 from bunqueue.logs import get_logger
+from bunqueue.protocol import peers
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply, is_slow_payload
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError, refused
-from bunqueue.protocol.peers import Forwarded
 
 from . import missed_runs
 from .clock import Clock
@@ -105,6 +105,7 @@ class Shard:
         engine.state.outlive = self._outlive
         engine.state.refusal = self._refuses
         engine.state.check_lock = self.store.check_lock
+        engine.state.outlive_question = self._outlive_question
         engine.state.upkeep.doubt = self._time.doubt
         self._prepare(engine.state)
         return engine
@@ -204,13 +205,25 @@ class Shard:
         the shard each time that somebody sends it: the answer to it.  Raises the error if it is not one of
         these."""
         spec = spec_of(command)
-        in_a_change = self.store.writes_out or self.engine.state.unfinished  # that others have asked for
-        ends = spec.writes or spec.parks or in_a_change or isinstance(error, StorageFailed)
-        if ends or (isinstance(error, DISK_ERRORS) and disk_problem(error) is not None):
+        if spec.writes or spec.parks or not self._is_harmless(error):
             raise error
         self._tell("a command that only reads has failed", spec.name)
         text = f"{spec.name} failed; the log of shard {self._place[0]} says why"
         return ErrorReply(error=text, code=Code.INTERNAL_ERROR)
+
+    def _outlive_question(self, message: peers.Message, error: Exception) -> peers.Failed:
+        """The same of a question of another shard."""
+        name = type(message).__name__
+        if type(message) not in peers.READING or not self._is_harmless(error):
+            raise error
+        self._tell("a question that only reads has failed", name)
+        return peers.Failed(f"{name} failed; the log of shard {self._place[0]} says why")
+
+    def _is_harmless(self, error: Exception) -> bool:
+        """Whether a mistake has left no change half done, and the disk is not to blame."""
+        if self.store.writes_out or self.engine.state.unfinished or isinstance(error, StorageFailed):
+            return False
+        return not isinstance(error, DISK_ERRORS) or disk_problem(error) is None
 
     def _tell(self, text: str, what: str) -> None:
         """Log the mistake that is being handled, once of each kind: who may read shall not fill the log."""
@@ -325,7 +338,7 @@ class Shard:
             if deliver is None:
                 out.replies.append((conn, reply))
             else:
-                deliver(Forwarded(Raw(encode_reply(reply))))
+                deliver(peers.Forwarded(Raw(encode_reply(reply))))
         left, out.replies = out.replies, []
         return left
 

@@ -19,6 +19,8 @@ from bunqueue.data_folder import (
     refuse,
     shard_file,
 )
+from bunqueue.lifeline import end_with_parent
+from bunqueue.readable import printable
 from bunqueue.shard_identity import Place, misfit
 from shardproc.storage.repair.recount import Counts, Finding, recount
 
@@ -35,7 +37,7 @@ def main(folder: Path) -> int:
             for place in places:
                 _look(folder, place)
     except (DataFolderError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return FAILED
     return 0
 
@@ -58,4 +60,5 @@ def _tell(shard: int, found: Finding | Counts) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main(Path(sys.argv[1])))

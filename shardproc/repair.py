@@ -16,6 +16,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from rich.filesize import decimal
@@ -26,11 +27,15 @@ from bunqueue.data_folder import (
     is_resharded,
     own_data_folder,
     read_manifest,
+    read_whole,
     refuse,
     shard_file,
     sync,
     write_whole,
 )
+from bunqueue.lifeline import end_with_parent
+from bunqueue.model.ids import MAX_SHARDS
+from bunqueue.readable import printable
 from shardproc.storage.database import DatabaseError
 from shardproc.storage.repair.mend import mend
 from shardproc.storage.repair.recount import damage_of
@@ -45,8 +50,8 @@ READY = "ready.json"  # from there on the new file counts
 class Ready(msgspec.Struct):
     """A new file is whole and waits to take its place."""
 
-    shard: int
-    kept_as: str  # the name of the old file
+    shard: Annotated[int, msgspec.Meta(ge=0, lt=MAX_SHARDS)]
+    kept_as: Annotated[str, msgspec.Meta(pattern=r"^shard-\d\d\.db\.damaged-[\d-]+$")]  # the old file's name
     salvaged: Salvaged
 
 
@@ -71,7 +76,7 @@ def main(folder: Path) -> int:
             with suppress(OSError):
                 (folder / REPAIR).rmdir()
     except (DataFolderError, OSError, DatabaseError) as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return FAILED
     return 0
 
@@ -113,7 +118,10 @@ def _finish(folder: Path) -> None:
     place = folder / REPAIR
     if not (place / READY).exists():
         return
-    ready = msgspec.json.decode((place / READY).read_bytes(), type=Ready)
+    try:
+        ready = read_whole(place / READY, Ready)
+    except msgspec.DecodeError as error:
+        refuse(folder, f"has a damaged {REPAIR}/{READY} ({error}): take that folder away, and run it again")
     file, kept = shard_file(folder, ready.shard), folder / ready.kept_as
     made = place / file.name
     if made.exists():
@@ -143,8 +151,9 @@ def _check_space(folder: Path, file: Path) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main(Path(sys.argv[1])))

@@ -8,8 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ..readable import printable
 from .framework.exits import FAILED, INTERRUPTED, USAGE
+from .framework.secrets import hide_secrets
 from .framework.streams import open_closed_streams
+from .output.terminal import plain_streams
 
 BAD_USAGE = USAGE
 
@@ -17,8 +20,11 @@ BAD_USAGE = USAGE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bunqueue`` with ``arguments``, or those of the process, and return the exit status."""
     open_closed_streams()
+    if arguments is None:
+        hide_secrets()
     try:
-        return _main(arguments)
+        with plain_streams():
+            return _main(arguments)
     except KeyboardInterrupt:  # also while modules are loaded
         return _wrong("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:
@@ -89,5 +95,5 @@ def _wrong_as_json(message: str, status: int) -> int:
 
 
 def _wrong(message: str, status: int) -> int:
-    print("bunqueue:", " ".join(message.split()), file=sys.stderr)
+    print("bunqueue:", printable(" ".join(message.split())), file=sys.stderr)
     return status

@@ -69,6 +69,7 @@ def main() -> int:
     configure_logging(settings.log_level, settings.log_format)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it has a warning for each bad request
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the router decides when it ends
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a certificate to renew
     with suppress(OSError):
         os.nice(NICE)
     try:

@@ -22,6 +22,12 @@ class Message(Struct, tag=True, array_like=True, gc=False):
     """The base of all messages."""
 
 
+class Failed(Message):
+    """The answer to a question that only reads and could not be answered, because of a mistake of ours."""
+
+    error: str
+
+
 class Outcome(Message):
     """What became of a job.  The fields from ``child`` on are set only for a job that failed."""
 
@@ -539,6 +545,7 @@ class Forwarded(Message):
 
 
 _Any = Union[  # noqa: UP007
+    Failed,
     Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
     Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided,
     Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder, StartChildren, ChildrenStarted,
@@ -548,6 +555,9 @@ _Any = Union[  # noqa: UP007
     Members, MembersAre, StopMembers, MembersStopped, ReviveMembers, MembersRevived, AskForMembers,
     Gather, Gathering, CloseGathering,
 ]  # fmt: skip
+
+READING = frozenset({Where, Values, Members, Flows})
+"""Questions that clients who may only read can cause; their answers change nothing."""
 
 ASKS, ANSWERS, NOTIFIES = range(3)
 

@@ -16,6 +16,7 @@ from bunqueue.model.dead_letters import MAX_AGE, MAX_ENTRIES
 from bunqueue.protocol.commands.cluster import ClusterView, HostView
 from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, ShardFigures, ShardStore
 from bunqueue.protocol.commands.workers import WorkerStats
+from bunqueue.readable import CONTROL
 
 from .metric_families import Snapshot, family_of
 from .queue_metrics import queue_metrics
@@ -166,7 +167,10 @@ def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
         *_cluster(own.cluster),
     ]
     text: bytes = generate_latest(Snapshot(metrics))
-    return text.decode()
+    # Names are whatever clients chose. Prometheus would take control characters, a terminal would obey them.
+    return CONTROL.sub(
+        lambda found: found[0] if found[0] == "\n" else f"\\\\x{ord(found[0]):02x}", text.decode()
+    )
 
 
 def _totals(figures: Figures) -> Iterator[Metric]:

@@ -47,6 +47,7 @@ class Task(Struct, eq=False):
     steps: Steps
     deliver: Deliver
     command: Command | None = None  # that it carries out
+    question: messages.Message | None = None  # of another shard, that it answers
     answers: list[Any] = []
     missing: int = 0
     asking: bool = False  # answers of the own shard come while it still asks
@@ -105,7 +106,7 @@ def _reply(state: State, client: Client, command: Command, result: Any) -> None:
 def _advance(state: State, task: Task, value: Any) -> None:
     while True:
         try:
-            questions = task.steps.send(value)
+            questions = _go_on(task.steps, value)
         except StopIteration as done:
             task.deliver(done.value)
             return
@@ -113,9 +114,12 @@ def _advance(state: State, task: Task, value: Any) -> None:
             task.deliver(error)
             return
         except Exception as error:
-            if task.command is None:
+            if task.command is not None:
+                task.deliver(state.outlive(task.command, error))
+            elif task.question is not None:
+                task.deliver(state.outlive_question(task.question, error))
+            else:
                 raise
-            task.deliver(state.outlive(task.command, error))
             return
         task.answers = [None] * len(questions)
         task.missing = len(questions)
@@ -126,6 +130,14 @@ def _advance(state: State, task: Task, value: Any) -> None:
         if task.missing:
             return
         value = task.answers
+
+
+def _go_on(steps: Steps, value: Any) -> Questions:
+    """Have steps go on with their answers; one that failed is raised where they asked."""
+    failed = next((each for each in value or () if isinstance(each, messages.Failed)), None)
+    if failed is not None:
+        return steps.throw(CommandError(failed.error, Code.INTERNAL_ERROR))
+    return steps.send(value)
 
 
 def _ask(state: State, task: Task, place: int, shard: int, message: messages.Message) -> None:
@@ -158,9 +170,12 @@ def _answer(state: State, source: int, message: messages.Message, deliver: Deliv
     if later is not None:
         later(state, source, message, deliver)
         return
-    answer = state.tables.answers[type(message)](state, source, message)
+    try:
+        answer = state.tables.answers[type(message)](state, source, message)
+    except Exception as error:
+        answer = state.outlive_question(message, error)
     if isinstance(answer, Generator):
-        start(state, answer, deliver)
+        _advance(state, Task(answer, deliver, question=message), None)
     else:
         deliver(answer)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Raw, Struct, UnsetType
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
     from bunqueue.protocol.commands.dlq import Dropped
     from bunqueue.protocol.commands.events import Ended
-    from bunqueue.protocol.peers import Outcome
+    from bunqueue.protocol.peers import Failed, Message, Outcome
 
     from .handlers.webhooks import Webhook
     from .lifecycle.child_results import ChildResult
@@ -204,7 +204,7 @@ def _accept(spec: Spec) -> CommandError | None:
     return None
 
 
-def _end(command: Command, error: Exception) -> Reply:
+def _end(work: object, error: Exception) -> NoReturn:
     raise error
 
 
@@ -331,6 +331,7 @@ class State:
         "orphans",
         "out",
         "outlive",
+        "outlive_question",
         "parts",
         "poll_ends",
         "prepared",
@@ -423,6 +424,7 @@ class State:
         """What the process puts its own in place of."""
         self.vitals: Callable[[], Vitals] = Vitals
         self.outlive: Callable[[Command, Exception], Reply] = _end
+        self.outlive_question: Callable[[Message, Exception], Failed] = _end
         self.check_lock: Callable[[], None] = _check_lock  # before a change: see `Store.check_lock`
         self.refusal: Callable[[Spec], CommandError | None] = _accept  # while disk or memory is short
 

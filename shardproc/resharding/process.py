@@ -26,6 +26,7 @@ from bunqueue.data_folder import (
     refuse,
     shards_of,
 )
+from bunqueue.readable import printable
 
 from . import swap
 from .build import build
@@ -150,5 +151,5 @@ def _what_now(folder: Path) -> str:
 
 def _refuse(text: str, status: int) -> int:
     sys.stdout.flush()
-    print("bunqueue:", " ".join(text.split()), file=sys.stderr)
+    print("bunqueue:", printable(" ".join(text.split())), file=sys.stderr)
     return status

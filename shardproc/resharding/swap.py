@@ -9,22 +9,26 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import msgspec
 
 from bunqueue import data_folder
 from bunqueue.data_folder import COMPLETE, RESHARD, Manifest, shard_file, sync
+from bunqueue.model.ids import MAX_SHARDS
 
 FORMAT = 1
+
+
+Shards = Annotated[int, msgspec.Meta(ge=0, le=MAX_SHARDS)]
 
 
 class Change(msgspec.Struct):
     """What is to be finished: the file `COMPLETE`."""
 
     format: int
-    old: int = 0
-    new: int = 0
+    old: Shards = 0
+    new: Shards = 0
     id: str = ""  # of the folder; "" from an older version, which made files without an identity
     generation: int = 1
 
@@ -83,7 +87,7 @@ def _manifest(change: Change) -> Manifest:
 def _read(folder: Path) -> Change:
     file = folder / RESHARD / COMPLETE
     try:
-        change = msgspec.json.decode(file.read_bytes(), type=Change)
+        change = data_folder.read_whole(file, Change)
     except msgspec.DecodeError as error:
         _refuse(file, f"is damaged ({error}); restore the data folder from a backup")
     if change.format > FORMAT:

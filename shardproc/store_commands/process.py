@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from bunqueue.cli.framework import exits
-from bunqueue.cli.output.output import Output
+from bunqueue.cli.output.output import Output, encoded
+from bunqueue.cli.output.terminal import plain_streams
 from bunqueue.data_folder import DataFolderError, FilesMismatch
 from bunqueue.readable import plural
 from bunqueue.settings import Settings
@@ -45,6 +46,11 @@ _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; the exit status."""
+    with plain_streams():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
     asked = _parsed(arguments)
     os.umask(0o077)
     with open(asked.settings_fd, "rb") as pipe:
@@ -112,5 +118,5 @@ def _refuse(text: str, code: str, status: int, *, as_json: bool) -> int:
     sys.stdout.flush()
     line = " ".join(text.split())
     said = {"ok": False, "error": line, "code": code}
-    print(msgspec.json.encode(said).decode() if as_json else f"bunqueue: {line}", file=sys.stderr)
+    print(encoded(said) if as_json else f"bunqueue: {line}", file=sys.stderr)
     return status

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.cli import Cli
-from support.server import Server, StartServer
+from support.server import ROOT, Server, StartServer
+from support.waiting import wait_until
 
 from bunqueue.cli.framework import exits
+from bunqueue.data_folder import write_manifest
 
 FILE = "shard-00.db"
 
@@ -96,3 +101,25 @@ def test_folders_that_cannot_be_counted(server: Server, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "is not one" in cli("doctor", "--data-dir", str(tmp_path / "empty"), status=exits.USAGE).err
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_the_process_that_counts_ends_with_doctor(tmp_path: Path) -> None:
+    write_manifest(tmp_path, 1)
+    os.mkfifo(tmp_path / FILE)  # whoever opens it to read waits for a writer
+    program = [sys.executable, "-m", "bunqueue", "doctor", "--data-dir", str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    doctor = subprocess.Popen(program, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{doctor.pid}/task/{doctor.pid}/children")
+    try:
+        wait_until(lambda: children.read_text().strip(), "it has a child")
+        (child,) = children.read_text().split()
+        counting = Path(f"/proc/{child}/cmdline")
+        wait_until(lambda: b"shardproc.recount" in counting.read_bytes(), "it counts")
+        fifo = os.open(tmp_path / FILE, os.O_WRONLY)  # returns when somebody reads
+        doctor.kill()
+        doctor.wait()
+        wait_until(lambda: not counting.exists() or not counting.read_bytes(), "it has ended")
+        os.close(fifo)
+    finally:
+        doctor.kill()
+        doctor.wait()

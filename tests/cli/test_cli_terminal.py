@@ -17,7 +17,7 @@ from support.cli import Cli, Terminal, command
 from support.server import ROOT, Server
 from support.waiting import wait_until
 
-from bunqueue import Queue
+from bunqueue import Breaker, Queue
 from bunqueue.cli.framework import exits
 
 On = Callable[..., Terminal]
@@ -405,3 +405,57 @@ def test_help_is_readable_everywhere(cli: Cli) -> None:
     assert shown.index("Options:") < shown.index("Any command:") < shown.index("Examples:")
     assert os.linesep.join(["Usage: bunqueue push [OPTIONS] QUEUE [DATA]"]) in shown
     assert cli("-h").out.startswith("Usage: bunqueue ")
+
+
+# -- what somebody else chose ------------------------------------------------------------------------------
+
+ESCAPES = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202eX\rY"
+RAW = ("\x1b]0;pwned", "\x1b[2J", "\x9b31m", "\u202e", "\x07")
+
+
+def test_no_text_of_others_has_an_effect_on_the_terminal(
+    cli: Cli, on_terminal: On, shared_server: Server
+) -> None:
+    with Queue("hostile", port=shared_server.port) as queue:
+        job = queue.add(f"n{ESCAPES}", {"text": ESCAPES}, max_attempts=1)
+        taken = queue.pull()
+        assert taken is not None
+        queue.handle(job.id).fail(ESCAPES, lock_token=taken.lock_token)
+        queue.set_breaker(Breaker(failures=1, pause=1000), job=f"b{ESCAPES}")
+    for arguments in (
+        ["job", "wait", job.id],
+        ["job", "get", job.id],
+        ["job", "get", job.id, "--json"],
+        ["job", "attempts", job.id],
+        ["dlq", "list", "hostile"],
+        ["metrics"],
+        ["breaker", "list"],
+        ["job", "get", f"no{ESCAPES}"],
+        ["queue", "count", f"no{ESCAPES}"],
+        ["job", f"no{ESCAPES}"],
+        ["--url", f"bunqueue://127.0.0.1:1/{ESCAPES}", "ping"],
+        ["events", "hostile", "--since", "1h"],
+        ["queue", "jobs", "hostile", "--state", "failed"],
+    ):
+        shown = on_terminal(*arguments).end().out
+        assert not [each for each in RAW if each in shown], (arguments, shown)
+        piped = cli.program(*arguments)
+        assert not [each for each in RAW if each in piped.out + piped.err], (arguments, piped)
+    question = on_terminal("cron", "delete", f"no{ESCAPES}").end().out
+    assert not [each for each in RAW if each in question]
+
+
+def test_a_bug_shows_no_escapes_either(cli: Cli) -> None:
+    program = (
+        "import sys\n"
+        "from bunqueue.cli.output.terminal import plain_streams\n"
+        "with plain_streams():\n"
+        "    print('\\x1b[2Jhere')\n"
+        "    raise RuntimeError('\\x1b[2Jthere')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=cli.environ(), capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "\\x1b[2Jhere\n"
+    assert "RuntimeError: \\x1b[2Jthere" in done.stderr
+    assert "\x1b" not in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder
+from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder, read_manifest
 from bunqueue.settings import Settings
 from router.launcher import Launcher
 from router.process import RouterProcess
@@ -55,14 +55,30 @@ def test_another_number_is_refused_with_the_command_that_changes_it(tmp_path: Pa
 
 
 def test_a_newer_format_is_refused_whatever_else_it_says(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"format": 2, "parts": "many"}')
-    assert "newer version" in refusal(tmp_path, 2)
+    for more in ('"parts": "many"', '"shards": 1000000000', '"shards": "many"'):
+        (tmp_path / "manifest.json").write_text(f'{{"format": 3, {more}}}')
+        assert "newer version" in refusal(tmp_path, 2)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"shards": 2}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"shards": 2}',
+        '{"format": 1, "shards": 65}',
+        '{"format": 1, "shards": 1000000000}',
+        '{"format": 1, "shards": 2, "created": [64]}',
+        '{"format": 1, "shards": 2, "unmarked": [%s0]}' % ("0, " * 100),
+        '{"format": 1, "shards": 2, "id": "%s"}' % ("x" * (1 << 20)),
+    ],
+)
 def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     assert "damaged" in refusal(tmp_path, 2)
+    with pytest.raises(DataFolderError, match="damaged"):
+        read_manifest(tmp_path)
     assert (tmp_path / "manifest.json").read_text() == text
 
 

@@ -227,6 +227,15 @@ def test_sigint_ends_it_too(tmp_path: Path) -> None:
         assert server.wait() == 0
 
 
+def test_sighup_without_tls_changes_nothing(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True) as server, server.connect() as client:
+        pids = server.shard_pids()
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "SIGHUP renews the TLS certificate" in server.log(), "it is said")
+        assert client.call(cmd="Ping")["ok"]
+        assert server.shard_pids() == pids
+
+
 def test_the_last_replies_are_delivered(tmp_path: Path) -> None:
     with RouterServer(tmp_path, fake=True) as server, server.connect() as client:
         queues = [queue_of_shard(shard, "hold") for shard in range(2)]

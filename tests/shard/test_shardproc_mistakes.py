@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 from engine.shard_driver import Driver
+from engine.shard_world import QUEUES, World
 
+from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, ErrorReply
 from shardproc.engine.background.slices import sliced
 
+LAST = f"f:{QUEUES[-1]}"
+QUESTIONS: dict[type[messages.Message], dict[str, Any]] = {
+    messages.Members: {"cmd": "GetFlow", "flow": "f"},
+    messages.Flows: {"cmd": "ListFlows"},
+    messages.Where: {"cmd": "GetChildrenValues", "id": LAST},
+    messages.Values: {"cmd": "GetChildrenValues", "id": LAST},
+}
 PUSH = {"cmd": "PUSH", "queue": "q", "data": 1}
 
 
@@ -118,3 +128,39 @@ def test_jobs_that_cannot_be_summed_up_for_searches_do_not_end_it(
     driver.commit()
     assert caplog.messages == ["jobs were not summed up for searches"]
     assert len(driver.ask(cmd="FindJobs", queue="q")["jobs"]) == 1
+
+
+def test_nor_does_a_question_of_another_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a client who may only read makes shards ask each other."""
+    with closing(World(tmp_path, 2, 11, crash_rate=0.0)) as world:
+        nodes = [
+            {"name": queue, "queue": queue, "after": QUEUES[:number], "input": {"data": {}}}
+            for number, queue in enumerate(QUEUES)
+        ]
+        added = world.ask(cmd="AddFlow", flow="f", nodes=nodes)
+        assert added is not None
+        assert added["ok"], added
+        world.settle()
+        answers = world.shards[0].engine.state.tables.answers
+        assert set(QUESTIONS) == set(messages.READING)
+        for question, command in QUESTIONS.items():
+            with monkeypatch.context() as mistake:
+                mistake.setitem(answers, question, broken)
+                reply = world.ask(**command)
+                assert reply is not None
+                assert reply["error"].startswith(f"{question.__name__} failed; the log of shard"), reply
+            reply = world.ask(**command)
+            assert reply is not None
+            assert reply["ok"], reply
+    assert set(caplog.messages) == {"a question that only reads has failed"}
+
+
+def test_one_that_changes_something_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what was changed by then."""
+    with closing(World(tmp_path, 2, 11, crash_rate=0.0)) as world:
+        monkeypatch.setitem(world.shards[0].engine.state.tables.answers, messages.Prepare, broken)
+        nodes = [{"name": queue, "queue": queue, "after": [], "input": {"data": {}}} for queue in QUEUES]
+        with pytest.raises(RecursionError):
+            world.ask(cmd="AddFlow", flow="f", nodes=nodes)

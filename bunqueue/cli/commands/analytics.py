@@ -21,6 +21,7 @@ from bunqueue.errors import BunqueueError
 from bunqueue.settings import SettingsError
 
 from ...readable import plural
+from ..output import terminal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -345,9 +346,7 @@ def _session(machine: _Machine) -> SparkSession:
 @contextmanager
 def _progress() -> Iterator[OnStep]:
     """Show steps on standard error: the current one on a terminal, each finished one with its duration."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
+    console = terminal.console(stderr=True)
     began, current = time.monotonic(), ""
     status = console.status("") if console.is_terminal else None
 

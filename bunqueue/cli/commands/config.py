@@ -6,11 +6,11 @@ import inspect
 import os
 import tomllib
 
-import msgspec
 import typer
 
 from bunqueue.settings import OPTIONS, resolve_settings
 
+from ..output.output import encoded
 from .server import JSON, with_settings
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -36,7 +36,7 @@ def show(flags: dict[str, object]) -> None:
             }
             for option in OPTIONS
         }
-        print(msgspec.json.encode(found).decode())
+        print(encoded(found))
         return
     lines = [f"{option.name} = {option.show(getattr(settings, option.name))}" for option in OPTIONS]
     width = max(map(len, lines))

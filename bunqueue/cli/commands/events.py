@@ -17,9 +17,11 @@ from ..framework import completing, exits
 from ..framework.session import Session
 from ..framework.shared import verb
 from ..framework.values import SPAN, WHEN, argument, begun, option, span, span_or_moment
-from ..output.output import Output, Row, colourful, encoded, field, plain
+from ..output.output import Output, Row, encoded, field, plain
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from bunqueue.client.connection.transport import Endpoint
     from bunqueue.client.event_stream import QueueEvent
 
@@ -290,15 +292,15 @@ def _tabbed(row: Row) -> str:
     return "\t".join(map(printable, (*cells, encoded(details) if details else "")))
 
 
-def _coloured(row: Row) -> str:
+def _coloured(row: Row) -> Text:
+    from rich.text import Text
+
     at = int(row["timestamp"])
     clock = time.strftime("%H:%M:%S", time.localtime(at / 1000))
-    kind = f"{row['eventType']:<10}"
-    if colourful():
-        kind = typer.style(kind, fg=COLOURS.get(row["eventType"]))
-    details = "  ".join(f"{name} {_short(value)}" for name, value in _details(row).items())
-    line = f"{clock}.{at % 1000:03}  {kind}  {printable(row['queue'])}  {printable(row.get('jobId') or '')}"
-    return f"{line}  {details}" if details else line
+    kind = printable(row["eventType"])
+    details = [f"{name} {_short(value)}" for name, value in _details(row).items()]
+    line = Text(f"{clock}.{at % 1000:03}  ").append(f"{kind:<10}", style=COLOURS.get(kind))
+    return line.append("  ".join(["", printable(row["queue"]), printable(row.get("jobId") or ""), *details]))
 
 
 def _short(value: object) -> str:

@@ -12,6 +12,7 @@ from ...readable import json_problem, plural, printable
 from ..framework.session import Session
 from ..framework.shared import noun, verb
 from ..framework.values import SPAN, JobId, argument, option, span
+from ..output import terminal
 from ..output.output import Column, Kind, plain
 
 if TYPE_CHECKING:
@@ -314,7 +315,6 @@ def _walk(node: Any) -> list[tuple[Any, int]]:
 
 
 def _draw(tree: FlowTree) -> None:
-    from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
 
@@ -331,6 +331,6 @@ def _draw(tree: FlowTree) -> None:
     for node, level in nodes[1:]:
         del branches[level:]
         branches.append(branches[-1].add(label(node.job)))
-    Console(highlight=False).print(branches[0])
+    terminal.console().print(branches[0])
     done = sum(node.job.state == "completed" for node, _ in nodes)
     print(f"{done:,} of {plural(len(nodes))} completed")

@@ -86,9 +86,9 @@ def version(as_json: JSON = False) -> None:
     except PackageNotFoundError:
         found = None
     if as_json:
-        import msgspec
+        from ..output.output import encoded
 
-        print(msgspec.json.encode({"version": found}).decode())
+        print(encoded({"version": found}))
     else:
         print("bunqueue", found or "(not installed)")
 

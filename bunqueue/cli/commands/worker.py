@@ -29,6 +29,7 @@ from ..framework.shared import (
 )
 from ..framework.values import SPAN, argument, option, span
 from ..output.output import Column, Kind, plain
+from ..output.terminal import give_streams_back
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -180,6 +181,7 @@ def _worker(context: typer.Context, **flags: Any) -> None:
     options["max_memory"] = None if memory is None else memory << 20
     chosen = {key: value for key, value in options.items() if value is not None}
     sys.path.insert(0, os.path.abspath(flags["app_dir"]))
+    give_streams_back()
     with logging:
         found = load(flags["target"])
     services = services_of(found, flags["target"], flags["queue"] or [], cast("WorkerOptions", chosen))

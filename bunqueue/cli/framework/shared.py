@@ -21,6 +21,7 @@ from bunqueue.settings import SettingsError
 from ..output.output import pipe_closed
 from .reading import plainly_read
 from .session import Session
+from .token_file import token_in
 from .values import number, whole
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -65,10 +66,11 @@ CONNECTION = (
     _text("PORT", "The server's port, instead of --url.", "--port", "-p"),
     _text(
         "TOKEN",
-        "The server's token. Other users can see a flag in the list of processes; prefer BUNQUEUE_TOKEN.",
+        "The server's token. Shells remember flags, and other users may see them; prefer BUNQUEUE_TOKEN.",
         "--token",
         "-t",
     ),
+    _text("FILE", "Read the token from the first line of this file; - is standard input.", "--token-file"),
     _flag("Use TLS, and verify the server's certificate.", "--tls"),
     _text("FILE", "Use TLS, and trust the authorities in this PEM file.", "--tls-ca"),
     _text("FILE", "Use TLS, with this client certificate.", "--tls-cert"),
@@ -130,7 +132,12 @@ class Noun(TyperGroup):
 def given(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """The shared options of this level over those of the levels above it."""
     above = context.obj if isinstance(context.obj, dict) else {}
-    return {**above, **{name: value for name, value in options.items() if name in NAMES and value}}
+    found = {**above, **{name: value for name, value in options.items() if name in NAMES and value}}
+    if file := found.pop("token_file", None):
+        if "token" in found:
+            raise SettingsError("--token-file says what --token says; give one or the other")
+        found["token"] = token_in(file)
+    return found
 
 
 def extend(

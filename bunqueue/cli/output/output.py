@@ -9,20 +9,23 @@
 from __future__ import annotations
 
 import codecs
-import io
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ...protocol.encoded import for_people
 from ...readable import CONTROL, printable
 from ..framework.exits import PIPE_CLOSED
+from .terminal import console
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 ESCAPED = "bunqueue.escaped"
 """The name of the error handler for characters that cannot be encoded."""
@@ -82,11 +85,6 @@ def field(value: object) -> str:
     return encoded(value)
 
 
-def colourful() -> bool:
-    """Whether to use colours on a terminal; see no-color.org."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 class Unwritable(Exception):
     """Standard output cannot be written, for example because the disk is full."""
 
@@ -121,8 +119,9 @@ def _writing() -> Iterator[None]:
 def speak_any_language() -> None:
     """Write characters that the locale cannot encode as in JSON, \\u00e9, instead of failing."""
     codecs.register_error(ESCAPED, _escaped)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors=ESCAPED)
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors=ESCAPED)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -180,13 +179,19 @@ class Output:
         elif bare is not None:
             self._write(field(plain(facts[bare])))
 
-    def line(self, value: object, text: str) -> None:
-        """Print an entry of a stream: the value as JSON, else the text."""
-        self._write(encoded(plain(value)) if self.as_json else text)
+    def line(self, value: object, text: str | Text) -> None:
+        """Print an entry of a stream: the value as JSON, else the text, in colours on a terminal."""
+        if self.as_json:
+            self._write(encoded(plain(value)))
+        elif isinstance(text, str):
+            self._write(text)
+        else:
+            with _writing():
+                console().print(text, soft_wrap=True)
         flush()
 
     def text(self, text: str) -> None:
-        """Print a text as it is."""
+        """Print a text of several lines."""
         self._write(text.rstrip("\n"))
 
     def note(self, text: str) -> None:

@@ -14,6 +14,9 @@ import typer
 from bunqueue.errors import BunqueueError
 from bunqueue.settings import SettingsError
 
+from ...readable import harmless
+from .terminal import console
+
 T = TypeVar("T")
 
 UNNOTICED_S = 0.4
@@ -31,12 +34,11 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise SettingsError(f"{question} Nobody is there to be asked: give --yes to do it")
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(harmless(question), err=True):
         raise Declined
 
 
 def _bar(what: str, total: float | None, *, sizes: bool = False) -> Any:
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -49,7 +51,7 @@ def _bar(what: str, total: float | None, *, sizes: bool = False) -> Any:
 
     amount = DownloadColumn() if sizes else MofNCompleteColumn()
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()]
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress = Progress(*columns, console=console(stderr=True), transient=True)
     progress.add_task(what, total=total)
     return progress
 
@@ -85,9 +87,7 @@ def waiting(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
+    with console(stderr=True).status(what):
         yield
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ... import readable
 from ...protocol.encoded import for_people
+from . import terminal
 from .output import Column, Kind, Row, encoded
 
 STATES = {
@@ -38,7 +38,7 @@ GAP = 2
 
 def table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
     """Print a table with a line for each row. Columns on the right that do not fit are left out."""
-    console = Console(highlight=False)
+    console = terminal.console()
     cells = [[cell(row.get(column.name), column.kind) for column in columns] for row in rows]
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     widths = _widths(cells, columns, console.width)
@@ -85,7 +85,7 @@ def record(row: Row, columns: Sequence[Column]) -> None:
         value = row.get(column.name)
         if value not in (None, [], {}):
             drawn.add_row(column.heading, cell(value, column.kind))
-    Console(highlight=False).print(drawn)
+    terminal.console().print(drawn)
 
 
 def cell(value: Any, kind: Kind) -> Text:

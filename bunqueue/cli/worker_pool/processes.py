@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from bunqueue.client.worker.log import said
+from bunqueue.lifeline import end_with_parent
+from bunqueue.readable import printable
 
 BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
 """Exit statuses: wrong flags or target, a process that asks to be replaced (EX_TEMPFAIL), a process that the
@@ -37,7 +39,7 @@ def say(text: str) -> None:
     if _in_log:
         said("worker", {}, "%s", text)
     else:
-        print(f"bunqueue worker: {text}", file=sys.stderr, flush=True)
+        print("bunqueue worker:", printable(text), file=sys.stderr, flush=True)
 
 
 class WorkerProcesses:
@@ -154,11 +156,4 @@ def oversee(command: Sequence[str], count: int, changes: Callable[[], AsyncItera
 
 def end_with_overseer() -> None:
     """Shut this worker process down when its standard input closes: its overseer has ended."""
-    import threading
-
-    def listen() -> None:
-        while os.read(0, 1024):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=listen, name="bunqueue-overseer", daemon=True).start()
+    end_with_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))

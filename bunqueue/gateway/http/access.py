@@ -11,7 +11,7 @@ import asyncio
 import enum
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -28,13 +28,16 @@ from . import status
 from .problems import Problem, refusal
 
 MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts again
-MAX_SLOWED = 500  # answers to wrong tokens that wait at the same time; each keeps a connection
 TOO_MANY = "Rate limit exceeded"
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 # In a local network any host may claim any name below these domains, so only this machine's own name is
 # trusted.  Names below the other domains cannot be claimed.
 SHARED_SUFFIXES = ("local", "lan", "internal", "home.arpa")
 PRIVATE_SUFFIXES = (".localhost", ".svc.cluster.local")
+
+
+SPARE = "spare"
+"""In the state of a request: what says that its connection may end when there are too many."""
 
 
 class Role(enum.IntEnum):
@@ -56,7 +59,6 @@ class Access:
         self._hosts = {settings.host.lower(), own, *(urlsplit(origin).hostname for origin in self.origins)}
         self._hosts |= {f"{own.partition('.')[0]}.{suffix}" for suffix in SHARED_SUFFIXES}
         self.guesses = Guesses()
-        self._slowed = 0  # wrong tokens whose answer waits
         self._limit = settings.rate_limit
         self._rates: dict[str, RateLimit] = {}
 
@@ -69,14 +71,12 @@ class Access:
         writes, reads = token_is_known(token, self._writers), token_is_known(token, self._readers)
         return Role.WRITER if writes else Role.READER if reads else Role.NOBODY
 
-    async def wrong_token(self, peer: str) -> None:
-        """Count a wrong token.  After many of them the answer is delayed."""
-        if self.guesses.wrong(peer, time.monotonic()) and self._slowed < MAX_SLOWED:
-            self._slowed += 1
-            try:
-                await asyncio.sleep(DELAY_S)
-            finally:
-                self._slowed -= 1
+    async def wrong_token(self, peer: str, spare: Callable[[], None] = lambda: None) -> None:
+        """Count a wrong token.  After many of them the answer is delayed, however many wait already: `spare`
+        says that the connection may end when there are too many."""
+        if self.guesses.wrong(peer, time.monotonic()):
+            spare()
+            await asyncio.sleep(DELAY_S)
 
     def is_foreign(self, headers: Headers) -> bool:
         """Whether a page of another site, which the settings do not allow, sent this."""
@@ -180,7 +180,8 @@ class Guard:
         token = bearer(headers)
         role = scope.setdefault("state", {})["role"] = self._access.role_of(token)
         if token is not None and role is Role.NOBODY:
-            await self._access.wrong_token(peer_of(scope))
+            spare = scope["state"].get(SPARE)  # a WebSocket has none
+            await self._access.wrong_token(peer_of(scope), spare or (lambda: None))
         dressed = _dress(send, allowed) if is_http else send
         if no is not None:
             await no(scope, receive, dressed)

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from bunqueue.acceptor import Counted
 
-from .access import Role
+from .access import SPARE, Role
 
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
 MAX_HEADERS = 256  # each takes some hundred bytes, however short it is
@@ -111,7 +111,12 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        cycle.scope["state"][SPARE] = self._spare
         super()._start_asgi_task(cycle, app)
+
+    def _spare(self) -> None:
+        """Whoever is slowed down does not keep a place by that."""
+        self._waiting.connections[self] = None
 
     def pause_writing(self) -> None:
         """The client does not read.  If it has shown no token, it must not keep a place by that."""

@@ -183,11 +183,17 @@ def _steps_of(state: State, parent: str, child: str) -> list[int]:
 
 def _take_result(state: State, parent: str, number: int, child: str) -> Steps:
     queue = state.children[parent].by_step[number].queue
-    (found,) = yield [(_shard_of(state, queue), messages.Values([child]))]
-    job, value = state.jobs.get(parent), found.values[0]
+    status, result, why = COMPLETED, None, None
+    try:
+        (found,) = yield [(_shard_of(state, queue), messages.Values([child]))]
+        if (value := found.values[0]) is not None:
+            result = bytes(value.result)
+    except CommandError as error:
+        status, why = FAILED, f"the result of the child cannot be read: {error}"
+    job = state.jobs.get(parent)
     if job is not None:
         for each in _steps_of(state, parent, child):
-            _end(state, job, each, COMPLETED, result=None if value is None else bytes(value.result))
+            _end(state, job, each, status, result=result, error=why)
 
 
 def _end(

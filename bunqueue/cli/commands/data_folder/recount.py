@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bunqueue.lifeline import lifeline
 from bunqueue.readable import plural
 from bunqueue.settings import SettingsError
 
@@ -23,13 +24,13 @@ def recount(folder: str) -> Iterator[dict[str, Any]]:
         raise SettingsError(f"--data-dir: there is no folder {folder!r}")
     check_packages()
     command = [sys.executable, "-P", "-m", "shardproc.recount", folder]
-    with waiting(f"counting {folder}"):
-        done = subprocess.run(command, capture_output=True, check=False)
+    with waiting(f"counting {folder}"), lifeline() as line:
+        done = subprocess.run(command, stdin=line, capture_output=True, check=False)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise SettingsError(said or f"counting {folder} failed with status {done.returncode}")
-    for line in done.stdout.splitlines():
-        yield msgspec.json.decode(line)
+    for each in done.stdout.splitlines():
+        yield msgspec.json.decode(each)
 
 
 def findings(folder: str) -> Iterator[tuple[str, str, str | None]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bunqueue.lifeline import lifeline
 from bunqueue.readable import plural
 from bunqueue.settings import SettingsError
 
@@ -27,9 +28,10 @@ def findings(folder: str) -> Iterator[str]:
         raise SettingsError(f"--data-dir: there is no folder {folder!r}")
     check_packages()
     command = [sys.executable, "-P", "-m", "shardproc.repair", folder]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    for line in done.stdout.splitlines():
-        yield _described(msgspec.json.decode(line), folder)
+    with lifeline() as line:
+        done = subprocess.run(command, stdin=line, stdout=subprocess.PIPE, check=False)
+    for each in done.stdout.splitlines():
+        yield _described(msgspec.json.decode(each), folder)
     if done.returncode:
         raise SettingsError(f"the repair of {folder} did not end: see above; run it again")
 

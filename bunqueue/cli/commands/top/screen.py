@@ -19,6 +19,7 @@ from bunqueue.settings import SettingsError
 from ...framework.session import Session
 from ...framework.shared import verb
 from ...framework.values import SPAN, option, span
+from ...output import terminal
 from ...output.output import plain
 
 if TYPE_CHECKING:
@@ -110,12 +111,11 @@ def _print_lines(session: Session, poller: _Poller, interval: float, count: int 
 
 
 def _draw_live(session: Session, poller: _Poller, interval: float, count: int | None) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from .view import Screen, draw
 
-    console = Console()
+    console = terminal.console()
     screen = Screen(session.endpoint.address)
     _update(screen, poller)
     if screen.server is None:
