@@ -18,6 +18,7 @@ from bunqueue.logs import get_logger
 LOOK_S = 0.1  # between two looks: some MB of pushes
 WARN, CALM = 0.8, 0.7  # of the share: a warning, and when there may be another one
 ROOM = 0.9  # of the share, and of the jobs at which it was reached: below, there is room again
+FOR_JOBS = 0.1  # of the share: what is left for jobs at least
 CREEP = 1.05  # of the memory at which jobs were refused: beyond, those that came since are larger
 FREED = 0.95  # of the jobs at the last time: below, it is worth asking for memory back
 QUIET_S = 10.0  # between two lines that pushes are refused
@@ -43,6 +44,19 @@ class Pressure:
         self._told = False  # that it is full
         self._quiet_until = 0.0
         self._trimmed = 0  # jobs when memory was last asked back
+
+    def started(self, without_jobs: int) -> None:
+        """So many bytes were taken before the jobs were read: settings, queues and the process itself.  Jobs
+        have a part of the memory in any case, or pushes would be refused for ever, as no worker can help."""
+        least = int(without_jobs + FOR_JOBS * self.share)
+        if self.share and ROOM * self.share < least:
+            _log.error(
+                "settings and queues leave too little memory for jobs, so the limit is exceeded for these: "
+                "remove settings or obliterate queues, or raise --memory-limit",
+                taken_mib=without_jobs // MIB,
+                limit_mib=self.share // MIB,
+            )
+            self.share = int(least / ROOM)
 
     def looks(self, jobs: int) -> bool:
         """Look, if it is time to; whether ``full`` has changed.  ``jobs``: how many are in memory."""

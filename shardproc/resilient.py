@@ -39,6 +39,8 @@ from .core import Shard, StorageFailed
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
 from .engine import peer_calls
 from .engine.dispatch import answer, answer_late
+from .engine.engine import Engine
+from .engine.memory.kept import UNLIMITED
 from .engine.memory.vitals import Disk, Trouble, Vitals
 from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client
@@ -108,6 +110,12 @@ class ResilientShard(Shard):
         self._heard = False  # from another shard, in this batch
         self._end: Exception | None = None  # of the process, as soon as the answers are sent
 
+    def _new_engine(self) -> Engine:
+        engine = super()._new_engine()
+        engine.state.kept.memory = self._pressure.share or UNLIMITED
+        engine.state.kept.refusal = self._pressure.refusal if self._pressure.full else ""
+        return engine
+
     def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
         self._epoch = epoch
         try:
@@ -122,6 +130,7 @@ class ResilientShard(Shard):
             count = super().recover(now, epoch, progress)
         if self._disk_space is not None:
             self._look(self._disk_space)
+        self._pressure.started(self.store.without_jobs)
         return count
 
     def _look(self, disk_space: DiskSpace) -> None:
@@ -143,6 +152,7 @@ class ResilientShard(Shard):
             self._look_at_files()
         now = self._tick()
         if self._pressure.looks(len(self.engine.state.jobs)):
+            self.engine.state.kept.refusal = self._pressure.refusal if self._pressure.full else ""
             self._enter(self._mode)
         return now
 

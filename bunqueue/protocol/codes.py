@@ -97,6 +97,8 @@ class Code(enum.StrEnum):
     WEBHOOK_NOT_FOUND = "WEBHOOK_NOT_FOUND"
     WEBHOOKS_UNAVAILABLE = "WEBHOOKS_UNAVAILABLE"
     TOO_MANY_WEBHOOKS = "TOO_MANY_WEBHOOKS"
+    TOO_MANY_SETTINGS = "TOO_MANY_SETTINGS"
+    TOO_MANY_QUEUES = "TOO_MANY_QUEUES"
     WORKER_NOT_FOUND = "WORKER_NOT_FOUND"
     TOO_MANY_WORKERS = "TOO_MANY_WORKERS"
     # the cluster
@@ -185,6 +187,10 @@ TABLE: dict[Code, Row] = {
     Code.WEBHOOK_NOT_FOUND: Row("there is no webhook with this id", 404, Kind.NOT_FOUND),
     Code.WEBHOOKS_UNAVAILABLE: Row("the HTTP gateway, which delivers webhooks, is not running", 503),
     Code.TOO_MANY_WEBHOOKS: Row("the server has reached its limit of webhooks: remove one", 409),
+    Code.TOO_MANY_SETTINGS: Row(
+        "the shard keeps as many breakers, limits, groups or schedules as it can: remove some", 409
+    ),
+    Code.TOO_MANY_QUEUES: Row("the shard has as many queues as it can: obliterate some", 409),
     Code.WORKER_NOT_FOUND: Row("no worker with this id is registered", 404, Kind.NOT_FOUND),
     Code.TOO_MANY_WORKERS: Row("the connection has reached its limit of workers or queues", 409),
     Code.NO_CLUSTER: Row("the server is no host of a cluster", 409),

@@ -36,7 +36,7 @@ from .outbox import Archive, Outbox, PushedEntry
 from .peers import callbacks, children, dependencies, directory, flows, moves, reconcile, roll_call
 from .ready import queue_limits
 from .state import SPARE, Client, QueueState, State
-from .table import RECORDS, TABLES
+from .table import KEPT, RECORDS, TABLES
 
 
 class Engine:
@@ -52,6 +52,7 @@ class Engine:
     ) -> None:
         self.state = State(archive, IdFactory(random_bits), chance, shard, shards)
         self.state.tables = TABLES
+        self.state.kept.bounds = KEPT
 
     @property
     def out(self) -> Outbox:
@@ -199,6 +200,7 @@ class Engine:
         """A record as it was stored; those of kinds that only a newer version knows stay on disk."""
         record = RECORDS.get(kind)
         if record is not None:
+            self.state.kept.note(kind, key, len(value))
             record.recover(self.state, key, value)
 
     def recover_pushed(self, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:

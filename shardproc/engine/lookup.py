@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from bunqueue.model.dead_letters import MAX_ENTRIES
@@ -20,6 +21,13 @@ def known_queue(state: State, name: str) -> QueueState | None:
     if queue is None and (problem := queue_name_problem(name)):
         raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=name)
     return queue
+
+
+def admit_queues(state: State, names: Iterable[str]) -> None:
+    """CommandError unless queues of these names are there, or may be."""
+    new = [name for name in names if name not in state.queues]
+    if new:
+        state.kept.admit_queues(len(new), len(state.queues), "queue", new[0])
 
 
 def find(state: State, job_id: str) -> Job | None:

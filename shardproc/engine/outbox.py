@@ -16,6 +16,7 @@ from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import Action
 
 from .criteria import Searches
+from .memory.kept import Kept
 from .run_writes import RunArchive, RunWrite
 
 _encode_json = msgspec.json.Encoder().encode
@@ -142,6 +143,7 @@ class Outbox:
         "dropped_queues",
         "durable",
         "events",
+        "kept",
         "kept_logs",
         "logs",
         "lost",
@@ -165,6 +167,7 @@ class Outbox:
         self.attempts: list[Attempt] = []
         self.queues: list[QueueRow] = []
         self.records: dict[tuple[str, str], str | None] = {}  # (kind, key) -> JSON; None: delete
+        self.kept = Kept()
         self.logs: list[LogEntry] = []
         self.kept_logs: dict[int, int] = {}  # number of a job -> how many entries are kept, before these
         self.dropped_queues: list[int] = []  # ids of queues whose row goes; they have no other rows any more
@@ -194,7 +197,9 @@ class Outbox:
 
     def keep(self, kind: str, key: str, value: Struct | None) -> None:
         """Store a record, or with None delete it; `table.RECORDS` says what recovers it after a restart."""
-        self.records[kind, key] = None if value is None else _encode_json(value).decode()
+        text = None if value is None else _encode_json(value).decode()
+        self.records[kind, key] = text
+        self.kept.note(kind, key, None if text is None else len(text))
 
     def purge(self, queue_id: int, seqs: list[int]) -> None:
         """Have all rows of these finished jobs deleted.  They were read from the archive in this batch;

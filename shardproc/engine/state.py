@@ -251,10 +251,10 @@ class EndedKey(Struct, omit_defaults=True):
 class EndedKeys:
     """Those of all queues: how many, when they end, and which of them go with their job."""
 
-    __slots__ = ("count", "ends", "kept")
+    __slots__ = ("count", "ends", "kept", "size")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.size = 0  # the latter in bytes, about
         self.ends: LazyHeap[int, tuple[str, str]] = LazyHeap(lambda entry: True, reported=True)
         self.kept: dict[int | str, list[tuple[str, str]]] = {}  # number or id of the job -> queue, key
 
@@ -318,6 +318,7 @@ class State:
         "hearing",
         "ids",
         "jobs",
+        "kept",
         "leaving",
         "listeners",
         "lives",
@@ -386,6 +387,7 @@ class State:
         self.ids, self.chance = ids, chance  # the latter gives a random number in [0, 1)
         self.now = self.started_at = 0
         self.out = Outbox()
+        self.kept = self.out.kept
         self.queues: dict[str, QueueState] = {}
         self.early_pulls: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
         self.next_queue_id = self.next_seq = 1

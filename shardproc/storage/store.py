@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 import msgspec
 
+from bunqueue import vitals
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
@@ -41,6 +42,7 @@ class Store(FinishedJobs):
         self._out: Outbox | None = None
         self._queue_ids: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
+        self.without_jobs = 0  # bytes that the process took before it had read the jobs
         self._search = SearchIndex(self._db)
         self.searches = Reader(self._db, self._search, self._see)
         self._journal = Journal(self._queue_ids, self._search)
@@ -98,6 +100,7 @@ class Store(FinishedJobs):
         )
         self._carry_out(self._search.recover(engine.state.next_seq))
         self._carry_out([(statements.DELETE_LOCKS, (seq, seq)) for seq in self._locks_of_ended()])
+        self.without_jobs = vitals.memory()
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
 

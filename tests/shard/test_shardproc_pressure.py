@@ -67,3 +67,18 @@ def test_memory_is_asked_back_now_and_then(machine: Machine) -> None:
 def test_no_limit(machine: Machine) -> None:
     machine.pressure = Pressure(0, used=lambda: 1 << 60)
     assert not machine.full(0, 5)
+
+
+def test_jobs_have_room_however_much_was_there_before_them(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.pressure.started(500 * MIB)
+    assert machine.pressure.share == SHARE
+    machine.pressure.started(990 * MIB)
+    assert not machine.full(990, 0), "a start never comes up unable to work"
+    assert not machine.full(1050, 10)
+    assert machine.full(1300, 1000)
+    assert caplog.messages[0].startswith("settings and queues leave too little memory for jobs")
+    machine.pressure = Pressure(0)
+    machine.pressure.started(990 * MIB)
+    assert machine.pressure.share == 0

@@ -42,8 +42,11 @@ def set_breaker(state: State, client: Client, command: SetBreaker) -> BreakerRep
         queue, breaker = found
         breaker.record.config = config
     else:
+        name = command.name or ""
+        key = breakers.key_of(command.queue, name)
+        state.kept.admit(breakers.RECORD, key, "name" if name else "queue", name or command.queue)
         queue = named_queue(state, command.queue)
-        breaker = Breaker(command.name or "", BreakerRecord(config))
+        breaker = Breaker(name, BreakerRecord(config))
         _breakers_of(queue).put(breaker)
     breakers.keep(state, queue, breaker)
     return BreakerReply(breaker=_view(state, queue, breaker))
@@ -55,7 +58,7 @@ def _breakers_of(queue: QueueState) -> Breakers:
         gate.breakers = Breakers()
     if len(gate.breakers.names) >= MAX_BREAKERS:
         text = f"the queue {queue.name} has {MAX_BREAKERS} circuit breakers already"
-        raise CommandError(text, Code.INVALID_FIELD, field="name", value=MAX_BREAKERS, bound=MAX_BREAKERS)
+        raise CommandError(text, Code.TOO_MANY_SETTINGS, field="name", value=MAX_BREAKERS, bound=MAX_BREAKERS)
     return gate.breakers
 
 

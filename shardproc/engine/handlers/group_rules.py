@@ -57,7 +57,7 @@ from ..ready.group import Group, GroupRecord
 from ..ready.groups import Groups
 from ..state import Client, QueueState, State
 from ..table_types import at_queue
-from .limits import named_queue
+from .limits import admit, named_queue
 
 NO_WINDOW = -2  # what GetGroupRateLimitTtl says when none runs
 
@@ -151,6 +151,7 @@ def remove_group_concurrency(
 
 def set_group_defaults(state: State, client: Client, command: SetGroupDefaults) -> Ok:
     defaults = changed(queue_limits.group_defaults(known_queue(state, command.queue)), command.config)
+    admit(state, queue_limits.DEFAULTS_RECORD, command.queue)
     _store_defaults(state, named_queue(state, command.queue), defaults)
     return Ok()
 
@@ -255,6 +256,8 @@ def _pause(state: State, command: OfGroup, *, paused: bool) -> ChangeReply:
 
 def _change(state: State, command: OfGroup, **changes: bool | int | None) -> None:
     """Give a group other limits, and parked pulls what these let through."""
+    key = queue_limits.key_of_group(command.queue, command.group_id)
+    state.kept.admit(queue_limits.GROUP_RECORD, key, "groupId", command.group_id)
     queue = named_queue(state, command.queue)
     groups = queue_limits.groups_of(queue)
     group = groups.group(command.group_id)

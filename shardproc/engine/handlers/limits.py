@@ -20,7 +20,7 @@ from bunqueue.protocol.commands.limits import (
 )
 from bunqueue.protocol.numbers import number
 
-from ..lookup import known_queue
+from ..lookup import admit_queues, known_queue
 from ..ready import queue_limits
 from ..ready.queue_limits import Limits, TokenBucket
 from ..state import Client, QueueState, State
@@ -35,13 +35,20 @@ def named_queue(state: State, name: str) -> QueueState:
     queue = state.queues.get(name)
     if queue is None and (problem := queue_name_problem(name)):
         raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=name)
+    admit_queues(state, [name])
     return queue or state.queue(name)
+
+
+def admit(state: State, kind: str, queue: str) -> None:
+    """CommandError unless the queue may have a setting of this kind."""
+    state.kept.admit(kind, queue, "queue", queue)
 
 
 def rate_limit(state: State, client: Client, command: RateLimit) -> Ok:
     most, duration = _limit(command.limit), command.duration
     until = state.now + int(command.ttl) if command.ttl else None
     bucket = TokenBucket(most, duration, state.now, max(most, 1) * duration, until, state.now)
+    admit(state, queue_limits.RECORD, command.queue)
     return _change(state, named_queue(state, command.queue), bucket=bucket)
 
 
@@ -51,6 +58,7 @@ def rate_limit_clear(state: State, client: Client, command: RateLimitClear) -> O
 
 def set_concurrency(state: State, client: Client, command: SetConcurrency) -> Ok:
     most = _limit(command.limit)  # before there is a queue
+    admit(state, queue_limits.RECORD, command.queue)
     return _change(state, named_queue(state, command.queue), concurrency=most)
 
 

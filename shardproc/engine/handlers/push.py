@@ -46,7 +46,7 @@ from bunqueue.protocol.readable import (
 
 from ..lifecycle import events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims
-from ..lookup import known_queue
+from ..lookup import admit_queues, known_queue
 from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families
 from ..ready import space
@@ -264,6 +264,7 @@ def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueStat
 def new_queue(state: State, name: str) -> QueueState:
     """A queue that is there from now on."""
     known_queue(state, name)
+    admit_queues(state, [name])
     return state.queue(name)
 
 

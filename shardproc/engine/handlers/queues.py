@@ -31,7 +31,7 @@ from bunqueue.protocol.commands.queues import (
 from ..background.slices import Steps, sliced
 from ..lifecycle import events, removal, transitions
 from ..lifecycle.events import emit_queue
-from ..lookup import known_queue
+from ..lookup import admit_queues, known_queue
 from ..memory import queue_configs
 from ..ready import queue_limits
 from ..state import Client, QueueState, State
@@ -60,7 +60,9 @@ def pause(state: State, client: Client, command: Pause) -> Ok:
     if queue is None:
         if problem := queue_name_problem(command.queue):
             raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
-        queue = state.queue(command.queue)
+        admit_queues(state, [command.queue])
+    state.kept.admit(PAUSE, command.queue, "queue", command.queue)
+    queue = queue or state.queue(command.queue)
     if not queue.paused:
         queue.paused = True
         state.out.keep(PAUSE, queue.name, Paused(state.now))

@@ -246,14 +246,15 @@ def check(state: State, dedup: Dedup, where: str = "") -> None:
         field, problem = path_of(f"{where}dedup.states"), "states is empty, so the key would never be held"
     if problem is not None:
         raise CommandError(f"{where}dedup: {problem}", Code.INVALID_FIELD, field=field, value=policy)
-    if state.ended_keys.count >= unique_keys.MAX_ENDED:
+    if unique_keys.is_full(state):
+        most = min(unique_keys.MAX_ENDED, state.ended_keys.count)
         raise CommandError(
-            f"{where}the shard keeps no more than {unique_keys.MAX_ENDED:,} unique keys of ended jobs:"
+            f"{where}the shard keeps no more than {most:,} unique keys of ended jobs:"
             " give keys a shorter ttl, or remove some",
             Code.TOO_MANY_KEYS,
             field=path_of(f"{where}uniqueKey"),
             value=state.ended_keys.count,
-            bound=unique_keys.MAX_ENDED,
+            bound=most,
         )
 
 

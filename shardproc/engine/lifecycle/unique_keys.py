@@ -18,6 +18,7 @@ from bunqueue.model.job import COMPLETED, FAILED, REMOVED, Job
 from bunqueue.model.unique import CANCELLED, holds
 
 from ..memory.clock_correction import SetBack
+from ..memory.kept import A_KEY_CHARACTER, KEY
 from ..state import EndedKey, QueueState, State
 
 KIND = "key"
@@ -111,6 +112,11 @@ def holder_of_ended(state: State, queue: QueueState, key: str) -> str | None:
     return None if ended is None or is_over(ended.until, state.now) else ended.id
 
 
+def is_full(state: State) -> bool:
+    """Whether no more keys of ended jobs are to be kept."""
+    return state.ended_keys.count >= MAX_ENDED or state.ended_keys.size >= state.kept.key_room
+
+
 def hold_ended(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
     """An ended job holds a key from now on."""
     state.out.keep(KIND, f"{queue.name}/{key}", ended)
@@ -122,6 +128,7 @@ def _know(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
         queue.ended_keys = {}
     queue.ended_keys[key] = ended
     state.ended_keys.count += 1
+    state.ended_keys.size += KEY + A_KEY_CHARACTER * len(key)
     if ended.until is not None:
         state.ended_keys.ends.add(ended.until, (queue.name, key))
     else:
@@ -135,6 +142,7 @@ def drop_ended(state: State, queue: QueueState, key: str) -> None:
     if ended is None:
         return
     state.ended_keys.count -= 1
+    state.ended_keys.size -= KEY + A_KEY_CHARACTER * len(key)
     state.out.keep(KIND, f"{queue.name}/{key}", None)
     if ended.until is None:
         for name in _names(ended.id):

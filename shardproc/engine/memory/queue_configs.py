@@ -39,7 +39,8 @@ def dlq_config(state: State, queue: str) -> DlqConfig:
 
 
 def store(state: State, queue: str, config: Struct) -> None:
-    """Set a configuration for good."""
+    """Set a configuration for good. CommandError if no more of them are kept."""
+    state.kept.admit(KINDS[type(config)], queue, "queue", queue)
     state.configs[type(config), queue] = config
     state.out.keep(KINDS[type(config)], queue, config)
 

@@ -25,6 +25,7 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 from .. import peer_calls
 from ..handlers.push import new_job
 from ..lifecycle import outcomes, transitions
+from ..lookup import admit_queues
 from ..memory.queue_configs import of_queue
 from ..peer_calls import Deliver, Steps, across
 from ..ready import space
@@ -263,6 +264,7 @@ def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
     payloads: dict[str, list[bytes]] = {}
     for job in jobs:
         payloads.setdefault(job.queue, []).append(bytes(job.input.data))
+    admit_queues(state, payloads)
     for name, data in payloads.items():
         queue = state.queues.get(name)
         if queue is None:  # it would be made with the first job

@@ -164,10 +164,15 @@ def left(state: State, queue: QueueState, job: Job) -> None:
         keep_groups(state, queue, gate.groups)
 
 
+def key_of_group(queue: str, group_id: str) -> str:
+    """The key of its record."""
+    return f"{queue}/{group_id}"
+
+
 def keep_groups(state: State, queue: QueueState, groups: Groups) -> None:
     """Store what has changed of groups."""
     for group in groups.changed.values():
-        key = f"{queue.name}/{group.id}"
+        key = key_of_group(queue.name, group.id)
         if not group.record.is_over(state.now):
             state.out.keep(GROUP_RECORD, key, group.record)
             group.stored = True

@@ -71,6 +71,7 @@ def _put_unless_taken(state: State, client: Client, command: Cron) -> Steps:
 def _put(state: State, client: Client, command: Cron) -> CronReply:
     first = next_after(command, state.now, state.now)
     data = bytes(command.data)
+    state.kept.admit(KIND, command.name, "name", command.name, len(data))
     if client.version >= 3 and command.job_name is None:
         command.job_name, data = old_names.without_name(data)
     schedule = Schedule(
