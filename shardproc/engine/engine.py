@@ -28,6 +28,7 @@ from .handlers import (
 )
 from .handlers.crons import runs
 from .handlers.workflows import signals
+from .kept_kinds import KEPT
 from .lifecycle import dropped_letters, job_waiters, recovery, transitions
 from .memory import history
 from .memory.clock_correction import SetBack
@@ -36,7 +37,7 @@ from .outbox import Archive, Outbox, PushedEntry
 from .peers import callbacks, children, dependencies, directory, flows, moves, reconcile, roll_call
 from .ready import queue_limits
 from .state import SPARE, Client, QueueState, State
-from .table import KEPT, RECORDS, TABLES
+from .table import RECORDS, TABLES
 
 
 class Engine:

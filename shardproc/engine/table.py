@@ -203,7 +203,6 @@ from .lifecycle import child_results, dedup, dropped_letters, job_waiters, outco
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
 from .memory.dropped_letters import LETTER
-from .memory.kept import Bound
 from .peers import (
     callbacks,
     children,
@@ -479,19 +478,6 @@ RECORDS: Mapping[str, Record] = {
     callbacks.CALLED: Record(callbacks.recover_called, Apart.DERIVED),
 }
 """Stored records by kind: the function that recovers one, and the shard that keeps it after resharding."""
-
-KEPT: Mapping[str, Bound] = {
-    breaker_rules.RECORD: Bound(20_000, "circuit breakers", by_queue=False),
-    queue_limits.GROUP_RECORD: Bound(100_000, "groups with settings", by_queue=False),
-    queue_limits.DEFAULTS_RECORD: Bound(50_000, "queues with limits for their groups"),
-    queue_limits.RECORD: Bound(50_000, "queues with a rate limit or a concurrency"),
-    queues.PAUSE: Bound(50_000, "paused queues"),
-    timetable.KIND: Bound(100_000, "schedules", by_queue=False),
-    "dlq": Bound(50_000, "queues with settings of dead letters"),
-    "bounds": Bound(50_000, "queues with bounds"),
-    "stall": Bound(50_000, "queues with settings of stalled jobs"),
-}
-"""Records that somebody sets, and how many of each a shard keeps: see memory/kept.py."""
 
 FAREWELLS: tuple[Farewell, ...] = (
     group_rules.forget_groups,

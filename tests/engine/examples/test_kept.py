@@ -13,9 +13,10 @@ from engine.shard_driver import Driver
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import ErrorReply
 from bunqueue.protocol.commands.base import MAX_SHOWN
+from shardproc.engine.kept_kinds import KEPT
 from shardproc.engine.memory import kept
 from shardproc.engine.memory.kept import Bound
-from shardproc.engine.table import KEPT, RECORDS
+from shardproc.engine.table import RECORDS
 
 MANY = 5
 NODE = {"name": "a", "queue": "more", "after": [], "input": {"data": {}}}
