@@ -17,7 +17,7 @@ from bunqueue.protocol.commands.base import CommandError
 MIB = 1 << 20
 UNLIMITED = 1 << 30  # bytes that are shared out where there is no limit of memory
 SETTINGS, QUEUES, KEYS = 1 / 5, 1 / 8, 1 / 8  # of the memory; the rest is for jobs, and the pages of the file
-EACH, A_CHARACTER = 800, 3  # bytes that a setting takes, and each character of its key and value: measured
+EACH, A_CHARACTER = 1_200, 4  # bytes that a setting takes, and each character of its key and value: measured
 QUEUE = 2_500  # bytes of an empty queue with limits
 KEY, A_KEY_CHARACTER = 300, 2  # of the key of an ended job
 MAX_QUEUES = 100_000
