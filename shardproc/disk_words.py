@@ -76,9 +76,11 @@ def locked(path: str) -> str:
 
 
 def _too_long(disk: Disk, path: str) -> str:
+    why = f"it cannot be copied into the database ({disk.checkpoint_error}), see to the disk"
+    cure = why if disk.checkpoint_error else _readers(path)
     return (
         f"The write-ahead log of {os.path.basename(path)} is too long ({_mb(disk.wal)}, wal_limit "
-        f"{_mb(disk.wal_limit)}): {_readers(path)}; then this is accepted again"
+        f"{_mb(disk.wal_limit)}): {cure}; then this is accepted again"
     )
 
 
@@ -112,7 +114,9 @@ class Warnings:
         found = {}
         if disk.free < disk.warned_below:
             found["the disk is getting full"] = self._low(disk)
-        if disk.wal > disk.wal_limit // WAL_PART:
+        if disk.checkpoint_error:
+            found["the WAL cannot be copied into the database"] = self._uncopied(disk)
+        elif disk.wal > disk.wal_limit // WAL_PART:
             found["a reader keeps the WAL from being reset"] = self._long(disk)
         for what, text in found.items():
             self._log(what, text)
@@ -122,6 +126,13 @@ class Warnings:
         return (
             f"{_mb(disk.free)} left on {os.path.dirname(self._path)}, and pushes are refused below "
             f"{_mb(disk.refused_below)}: free space there, or have jobs worked off"
+        )
+
+    def _uncopied(self, disk: Disk) -> str:
+        return (
+            f"the write-ahead log cannot be copied into {self._path} ({disk.checkpoint_error}): see to the "
+            f"disk; nothing is lost, but the log has {_mb(disk.wal)} and grows, and pushes are refused "
+            f"beyond {_mb(disk.wal_limit)}"
         )
 
     def _long(self, disk: Disk) -> str:

@@ -46,7 +46,7 @@ from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client
 from .file_watch import FileWatch
 from .pressure import Pressure
-from .storage.database import DISK_ERRORS, FlushFailed, disk_problem
+from .storage.database import DISK_ERRORS, FlushFailed, disk_problem, is_out_of_space
 from .storage.disk_space import DEFAULT_WAL_LIMIT, DiskSpace
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.reserve import Reserve
@@ -315,6 +315,8 @@ class ResilientShard(Shard):
         if self._is_locked_out(error):
             self._lock_out(str(error))
             return
+        if problem == "broken" and is_out_of_space(self._folder):
+            problem = "full"
         now = self._clock.now_ms()
         if self._mode is Mode.NORMAL and now - self._recovered_at > CALM_MS:
             self._probe_every = PROBE_MS

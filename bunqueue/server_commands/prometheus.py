@@ -74,6 +74,12 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
         "With a longer write-ahead log the shard refuses pushes",
         lambda shard: shard.wal_limit_bytes,
     ),
+    (
+        "sqlite_checkpoint_failures",
+        COUNTER,
+        "Failed attempts to copy the write-ahead log into the database",
+        lambda shard: shard.checkpoint_failures,
+    ),
     ("clock_jumps", COUNTER, "Jumps of the wall clock by 2 s or more", lambda shard: shard.clock_jumps),
     (
         "clock_last_jump_seconds",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal, TextIO
 
 from bunqueue.data_folder import check_place, place_of, private, sync
@@ -54,6 +55,17 @@ def disk_problem(error: Exception) -> str | None:
     return "broken" if code in _BROKEN else "damaged" if damaged else None
 
 
+def is_out_of_space(folder: str) -> bool:
+    """Whether nothing can be written because there is no space, or no quota, left: of the latter SQLite says
+    no more than that writing has failed."""
+    try:
+        with TemporaryFile(dir=folder, prefix="shard-") as file:
+            os.pwrite(file.fileno(), bytes(PAGE_SIZE), 0)
+    except OSError as error:
+        return error.errno in FULL_ERRNOS
+    return False
+
+
 class FlushFailed(sqlite3.DatabaseError):
     """What is committed is in the file, and may not survive a power cut."""
 
@@ -88,6 +100,9 @@ class Database:
         self.path = path
         self._full_sync = full_sync
         self.damage = Damage(path)
+        self.checkpoint_failures = 0
+        self.checkpoint_error = ""  # of the last checkpoint; nothing while they work
+        self.checkpoint_pages = CHECKPOINT_PAGES  # of WAL, after which SQLite makes one
         self._unflushed = False  # a flush has failed: what it was about is nowhere but in the kernel's memory
         self._named = False  # its name survives a power loss
         self.presence: Presence | None = None  # None: in memory
@@ -159,6 +174,7 @@ class Database:
 
     def checkpoint_every(self, pages: int) -> None:
         """Have the WAL copied into the database whenever it has so many pages."""
+        self.checkpoint_pages = pages
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}")
 
     def checkpoint(self, how: Literal["passive", "restart", "truncate"]) -> bool:
@@ -166,9 +182,14 @@ class Database:
         or a reader needs it.  Waits for nobody."""
         try:
             with self._waiting_for_nobody():
-                return not self.connection.execute(f"pragma wal_checkpoint({how})").fetchone()[0]
-        except DISK_ERRORS:
+                busy = self.connection.execute(f"pragma wal_checkpoint({how})").fetchone()[0]
+        except DISK_ERRORS as error:
+            if disk_problem(error) != "locked":
+                self.checkpoint_failures += 1
+                self.checkpoint_error = str(error)
             return False
+        self.checkpoint_error = ""
+        return not busy
 
     def _wait_for_locks(self, ms: int) -> None:
         self.connection.execute(f"pragma busy_timeout = {ms}")

@@ -10,6 +10,8 @@ never fails:
   time, the oldest first: new rows use their pages, as the file does not shrink.  With
   enough of such pages and free space pushes are accepted again.
 - A file that is mostly free pages is rewritten.
+- SQLite says nothing of a checkpoint of its own that fails.  It shows by the WAL, which grows beyond the
+  length at which it is copied: then one is made here, which tells.
 - With less free space than ROOMY, checkpoints come early: then the WAL is short, and little is owed.
 
 A reader that keeps a transaction open keeps the WAL from being reset.  It grows, and from the limit on pushes
@@ -24,7 +26,7 @@ import time
 from shardproc.engine.memory.vitals import MB, Disk
 
 from .compaction import LITTLE, compact
-from .database import CHECKPOINT_PAGES, Database
+from .database import CHECKPOINT_PAGES, PAGE_SIZE, Database
 from .reserve import STEP, Reserve
 
 LOOK_S = 0.05  # between two looks: a shard writes some 50 MB/s at most, so less than 5 MB
@@ -35,6 +37,7 @@ LONG_WAL = 8 * MB  # with little space, one that is longer than this is cut
 SPENT_WAL = MB  # the same with hardly any: its space may be all that is missing
 READ_WAL = 128 * MB  # only a reader can make it so long: it is cut as soon as that is possible
 RETRY_S = 1.0  # between two attempts to cut it
+OVERDUE = 5 / 4  # of the length at which SQLite makes a checkpoint, or of one that was found to be no failure
 
 BASE = 4 * MB  # of the reserve: a WAL between two checkpoints, and a batch
 JOB = 512  # bytes for each unfinished job: its row when it has ended, and its events
@@ -62,6 +65,8 @@ class DiskSpace:
         self._wal_limit = wal_limit
         self.tight = False  # space has to be saved
         self._short_since = 0.0  # there has not been enough, monotonic
+        self._explained = 0  # bytes of WAL that are no failure: checkpoints worked when it was so long
+        self._check_at = 0.0  # when a checkpoint may be tried again, monotonic
         self._cut_at = 0.0  # when the WAL may be cut again, monotonic
         self._bound = 0  # bytes of free space for each shard
         self._unused = 0  # bytes of free pages in the database
@@ -81,6 +86,7 @@ class DiskSpace:
         free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         self._adapt(free)
         wal, owed = self._shorten(free, refusing)
+        self._try_checkpoint(wal)
         self._unused = self._database.unused()
         self._bound = min(MOST_FREE, max(LEAST_FREE, total // (SHARE * self._shards)))
         needed = BASE + owed + max(0, min(MOST_FOR_JOBS, live * JOB) - self._unused // 2)
@@ -106,6 +112,8 @@ class DiskSpace:
             wal_limit=self._wal_limit,
             enough=enough,
             wal_too_long=wal > self._wal_limit // (2 if self.disk.wal_too_long else 1),
+            checkpoint_failures=self._database.checkpoint_failures,
+            checkpoint_error=self._database.checkpoint_error,
         )
         self.next_at = now + (TIGHT_LOOK_S if self.tight else LOOK_S)
         return self.disk
@@ -135,6 +143,17 @@ class DiskSpace:
         """Have the file give its free pages back to the disk, if little is left in it."""
         if compact(self._database, LITTLE, 0):
             self._database.checkpoint("truncate")
+
+    def _try_checkpoint(self, wal: int) -> None:
+        """See whether checkpoints fail, if the length of the WAL suggests it."""
+        database, now = self._database, time.monotonic()
+        due = max(database.checkpoint_pages * PAGE_SIZE, self._explained) * OVERDUE
+        if (wal <= due and not database.checkpoint_error) or now < self._check_at:
+            return
+        self._check_at = now + RETRY_S
+        database.checkpoint("passive")
+        if not database.checkpoint_error:
+            self._explained = wal
 
     def _adapt(self, free: int) -> None:
         tight = free < self._shards * ROOMY * (AGAIN if self.tight else 1)

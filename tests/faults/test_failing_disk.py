@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.bad_disk import BadDisk
+from support.cli import Cli
 from support.naming import queue_on
 from support.server import Server, StartServer
 from support.waiting import eventually
 from support.wire import Reply, Wire
 
+from bunqueue.cli.commands.top.numbers import samples_of
 from bunqueue.protocol.codes import Code
 
 PASSES_S = 30.0
@@ -63,4 +65,48 @@ async def test_a_flush_that_fails(server: Server, disk: BadDisk, number: int) ->
     await wire.ok(**push)
     assert [process.pid for process in server.shard_processes()] == before
     assert "Traceback" not in server.log()
+    await wire.close()
+
+
+async def test_checkpoints_that_fail_are_told(disk: BadDisk, make_server: StartServer) -> None:
+    server = make_server(shards=1)
+    server.environ = disk.environ
+    server.start()
+    wire = await Wire.open(server.address)
+    jobs = [{"data": "x" * 100_000}] * 40
+
+    async def figure() -> float:
+        samples = samples_of((await wire.ok("Prometheus"))["data"]["metrics"])
+        return samples["sqlite_checkpoint_failures_total", frozenset({("shard", "0")})]
+
+    async def fails() -> bool:
+        await wire.ok("PUSHB", queue="q", jobs=jobs)
+        return await figure() > 0
+
+    async def works() -> bool:
+        return not (await wire.ok("StorageStatus"))["data"]["warnings"]
+
+    assert await figure() == 0
+    with disk.failing("write", errno.EIO, ".db"):
+        await eventually(fails, "a checkpoint fails", PASSES_S)
+        (warning,) = (await wire.ok("StorageStatus"))["data"]["warnings"]
+        assert "cannot be copied into" in warning
+        found = {row["check"]: row for row in Cli(server).json("doctor")}
+        assert found["disk"]["status"] == "warning"
+        assert "cannot be copied into" in found["disk"]["finding"]
+        assert "the WAL cannot be copied into the database" in server.log()
+    await eventually(works, "checkpoints work again", PASSES_S)
+    await wire.close()
+
+
+async def test_a_used_up_quota_is_a_full_disk(server: Server, disk: BadDisk) -> None:
+    wire = await Wire.open(server.address)
+    push = {"cmd": "PUSH", "queue": queue_on(0), "data": 1}
+    kept = (await wire.ok(**push))["id"]
+    with disk.failing("write", errno.EDQUOT, "*"):
+        reply = await wire.call(**push)
+        assert reply["code"] == Code.STORAGE_FULL, reply
+        assert (await wire.ok("GetJob", id=kept))["job"]["data"] == 1
+        assert (await wire.ok("StorageStatus"))["data"]["diskFull"]
+    await accepted(wire, **push)
     await wire.close()

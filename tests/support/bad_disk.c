@@ -1,5 +1,6 @@
 /* Preloaded into a server: calls about its files fail as long as a file of the call's name is in the folder
-   BAD_DISK.  That file holds an errno, and how the names end of the files that are meant: "5 .db". */
+   BAD_DISK.  That file holds an errno, and how the names end of the files that are meant:
+   "5 .db"; * are all files of shards, also those without a name. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,6 +21,7 @@ static int ends_so(int fd, const char *ending)
     ssize_t length = readlink(link, path, PATH_MAX);
     if (length <= 0) return 0;
     path[length] = 0;
+    if (!strcmp(ending, "*")) return strstr(path, "/shard-") || strstr(path, " (deleted)") || strstr(path, "/#");
     size_t size = strlen(ending);
     return (size_t)length >= size && !strcmp(path + length - size, ending);
 }

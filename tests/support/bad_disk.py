@@ -24,7 +24,10 @@ class BadDisk:
 
     @contextmanager
     def failing(self, call: str, number: int, ending: str) -> Iterator[None]:
-        """``call`` is read, write or sync, ``number`` the errno, and ``ending`` that of the files' names."""
+        """``call`` is read, write or sync, ``number`` the errno, ``ending`` that of the files' names.
+
+        * means all files of shards.
+        """
         rule, new = self._folder / call, self._folder / "new"
         new.write_text(f"{number} {ending}")
         new.rename(rule)

@@ -180,6 +180,7 @@ class ShardFigures(Struct, gc=False):
     reserve_bytes: float = 0.0
     wal_bytes: float = 0.0
     wal_limit_bytes: float = 0.0
+    checkpoint_failures: int = 0  # in which the write-ahead log was not copied into the database
     memory_limit_bytes: float = 0.0  # none
     memory_full: bool = False
     cron_missed_total: int = 0  # runs that were due while the server was down

@@ -29,6 +29,8 @@ class Disk(Struct, frozen=True):
     wal_limit: int = 0
     enough: bool = True
     wal_too_long: bool = False
+    checkpoint_failures: int = 0  # since the process started
+    checkpoint_error: str = ""  # of the last one, if it has failed
 
 
 class ClockNews(Struct, frozen=True):

@@ -225,6 +225,7 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         reserve_bytes=float(disk.reserve),
         wal_bytes=float(disk.wal),
         wal_limit_bytes=float(disk.wal_limit),
+        checkpoint_failures=disk.checkpoint_failures,
         memory_limit_bytes=float(vitals.memory_limit),
         memory_full=vitals.memory_full,
         cron_missed_total=totals.cron_missed,
