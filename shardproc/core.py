@@ -369,6 +369,7 @@ class Shard:
 
     def end(self) -> None:
         """Close the file in order, after the last commit."""
+        self._dropped.say_all(self.engine.state.dropped)
         if self._time.moves:
             with suppress(*DISK_ERRORS):  # the next start goes on with it
                 self._time.finish(self.store)

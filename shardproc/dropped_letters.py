@@ -20,10 +20,15 @@ class DroppedLog:
         self._due = 0  # the next lines
 
     def say(self, dropped: DroppedLetters, now: int) -> None:
-        """Tell of what has come, if it is time to; nothing is lost meanwhile."""
+        """Tell of what has come, if it is time to."""
         if not dropped.untold or (now < self._due and self._due - now <= EVERY_MS):
             return
         self._due = now + EVERY_MS
+        self.say_all(dropped)
+
+    @staticmethod
+    def say_all(dropped: DroppedLetters) -> None:
+        """Tell of what has come: before the end, too."""
         untold, dropped.untold = sorted(dropped.untold.items(), key=lambda each: -sum(each[1])), {}
         for queue, (too_many, too_old) in untold[:MAX_LINES]:
             _log.warning(_WHAT, queue=queue, too_many=too_many, too_old=too_old)

@@ -36,8 +36,8 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
 
     type: str = msgspec.field(name="eventType")
     """pushed, pulled, completed, failed, retried, removed, delayed, waiting, waiting-children, progress,
-    duplicated, stalled; step, signalled, suspended, undoing and continued of workflows; paused, resumed and
-    breaker of the queue itself; lost: events are missing here."""
+    duplicated, stalled, dropped; step, signalled, suspended, undoing and continued of workflows; paused,
+    resumed and breaker of the queue itself; lost: events are missing here."""
     queue: str
     job_id: str = ""
     """"" when it is about the queue."""
@@ -48,13 +48,13 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     data_bytes: int | None = None
     """How large the data is, if it was left out because it is larger than 256 KiB."""
     error: str | None = None
-    """failed: its text."""
+    """failed and dropped: its text."""
     terminal: bool = False
     """failed: there will be no other attempt."""
     reason: str | None = None
     """failed: "cancelled", when somebody stopped the job, and of workflows "undone", when somebody asked for
     that, and "stuck", when they could not be; undoing: why it is undone;
-    breaker: what opened it."""
+    breaker: what opened it; dropped: "max_entries", "max_age" or "keep_failed"."""
     prev: str | None = None
     """retried and removed: the state before."""
     delay: int | None = None

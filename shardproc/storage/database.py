@@ -25,6 +25,7 @@ PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measure
 CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, still quick to replay
 MAX_LOG = 64 << 20  # bytes of WAL that stay once it is reset: while somebody reads long, it grows beyond
 CACHE_KIB = 65_536
+SMALL_CACHE_KIB = 2_048
 _INCREMENTAL = 2  # of pragma auto_vacuum
 MEMORY = ":memory:"  # instead of a path
 OPEN_BUSY_MS = 5_000  # for a reader that is just opening the file
@@ -248,6 +249,15 @@ class Database:
         except DISK_ERRORS:
             return False
         return True
+
+    @contextmanager
+    def small_cache(self) -> Iterator[None]:
+        """Keep hardly any pages in memory meanwhile."""
+        self.connection.execute(f"pragma cache_size = -{SMALL_CACHE_KIB}")
+        try:
+            yield
+        finally:
+            self.connection.execute(f"pragma cache_size = -{CACHE_KIB}")
 
     def pages(self) -> tuple[int, int]:
         """How many pages of PAGE_SIZE there are, and how many of these are free."""

@@ -266,10 +266,11 @@ LIVE_JOBS = _live_of(
       union all select seq from jobs where seq >= :live_from"""
 )
 LIVE_AMONG = _live_of("select value as seq from json_each(?)")
-LOCKS_OF_ENDED = """select locks.seq from locks join dead_letters on dead_letters.seq = locks.seq
-                    union select locks.seq from locks join jobs on jobs.seq = locks.seq
-                    join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq"""
-"""Older files have them, of workflows that were undone."""
+LOCKS_OF_ENDED = """select locks.seq from locks cross join dead_letters on dead_letters.seq = locks.seq
+                    union select locks.seq from locks cross join jobs on jobs.seq = locks.seq
+                    cross join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq"""
+"""Older files have them, of workflows that were undone.  A cross join begins with the few locks: a start must
+not take longer the more jobs have ended."""
 
 
 def live_job(row: Row, queues: dict[int, str]) -> Job:

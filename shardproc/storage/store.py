@@ -101,7 +101,8 @@ class Store(FinishedJobs):
         self._carry_out(self._search.recover(engine.state.next_seq))
         self._carry_out([(statements.DELETE_LOCKS, (seq, seq)) for seq in self._locks_of_ended()])
         self.without_jobs = vitals.memory()
-        engine.recover_jobs(self._live_jobs(progress), now)
+        with self.database.small_cache():  # of pages that are read once, most of them of jobs that have ended
+            engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
 
     def _locks_of_ended(self) -> list[int]:

@@ -10,7 +10,7 @@ from ...readable import plural
 from ..framework.completing import one_of
 from ..framework.session import Session
 from ..framework.shared import noun, parameters_of, verb
-from ..framework.values import SPAN, WHEN, JobId, QueueName, Yes, begun, option, span, span_or_moment
+from ..framework.values import SPAN, WHEN, JobId, QueueName, Yes, begun, option, span, span_or_moment, whole
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
 from .dropped_letters import gone
@@ -103,7 +103,7 @@ MaxEntries = Annotated[
         "--max-entries",
         about="How many are kept; beyond, the oldest is dropped. 0: no limit; server: as its settings say.",
         metavar="N|server",
-        parser=lambda text: text if text == SERVER else int(text),
+        parser=lambda text: text if text == SERVER else whole(text),
     ),
 ]
 
