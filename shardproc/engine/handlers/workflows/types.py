@@ -26,7 +26,8 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.workflows import SetSignalTypes
 from bunqueue.protocol.encoded import is_envelope
-from bunqueue.protocol.readable import check_readable, is_map, is_readable
+from bunqueue.protocol.heads import is_map
+from bunqueue.protocol.readable import check_readable, is_readable
 
 from ...lookup import known_queue
 from ...memory import queue_configs
