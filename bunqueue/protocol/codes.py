@@ -81,6 +81,7 @@ class Code(enum.StrEnum):
     FLOW_NOT_FOUND = "FLOW_NOT_FOUND"
     FLOW_EXISTS = "FLOW_EXISTS"
     FLOW_CLOSED = "FLOW_CLOSED"
+    TOO_MANY_CHILDREN = "TOO_MANY_CHILDREN"
     # workflows
     NOT_A_WORKFLOW = "NOT_A_WORKFLOW"
     STEP_NOT_FOUND = "STEP_NOT_FOUND"
@@ -173,6 +174,7 @@ TABLE: dict[Code, Row] = {
     Code.FLOW_NOT_FOUND: Row("there is no flow with this id, or its jobs were removed", 404, Kind.NOT_FOUND),
     Code.FLOW_EXISTS: Row("a flow has this id, or a job of the flow this name", 409),
     Code.FLOW_CLOSED: Row("the batch was closed and takes no more jobs, or the flow is no batch", 409),
+    Code.TOO_MANY_CHILDREN: Row("the parent has 100,000 children, or 10 MiB of their ids", 409),
     Code.NOT_A_WORKFLOW: Row("the job is no workflow, so it takes no signals", 409, Kind.WRONG_STATE),
     Code.STEP_NOT_FOUND: Row("the workflow has recorded no step of this name", 404, Kind.NOT_FOUND),
     Code.STEP_CONFLICT: Row("the step was recorded as another kind, or with other arguments", 409),

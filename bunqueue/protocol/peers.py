@@ -227,11 +227,13 @@ FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # operations
 
 
 class FamilyChanged(Message):
-    """``found``: it is done.  ``queue`` and ``state`` are those of the job; "" if there is no such job."""
+    """``found``: it is done.  ``queue`` and ``state`` are those of the job; "" if there is no such job.
+    ``full``: it has as many children as it can."""
 
     found: bool
     queue: str = ""
     state: int = 0
+    full: bool = False
 
 
 # Children of workflows

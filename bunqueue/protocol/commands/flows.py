@@ -81,7 +81,7 @@ class GetIgnoredChildrenFailures(Command, tag="GetIgnoredChildrenFailures"):
     id: JobId
 
 
-@command(Route.FIRST, writes=True, repeatable=True, since=3)
+@command(Route.FIRST, writes=True, repeatable=True, since=3, grows=True)
 class UpdateParent(Command, tag="UpdateParent"):
     """Make one job the child of another, which then waits for it."""
 

@@ -45,6 +45,7 @@ _encode = Encoder().encode
 _decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
 MARK = _encode("__parentId")
 FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: whose they are
+MAX_CHILDREN, MAX_BYTES = 100_000, 10 << 20  # of one job, and bytes of their ids: they are stored with it
 LATER = "pending"  # in place of a parent: UpdateParent will name it
 
 
@@ -74,6 +75,8 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     check_other(parent, child)
     shard_of = yield from locate(state, [child, parent])
     (at,) = yield [(shard_of[parent], messages.FamilyOperation(messages.LOOK, parent, child))]
+    if at.full and not at.found:
+        raise _too_many(parent)
     takes = at.found or (at.queue and at.state not in (COMPLETED, FAILED))
     how = messages.FIND if takes else messages.LOOK  # which changes nothing, as this will be refused
     (found,) = yield [(shard_of[child], messages.FamilyOperation(how, child))]
@@ -97,6 +100,11 @@ def check_other(parent: str | None, child: str | None) -> None:
         raise CommandError(
             f"Job {child} cannot be its own parent", Code.INVALID_FIELD, field="parentId", value=parent
         )
+
+
+def _too_many(parent: str) -> CommandError:
+    text = f"Parent job {parent} has as many children as a job can: add them to another parent"
+    return CommandError(text, Code.TOO_MANY_CHILDREN, field="parentId", value=parent, bound=MAX_CHILDREN)
 
 
 def _no_parent(parent: str, at: messages.FamilyChanged) -> CommandError:
@@ -143,6 +151,8 @@ def find_parents(state: State, parents: list[str | None], own: Container[str]) -
         (shard, messages.FamilyOperation(messages.LOOK, parent)) for parent, shard in shard_of.items()
     ]
     for parent, at in zip(shard_of, found, strict=True):
+        if at.full:
+            raise _too_many(parent)
         if at.queue and at.state not in (COMPLETED, FAILED):
             continue
         if parent not in own:
@@ -273,7 +283,7 @@ def operate(state: State, source: int, message: messages.FamilyOperation) -> Ste
     if job is None:
         return _finished_kin(state, message)
     if message.operation == messages.LOOK:
-        return messages.FamilyChanged(_lists(job, message.other), job.queue, job.state)
+        return messages.FamilyChanged(_lists(job, message.other), job.queue, job.state, _is_full(job))
     if message.operation == messages.FIND:
         watch(state, job)
     elif message.operation == messages.JOIN:
@@ -300,6 +310,11 @@ def _finished_kin(state: State, message: messages.FamilyOperation) -> messages.F
             state.settled.append(job)  # its parent waits, and may have a policy for this
         return messages.FamilyChanged(True, job.queue, job.state)
     return messages.FamilyChanged(_lists(job, message.other), job.queue, job.state)
+
+
+def _is_full(parent: Job) -> bool:
+    children = parent.extra.children_ids if parent.extra is not None else ()
+    return len(children) >= MAX_CHILDREN or sum(map(len, children)) >= MAX_BYTES
 
 
 def _lists(parent: Job, child: str) -> bool:

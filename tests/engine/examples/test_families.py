@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from engine.properties.test_shards_together import QUEUES, Life, World, state_of
 
+from shardproc.engine.peers import families
+
 POLICIES = {
     None: "waiting-children",
     "failParentOnFailure": "failed",
@@ -258,3 +260,21 @@ def test_a_child_has_one_policy(world: World) -> None:
         "ok": False,
         "error": "flow job a has more than one policy for its failure, choose one",
     }
+
+
+def test_a_job_has_so_many_children(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "MAX_CHILDREN", 2)
+    push(world, "alpha", "parent", delay=3_600_000)
+    assert push_child(world, "beta", "one", "parent")["ok"]
+    push(world, "gamma", "two")
+    assert world.ask(cmd="UpdateParent", childId="two", parentId="parent") == {"ok": True}
+    refused = push_child(world, "beta", "three", "parent")
+    assert (refused["ok"], "as many children as a job can" in refused["error"]) == (False, True)
+    assert world.ask(cmd="GetState", id="three") == {"ok": True, "id": "three", "state": "unknown"}
+    push(world, "gamma", "four")
+    refused = world.ask(cmd="UpdateParent", childId="four", parentId="parent") or {}
+    assert "as many children as a job can" in refused["error"]
+    assert world.ask(cmd="UpdateParent", childId="two", parentId="parent") == {"ok": True}, "it is there"
+    removed = world.ask(cmd="RemoveChildDependency", id="two") or {}
+    assert removed["ok"], removed
+    assert world.ask(cmd="UpdateParent", childId="four", parentId="parent") == {"ok": True}
