@@ -129,7 +129,7 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
             raise
     if isinstance(kind, mi.UnionType):
         return _check_union(kind, raw, name)
-    if isinstance(kind, mi.ListType):
+    if isinstance(kind, mi.CollectionType):
         return _check_list(kind, raw, name)
     if isinstance(kind, mi.StructType):
         return _check_struct(kind, raw, name)
@@ -213,7 +213,7 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
     raise first or invalid(name, "is malformed")
 
 
-def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
+def _check_list(kind: mi.CollectionType, raw: Raw, name: str) -> object:
     head = memoryview(raw)[:HEAD]
     if kind.max_length is not None and not is_map(head) and parts(head) > kind.max_length:
         raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
