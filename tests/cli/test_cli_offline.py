@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def stopped(make_server: StartServer, tmp_path: Path) -> tuple[Cli, Path]:
         job_id = cli("pull", "counted").value.split("\t")[0]
         cli(verb, job_id)
     server.kill_all()
-    return cli, tmp_path / "data"
+    # A copy: what a server itself leaves has to be in order, and tests spoil this.
+    return cli, Path(shutil.copytree(tmp_path / "data", tmp_path / "copy"))
 
 
 def doctor(cli: Cli, folder: Path, status: int = exits.DONE) -> dict[str, tuple[str, str]]:
