@@ -16,7 +16,7 @@ from support.server import Server
 from support.web import client
 from support.wire import Wire
 
-from bunqueue import AsyncQueue, CommandFailed, JobNotFound, errors
+from bunqueue import AsyncQueue, Breaker, CommandFailed, JobNotFound, errors
 from bunqueue.cli.framework import exits
 from bunqueue.protocol.codes import TABLE, Code, Kind
 
@@ -112,6 +112,37 @@ async def test_refusals_about_a_workflow_name_it_and_what_is_allowed(wire: Wire)
     await asyncio.gather(*(wire.ok("SendSignal", id=flow, name="s", data=number) for number in range(1_000)))
     refused = await wire.call("SendSignal", id=flow, name="s")
     assert (refused["code"], refused["value"], refused["bound"]) == ("TOO_MANY_SIGNALS", flow, 1_000)
+
+
+async def test_a_setting_that_is_too_much_on_every_surface(web_server: Server, wire: Wire) -> None:
+    queue, most = "many-breakers", 1_000
+    config = {"failures": 1, "pause": 1000}
+    await asyncio.gather(
+        *(wire.ok("SetBreaker", queue=queue, name=f"n{number}", config=config) for number in range(most))
+    )
+    told = {"code": "TOO_MANY_SETTINGS", "field": "name", "value": "more", "bound": most}
+    refused = await wire.call("SetBreaker", queue=queue, name="more", config=config)
+    assert {name: refused.get(name) for name in told} == told
+    async with client(web_server) as web:
+        answer = await web.put(f"/queues/{queue}/breaker", json={"name": "more", "config": config})
+        assert answer.status_code == 409, answer.text
+        assert {name: answer.json().get(name) for name in told} == told
+    for where in ({"port": web_server.port}, {"embedded": True}):
+        async with AsyncQueue(queue, **where) as each:
+            if "embedded" in where:
+                for number in range(most):
+                    await each.set_breaker(Breaker(failures=1), job=f"n{number}")
+            with pytest.raises(CommandFailed) as caught:
+                await each.set_breaker(Breaker(failures=1), job="more")
+            error = caught.value
+            assert (error.server_code, error.field, error.value, error.bound) == tuple(told.values())
+            await each.clear_breaker(job="n0")
+            await each.set_breaker(Breaker(failures=1), job="more")
+            await each.clear_breaker(job="more")
+            await each.set_breaker(Breaker(failures=1), job="n0")
+    done = Cli(web_server)("breaker", "set", queue, "--job", "more", "--json", status=exits.FAILED)
+    said = json.loads(done.err)
+    assert (said["serverCode"], said["field"], said["value"], said["bound"]) == tuple(told.values())
 
 
 async def test_one_refusal_on_every_surface(web_server: Server) -> None:

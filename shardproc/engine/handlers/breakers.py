@@ -43,23 +43,26 @@ def set_breaker(state: State, client: Client, command: SetBreaker) -> BreakerRep
         breaker.record.config = config
     else:
         name = command.name or ""
-        key = breakers.key_of(command.queue, name)
-        state.kept.admit(breakers.RECORD, key, "name" if name else "queue", name or command.queue)
+        _admit(state, command.queue, name)
         queue = named_queue(state, command.queue)
+        gate = queue_limits.gate_of(queue)
+        if gate.breakers is None:
+            gate.breakers = Breakers()
         breaker = Breaker(name, BreakerRecord(config))
-        _breakers_of(queue).put(breaker)
+        gate.breakers.put(breaker)
     breakers.keep(state, queue, breaker)
     return BreakerReply(breaker=_view(state, queue, breaker))
 
 
-def _breakers_of(queue: QueueState) -> Breakers:
-    gate = queue_limits.gate_of(queue)
-    if gate.breakers is None:
-        gate.breakers = Breakers()
-    if len(gate.breakers.names) >= MAX_BREAKERS:
-        text = f"the queue {queue.name} has {MAX_BREAKERS} circuit breakers already"
-        raise CommandError(text, Code.TOO_MANY_SETTINGS, field="name", value=MAX_BREAKERS, bound=MAX_BREAKERS)
-    return gate.breakers
+def _admit(state: State, queue: str, name: str) -> None:
+    """CommandError unless the queue may have one more."""
+    field, value = ("name", name) if name else ("queue", queue)
+    known = state.queues.get(queue)
+    gate = known.gate if known is not None else None
+    if gate is not None and gate.breakers is not None and len(gate.breakers.names) >= MAX_BREAKERS:
+        text = f"the queue {queue} has {MAX_BREAKERS} circuit breakers already"
+        raise CommandError(text, Code.TOO_MANY_SETTINGS, field=field, value=value, bound=MAX_BREAKERS)
+    state.kept.admit(breakers.RECORD, breakers.key_of(queue, name), field, value)
 
 
 def clear_breaker(state: State, client: Client, command: ClearBreaker) -> Ok:
