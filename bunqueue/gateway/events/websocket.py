@@ -23,7 +23,7 @@ from ..http.access import TOO_MANY, Access, Role, peer_of
 from ..http.commands import CommandEndpoint
 from ..http.problems import Problem, problem_answer
 from ..http.resources import OFFERED
-from ..http.transcode import NotJson, read_json, write_json
+from ..http.transcode import NotJson, TooManyValues, read_json, write_json
 from ..http.unknown_fields import check_names
 from .entries import Heard, parse_position
 from .feed import Feed
@@ -255,11 +255,17 @@ def rendered(heard: Heard) -> bytes:
 def _message(text: str) -> Message:
     try:
         message = read_json(text.encode())
+    except TooManyValues as error:
+        raise Problem(status.TOO_LARGE, _of_message(error)) from None
     except (NotJson, UnicodeEncodeError) as error:
-        raise Problem(status.BAD_REQUEST, str(error).replace("the body", "the message")) from None
+        raise Problem(status.BAD_REQUEST, _of_message(error)) from None
     if not isinstance(message, dict):
         raise Problem(status.BAD_REQUEST, "a message must be a JSON object")
     return message
+
+
+def _of_message(error: Exception) -> str:
+    return str(error).replace("the body", "the message")
 
 
 def _texts(message: Message, name: str) -> list[str]:

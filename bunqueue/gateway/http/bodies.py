@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from . import status
 from .problems import Problem
-from .transcode import NotJson, read_json
+from .transcode import NotJson, TooManyValues, read_json
 
 MIB = 1024 * 1024
 MAX_BODY = 16 * MIB  # a job's data may have 10 MB
-MAX_HELD = 128 * MIB  # of all requests in progress; their decoded values take several times as much
+MAX_HELD = 128 * MIB  # of all requests in progress, as text or encoded again
 BODY_S = 30.0  # for a body to arrive
 
 
@@ -68,6 +68,8 @@ def _fields(request: Request, body: bytes, whole: str | None) -> dict[str, Any]:
         )
     try:
         given = read_json(body)
+    except TooManyValues as error:
+        raise Problem(status.TOO_LARGE, str(error)) from None
     except NotJson as error:
         raise Problem(status.BAD_REQUEST, str(error)) from None
     fields = given if whole is None else {whole: given}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +25,7 @@ from .bodies import Bodies, MemoryBudget
 from .problems import Problem, answer
 from .resources import OF_A_CONNECTION, OFFERED, Resource, with_defaults
 from .segments import decoded
-from .transcode import NotJson, read_packed, write_json
+from .transcode import NotJson, read_packed, write_json, write_packed
 from .unknown_fields import MAX_SHOWN, check_fields
 
 _PULLS = frozenset({"PULL", "PULLB"})
@@ -57,8 +58,8 @@ class CommandEndpoint:
                     _check_no_query(request)
                 else:
                     given |= _from_query(request, spec, resource.whole)
-                fields = _with_path(given, _from_path(request, spec))
-                return shown(await self.carry_out(spec, fields, request, request.state.role))
+                _add(given, _from_path(request, spec))
+                return shown(await self.carry_out(spec, given, request, request.state.role))
 
         return endpoint
 
@@ -88,12 +89,17 @@ class CommandEndpoint:
     ) -> dict[str, Any]:
         """The reply to a command.  Raises Problem; a refusal by the server is an ordinary reply.
 
-        If the client disconnects while the command waits, the server drops the command.
+        If the client disconnects while the command waits, the server drops the command.  ``fields`` are empty
+        from when it is sent: as values they take many times the room that was taken for them.
         """
         check_fields(spec.request, fields)
-        fields = with_defaults(spec.name, fields)
+        filled = with_defaults(spec.name, fields)
+        waits = filled.get("timeout")
         try:
-            payload = await self._call(spec, fields, request, role)
+            packed = {name: write_packed(value) for name, value in filled.items()}
+            filled.clear()
+            fields.clear()
+            payload = await self._call(spec, packed, waits, request, role)
             reply: dict[str, Any] = read_packed(payload)
         except RouterGone as error:
             raise Problem(status.UNAVAILABLE, _lost(error)) from None
@@ -137,11 +143,12 @@ class CommandEndpoint:
         if reply.get("tokens"):
             reply["tokens"] = [token for _, token in good]
 
-    async def _call(self, spec: Spec, fields: dict[str, Any], request: Request | None, role: Role) -> bytes:
-        timeout = fields.get("timeout")
-        if not spec.parks or not spec.is_slow(timeout):
+    async def _call(
+        self, spec: Spec, fields: dict[str, Raw], waits: Any, request: Request | None, role: Role
+    ) -> bytes:
+        if not spec.parks or not spec.is_slow(waits):
             return await self._backend.call(spec.name, fields)
-        longest = timeout if isinstance(timeout, int | float) else spec.default_timeout
+        longest = waits if isinstance(waits, int | float) else spec.default_timeout
         waiting = self._backend.wait(spec.name, fields, min(longest, MAX_WAIT_MS), reads=role is Role.READER)
         return await (waiting if request is None else self._while_there(request, waiting))
 
@@ -189,12 +196,12 @@ def _from_path(request: Request, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _with_path(given: dict[str, Any], path: dict[str, Any]) -> dict[str, Any]:
-    """All fields of a request.  Raise Problem for one whose value is in the path already."""
+def _add(given: dict[str, Any], path: dict[str, Any]) -> None:
+    """Add the fields that are in the path.  Raise Problem for one that was given elsewhere, too."""
     for name in path.keys() & given.keys():
         text = f"{name} is in the path already; leave it out of the body and the query"
         raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD, field=name)
-    return given | path
+    given |= path
 
 
 async def _until_gone(request: Request) -> None:

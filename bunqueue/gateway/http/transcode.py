@@ -15,6 +15,8 @@ from msgspec.msgpack import Ext
 from bunqueue.protocol.readable import salvaged
 from bunqueue.readable import json_problem
 
+from .parts import MAX_VALUES, is_too_many
+
 MAX_DEPTH = 200  # of values converted in Python; no job is nested so deeply
 
 _TIME = re.compile(rb'":(?<=\w":)(\d{12,15})\.0(?=[,}])')
@@ -29,15 +31,22 @@ class NotJson(ValueError):
     """The value cannot be read, or cannot be represented."""
 
 
+class TooManyValues(NotJson):
+    """They would take too much memory."""
+
+
 def _extension(code: int, data: memoryview) -> object:
     return Ext(code, bytes(data))
 
 
+_write_packed = msgspec.msgpack.Encoder().encode
 _read_packed = msgspec.msgpack.Decoder(ext_hook=_extension).decode
 
 
 def read_json(body: bytes) -> Any:
     """The value of a JSON text.  NotJson says what is wrong with it."""
+    if is_too_many(body):
+        raise TooManyValues(f"the body has more than {MAX_VALUES} values; send it in parts, or over TCP")
     try:
         return _read_json(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -56,6 +65,11 @@ def read_packed(payload: bytes) -> Any:
         return salvaged(payload)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise NotJson(f"the answer cannot be shown as JSON: {error}") from None
+
+
+def write_packed(value: Any) -> msgspec.Raw:
+    """``value`` as MessagePack.  Raises what cannot be encoded raises."""
+    return msgspec.Raw(_write_packed(value))
 
 
 def write_json(value: Any) -> bytes:
