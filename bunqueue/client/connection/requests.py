@@ -16,7 +16,6 @@ from msgspec.msgpack import Encoder
 from bunqueue.client.connection.options import seconds
 from bunqueue.client.connection.replies import describe, names
 from bunqueue.client.connection.wire import WireRequest, next_number
-from bunqueue.client.conversion.unencodable import why
 from bunqueue.errors import CommandTimeout, ConnectionLost, ConnectTimeout, PayloadError
 from bunqueue.protocol.commands import COMMANDS, Spec
 from bunqueue.protocol.commands.core import Push, PushBatch
@@ -118,7 +117,8 @@ def poll_time(command: Struct) -> float:
 
 def unencodable(command: Struct, error: Exception) -> PayloadError:
     """A text has a lone surrogate, a number is beyond 64 bits, or the like."""
-    return PayloadError(f"{describe(command)} cannot be encoded: {why(command, error)}", **names(command))
+    problem = f"{type(error).__name__}: {error}"
+    return PayloadError(f"{describe(command)} cannot be encoded: {problem}", **names(command))
 
 
 def lost(command: Struct, address: str, reason: str, tries: int = 1) -> ConnectionLost:

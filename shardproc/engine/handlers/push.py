@@ -321,7 +321,6 @@ def add(
     ids: list[str] = []
     jobs: dict[str, Job] = {}
     met: list[int] = []  # places of ids and keys that were pushed again
-    holders: dict[str, str] = {}  # ids that no job gets, as another has the unique key -> that job's
     conflicts: list[Conflict] = []
     for fields, data in zip(pushed, payloads, strict=True):
         id_ = fields.job_id or fields.custom_id
@@ -335,8 +334,6 @@ def add(
         if there is not None:
             met.append(len(ids))
             ids.append(there)
-            if id_ and there != id_:
-                holders[id_] = there
             continue
         groups.take(fields)
         job = new_job(state, queue, id_, fields, data)
@@ -346,14 +343,20 @@ def add(
     if queue.space is not None and jobs and not own:
         _make_room(state, queue, [job.data for job in jobs.values()], claims.leaving())
     begun = claims.settle(list(jobs.values()))
-    if holders:
-        outcomes = dependencies.wait_for_holders(state, begun, holders, outcomes)
+    if met:
+        outcomes = dependencies.wait_for_holders(state, begun, _holders(pushed, ids), outcomes)
     _begin(state, queue, begun, outcomes)
     for place in met:
         holder = state.jobs.get(ids[place])
         if holder is not None:  # not if the same push then replaced it
             events.emit(state, events.DUPLICATED, holder)
     return Answer(ids, met, conflicts)
+
+
+def _holders(pushed: Sequence[JobFields | Push], ids: list[str]) -> dict[str, str]:
+    """Ids that no job gets, as another has the unique key: that job's id for each."""
+    owned = ((fields.job_id or fields.custom_id, job_id) for fields, job_id in zip(pushed, ids, strict=True))
+    return {own: job_id for own, job_id in owned if own and own != job_id}
 
 
 def _make_room(
