@@ -24,7 +24,7 @@ from bunqueue.protocol.commands.base import CommandError, refused
 
 from . import missed_runs
 from .clock import Clock
-from .disk_words import locked
+from .disk_words import locked, unreadable
 from .dropped_letters import DroppedLog
 from .engine.dispatch import answer, send
 from .engine.engine import Engine
@@ -40,6 +40,7 @@ from .timekeeping import Timekeeping
 
 _log = get_logger("shard")
 
+TELL_EVERY_S = 60.0  # that the file cannot be read
 SLICES_S = 0.002  # for long work between two batches
 MAX_WAIT_MS = 5_000
 FORGET_MS = 20  # between two pieces of a log that is too long, when there is nothing else to do
@@ -83,6 +84,7 @@ class Shard:
         database = opened or Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self._place, self._retention = (shard, shards), retention
         self._mistakes: set[str] = set()  # what has failed
+        self._tells_at = 0.0  # when the log says again that the file cannot be read, monotonic
         self.store = self._new_store(database)
         self.restriction: Callable[[Spec], CommandError | None] | None = None
         """Why a command is refused at present, if it is; None while every command is carried out."""
@@ -152,6 +154,7 @@ class Shard:
         if self._hears:
             self._heard_at, self._hears = now, False
         self._ticked_at = now
+        self.store.look_again()
         if self.engine.next_moment() <= now:
             self.store.check_lock()
         self.store.forget_events(self._time.doubt.time(now))
@@ -205,7 +208,12 @@ class Shard:
         the shard each time that somebody sends it: the answer to it.  Raises the error if it is not one of
         these."""
         spec = spec_of(command)
-        if spec.writes or spec.parks or not self._is_harmless(error):
+        if spec.writes or spec.parks:
+            raise error
+        if self._is_unread(error):
+            text = unreadable(str(error), self.store.database.path)
+            return ErrorReply(error=text, code=Code.STORAGE_FAILED)
+        if not self._is_harmless(error):
             raise error
         self._tell("a command that only reads has failed", spec.name)
         text = f"{spec.name} failed; the log of shard {self._place[0]} says why"
@@ -218,6 +226,17 @@ class Shard:
             raise error
         self._tell("a question that only reads has failed", name)
         return peers.Failed(f"{name} failed; the log of shard {self._place[0]} says why")
+
+    def _is_unread(self, error: Exception) -> bool:
+        """Whether the disk has failed to read, and no change is half done."""
+        if self.store.writes_out or self.engine.state.unfinished or not isinstance(error, DISK_ERRORS):
+            return False
+        if disk_problem(error) != "broken":
+            return False
+        if (now := time.monotonic()) >= self._tells_at:
+            self._tells_at = now + TELL_EVERY_S
+            _log.error("the file cannot be read", file=self.store.database.path, error=str(error))
+        return True
 
     def _is_harmless(self, error: Exception) -> bool:
         """Whether a mistake has left no change half done, and the disk is not to blame."""

@@ -67,6 +67,12 @@ def trouble_of(found: Found, since: int) -> Trouble:
     return Trouble(text, since, code is Code.STORAGE_FULL, code)
 
 
+def unreadable(error: str, path: str) -> str:
+    """What is asked for could not be read, and nothing says that it is damaged."""
+    folder = os.path.dirname(path) or "."
+    return f"Storage fails ({error}): ask again; if that lasts, see to the disk of {folder}"
+
+
 def locked(path: str) -> str:
     """Another program holds the write lock of a shard's file: which one, and what to do."""
     return (

@@ -34,6 +34,7 @@ from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
 from .storage.event_log import Retention
 from .storage.schema import SchemaTooNew
+from .storage.second_look import reading_fails
 
 HOUR_MS = 3_600_000
 _log = get_logger("shard")
@@ -103,6 +104,8 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
     except (ShardDamaged, *DISK_ERRORS) as error:
         if not isinstance(error, ShardDamaged) and disk_problem(error) != "damaged":
             return _refused(start, settings, error)
+        if (failed := reading_fails(str(shard_file(Path(settings.data_dir), start.shard)))) is not None:
+            return _refused(start, settings, failed)
         damage = Damage(str(shard_file(Path(settings.data_dir), start.shard)))
         damage.tables["its header"] = str(error)
         text = str(error) if isinstance(error, ShardDamaged) else damage.text()

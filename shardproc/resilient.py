@@ -50,6 +50,7 @@ from .storage.database import DISK_ERRORS, FlushFailed, disk_problem, is_out_of_
 from .storage.disk_space import DEFAULT_WAL_LIMIT, DiskSpace
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.reserve import Reserve
+from .storage.second_look import ReadFailed
 
 PROBE_MS = 1_000
 LAST_PROBE_MS = 30_000  # the wait doubles when a probe works and the next batches do not
@@ -361,6 +362,8 @@ class ResilientShard(Shard):
     def _give_up(self) -> list[tuple[int, Reply | Raw]]:
         """The batch has not happened: refuse all its commands, and go back to what is on disk."""
         assert self._trouble is not None
+        if self._trouble.code is Code.STORAGE_DAMAGED:
+            self._look_twice()
         aside = self._trouble.code is Code.STORAGE_DAMAGED and self._put_aside()
         trouble, old = self._trouble, self.engine.state
         answers: list[tuple[int, Reply | Raw]] = [
@@ -389,6 +392,14 @@ class ResilientShard(Shard):
             "a batch could not be stored", error=trouble.error, answers=len(answers), now=self._mode.value
         )
         return answers
+
+    def _look_twice(self) -> None:
+        """Reading may have failed for a moment."""
+        self.store.database.rollback()
+        try:
+            self.store.database.look_twice()
+        except ReadFailed as error:
+            self._suffer("broken", str(error), self._clock.now_ms())
 
     def _put_aside(self) -> bool:
         """The batch touched what is damaged: put the jobs aside that did it; whether these are known."""

@@ -68,6 +68,11 @@ class CarefulStore(Store):
         self.searches = CarefulReader(self._db, self._search, self._see, self.damage, self._table_of)
         self._quiet_until = 0  # the event log is not trimmed until then
 
+    def look_again(self) -> None:
+        """Whether what was found to be damaged still is.  Call it between two transactions."""
+        if self.damage and not self._in_transaction and self.damage.has_passed(self._db):
+            self._quiet_until = 0
+
     # -- recovery -----------------------------------------------------------------------------
 
     def recover(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import MsgspecError
@@ -18,9 +19,11 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 
 from . import statements
+from .second_look import AGAIN_S, is_whole
 
 DAMAGE = (sqlite3.DatabaseError, MsgspecError, KeyError, TypeError, ValueError)
 """What reading a damaged row may raise; `is_damage` distinguishes it from other errors."""
+FIRST_LOOK_S, LAST_LOOK_S = 5.0, 600.0  # between two looks at what was found; doubled each time
 MAX_LOGGED = 20  # lines about single jobs; after that the count in the metrics says how many there are
 PARKED = "damage"  # key in meta: what was found when something could not be stored
 
@@ -63,6 +66,12 @@ class Damage:
         self.seqs: dict[int, str] = {}  # number of a job -> the table in which it cannot be read
         self.tables: dict[str, str] = {}  # table -> the error
         self.serve = False  # whether to serve without live jobs that cannot be read
+        self._lasts = (
+            False  # something was stored of it, or its pages are in order: it passes with a repair alone
+        )
+        self._again_at, self._again_s = 0.0, FIRST_LOOK_S  # when it is looked at again, monotonic
+        self.look: Callable[[], None] | None = None
+        """Raises an error of the disk if the file is not damaged: see `second_look`."""
         self.intolerable: type[Exception] | None = None  # raised instead: the file can be built anew
 
     def __bool__(self) -> bool:
@@ -72,6 +81,10 @@ class Damage:
         """Something cannot be read.  Raises the error again when it is about something else."""
         if not is_damage(error):
             raise error
+        if not isinstance(error, sqlite3.Error):
+            self._lasts = True
+        elif table not in self.tables and self.look is not None:
+            self.look()
         self.note(table, str(error))
         if seq is not None and seq not in self.seqs:
             self.seqs[seq] = table
@@ -101,6 +114,20 @@ class Damage:
         """The refusal of a command for what cannot be read."""
         return Unreadable(self.text(table))
 
+    def has_passed(self, db: sqlite3.Connection) -> bool:
+        """Look again at what was found, now and then; whether all of it can be read, and is forgotten now."""
+        now = time.monotonic()
+        if self._lasts or now < self._again_at:
+            return False
+        self._again_s = min(2 * self._again_s, LAST_LOOK_S)
+        self._again_at = now + self._again_s
+        if not is_whole(db, AGAIN_S):
+            return False
+        _log.warning("the file can be read again", file=self._file.name, tables=", ".join(self.tables))
+        self.tables.clear()
+        self.seqs.clear()
+        return True
+
     def readable(self, seqs: Iterable[int]) -> list[int]:
         """Those that were not found to be damaged."""
         return [seq for seq in seqs if seq not in self.seqs] if self.seqs else list(seqs)
@@ -109,6 +136,7 @@ class Damage:
         """Take over what an earlier process has parked."""
         row = db.execute("select value from meta where key = ?", (PARKED,)).fetchone()
         if row is not None:
+            self._lasts = True
             found = json.loads(row[0])
             for table, error in found["tables"].items():
                 self.note(table, error)
@@ -116,6 +144,7 @@ class Damage:
 
     def park(self, db: sqlite3.Connection, seqs: Iterable[int], table: str) -> None:
         """Put jobs aside whose changes cannot be stored; later processes know of it, too."""
+        self._lasts = True
         self.seqs.update(dict.fromkeys(seqs, table))
         found = {"tables": self.tables, "jobs": {str(seq): name for seq, name in self.seqs.items()}}
         db.execute(statements.PUT_META, (PARKED, json.dumps(found)))

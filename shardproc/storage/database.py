@@ -16,6 +16,7 @@ from typing import Literal, TextIO
 from bunqueue.data_folder import check_place, place_of, private, sync
 from bunqueue.file_lock import lock_file
 
+from . import second_look
 from .damage import Damage, Unstorable, is_damage
 from .marking import mark
 from .presence import Presence
@@ -133,6 +134,11 @@ class Database:
             self.close()
             raise
         self._wait_for_locks(BUSY_MS)
+        self.damage.look = self.look_twice
+
+    def look_twice(self) -> None:
+        """Raise `second_look.ReadFailed` unless the file is damaged."""
+        second_look.look(self.connection, None if self._lock is None else self._lock.descriptor)
 
     def _prepare(self) -> None:
         execute = self.connection.execute

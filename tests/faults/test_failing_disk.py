@@ -10,7 +10,7 @@ from support.bad_disk import BadDisk
 from support.cli import Cli
 from support.naming import queue_on
 from support.server import Server, StartServer
-from support.waiting import eventually
+from support.waiting import eventually, wait_until
 from support.wire import Reply, Wire
 
 from bunqueue.cli.commands.top.numbers import samples_of
@@ -109,4 +109,53 @@ async def test_a_used_up_quota_is_a_full_disk(server: Server, disk: BadDisk) -> 
         assert (await wire.ok("GetJob", id=kept))["job"]["data"] == 1
         assert (await wire.ok("StorageStatus"))["data"]["diskFull"]
     await accepted(wire, **push)
+    await wire.close()
+
+
+async def test_reading_that_fails_is_no_damage(disk: BadDisk, make_server: StartServer) -> None:
+    server = make_server(shards=1)
+    server.environ = disk.environ
+    server.start()
+    wire = await Wire.open(server.address)
+    jobs = [{"data": "x" * 2_000}] * 500
+    ids = (await wire.ok("PUSHB", queue="q", jobs=jobs))["ids"]
+    for _ in range(5):
+        pulled = await wire.ok("PULLB", queue="q", count=100, owner="w")
+        await wire.ok("ACKB", ids=[job["id"] for job in pulled["jobs"]], tokens=pulled["tokens"])
+    await wire.close()
+    server.stop()  # what was in memory has to be read
+    server.start()
+    before = [process.pid for process in server.shard_processes()]
+    wire = await Wire.open(server.address)
+    with disk.failing("read", errno.EIO, ".db"):
+        for job_id in ids[::50]:
+            reply = await wire.call("GetJob", id=job_id)
+            assert reply["code"] == Code.STORAGE_FAILED, reply
+            assert "Storage fails (" in reply["error"]
+    for job_id in ids[::50]:
+        assert (await wire.ok("GetJob", id=job_id))["job"]["data"] == jobs[0]["data"]
+    assert [process.pid for process in server.shard_processes()] == before
+    found = {row["check"]: row["status"] for row in Cli(server).json("doctor")}
+    assert (found["files"], found["storage"]) == ("ok", "ok")
+    await wire.close()
+
+
+async def test_a_start_that_cannot_read_is_repeated(disk: BadDisk, make_server: StartServer) -> None:
+    server = make_server(shards=1)
+    server.environ = disk.environ
+    server.start()
+    wire = await Wire.open(server.address)
+    job_id = (await wire.ok("PUSH", queue="q", data=1))["id"]
+    await wire.close()
+    (process,) = server.shard_processes()
+    with disk.failing("read", errno.EIO, ".db"):
+        process.kill()
+        wait_until(lambda: "cannot open the data" in server.log(), "the shard tries to start")
+
+    async def there() -> bool:
+        return bool((await wire.call("GetJob", id=job_id))["ok"])
+
+    wire = await Wire.open(server.address)
+    await eventually(there, "the shard is back", PASSES_S)
+    assert "out of service" not in server.log()
     await wire.close()
