@@ -24,9 +24,10 @@ from bunqueue.client.queue.whole_job import whole_job
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.errors import JobNotFound
-from bunqueue.protocol.commands import breakers, query
+from bunqueue.protocol.commands import breakers, keys, query
 from bunqueue.protocol.commands.breakers import BreakerView
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.keys import KeyUse
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
 
@@ -49,6 +50,17 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
     async def list_breakers(self) -> list[BreakerView]:
         """The circuit breakers of all queues, and whether they are open."""
         return (await self._caller.call(breakers.ListBreakers(), breakers.BreakersReply)).breakers
+
+    async def list_keys(self) -> list[KeyUse]:
+        """Which keys of encryption the payloads need that the server stores, by the names that `Encryption`
+        has given them: for each key, kind and queue how many, and an example. Keys that are not in it can be
+        left out. The server reads everything for that, which takes a while."""
+        found: dict[tuple[str, str, str], KeyUse] = {}
+        for use in (await self._caller.call(keys.ListKeys(), keys.KeysReply)).keys:
+            known = found.setdefault((use.key, use.queue or "", use.what), use)
+            if known is not use:
+                known.count += use.count
+        return [found[place] for place in sorted(found)]
 
     async def add_webhook(
         self,

@@ -18,6 +18,7 @@ from bunqueue.protocol.commands.core import Action
 from .criteria import Searches
 from .memory.kept import Kept
 from .run_writes import RunArchive, RunWrite
+from .stored_keys import StoredKeys
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -262,6 +263,10 @@ class Archive(Protocol):
     @property
     def searches(self) -> Searches:
         """Its part in searches."""
+
+    @property
+    def keys(self) -> StoredKeys:
+        """Which keys of encryption payloads need."""
 
     def find(self, job_id: str) -> Job | None:
         """A finished job by its id.  CommandError when it is there, but cannot be read."""

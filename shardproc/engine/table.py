@@ -110,6 +110,7 @@ from bunqueue.protocol.commands.jobs import (
     RemoveJob,
     Update,
 )
+from bunqueue.protocol.commands.keys import ListKeys, Reencode
 from bunqueue.protocol.commands.limits import (
     ClearConcurrency,
     GetQueueLimits,
@@ -181,6 +182,7 @@ from .handlers import (
     dlq,
     group_rules,
     jobs,
+    keys,
     limits,
     locks,
     logs,
@@ -286,6 +288,9 @@ HANDLERS: Mapping[type, Handler] = {
     ChangeDelay: jobs.change_delay,
     MoveToWait: jobs.move_to_wait,
     Discard: jobs.discard,
+    # handlers/keys.py
+    ListKeys: keys.list_keys,
+    Reencode: keys.reencode,
     # handlers/limits.py
     RateLimit: limits.rate_limit,
     RateLimitClear: limits.rate_limit_clear,

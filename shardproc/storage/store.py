@@ -23,6 +23,7 @@ from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .finished_jobs import FinishedJobs
 from .job_writes import Journal, write_records
+from .keys import KeyReads
 from .preloaded import Preloaded
 from .rebase import Rebase
 from .search.index import SearchIndex, Write
@@ -48,6 +49,7 @@ class Store(FinishedJobs):
         self._journal = Journal(self._queue_ids, self._search)
         self._events = EventLog(self._db, retention)
         self.runs = run_rows.RunReads(self._db, self._see, self._guard)
+        self.keys = KeyReads(self._db, self._see, self._guard)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._next_seq: Callable[[], int] = lambda: 0  # the number that the next job gets
         self._in_transaction = False

@@ -97,6 +97,7 @@ INTERNAL = {
         "is_of",
         "is_same_run",
         "open",
+        "outdated",
         "pulled_at",
         "raw",
         "woken",

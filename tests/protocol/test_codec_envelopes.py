@@ -27,7 +27,7 @@ from bunqueue import (
 from bunqueue.client.codecs.envelope import associated, opened, problem_of, sealed, sealed_text
 from bunqueue.client.codecs.incoming import MAX_REPLY, decoded
 from bunqueue.client.codecs.outgoing import encoded
-from bunqueue.protocol.commands import COMMANDS, core, cron, flows, jobs, query, workflows
+from bunqueue.protocol.commands import COMMANDS, core, cron, flows, jobs, keys, query, workflows
 from bunqueue.protocol.encoded import MARK, for_people, is_envelope
 
 KEY, OTHER, HASH_KEY = bytes(range(32)), bytes(32), b"h" * 32
@@ -292,6 +292,7 @@ SECRETS = [
     workflows.SetSignalTypes(queue="q", workflows={"w": {"s": DATA}}),
     workflows.Broadcast(name="s", key="k", data=DATA),
     workflows.UndoWorkflow(id="1", data=DATA),
+    keys.Reencode(id="1", token="t", data=DATA, on_dead=DATA, steps=[keys.ReencodedStep("s", DATA)]),
 ]
 
 

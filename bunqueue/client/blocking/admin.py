@@ -20,9 +20,10 @@ from bunqueue.client.models.jobs import Job
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
 from bunqueue.errors import JobNotFound
-from bunqueue.protocol.commands import breakers, query
+from bunqueue.protocol.commands import breakers, keys, query
 from bunqueue.protocol.commands.breakers import BreakerView
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.keys import KeyUse
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
 
@@ -45,6 +46,17 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
     def list_breakers(self) -> list[BreakerView]:
         """The circuit breakers of all queues, and whether they are open."""
         return (self._caller.call(breakers.ListBreakers(), breakers.BreakersReply)).breakers
+
+    def list_keys(self) -> list[KeyUse]:
+        """Which keys of encryption the payloads need that the server stores, by the names that `Encryption`
+        has given them: for each key, kind and queue how many, and an example. Keys that are not in it can be
+        left out. The server reads everything for that, which takes a while."""
+        found: dict[tuple[str, str, str], KeyUse] = {}
+        for use in (self._caller.call(keys.ListKeys(), keys.KeysReply)).keys:
+            known = found.setdefault((use.key, use.queue or "", use.what), use)
+            if known is not use:
+                known.count += use.count
+        return [found[place] for place in sorted(found)]
 
     def add_webhook(
         self,

@@ -26,9 +26,11 @@ from bunqueue.client.codecs.envelope import (
 )
 from bunqueue.client.codecs.outgoing import SAME, same_again
 from bunqueue.errors import CodecError, PayloadTooLarge
-from bunqueue.protocol.commands import core, events
+from bunqueue.protocol.commands import core, events, workflows
 from bunqueue.protocol.encoded import LEVELS, MARK, is_envelope
 
+OUTDATED = "outdated"
+"""A field that is added to what should be encrypted anew; it never travels."""
 MAX_REPLY = 256 << 20
 """Bytes that all payloads of one reply may have together when they are decompressed."""
 
@@ -61,6 +63,8 @@ def decoded(codec: Codec, payload: bytes, command: Struct | None = None) -> byte
         plain = _Opening(codec).opened(reply)
         if sealed is not None:
             _refuse_plain(reply, plain, *sealed)
+        if codec.encryption is not None and len(codec.encryption.keys) > 1:
+            _mark_outdated(codec.encryption.first, command, reply, plain)
         return _encode(plain)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
         return payload  # not readable as a whole: whoever asked says what is wrong with it
@@ -81,6 +85,25 @@ def _refuse_plain(reply: Any, opened: Any, where: str, field: str) -> None:
         if value is None or isinstance(value, Ext) or (is_envelope(value) and value.get("key") is not None):
             continue  # nothing is seen to be nothing in any case
         found[field] = plain_one(value)
+
+
+def _mark_outdated(first: str, command: Struct | None, reply: Any, opened: Any) -> None:
+    """Mark pulled jobs and recorded steps that another key than the first has encrypted: their worker has
+    them stored anew.  The data of a job's `on_dead` is not seen here; its key is that of the job's data."""
+    if isinstance(command, core.Pull | core.PullBatch):
+        where = _SEALED[type(command)][0]
+        for given, found in zip(_parts(reply, where), _parts(opened, where), strict=True):
+            if _is_outdated(given.get("data"), found.get("data"), first):
+                found[OUTDATED] = {"data": found["data"]}
+            elif given.get("data") is None:  # there may be an `on_dead`
+                found[OUTDATED] = {}
+    elif isinstance(command, workflows.GetSteps) and isinstance(reply.get("data"), dict):
+        for given, found in zip(_parts(reply["data"], "steps"), _parts(opened["data"], "steps"), strict=True):
+            found[OUTDATED] = _is_outdated(given.get("result"), found.get("result"), first)
+
+
+def _is_outdated(given: Any, found: Any, first: str) -> bool:
+    return is_envelope(given) and given.get("key") not in (None, first) and isinstance(found, Raw)
 
 
 def _parts(reply: Any, where: str) -> list[dict[str, Any]]:

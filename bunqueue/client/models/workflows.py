@@ -51,6 +51,8 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
     raw_result: Raw | UnsetType = msgspec.field(default=UNSET, name="result")
     raw_cursor: Raw | UnsetType = msgspec.field(default=UNSET, name="cursor")
     raw_schema: Raw | UnsetType = msgspec.field(default=UNSET, name="schema")
+    outdated: bool = False
+    """For the worker: an older key has encrypted its result."""
 
     started_at = Moment("started_at_ms")
     """When its first attempt began."""

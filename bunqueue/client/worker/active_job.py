@@ -21,6 +21,7 @@ from bunqueue.client.workflow.channel import FlowChannel
 from bunqueue.client.workflow.plain import StepsOfJob
 from bunqueue.client.workflow.retry import RetryRule
 from bunqueue.errors import JobCancelled, JobInterrupted, JobStopped, JobTimeout
+from bunqueue.model.job import UNDEFINED
 from bunqueue.protocol.commands import jobs, query
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ class JobChannel(FlowChannel, Protocol):
         """Send it later. Errors are not reported."""
 
 
+class Outdated(Struct, gc=False):
+    """What an older key has encrypted of a pulled job, as it was given."""
+
+    data: Raw = Raw(UNDEFINED)
+
+
 class _Pulled(Struct, rename="camel", gc=False):
     """What a handler needs of a pulled job at once; the rest is decoded when it is asked for."""
 
@@ -70,6 +77,7 @@ class _Pulled(Struct, rename="camel", gc=False):
     remove_on_fail: bool = False
     timeout: float | None = None
     postponed: int = 0
+    outdated: Outdated | None = None
 
 
 _decode_pulled = Decoder(_Pulled).decode
@@ -100,6 +108,7 @@ class ActiveJob(Generic[T]):
         "id",
         "max_attempts",
         "name",
+        "outdated",
         "postponed",
         "queue",
         "raw",
@@ -124,6 +133,8 @@ class ActiveJob(Generic[T]):
         self.remove_on_fail = pulled.remove_on_fail
         self.timeout = pulled.timeout
         self.postponed = pulled.postponed
+        self.outdated = pulled.outdated
+        """For the worker: what is to be encrypted anew."""
         self.token = token
         """Proves that this worker holds the job."""
         self.raw = raw

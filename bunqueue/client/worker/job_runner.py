@@ -30,6 +30,7 @@ from bunqueue.client.worker.forks import Origin, end_copy
 from bunqueue.client.worker.log import logger
 from bunqueue.client.worker.middleware import CallNext, Middleware, around_running
 from bunqueue.client.worker.processes.pool import Processes, Recycle
+from bunqueue.client.worker.reencoding import reencode
 from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.client.worker.retry_rules import RetryRules
@@ -122,6 +123,8 @@ class JobRunner:
             return
         ways = self._of_queue[job.queue] if self._of_queue else self._ways
         way = ways.get(job.name) or ways[ANY]
+        if job.outdated is not None:
+            await reencode(job)
         if way.at_most_once and not await self._reporter.complete_first(job):
             return
         if way.in_loop:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,10 @@ from bunqueue.client.workflow.plans import Plan
 from bunqueue.client.workflow.run_log import Claim, Conflict, base_of
 from bunqueue.client.workflow.threads import thread_var
 from bunqueue.client.workflow.waits import Waits
-from bunqueue.errors import BunqueueError, LockLost, WorkflowError
+from bunqueue.errors import BunqueueError, CommandFailed, LockLost, WorkflowError
 from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED, LEFT, SIGNAL, WAITING
 from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands.keys import Reencode, ReencodedStep, ReencodeReply
 from bunqueue.protocol.commands.workflows import GetSteps, StepAnswer, StepRecord
 from bunqueue.protocol.framing import MAX_FRAME
 
@@ -93,6 +95,7 @@ class Runtime(FlowCore):
         while after is not None:
             command = GetSteps(queue=self.job.queue, id=self.job.id, after=after, max_result=LOADED)
             page = (await self._channel.ask(command, StepPage)).data
+            await self._reencode(page.steps)
             for step in page.steps:
                 self._log.enter(step)
             after = page.next
@@ -120,7 +123,20 @@ class Runtime(FlowCore):
         found = (await self._channel.ask(command, StepPage)).data.steps
         if not found or found[0].number != number:
             raise WorkflowError(f"step {name!r} is not there any more", step=name, job_id=self.job.id)
+        await self._reencode(found)
         return found[0]
+
+    async def _reencode(self, steps: Sequence[Step]) -> None:
+        """Have results stored again that an older key has encrypted; the codec encrypts them anew."""
+        results = [
+            ReencodedStep(step.name, step.raw_result)
+            for step in steps
+            if step.outdated and step.raw_result is not UNSET
+        ]
+        if results:
+            with suppress(CommandFailed):  # they stay as they are
+                command = Reencode(id=self.job.id, token=self.job.token, steps=results)
+                await self._channel.ask(command, ReencodeReply)
 
     # -- sending
 
