@@ -20,4 +20,5 @@ KEPT: Mapping[str, Bound] = {
     "dlq": Bound(50_000, "queues with settings of dead letters"),
     "bounds": Bound(50_000, "queues with bounds"),
     "stall": Bound(50_000, "queues with settings of stalled jobs"),
+    "signal_types": Bound(50_000, "queues with types of signals"),
 }
