@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,8 +18,9 @@ from support.server import Server
 from support.web import client, fresh_queue
 from websockets.asyncio.client import connect
 
-from bunqueue.gateway.http import parts
-from bunqueue.gateway.http.parts import MAX_VALUES, is_too_many
+from bunqueue.gateway.http import weight
+from bunqueue.gateway.http.bodies import MAX_BODY
+from bunqueue.gateway.http.weight import is_too_heavy
 
 MIB = 1024 * 1024
 TEXTS = st.sampled_from(["a,b[{:", '"', "\\", '\\"', "", "x", "é"]) | st.text(max_size=4)
@@ -28,11 +31,13 @@ VALUES = st.recursive(
 )
 
 
-def structure(value: Any) -> int:
-    """Brackets that open, commas and colons."""
-    if isinstance(value, dict):
-        return max(1, 2 * len(value)) + sum(map(structure, value.values()))
-    return max(1, len(value)) + sum(map(structure, value)) if isinstance(value, list) else 0
+def weight_of(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    if parts is None:
+        return 0
+    names = len(value) * weight._WEIGHTS[b":"] if isinstance(value, dict) else 0
+    commas = max(0, len(value) - 1) * weight._WEIGHTS[b","]
+    return weight._WEIGHTS[b"["] + names + commas + sum(map(weight_of, parts))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -40,11 +45,28 @@ def structure(value: Any) -> int:
 def test_what_stands_in_texts_is_not_counted(
     monkeypatch: pytest.MonkeyPatch, value: Any, slices: int, spaces: bool
 ) -> None:
-    monkeypatch.setattr(parts, "_SLICE", slices)
+    monkeypatch.setattr(weight, "_SLICE", slices)
     text = json.dumps(value, indent=1 if spaces else None).encode()
-    for most in (structure(value), structure(value) - 1):
-        monkeypatch.setattr(parts, "MAX_VALUES", most)
-        assert is_too_many(text) == (structure(value) > most and len(text) > most)
+    for most in (weight_of(value), weight_of(value) - 1):
+        monkeypatch.setattr(weight, "MAX_WEIGHT", most)
+        assert is_too_heavy(text) == (weight_of(value) > most)
+
+
+@pytest.mark.parametrize("part", [{}, [], {"a": 1}, [1], ["ab"] * 3, "ab", dict.fromkeys("abcdefgh", 1.5)])
+def test_the_weight_is_about_what_values_take(part: Any) -> None:
+    text = json.dumps([part] * 20_000).encode()
+    tracemalloc.start()
+    built = msgspec.json.decode(text)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    del built
+    assert 0.5 < weight._weight(text) / taken < 3
+
+
+def test_what_people_send_fits() -> None:
+    for record in ({"id": 12345, "name": "somebody", "value": 1.5}, [8.1234567, 47.1234567], "word"):
+        text = json.dumps([record] * (MAX_BODY // (len(json.dumps(record)) + 2))).encode()
+        assert not is_too_heavy(text), record
 
 
 def dense(count: int, part: str = "{}") -> bytes:
@@ -63,7 +85,7 @@ async def push(http: Any, queue: str, body: bytes) -> Any:
     return await http.post(f"/queues/{queue}/jobs", content=body, headers=headers, timeout=120)
 
 
-@pytest.mark.parametrize("part", ["{}", "1", '"a"', '{"a":1}'])
+@pytest.mark.parametrize("part", ["{}", "[]", "[1]", '{"a":1}'])
 async def test_bodies_of_too_many_values_are_not_built(web_server: Server, part: str) -> None:
     """Eight at a time, of 15 MiB each."""
     queue, pid = fresh_queue(0), web_server.gateway().pid
@@ -74,7 +96,7 @@ async def test_bodies_of_too_many_values_are_not_built(web_server: Server, part:
     assert {answer.status_code for answer in answers} <= {413, 503}
     refused = next(answer.json() for answer in answers if answer.status_code == 413)
     assert refused["code"] == "BODY_TOO_LARGE"
-    assert f"more than {MAX_VALUES} values" in refused["error"]
+    assert "the values of the body take more than 192 MiB" in refused["error"]
     assert peak_resident(pid) - before < 400 * MIB  # the bodies are 120 of these, and pass in pieces
 
 
@@ -97,7 +119,7 @@ async def test_messages_of_too_many_values_are_not_built(web_server: Server) -> 
         await ws.send(text)
         answer = json.loads(await ws.recv())
         assert answer["code"] == "BODY_TOO_LARGE"
-        assert "the message has more than" in answer["error"]
+        assert "the values of the message take more than" in answer["error"]
         await ws.send(json.dumps({"cmd": "Ping", "reqId": 2}))
         assert json.loads(await ws.recv())["reqId"] == 2
     assert peak_resident(pid) - before < 200 * MIB

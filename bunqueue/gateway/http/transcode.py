@@ -15,7 +15,7 @@ from msgspec.msgpack import Ext
 from bunqueue.protocol.readable import salvaged
 from bunqueue.readable import json_problem
 
-from .parts import MAX_VALUES, is_too_many
+from .weight import MAX_WEIGHT, is_too_heavy
 
 MAX_DEPTH = 200  # of values converted in Python; no job is nested so deeply
 
@@ -45,8 +45,9 @@ _read_packed = msgspec.msgpack.Decoder(ext_hook=_extension).decode
 
 def read_json(body: bytes) -> Any:
     """The value of a JSON text.  NotJson says what is wrong with it."""
-    if is_too_many(body):
-        raise TooManyValues(f"the body has more than {MAX_VALUES} values; send it in parts, or over TCP")
+    if is_too_heavy(body):
+        text = f"the values of the body take more than {MAX_WEIGHT >> 20} MiB; send it in parts, or over TCP"
+        raise TooManyValues(text)
     try:
         return _read_json(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -1,0 +1,36 @@
+"""How much memory the values of a JSON text take, found before they are built.
+
+16 MiB of JSON are half a gigabyte as Python objects if they are empty maps.  One body is decoded at a time,
+and is encoded again before anybody waits, so what counts is the largest.
+"""
+
+from __future__ import annotations
+
+MAX_WEIGHT = 192 * 1024 * 1024  # bytes; 16 MiB of records with three fields take less
+
+# What each mark outside of texts stands for: a list or map, a value, a name and its place.  The bytes are
+# those of typical objects; the smallest maps take one and a half times as much.
+_WEIGHTS = {b"[": 72, b"{": 72, b",": 40, b":": 60}
+_OTHERS = bytes(set(range(256)) - {*b"".join(_WEIGHTS), *b'"'})
+_SLICE = 1024 * 1024  # bytes that are looked at at a time
+
+
+def is_too_heavy(text: bytes) -> bool:
+    """Whether the values of a JSON text would take more than MAX_WEIGHT."""
+    return _weight(text) > MAX_WEIGHT and _weight_outside_texts(text) > MAX_WEIGHT
+
+
+def _weight(text: bytes) -> int:
+    """At least what it is: marks within texts are counted, too."""
+    return sum(weight * text.count(mark) for mark, weight in _WEIGHTS.items())
+
+
+def _weight_outside_texts(text: bytes) -> int:
+    if b"\\" in text:  # in texts only: a quote that ends none
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    found, inside = 0, False
+    for start in range(0, len(text), _SLICE):
+        between = text[start : start + _SLICE].translate(None, _OTHERS).split(b'"')
+        found += _weight(b"".join(between[inside::2]))
+        inside ^= len(between) % 2 == 0
+    return found
