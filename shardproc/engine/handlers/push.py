@@ -137,7 +137,7 @@ def _reply(command: idempotency.AnyPush, said: Answer) -> Reply:
 
 def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
     """Push a job that the server itself makes; its id as a client would see it, and whether it is new."""
-    queue = state.queues.get(queue_name) or new_queue(state, queue_name)
+    queue = state.queues.get(queue_name) or new_queue(state, queue_name, own=True)
     added = add(state, queue, [fields], [bytes(fields.data)], own=True)
     return added.ids[0], not added.existing
 
@@ -261,10 +261,11 @@ def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueStat
     return None
 
 
-def new_queue(state: State, name: str) -> QueueState:
-    """A queue that is there from now on."""
+def new_queue(state: State, name: str, *, own: bool = False) -> QueueState:
+    """A queue that is there from now on; ``own`` ones of the server itself always find space."""
     known_queue(state, name)
-    admit_queues(state, [name])
+    if not own:
+        admit_queues(state, [name])
     return state.queue(name)
 
 

@@ -306,7 +306,7 @@ def _push(state: State, child: messages.NewChild, parent: str) -> str:
     """The id of the job: its own, or that of the one which has its unique key."""
     fields = _decode_fields(child.input)
     fields.job_id, fields.parent_id = child.id, parent
-    queue = state.queues.get(child.queue) or push.new_queue(state, child.queue)
+    queue = state.queues.get(child.queue) or push.new_queue(state, child.queue, own=True)
     ids = push.add(state, queue, [fields], [bytes(fields.data)], own=True).ids
     job = state.jobs.get(ids[0])
     if job is not None:

@@ -172,11 +172,16 @@ def test_there_are_so_many_queues(driver: Driver, monkeypatch: pytest.MonkeyPatc
         if command["cmd"] != "AddFlow":
             assert refused[1:] == ("queue", "more", 3), command
     assert driver.ask(cmd="PUSH", queue="q0", data=1)["ok"]
+    due = {"cmd": "Cron", "queue": "of-schedule", "name": "c", "repeatEvery": HOUR, "data": 1}
+    assert driver.ask(**due, immediately=True)["ok"]
+    driver.tick(driver.now + 1)
+    assert driver.ask(cmd="Count", queue="of-schedule")["count"] == 1, "what the server adds finds space"
     driver.restart()
     assert driver.ask(cmd="PUSH", queue="q0", data=1)["ok"]
-    assert driver.ask(cmd="Obliterate", queue="q0", force=True)["ok"]
-    while driver.shard.engine.work():
-        pass
+    for queue in ("q0", "q1"):
+        assert driver.ask(cmd="Obliterate", queue=queue, force=True)["ok"]
+        while driver.shard.engine.work():
+            pass
     assert driver.ask(cmd="PUSH", queue="more", data=1)["ok"]
 
 
