@@ -6,6 +6,8 @@ shard were is stored by their ids, so that whoever asks for one is told.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from msgspec import json
 
 from bunqueue.model.dead_letters import KEEP_FAILED, MAX_AGE
@@ -27,14 +29,15 @@ RECENT_MS = 7 * DAY_MS  # a queue is not forgotten as unused that long after its
 _decode = json.Decoder(Dropped).decode
 
 
-def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str) -> None:
+def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str, own: Container[int]) -> None:
     """Tell of dead letters that go: MAX_ENTRIES, MAX_AGE or KEEP_FAILED says ``why``.  The last was the wish
-    of whoever added the job, so it is no loss that counts."""
+    of whoever added the job, so it is no loss that counts.  ``own``: numbers of jobs whose ids may point to
+    other shards."""
     for letter in letters:
         events.emit_dropped(state, queue, letter, why)
     if why != KEEP_FAILED:
         _count(state, queue, len(letters), why)
-        _keep(state, queue, letters, why)
+        _keep(state, queue, letters, why, own)
 
 
 def _count(state: State, queue: QueueState, more: int, why: str) -> None:
@@ -50,13 +53,13 @@ def _count(state: State, queue: QueueState, more: int, why: str) -> None:
     state.dropped.untold.setdefault(queue.name, [0, 0])[place] += more
 
 
-def _keep(state: State, queue: QueueState, letters: list[OldLetter], why: str) -> None:
+def _keep(state: State, queue: QueueState, letters: list[OldLetter], why: str, own: Container[int]) -> None:
     """Remember them where somebody will ask: at the shard to which the id points."""
     most = dlq_config(state, queue.name).max_entries
     elsewhere: dict[int, messages.DroppedLetters] = {}
-    for _, job_id, reason, error, attempts in letters:
+    for seq, job_id, reason, error, attempts in letters:
         letter = messages.DroppedLetter(state.now, queue.name, why, most, reason, error, attempts)
-        shard = pointer(state, job_id)
+        shard = pointer(state, job_id) if seq in own else state.shard
         if shard == state.shard:
             _remember(state, job_id, letter)
         else:

@@ -16,7 +16,7 @@ from . import dropped_letters, events, unique_keys
 from .events import emit
 
 EVICTED = 250  # dead letters removed in one go; 2 ms
-EVICTION = 3  # what removing one costs, in units of `state.SPARE`
+EVICTION = 8  # what removing one costs, in units of `state.SPARE`
 
 
 def forget(state: State, job: Job) -> None:
@@ -44,7 +44,7 @@ def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str) ->
     """FAILED to gone, as `purge`: dead letters that nobody wanted to be removed."""
     seqs = [letter.seq for letter in letters]
     own = state.archive.own_ids(seqs)
-    dropped_letters.drop(state, queue, letters, why)
+    dropped_letters.drop(state, queue, letters, why, own)
     _delete(state, queue, FAILED, seqs, own)
 
 
