@@ -37,11 +37,13 @@ install: $(DEV) ## install everything that development needs
 # A test takes a minute at most on a busy machine.  One that takes five hangs: its process, whose stacks were shown
 # a minute before, is ended, and another does the rest.
 HANGS := -o faulthandler_timeout=240 --timeout 300
+# Spark compiles its first report as it runs, on a busy machine for minutes.
+SLOW := -o faulthandler_timeout=840 --timeout 900
 FILES := --dist loadfile --no-loadscope-reorder --timeout-method thread
 SPARK_LOG := .pytest_cache/spark.log
 test: $(DEV) ## run the tests (CONTRIBUTING says which)
 	@mkdir -p .pytest_cache
-	@$(BIN)/pytest -q $(HANGS) -o cache_dir=.pytest_cache/spark tests/spark > $(SPARK_LOG) 2>&1 & spark=$$!; \
+	@$(BIN)/pytest -q $(SLOW) -o cache_dir=.pytest_cache/spark tests/spark > $(SPARK_LOG) 2>&1 & spark=$$!; \
 		trap 'kill $$spark 2>/dev/null' INT TERM; \
 		$(BIN)/pytest -q -n $(WORKERS) $(FILES) $(HANGS) --ignore tests/spark; status=$$?; \
 		wait $$spark || status=1; echo "== tests/spark"; cat $(SPARK_LOG); exit $$status
