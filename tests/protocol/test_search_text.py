@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import msgpack
 
 from bunqueue.protocol.commands.base import CommandError
 from bunqueue.protocol.commands.find import FindJobs
 from bunqueue.protocol.search import cursor as cursors
-from bunqueue.protocol.search.conditions import MISSING, Condition, at_path, comparer, holds
+from bunqueue.protocol.search.conditions import MISSING, Condition, at_path, comparer, holds, value_at
 from bunqueue.protocol.search.text import parsed, path_of
 from bunqueue.protocol.search.wanted import conditions_of
 
@@ -237,3 +239,30 @@ def test_a_cursor_with_impossible_numbers_is_refused(at: int, place: int, until:
     text = cursors.encoded(cursors.Cursor(cursors.VERSION, 0, at, [place, 5], until))
     with pytest.raises(CommandError, match="was not given by a search"):
         cursors.read(text)
+
+
+def test_a_value_within_large_data_is_found_as_in_small() -> None:
+    """Without decoding what stands beside it."""
+    much = [{}] * 70_000
+    data = {"a": {"b": [1, {"c": None}], "much": much}, "list": [*much, {"d": 5}], "name": "x", "é": 1.5}
+    packed = msgpack.encode(data)
+    for path in (
+        "name",
+        "é",
+        "a.b.1.c",
+        "a.b.0",
+        "list.70000.d",
+        "nowhere",
+        "a.nowhere",
+        "name.x",
+        "a.b.7",
+        "",
+    ):
+        names = path.split(".")
+        assert value_at(packed, names) == at_path(data, names), path
+    mixed = msgpack.encode({5: much, "name": "x"})
+    assert value_at(mixed, ["name"]) == "x"
+    tracemalloc.start()
+    assert value_at(packed, ["name"]) == "x"
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()

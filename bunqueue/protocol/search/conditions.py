@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import MsgspecError, Raw, Struct, defstruct
+from msgspec.msgpack import Decoder
 
 from bunqueue.model.states import STATES
+from bunqueue.protocol.heads import is_map
+from bunqueue.protocol.pieces import WINDOW
 
 EQUAL, UNEQUAL, LESS, AT_MOST, MORE, AT_LEAST, CONTAINS = "=", "!=", "<", "<=", ">", ">=", "~"
 
 DEAD = frozenset({"failed", "cancelled", "stuck"})
 LIVE = frozenset(STATES) - DEAD - {"completed"}
 
+_decode = Decoder().decode
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 """In place of the value of a field that a job does not have."""
 
@@ -116,6 +120,25 @@ def _contains(actual: Any, value: Any) -> bool:
     if isinstance(actual, list):
         return any(_same(entry, value) for entry in actual)
     return isinstance(actual, str) and isinstance(value, str) and lower(value) in lower(actual)
+
+
+def value_at(data: bytes, path: Sequence[str]) -> Any:
+    """`at_path` of encoded data; of large data only what stands there is decoded.  Raises DECODE_ERRORS."""
+    while path and len(data) > WINDOW and is_map(data):
+        try:
+            field = bytes(_field(path[0])(data).value)
+        except MsgspecError:  # some names in it are no texts
+            break
+        if not field:
+            return MISSING
+        data, path = field, path[1:]
+    return at_path(_decode(data), path)
+
+
+@lru_cache(256)
+def _field(name: str) -> Callable[[bytes], Any]:
+    one = defstruct("Field", [("value", Raw, Raw())], rename={"value": name}, gc=False)
+    return Decoder(one).decode
 
 
 def at_path(data: Any, path: Sequence[str]) -> Any:

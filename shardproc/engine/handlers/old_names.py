@@ -7,11 +7,15 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.protocol.commands.base import JobName
 from bunqueue.protocol.commands.core import JobFields, PlainFields, PlainPush, Push
+from bunqueue.protocol.heads import parts
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 _decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
 _encode = Encoder().encode
 _NAME = _encode("name")
+MAX_FIELDS = (
+    10_000  # of data in which a name is looked for: what has more is a table, not a job of an old client
+)
 
 
 def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:
@@ -25,11 +29,11 @@ def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -
 
 def without_name(data: bytes) -> tuple[str | None, bytes]:
     """The name of a job in its data, taken out of it: the name, and what is left of the data."""
-    if _NAME not in data:
+    if _NAME not in data or parts(data) > 2 * MAX_FIELDS:
         return None, data
     try:
-        parts = _decode_map(data)
-        name = _decode_name(parts.pop("name"))
+        fields = _decode_map(data)
+        name = _decode_name(fields.pop("name"))
     except (KeyError, *DECODE_ERRORS):  # no map, no name, or one that no job can have; or as deep as it gets
         return None, data
-    return name, _encode(parts)
+    return name, _encode(fields)

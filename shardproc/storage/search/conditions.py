@@ -10,8 +10,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec.msgpack import Decoder
-
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.search.conditions import (
     AT_LEAST,
@@ -23,10 +21,10 @@ from bunqueue.protocol.search.conditions import (
     MORE,
     UNEQUAL,
     Condition,
-    at_path,
     comparer,
     holds,
     lower,
+    value_at,
 )
 from shardproc.engine.criteria import LIVE, Criteria, Finding
 
@@ -34,8 +32,6 @@ from .index import group_of, tags_of
 
 _SIGNS = {EQUAL: "=", UNEQUAL: "<>", LESS: "<", AT_MOST: "<=", MORE: ">", AT_LEAST: ">="}
 MAX_LISTED = 100  # queues in a query; of more Python looks at the rows
-
-_decode = Decoder().decode
 
 _STATE = """case when completed.seq is not null then 'completed' when dead_letters.reason in
 ('cancelled', 'stuck') then dead_letters.reason when dead_letters.seq is not null then 'failed' end"""
@@ -188,7 +184,7 @@ def _data(condition: Condition) -> Test:
         if row[2] == LIVE:
             return True
         try:
-            return meets(at_path(_decode(row[5]), path))
+            return meets(value_at(row[5], path))
         except DECODE_ERRORS:
             return meets(MISSING)
 

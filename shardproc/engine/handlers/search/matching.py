@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec.msgpack import Decoder
-
 from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, STATE_NAMES, WAITING, Job
 from bunqueue.protocol.job_view import state_name
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.protocol.search.conditions import MISSING, Condition, at_path, holds
+from bunqueue.protocol.search.conditions import MISSING, Condition, holds, value_at
 
 from ...state import QueueState
-
-_decode = Decoder().decode
 
 
 def meets(conditions: Iterable[Condition], queue: QueueState, job: Job) -> bool:
@@ -30,7 +26,7 @@ def _value(condition: Condition, queue: QueueState, job: Job) -> Any:
 
 def _data(condition: Condition, job: Job) -> Any:
     try:
-        return at_path(_decode(job.data), condition.path)
+        return value_at(job.data, condition.path)
     except DECODE_ERRORS:
         return MISSING
 
