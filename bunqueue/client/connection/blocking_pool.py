@@ -24,6 +24,7 @@ from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.connection.wire import next_number
 from bunqueue.errors import BunqueueError
 
+HANGS = 4.0  # seconds without a reply, after which another host is asked, if there is one
 PATIENCE = 1.0  # seconds for a connection to be made; the asynchronous pool waits for what takes longer
 
 
@@ -70,6 +71,12 @@ class BlockingPool:
             head, payload = connection.exchange(frame, number)
             kept = connection
         except TimeoutError:
+            if self._endpoint.others and requests.is_repeatable(
+                command, connection is not None and connection.knows_pushes
+            ):
+                self._turn += 1  # that host may hang
+                requests.age(command, since)
+                return None
             raise requests.timed_out(command, self._endpoint.address) from None
         except OSError as error:
             if requests.is_repeatable(command, connection is not None and connection.knows_pushes):
@@ -115,7 +122,7 @@ class BlockingPool:
                 return BlockingConnection(
                     self._endpoint.at(self._turn),
                     connect_timeout=self._connect_timeout,
-                    timeout=self._timeout,
+                    timeout=min(self._timeout, HANGS) if self._endpoint.others else self._timeout,
                 )
             self._turn += 1
         return None

@@ -15,17 +15,27 @@ from bunqueue.client.connection.wire import Host, WireConnection
 from bunqueue.errors import CommandFailed
 from bunqueue.protocol.commands import server
 
+SILENCE = 2.0  # seconds without a word while replies are due: then a server is asked whether it is there, and
+# has as long to answer, if there is another one to go to
+STOOD_STILL = 1.0  # seconds by which a timer was late: this process has heard nobody meanwhile
+
 
 class Connection(WireConnection[Request]):
     """A connection of the client. Its host calls `handshake` first; before that nothing else may be sent."""
 
-    def __init__(self, host: Host[Request], address: str, options: ConnectionOptions) -> None:
+    def __init__(
+        self, host: Host[Request], address: str, options: ConnectionOptions, *, others: bool = False
+    ) -> None:
+        """``others``: there are further addresses, so a server that hangs is left soon."""
         super().__init__(host, address)
+        self._others = others
+        self._heard_at = self._loop.time()
         self.knows_pushes = False
         """Whether the server knows a push again that is repeated."""
         self._options = options
         self._gone = self._loop.create_future()
         self._failed_pings = 0
+        self._ping_ends = 0.0
         self._ping_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,15 +74,22 @@ class Connection(WireConnection[Request]):
     def _look_later(self) -> None:
         interval = seconds(self._options.ping_interval)
         if interval and not self.closed:
+            interval = min(interval, SILENCE) if self._others else interval
             self._silent = True
             self._ping_timer = self._loop.call_later(interval, self._look)
 
     def _look(self) -> None:
         """Ask a connection that was silent for a whole interval whether anybody is there."""
+        now, interval = self._loop.time(), seconds(self._options.ping_interval)
         if not self._silent:
+            self._heard_at = now
+        if not self._silent or (not self.pending and now - self._heard_at < interval):
             self._look_later()
             return
-        timeout = min(seconds(self._options.ping_interval), seconds(self._options.command_timeout))
+        timeout = min(interval, seconds(self._options.command_timeout))
+        if self._others:
+            timeout = min(timeout, SILENCE)
+        self._ping_ends = now + timeout
         request = Request(server.Ping(), self._loop.create_future(), self._loop.time() + timeout)
         request.future.add_done_callback(self._pinged)
         self.send(request)
@@ -80,8 +97,11 @@ class Connection(WireConnection[Request]):
     def _pinged(self, future: asyncio.Future[bytes]) -> None:
         if self.closed or future.cancelled():
             return
-        self._failed_pings = 0 if future.exception() is None else self._failed_pings + 1
-        if self._failed_pings >= self._options.max_ping_failures:
+        if future.exception() is None:
+            self._failed_pings, self._heard_at = 0, self._loop.time()
+        elif self._loop.time() < self._ping_ends + STOOD_STILL:
+            self._failed_pings += 1
+        if self._failed_pings >= (1 if self._others else self._options.max_ping_failures):
             self.abort(f"{self._failed_pings} pings in a row got no answer")
         else:
             self._look_later()

@@ -236,7 +236,7 @@ class Pool:
         """One attempt. Raises OSError (TimeoutError among them) or BunqueueError."""
         endpoint = self._endpoint.at(self._turn)
         address = endpoint.address
-        connection = Connection(self, address, self._options)
+        connection = Connection(self, address, self._options, others=bool(self._endpoint.others))
         timeout = seconds(self._options.connect_timeout)
         if self._endpoint.others:
             timeout = min(timeout, OTHERS_TIMEOUT)
@@ -299,29 +299,36 @@ class Pool:
         if known:
             self._connections.remove(connection)
         unsent = set(connection.unsent)
-        again = []
+        again: list[Request] = []
         for request in connection.pending.values():
             written = request not in unsent
             request.tries += written
             if self._closed:
                 _fail(request, requests.closed(request.command, self._address))
-            elif known and (not written or self._may_repeat(request, connection)):
-                again.append(request)
+            elif known and (not written or requests.is_repeatable(request.command, connection.knows_pushes)):
+                self._repeat(request, reason, again)
             else:
                 _fail(request, requests.lost(request.command, self._address, reason, request.tries))
         self._backlog.extendleft(reversed(again))
         if known and not self._closed:
+            self._turn += 1  # another host, if there is one: this one may hang
             logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
             self.heard(None)
             self._dial()
             while self._backlog and (other := self._idlest()) is not None:
                 other.send(self._backlog.popleft())
 
-    @staticmethod
-    def _may_repeat(request: Request, connection: Connection) -> bool:
-        """Whether a request may be sent again, as far as the error that ended the connection shows."""
-        again = requests.is_repeatable(request.command, connection.knows_pushes)
-        return again and request.tries < MAX_TRIES
+    def _repeat(self, request: Request, reason: str, again: list[Request]) -> None:
+        """Send it again: at once, and after MAX_TRIES only in a cluster, whose hosts cut connections when
+        they take shards over.  There it goes on until its time is over, with pauses that grow."""
+        if request.tries < MAX_TRIES:
+            again.append(request)
+            return
+        pause = request.delay = min(request.delay * 2 or SHARD_DELAY, MAX_SHARD_DELAY)
+        if self._endpoint.others and self._loop.time() + pause < request.deadline:
+            self._loop.call_later(pause * random.uniform(0.5, 1.0), self._again, request)
+        else:
+            _fail(request, requests.lost(request.command, self._address, reason, request.tries))
 
 
 def _fail(request: Request, error: BunqueueError) -> None:
