@@ -26,6 +26,7 @@ from bunqueue.protocol.commands.find import FindReply
 from bunqueue.protocol.commands.flows import ChildErrorsReply, ChildValuesReply, FlowReply
 from bunqueue.protocol.commands.insight import AttemptsReply
 from bunqueue.protocol.commands.jobs import GetLogsReply
+from bunqueue.protocol.commands.keys import ReencodeReply
 from bunqueue.protocol.commands.monitoring import DashboardQueueReply
 from bunqueue.protocol.commands.query import JobReply, JobsReply, ResultReply
 from bunqueue.protocol.commands.queues import CleanReply, PriorityCountsReply
@@ -67,6 +68,7 @@ _SIZES: Mapping[type, Callable[[Any], int]] = {
     CronReply: lambda reply: _bytes(reply.cron.data),
     DashboardQueueReply: lambda reply: sum(map(_bytes, reply.data.dlq_preview)),
     ListQueuesReply: lambda reply: _bytes(reply.queues),
+    ReencodeReply: lambda reply: _bytes(reply.on_dead),
     CleanReply: lambda reply: 40 * len(reply.ids),
     PriorityCountsReply: lambda reply: 12 * len(reply.counts),
 }

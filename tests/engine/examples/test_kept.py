@@ -70,6 +70,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         {"cmd": "SetBounds", "queue": "q{}", "config": {"maxWaiting": 7}}, "queue",
         {"cmd": "Obliterate", "queue": "q{}", "force": True},
     ),
+    "signal_types": (
+        {"cmd": "SetSignalTypes", "queue": "q{}", "workflows": {"w": {"paid": {"type": "boolean"}}}}, "queue",
+        {"cmd": "Obliterate", "queue": "q{}", "force": True},
+    ),
 }  # fmt: skip
 
 
