@@ -57,7 +57,7 @@ def test_samples_run(page: str, make_server: StartServer, tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
     if page == "workflows":
         said = [text for text in re.findall(r"print\(.*\)  # (.+)", "\n".join(blocks)) if "..." not in text]
-        assert len(said) == 5
+        assert len(said) == 7
         assert [text for text in said if text not in done.stdout] == []
 
 
