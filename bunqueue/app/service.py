@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, reconnect_delay
+from bunqueue.client.interrupts import is_cancelled, is_ctrl_c
 from bunqueue.client.options import checks
 from bunqueue.client.worker.fetching.order import checked_order
 from bunqueue.client.worker.routes import ByQueue, Work
-from bunqueue.client.worker.user_code import is_cancelled, is_ctrl_c
 from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable
 from bunqueue.protocol.commands import Reply

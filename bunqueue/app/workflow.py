@@ -14,7 +14,7 @@ from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.connection.options import refused, shown
 from bunqueue.client.conversion.converter import Converter
-from bunqueue.client.conversion.raised import is_final, made_final
+from bunqueue.client.conversion.raised import cause_of, is_a, is_final, made_final
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, job_data
@@ -151,7 +151,7 @@ class Workflow(Task[P, R]):
         flow = Flow(job, self._encode, self.signals)
         try:
             result = await drive(flow, lambda: self.__wrapped__(flow, **arguments))
-        except Exception as error:
+        except BaseException as error:
             self._judge(job, error)
             raise
         self._arguments.check_result(result)
@@ -163,7 +163,7 @@ class Workflow(Task[P, R]):
             result = run_blocking(
                 job, self._encode, lambda flow: self.__wrapped__(flow, **arguments), self.signals
             )
-        except Exception as error:
+        except BaseException as error:
             self._judge(job, error)
             raise
         self._arguments.check_result(result)
@@ -171,8 +171,8 @@ class Workflow(Task[P, R]):
 
     def _judge(self, job: ActiveJob, error: BaseException) -> None:
         """Raise it so that its retry rules hold, which look at what a step raised, too."""
-        cause = error.__cause__ if isinstance(error, StepFailed) else None
-        if isinstance(error, self._unrecoverable) or isinstance(cause, self._unrecoverable):
+        cause = cause_of(error) if is_a(error, StepFailed) else None
+        if any(each is not None and is_a(each, *self._unrecoverable) for each in (error, cause)):
             raise_as(made_final(error), error)
         if self._retry and cause is None:
             raise_as(self._retry.applied(job, error), error)

@@ -11,9 +11,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
+from bunqueue.client.interrupts import ctrl_c_told_apart, is_ctrl_c
 from bunqueue.client.worker.forks import Origin, end_copy
 from bunqueue.client.worker.threads import Outcome, Threads
-from bunqueue.client.worker.user_code import ctrl_c_told_apart, is_ctrl_c
 
 from .errors import SandboxError
 

@@ -17,11 +17,11 @@ from bunqueue.client import substitute
 from bunqueue.client.connection.options import milliseconds, shown
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.requests import poll_time, spec_of
+from bunqueue.client.interrupts import ctrl_c_told_apart
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.options.moments import When, epoch_ms
 from bunqueue.client.worker.threads import Threads
-from bunqueue.client.worker.user_code import ctrl_c_told_apart
 from bunqueue.model.durations import DAY_MS
 from bunqueue.protocol.commands import Ok
 

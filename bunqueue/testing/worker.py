@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bunqueue.client.conversion.raised import cause_of, is_a
+from bunqueue.client.interrupts import is_ctrl_c
 from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.active_job import TIMED_OUT, ActiveJob, Ending
 from bunqueue.client.worker.batches import Batch
@@ -19,7 +20,6 @@ from bunqueue.client.worker.job_runner import JobRunner, end
 from bunqueue.client.worker.reporting.reporter import Reporter
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.client.worker.threads import Threads
-from bunqueue.client.worker.user_code import is_ctrl_c
 from bunqueue.errors import CodecError, JobInterrupted, JobStopped, JobSuspended, Postpone
 from bunqueue.protocol.commands.core import PullBatch
 from bunqueue.protocol.moments import Moment

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
@@ -100,6 +101,7 @@ class ActiveJob(Generic[T]):
         "_steps",
         "acked",
         "attempts",
+        "calls",
         "carried",
         "data",
         "ending",
@@ -151,6 +153,9 @@ class ActiveJob(Generic[T]):
         """For the worker: makes the handler end, as long as it runs."""
         self.carried: tuple[tuple[str, Raw], ...] = ()
         """For the worker: the data given to `carry`."""
+        self.calls: Collection[asyncio.Future[Any]] = ()
+        """For the worker: functions of its steps that threads run; they may still do so when its run is
+        over."""
         self.woken: Callable[[int], object] | None = None
         """For the worker: told the numbers of steps that have ended which a workflow may wait for."""
         self._channel = channel

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from bunqueue.client import substitute
 from bunqueue.client.callables import finished, is_async
 from bunqueue.client.connection.options import Duration, refused, shown, span
+from bunqueue.client.interrupts import runs
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel
 from bunqueue.client.worker.threads import Outcome
-from bunqueue.client.worker.user_code import runs
 from bunqueue.errors import ResultError
 
 BatchHandler = Callable[[list[ActiveJob]], Any]

@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from msgspec import Raw
 
 from bunqueue.client.conversion.raised import is_a
+from bunqueue.client.interrupts import is_ctrl_c, runs
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import (
     CANCELLED,
@@ -36,8 +38,7 @@ from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
 from bunqueue.client.worker.threads import Threads
-from bunqueue.client.worker.user_code import is_ctrl_c, runs
-from bunqueue.errors import ProcessBroken
+from bunqueue.errors import JobSuspended, LockLost, ProcessBroken
 
 PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interrupted
 OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
@@ -150,6 +151,10 @@ class JobRunner:
             if type(error) is GeneratorExit and not runs(task):  # the event loop is gone
                 raise
             job.halt = None
+            if job.calls and timer is not None:
+                timer.cancel()
+            if job.calls and _may_run_again(job, error):
+                await _until_ended(job)
             self._failed(job, error, task)
         else:
             if self._origin.is_left:
@@ -248,6 +253,22 @@ def _call(handler: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
     """In a thread, in a context of this call alone."""
     current.set(job)
     return handler(job)
+
+
+def _may_run_again(job: ActiveJob, error: BaseException) -> bool:
+    """Whether it may be run again soon, and the worker holds it until then."""
+    if job.ending is not None:
+        return job.ending.why != INTERRUPTED
+    return not is_a(error, JobSuspended, LockLost)
+
+
+async def _until_ended(job: ActiveJob) -> None:
+    """Until no thread runs a step of the job any more, so that no two do; or until the worker stops."""
+    ending = job.ending
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait(list(job.calls))
+    if job.ending is not None and job.ending.why == INTERRUPTED:  # the run itself had ended before
+        job.ending = ending
 
 
 def end(job: ActiveJob, ending: Ending) -> None:

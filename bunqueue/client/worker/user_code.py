@@ -6,63 +6,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from bunqueue.client import background
-
-
-class CtrlC(KeyboardInterrupt):
-    """Ctrl-C where `ctrl_c_told_apart` is in place."""
-
-
-def is_ctrl_c(error: BaseException) -> bool:
-    """Whether it comes from the keyboard, and not from the code that was running: only where Python's own
-    signal handler is in place does Ctrl-C raise it in the middle of some code."""
-    return type(error) is CtrlC or (type(error) is KeyboardInterrupt and _interrupts_code())
-
-
-def _interrupts_code() -> bool:
-    return (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-
-
-@contextmanager
-def ctrl_c_told_apart() -> Iterator[None]:
-    """Meanwhile Ctrl-C is a `CtrlC`, and any other KeyboardInterrupt comes from the code that was running."""
-    if not _interrupts_code():
-        yield
-        return
-    signal.signal(signal.SIGINT, _pressed)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is _pressed:  # else the code that was running has set another
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _pressed(number: int, frame: FrameType | None) -> None:
-    raise CtrlC
-
-
-def runs(task: asyncio.Task[Any] | None) -> bool:
-    """Whether the event loop is in it, and not closing it: then GeneratorExit is what its code has raised."""
-    try:
-        return task is not None and asyncio.current_task() is task
-    except RuntimeError:
-        return False
-
-
-def is_cancelled() -> bool:
-    """Whether somebody has cancelled the task that runs, so that CancelledError is not its code's own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+from bunqueue.client.interrupts import is_cancelled, is_ctrl_c
 
 
 class Calls:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Raw
 
-from bunqueue.client.conversion.raised import is_final, made_final, text_of
+from bunqueue.client.conversion.raised import is_a, is_final, made_final, text_of
+from bunqueue.client.interrupts import is_cancelled, is_ctrl_c, runs
 from bunqueue.client.models.workflows import Step
 from bunqueue.client.options.job import encode_data
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.context import StepRun, step_var
+from bunqueue.client.workflow.exits import contained, raised
 from bunqueue.client.workflow.outcomes import Unwind
 from bunqueue.client.workflow.plans import Plan
 from bunqueue.errors import JobStopped, StepTimeout
-from bunqueue.model.workflow import CANCELLED, COMPLETED, RETRYING, RUNNING, STEP
+from bunqueue.model.workflow import CANCELLED, COMPLETED, RETRYING, RUNNING, STEP, UNDO
 from bunqueue.protocol.commands.workflows import StepRecord
 
 if TYPE_CHECKING:
     from bunqueue.client.workflow.runtime import Runtime
+
+logger = logging.getLogger("bunqueue.worker")
 
 NOTED_AFTER = 1.0  # seconds after which a step is shown as running
 
@@ -47,6 +52,7 @@ class Attempts:
         if self._plan.undo is not None and (known is None or known.status != RUNNING):
             await self._send(RUNNING)
         cursor = None if known is None else await self._cursor(known)
+        task = asyncio.current_task()
         while True:
             self._began = time.monotonic()
             noted = flow._loop.call_later(NOTED_AFTER, self._note)
@@ -54,19 +60,30 @@ class Attempts:
             try:
                 value = await self._once(step)
                 raw = values.stored(value, f"the result of step {self._name!r}")
-            except JobStopped:  # the whole job is put off
-                raise
-            except asyncio.CancelledError:
-                self._lost()
-                raise
-            except Exception as error:
-                await self._failed(error)
+            except BaseException as error:
+                if not self._is_its_own(error, task):
+                    raise
+                await self._failed(raised(error), step)
             else:
                 return await self._completed(value, raw)
             finally:
                 noted.cancel()
             cursor = step.cursor
             self._number += 1
+
+    def _is_its_own(self, error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+        """Whether it is how the attempt has failed. Else it ends more than the step: its branch was
+        cancelled, its run ends, the event loop is closed, or somebody has pressed Ctrl-C."""
+        if is_a(error, asyncio.CancelledError) and is_cancelled():
+            if self._kind == UNDO and self._flow._outcome is None:  # nobody else cancels that
+                while task is not None and task.uncancel():
+                    pass
+                return True
+            self._lost()
+            return False
+        if is_a(error, JobStopped, Unwind) or is_ctrl_c(error):  # JobStopped: the whole job is put off
+            return False
+        return type(error) is not GeneratorExit or runs(task)
 
     async def _cursor(self, known: Step) -> Any:
         """What an earlier attempt has saved last."""
@@ -78,11 +95,13 @@ class Attempts:
         """One attempt."""
         if self._plan.undo is None:
             return await self._timed(step)
-        task = asyncio.get_running_loop().create_task(self._timed(step))
+        task = asyncio.get_running_loop().create_task(contained(self._timed(step)))
         while not task.done():
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError:
+                if task.cancelled() and not is_cancelled():  # by its own code
+                    raise
                 if self._flow._outcome is not None:
                     task.cancel()
                     await asyncio.wait([task])
@@ -102,6 +121,7 @@ class Attempts:
         except TimeoutError as error:
             if timeout is not None and scope.expired():
                 text = f"step {self._name!r} took longer than its timeout of {timeout * 1000:g} ms"
+                self._flow._timed_out(text, step)
                 raise StepTimeout(text, queue=self._flow.job.queue, job_id=self._flow.job.id) from error
             raise
         finally:
@@ -121,12 +141,13 @@ class Attempts:
             raise asyncio.CancelledError
         return given
 
-    async def _failed(self, error: Exception) -> None:
-        """Returns when the next attempt is to begin."""
+    async def _failed(self, error: BaseException, step: StepRun) -> None:
+        """Returns when the next attempt is to begin: not while a thread still runs this one."""
         flow = self._flow
         delay = None if self._cut else self._plan.policy.next_delay(self._number, error)
         text = text_of(error)
         if delay is not None:
+            await flow._until_ended(step)
             await self._send(RETRYING, error=text, delay=delay)
             await flow._pause(self._name, delay)
             return

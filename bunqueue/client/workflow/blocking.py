@@ -7,16 +7,19 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
+from bunqueue.client.callables import runnable
 from bunqueue.client.connection.options import Duration, refused
 from bunqueue.client.conversion.converter import Converter
+from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.workflow.branches import one_way
 from bunqueue.client.workflow.core import RAISE, Encode
 from bunqueue.client.workflow.drive import drive
+from bunqueue.client.workflow.exits import Exit, contained
 from bunqueue.client.workflow.flow import Flow
-from bunqueue.client.workflow.plans import Undo
+from bunqueue.client.workflow.plans import Runs, Undo
 from bunqueue.client.workflow.retry import RetryRule
 from bunqueue.client.workflow.threads import Thread, in_new_thread, thread_var
 
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+Call = Callable[[], T]
+D = TypeVar("D")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+P = ParamSpec("P")
 Branch = Callable[[], Any]
 _ALLOWED = "functions without arguments, as partial(flow.run, pack, item)"
 
@@ -140,9 +149,20 @@ class BlockingFlow:
         *,
         key: str | None = None,
         timeout: Duration | None = None,
-        default: Any = RAISE,
         name: str | None = None,
     ) -> T: ...
+    @overload
+    def wait_for(
+        self,
+        signal: str,
+        kind: type[T],
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: D,
+        name: str | None = None,
+    ) -> T | D: ...
     @overload
     def wait_for(
         self,
@@ -174,16 +194,51 @@ class BlockingFlow:
         )
 
     def run(
-        self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
-    ) -> Any:
+        self,
+        what: Runs[..., R] | FlowJob[R],
+        /,
+        *args: Any,
+        child_id: str | None = None,
+        step: str | None = None,
+        **kwargs: Any,
+    ) -> R:
         """See `Flow.run`."""
-        return self._do(lambda: self._flow.run(what, *args, child_id=child_id, step=step, **kwargs))
+        flow: Any = self._flow
+        return self._do(lambda: flow.run(what, *args, child_id=child_id, step=step, **kwargs))  # type: ignore[no-any-return]
 
     def start(
-        self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
+        self,
+        what: Runs[..., R] | FlowJob[R],
+        /,
+        *args: Any,
+        child_id: str | None = None,
+        step: str | None = None,
+        **kwargs: Any,
     ) -> str:
         """See `Flow.start`."""
-        return self._do(lambda: self._flow.start(what, *args, child_id=child_id, step=step, **kwargs))
+        flow: Any = self._flow
+        return self._do(lambda: flow.start(what, *args, child_id=child_id, step=step, **kwargs))  # type: ignore[no-any-return]
+
+    @overload
+    def map(
+        self,
+        what: Runs[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        step: str | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    def map(
+        self,
+        what: Runs[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        step: str | None = None,
+        return_exceptions: bool,
+    ) -> list[R | BaseException]: ...
 
     def map(
         self, what: Any, items: Iterable[Any], /, *, step: str | None = None, return_exceptions: bool = False
@@ -194,7 +249,16 @@ class BlockingFlow:
 
     # -- at the same time
 
-    def gather(self, *branches: Branch, return_exceptions: bool = False) -> list[Any]:
+    @overload
+    def gather(self, b1: Call[T1], b2: Call[T2], /) -> tuple[T1, T2]: ...
+    @overload
+    def gather(self, b1: Call[T1], b2: Call[T2], b3: Call[T3], /) -> tuple[T1, T2, T3]: ...
+    @overload
+    def gather(self, *branches: Call[T], return_exceptions: Literal[False] = False) -> list[T]: ...
+    @overload
+    def gather(self, *branches: Call[T], return_exceptions: bool) -> list[T | BaseException]: ...
+
+    def gather(self, *branches: Branch, return_exceptions: bool = False) -> Any:
         """See `Flow.gather`: `flow.gather(*(partial(flow.run, pack, item) for item in items))`."""
         flow = self._flow
         _check("gather", branches)
@@ -203,7 +267,11 @@ class BlockingFlow:
         )
 
     @overload
-    def race(self, *branches: Branch) -> Any: ...
+    def race(self, b1: Call[T1], b2: Call[T2], /) -> T1 | T2: ...
+    @overload
+    def race(self, b1: Call[T1], b2: Call[T2], b3: Call[T3], /) -> T1 | T2 | T3: ...
+    @overload
+    def race(self, *branches: Call[T]) -> T: ...
     @overload
     def race(self, **branches: Branch) -> tuple[str, Any]: ...
 
@@ -213,7 +281,11 @@ class BlockingFlow:
         return self._do(lambda: self._flow.race(*map(self._branch, branches), **self._named(named)))
 
     @overload
-    def first(self, *branches: Branch) -> Any: ...
+    def first(self, b1: Call[T1], b2: Call[T2], /) -> T1 | T2: ...
+    @overload
+    def first(self, b1: Call[T1], b2: Call[T2], b3: Call[T3], /) -> T1 | T2 | T3: ...
+    @overload
+    def first(self, *branches: Call[T]) -> T: ...
     @overload
     def first(self, **branches: Branch) -> tuple[str, Any]: ...
 
@@ -257,6 +329,7 @@ def _check(what: str, branches: Sequence[Branch]) -> None:
     for branch in branches:
         if not callable(branch):
             raise refused(what, branch, f"cannot be called; give {_ALLOWED}", _ALLOWED)
+        runnable(branch, what)
 
 
 def run_blocking(
@@ -275,15 +348,18 @@ def run_blocking(
         thread.go()
         return await thread.ended
 
-    driving = asyncio.run_coroutine_threadsafe(drive(flow, begin), loop)
+    driving = asyncio.run_coroutine_threadsafe(contained(drive(flow, begin)), loop)
     driving.add_done_callback(lambda _: thread.leave())
     job.halt = driving.cancel
     try:
         if thread.is_to_run():
             context.run(thread.run, lambda: body(BlockingFlow(flow)))
         return driving.result()
+    except Exit as error:
+        found = error.raised
     finally:
         job.halt = None
+    raise found
 
 
 async def _made(job: ActiveJob[Any], encode: Encode, signals: Mapping[str, Converter] | None) -> Flow:

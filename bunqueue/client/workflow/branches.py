@@ -13,6 +13,7 @@ from msgspec.msgpack import Decoder
 from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.core import branch_var
+from bunqueue.client.workflow.exits import contained, raised, result_of, revealed
 from bunqueue.client.workflow.parking import Group, group_var
 from bunqueue.errors import OptionError
 from bunqueue.model.workflow import VALUE
@@ -71,12 +72,12 @@ async def gather(flow: Flow, branches: Sequence[Branch], *, return_exceptions: b
     group = Group()
     tasks = [_begin(each, _context(group if flow._is_wait(each) else None)) for each in branches]
     try:
-        found = await asyncio.gather(*tasks, return_exceptions=return_exceptions)
+        found = await revealed(asyncio.gather(*tasks, return_exceptions=return_exceptions))
     finally:
         if not flow.undoing:  # else what the others have done is undone, too
             await _end(tasks)
     flow._check()  # what is given may be how branches were unwound
-    return found
+    return [raised(each) for each in found]
 
 
 class Race:
@@ -112,7 +113,7 @@ class Race:
         await self._flow._send(
             self._flow._record(self.claim.name, kind=VALUE, result=result, arguments=self._arguments)
         )
-        return winner, tasks[winner].result()
+        return winner, result_of(tasks[winner])
 
     async def _winner(self, tasks: list[asyncio.Task[Any]]) -> int:
         waiting = set(tasks)
@@ -122,11 +123,7 @@ class Race:
             for place, task in enumerate(tasks):
                 if task in ended and (self._errors_count or _succeeded(task)):
                     return place
-        errors = [task.exception() for task in tasks if not task.cancelled()]
-        raise ExceptionGroup(
-            f"{self.claim.name}: no branch has succeeded",
-            [each for each in errors if isinstance(each, Exception)],
-        )
+        raise BaseExceptionGroup(f"{self.claim.name}: no branch has succeeded", [*map(_error_of, tasks)])
 
     async def _again(self, known: _Winner) -> tuple[int, Any]:
         """The same winner as before."""
@@ -134,7 +131,7 @@ class Race:
             tasks = [_begin(each, _context(None)) for each in self._branches]
             for task in tasks:
                 task.add_done_callback(_know)  # how those that lost have failed is nobody's concern
-            return known.winner, await tasks[known.winner]
+            return known.winner, await revealed(tasks[known.winner])
         self._flow._log.consume(known.lost)
         for place, branch in enumerate(self._branches):
             if place != known.winner and isinstance(branch, Coroutine):
@@ -144,6 +141,12 @@ class Race:
 
 def _succeeded(task: asyncio.Task[Any]) -> bool:
     return not task.cancelled() and task.exception() is None
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException:
+    """Of one that has failed, or that its own code has cancelled."""
+    error = None if task.cancelled() else task.exception()
+    return asyncio.CancelledError() if error is None else raised(error)
 
 
 def _context(group: Group | None, names: list[str] | None = None) -> Context:
@@ -156,7 +159,7 @@ def _context(group: Group | None, names: list[str] | None = None) -> Context:
 
 def _begin(branch: Branch, context: Context) -> asyncio.Task[Any]:
     coroutine = branch if isinstance(branch, Coroutine) else _awaited(branch)
-    return asyncio.get_running_loop().create_task(coroutine, context=context)
+    return asyncio.get_running_loop().create_task(contained(coroutine), context=context)
 
 
 async def _awaited(branch: Branch) -> Any:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 from msgspec import UNSET, Raw
 
 from bunqueue.client.connection.replies import Refusal, refusal
+from bunqueue.client.conversion.raised import causes_of, is_a
 from bunqueue.client.models.workflows import Step
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.context import step_var
@@ -246,7 +247,8 @@ class FlowCore:
 
     def _reopened(self, error: BaseException) -> list[StepRecord]:
         """The steps that an attempt fails with: the next attempt runs them again, with all their retries."""
-        found = {each.step: each for each in _failures(error) if not isinstance(each, ChildFailed)}
+        failures: list[StepFailed] = [each for each in causes_of(error) if is_a(each, StepFailed)]  # type: ignore[misc]
+        found = {each.step: each for each in failures if not is_a(each, ChildFailed)}
         return [
             self._record(name, status=RETRYING, attempts=0, error=each.error, result=Raw(values.NIL))
             for name, each in found.items()
@@ -286,21 +288,3 @@ class FlowCore:
         """Nothing more is to happen in this run; of several reasons the first counts."""
         if self._outcome is None:
             self._outcome = outcome
-
-
-def _failures(error: BaseException) -> list[StepFailed]:
-    """The failures of steps that an error consists of, or was raised from."""
-    found: list[StepFailed] = []
-    seen: set[int] = set()
-    todo: list[BaseException | None] = [error]
-    while todo:
-        each = todo.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, StepFailed):
-            found.append(each)
-        todo += [each.__cause__, each.__context__]
-        if isinstance(each, BaseExceptionGroup):
-            todo += each.exceptions
-    return found

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NoReturn
 
+from bunqueue.client.conversion.raised import is_a
+from bunqueue.client.interrupts import is_ctrl_c, runs
 from bunqueue.client.workflow import idle
 from bunqueue.client.workflow.attempts import Attempts
 from bunqueue.client.workflow.context import flow_var
+from bunqueue.client.workflow.exits import contained, result_of
 from bunqueue.client.workflow.flow import Flow
 from bunqueue.client.workflow.outcomes import UndoFailed, Undone, Unwind
 from bunqueue.client.workflow.plans import undo_plan
@@ -33,9 +35,8 @@ async def drive(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
         await flow._send()  # what is pending
         return value
     except Unwind:
-        assert flow._outcome is not None
-        raise flow._outcome from None
-    except Exception as error:
+        raise _outcome(flow) from None
+    except BaseException as error:
         if flow._outcome is None and not flow.undoing and (records := flow._reopened(error)):
             await _reopen(flow, records)
         raise
@@ -48,15 +49,19 @@ async def _reopen(flow: Flow, records: list[Any]) -> None:
     try:
         await flow._send(*records)
     except Unwind:
-        assert flow._outcome is not None
-        raise flow._outcome from None
+        raise _outcome(flow) from None
+
+
+def _outcome(flow: Flow) -> BaseException:
+    """How a run has ended that was unwound; without a reason its own code has cancelled it."""
+    return asyncio.CancelledError() if flow._outcome is None else flow._outcome
 
 
 async def _run(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
     """Raises Unwind when the run ends otherwise than by its function."""
     context = copy_context()
     context.run(flow_var.set, flow)
-    main = flow._watch.main = flow._loop.create_task(_awaited(body), context=context)
+    main = flow._watch.main = flow._loop.create_task(contained(_awaited(body)), context=context)
     try:
         await asyncio.wait([main, flow._ended], return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:  # the job is cancelled, or has to go back
@@ -69,7 +74,7 @@ async def _run(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
             main.exception()  # it is how the branch was unwound
         raise Unwind
     await _end_tasks(flow)  # which its function has left behind
-    return main.result()
+    return result_of(main)
 
 
 async def _awaited(body: Callable[[], Awaitable[Any]]) -> Any:
@@ -127,8 +132,15 @@ async def _look(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
 
 async def _seen(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
     """The function once more, until it and all that it has started have come to what was not done."""
-    with suppress(Exception):  # how it failed is known, and it may fail otherwise now
+    task = asyncio.current_task()
+    try:
         await body()
+    except BaseException as error:  # how it failed is known, and it may fail otherwise now
+        closed = type(error) is GeneratorExit and not runs(task)
+        if flow._outcome is not None or is_a(error, Unwind) or is_ctrl_c(error) or closed:
+            raise
+        while task is not None and task.uncancel():  # by its own code
+            pass
     await flow._parking.never()
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from bunqueue.client.connection.options import Duration, refused, span
 from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.conversion.raised import made_final
+from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.attempts import Attempts
 from bunqueue.client.workflow.branches import Branch, Race, gather, one_way
 from bunqueue.client.workflow.core import RAISE, Encode
 from bunqueue.client.workflow.many import Many
-from bunqueue.client.workflow.plans import Order, Plan, Undo, check_wait, order_of, plan_of, sleep_span
+from bunqueue.client.workflow.plans import Order, Plan, Runs, Undo, check_wait, order_of, plan_of, sleep_span
 from bunqueue.client.workflow.retry import RetryRule
 from bunqueue.client.workflow.run_log import Claim, Conflict, checked_name
 from bunqueue.client.workflow.runtime import Ended, Runtime
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+D = TypeVar("D")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+P = ParamSpec("P")
 
 Op = Coroutine[Any, Any, T]
 
@@ -145,9 +151,20 @@ class Flow(Runtime):
         *,
         key: str | None = None,
         timeout: Duration | None = None,
-        default: Any = RAISE,
         name: str | None = None,
     ) -> Op[T]: ...
+    @overload
+    def wait_for(
+        self,
+        signal: str,
+        kind: type[T],
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: D,
+        name: str | None = None,
+    ) -> Op[T | D]: ...
     @overload
     def wait_for(
         self,
@@ -223,7 +240,18 @@ class Flow(Runtime):
 
     # -- children
 
+    @overload
+    def run(self, what: Runs[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Op[R]: ...
+    @overload
     def run(
+        self, what: Runs[..., R], /, *args: Any, child_id: str, step: str | None = None, **kwargs: Any
+    ) -> Op[R]: ...
+    @overload
+    def run(self, what: Runs[..., R], /, *args: Any, step: str, **kwargs: Any) -> Op[R]: ...
+    @overload
+    def run(self, what: FlowJob[R], /, *, child_id: str | None = None, step: str | None = None) -> Op[R]: ...
+
+    def run(  # type: ignore[misc]  # arguments may have these names
         self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
     ) -> Op[Any]:
         """Run a job or workflow of any queue, and wait for its result: `flow.run(pack, item)`.
@@ -248,7 +276,20 @@ class Flow(Runtime):
         error = ended.error or ended.status
         raise made_final(self._child_failed(ended.name, error, ended.child, order.job.queue))
 
+    @overload
+    def start(self, what: Runs[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Op[str]: ...
+    @overload
     def start(
+        self, what: Runs[..., R], /, *args: Any, child_id: str, step: str | None = None, **kwargs: Any
+    ) -> Op[str]: ...
+    @overload
+    def start(self, what: Runs[..., R], /, *args: Any, step: str, **kwargs: Any) -> Op[str]: ...
+    @overload
+    def start(
+        self, what: FlowJob[R], /, *, child_id: str | None = None, step: str | None = None
+    ) -> Op[str]: ...
+
+    def start(  # type: ignore[misc]  # arguments may have these names
         self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
     ) -> Op[str]:
         """Start a job or workflow, and do not wait for it: its id. It outlives this workflow. Raises
@@ -263,6 +304,27 @@ class Flow(Runtime):
         if ended.status != COMPLETED:
             self._child_result(ended, order)
         return ended.child or ""
+
+    @overload
+    async def map(
+        self,
+        what: Runs[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        step: str | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    async def map(
+        self,
+        what: Runs[[T], R],
+        items: Iterable[T],
+        /,
+        *,
+        step: str | None = None,
+        return_exceptions: bool,
+    ) -> list[R | BaseException]: ...
 
     async def map(
         self, what: Any, items: Iterable[Any], /, *, step: str | None = None, return_exceptions: bool = False
@@ -282,7 +344,18 @@ class Flow(Runtime):
 
     # -- at the same time
 
-    async def gather(self, *branches: Branch, return_exceptions: bool = False) -> list[Any]:
+    @overload
+    async def gather(self, b1: Awaitable[T1], b2: Awaitable[T2], /) -> tuple[T1, T2]: ...
+    @overload
+    async def gather(
+        self, b1: Awaitable[T1], b2: Awaitable[T2], b3: Awaitable[T3], /
+    ) -> tuple[T1, T2, T3]: ...
+    @overload
+    async def gather(self, *branches: Awaitable[T], return_exceptions: Literal[False] = False) -> list[T]: ...
+    @overload
+    async def gather(self, *branches: Awaitable[T], return_exceptions: bool) -> list[T | BaseException]: ...
+
+    async def gather(self, *branches: Branch, return_exceptions: bool = False) -> Any:
         """The results of all branches, in their order; of none an empty list. A branch is a step, a wait, a
         child, or a coroutine that consists of such. Raises OptionError for anything else.
 
@@ -292,7 +365,11 @@ class Flow(Runtime):
         return await gather(self, branches, return_exceptions=return_exceptions)
 
     @overload
-    def race(self, *branches: Branch) -> Op[Any]: ...
+    def race(self, b1: Awaitable[T1], b2: Awaitable[T2], /) -> Op[T1 | T2]: ...
+    @overload
+    def race(self, b1: Awaitable[T1], b2: Awaitable[T2], b3: Awaitable[T3], /) -> Op[T1 | T2 | T3]: ...
+    @overload
+    def race(self, *branches: Awaitable[T]) -> Op[T]: ...
     @overload
     def race(self, **branches: Branch) -> Op[tuple[str, Any]]: ...
 
@@ -306,7 +383,11 @@ class Flow(Runtime):
         return self._race(branches, named, "race", errors_count=True)
 
     @overload
-    def first(self, *branches: Branch) -> Op[Any]: ...
+    def first(self, b1: Awaitable[T1], b2: Awaitable[T2], /) -> Op[T1 | T2]: ...
+    @overload
+    def first(self, b1: Awaitable[T1], b2: Awaitable[T2], b3: Awaitable[T3], /) -> Op[T1 | T2 | T3]: ...
+    @overload
+    def first(self, *branches: Awaitable[T]) -> Op[T]: ...
     @overload
     def first(self, **branches: Branch) -> Op[tuple[str, Any]]: ...
 

@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any
 
 from bunqueue.client.workflow.context import flow_var, step_var
+from bunqueue.client.workflow.exits import contained
 from bunqueue.client.workflow.outcomes import Unwind
 
 _GatheringFuture: Any = getattr(tasks, "_GatheringFuture", ())
@@ -66,7 +67,7 @@ class Watch:
 
     def _done(self, task: AnyTask) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and isinstance(task._exception, Unwind):
+        if not task.cancelled() and type(task._exception) is Unwind:  # of users' own nothing is asked
             task.exception()  # nobody need be told of that
         self.look_soon()
 
@@ -137,12 +138,14 @@ class _Factory:
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **more: Any
     ) -> AnyTask:
         task: AnyTask
+        context = more.get("context")
+        flow = flow_var.get() if context is None else context.get(flow_var)
+        if flow is not None:
+            coroutine = contained(coroutine)
         if self._before is None:
             task = asyncio.Task(coroutine, loop=loop, **more)
         else:
             task = self._before(loop, coroutine, **more)
-        context = more.get("context")
-        flow = flow_var.get() if context is None else context.get(flow_var)
         if flow is not None:
             step = step_var.get() if context is None else context.get(step_var)
             if step is None:  # what a step starts is its own affair

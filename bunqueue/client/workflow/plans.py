@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct
 
+from bunqueue.client.callables import runnable
 from bunqueue.client.connection.options import Duration, refused, seconds, shown, span, unfit
 from bunqueue.client.conversion.converter import Converter
+from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import job_data, wire_fields
 from bunqueue.client.options.moments import time_left
@@ -20,6 +22,16 @@ from bunqueue.client.workflow.run_log import checked_name
 from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import JobFields
 from bunqueue.protocol.commands.workflows import ChildJob, SignalKey, SignalName
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Runs(Protocol[P, R_co]):
+    """What a workflow can run as a child: a function that `@app.job` or `@app.workflow` has made one."""
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R_co]:
+        """What is added."""
 
 
 class _Wait(Struct):
@@ -70,10 +82,7 @@ def plan_of(
     """OptionError, or TypeError for what cannot be called, or stored."""
     if hasattr(function, "__bunqueue_handler__"):  # a typed job: its function is what counts
         function = function.__wrapped__  # type: ignore[attr-defined]
-    if not callable(function):
-        raise TypeError(
-            f"step: {shown(function)} cannot be called; give a function, and its arguments after it"
-        )
+    runnable(function, "step")
     if undo is not None and not isinstance(undo, Undo):
         undo = Undo(undo)
     if undo is not None:
@@ -92,10 +101,7 @@ def plan_of(
 
 def _check_undo(undo: Undo) -> None:
     """Before the step runs: later there would be something that nobody can undo."""
-    if not callable(undo.function):
-        raise TypeError(
-            f"undo: {shown(undo.function)} cannot be called; give a function of the step's result"
-        )
+    runnable(undo.function, "undo")
     policy_of(undo.retry)
     _limit(undo.timeout, "undo: timeout")
 

@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from bunqueue.client.connection.options import milliseconds, refused, span, unfit
+from bunqueue.client.conversion.raised import is_a, text_of
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import time_left
-from bunqueue.errors import Retry, Unrecoverable
+from bunqueue.errors import OptionError, Retry, Unrecoverable
 from bunqueue.model.durations import YEAR_MS
 
 BACKOFFS = ("exponential", "fixed")
@@ -48,20 +49,25 @@ class Policy:
         """After how many ms attempt number `attempt`, which has failed, is followed by another; None: it is
         not. Raises OptionError for a `Retry` that cannot be."""
         rule = self.rule
-        if attempt >= rule.max_attempts or isinstance(error, Unrecoverable):
+        if attempt >= rule.max_attempts or is_a(error, Unrecoverable):
             return None
-        if isinstance(error, Retry):
-            asked: Any = error.delay
-            return (
-                self._wait(attempt)
-                if asked is None
-                else _allowed("Retry: delay", time_left(asked, "Retry: delay"))
-            )
-        if isinstance(error, rule.never) or not isinstance(error, rule.on):
+        try:
+            asked: Any = error.delay if is_a(error, Retry) else None  # type: ignore[attr-defined]
+            if asked is not None:
+                return _allowed("Retry: delay", time_left(asked, "Retry: delay"))
+            retried = is_a(error, Retry) or self._is_retried(error)
+        except OptionError:
+            raise
+        except BaseException as problem:  # what the step raised must not be lost by it
+            BaseException.add_note(error, f"its retry rule raised {text_of(problem)}")
             return None
-        if rule.when is not None and not rule.when(error):
-            return None
-        return self._wait(attempt)
+        return self._wait(attempt) if retried else None
+
+    def _is_retried(self, error: BaseException) -> bool:
+        rule = self.rule
+        if is_a(error, *_kinds(rule.never)) or not is_a(error, *_kinds(rule.on)):
+            return False
+        return rule.when is None or bool(rule.when(error))
 
     def _wait(self, attempt: int) -> float:
         if len(self._delays) > 1:
@@ -92,8 +98,12 @@ def _delays(given: Any) -> tuple[float, ...]:
     return found
 
 
+def _kinds(given: Any) -> tuple[Any, ...]:
+    return given if isinstance(given, tuple) else (given,)
+
+
 def _check_errors(name: str, given: object) -> None:
-    for kind in given if isinstance(given, tuple) else (given,):
+    for kind in _kinds(given):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise refused(name, kind, "is no class of errors")
 

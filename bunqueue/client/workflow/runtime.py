@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Raw
 
 from bunqueue.client import background, substitute
+from bunqueue.client.callables import finished, is_async
 from bunqueue.client.models.workflows import Step, StepPage
 from bunqueue.client.workflow import values
 from bunqueue.client.workflow.context import StepRun
@@ -21,7 +24,7 @@ from bunqueue.client.workflow.outcomes import SuspendRun, Unwind
 from bunqueue.client.workflow.parking import Parking
 from bunqueue.client.workflow.plans import Plan
 from bunqueue.client.workflow.run_log import Claim, Conflict, base_of
-from bunqueue.client.workflow.threads import thread_var
+from bunqueue.client.workflow.threads import Outcome, thread_var
 from bunqueue.client.workflow.waits import Waits
 from bunqueue.errors import BunqueueError, CommandFailed, LockLost, WorkflowError
 from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED, LEFT, SIGNAL, WAITING
@@ -33,6 +36,8 @@ from bunqueue.protocol.framing import MAX_FRAME
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
     from bunqueue.client.workflow.channel import Answers, FlowChannel
+
+logger = logging.getLogger("bunqueue.worker")
 
 LOADED = 64 << 10  # bytes of results that are read before a run begins; larger ones when they are asked for
 A_TIME = 500  # records in one command
@@ -77,6 +82,7 @@ class Runtime(FlowCore):
         self._signals: dict[str, str] = {}  # those that this run waits for, by the names of the steps
         self._left: bool | None = None  # whether waits that are not in the code have ended; False: soon
         self._thread = threading.get_ident()
+        self._calls: dict[asyncio.Future[Outcome], StepRun] = {}  # functions of steps that threads run
         self._reopen()
 
     def _reopen(self) -> None:
@@ -413,18 +419,42 @@ class Runtime(FlowCore):
         if substitute.current is not None:
             function = substitute.current.step_function(self.job.name, base_of(step.name), function)
         if around is None:
-            return await self._run_function(function, plan)
-        return await around(self.job, step, lambda: self._run_function(function, plan))
+            return await self._run_function(function, plan, step)
+        return await around(self.job, step, lambda: self._run_function(function, plan, step))
 
-    async def _run_function(self, function: Callable[..., Any], plan: Plan) -> Any:
-        if asyncio.iscoroutinefunction(function):
+    async def _run_function(self, function: Callable[..., Any], plan: Plan, step: StepRun) -> Any:
+        if is_async(function):
             return await function(*plan.args, **plan.kwargs)
-        succeeded, value = await self._in_thread(lambda: function(*plan.args, **plan.kwargs))
+        call = asyncio.ensure_future(self._in_thread(partial(function, *plan.args, **plan.kwargs)))
+        self._calls[call] = step
+        call.add_done_callback(self._calls.pop)
+        self.job.calls = self._calls
+        succeeded, value = await asyncio.shield(call)
         if not succeeded:
             raise value
-        return await value if asyncio.iscoroutine(value) else value
+        return await finished(value)
 
-    async def _in_thread(self, function: Callable[[], Any]) -> tuple[bool, Any]:
+    async def _until_ended(self, step: StepRun) -> None:
+        """Until no thread runs the function of an attempt any more."""
+        if left := self._calls_of(step):
+            await asyncio.wait(left)
+
+    def _calls_of(self, step: StepRun) -> list[asyncio.Future[Outcome]]:
+        return [call for call, of in self._calls.items() if of is step]
+
+    def _timed_out(self, text: str, step: StepRun) -> None:
+        """An attempt has taken too long."""
+        if self._calls_of(step):
+            text += ". A thread cannot be ended: the next attempt begins when the function has returned"
+        fields = {
+            "event": "step_timed_out",
+            "queue": self.job.queue,
+            "job_id": self.job.id,
+            "step": step.name,
+        }
+        logger.warning("queue %r: job %s: %s", self.job.queue, self.job.id, text, extra={"fields": fields})
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Outcome:
         thread = thread_var.get()
         return await (self._channel.in_thread(function) if thread is None else thread.call(function))
 

@@ -9,7 +9,9 @@ from contextvars import Context, ContextVar, copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bunqueue.client.conversion.raised import is_a
 from bunqueue.client.workflow.context import flow_var
+from bunqueue.client.workflow.exits import contained, raised
 from bunqueue.client.workflow.idle import Inside
 from bunqueue.client.workflow.outcomes import Unwind
 from bunqueue.client.workflow.parking import group_var
@@ -99,7 +101,7 @@ class Thread:
             return
         if succeeded:
             self.ended.set_result(value)
-        elif isinstance(value, StopIteration):  # no future can have that
+        elif is_a(value, StopIteration):  # no future can have that
             self.ended.set_exception(RuntimeError(f"a workflow raised {value!r}"))
         else:
             self.ended.set_exception(value)
@@ -118,16 +120,16 @@ class Thread:
         context.run(flow_var.set, self._flow)
         context.run(thread_var.set, self)
         self.ended.waits = True
-        self._task = self._loop.create_task(_awaited(begin), context=context)
+        self._task = self._loop.create_task(contained(_awaited(begin)), context=context)
         self._task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self.ended.waits = False
         self._task = None
         if task.cancelled():
-            self._box.put((False, Unwind()))
+            self._box.put((False, Unwind() if self._lost else asyncio.CancelledError()))
         elif (error := task.exception()) is not None:
-            self._box.put((False, error))
+            self._box.put((False, raised(error)))
         else:
             self._box.put((True, task.result()))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from bunqueue.client.interrupts import is_ctrl_c
 from bunqueue.client.models.workflows import Step
 from bunqueue.model.workflow import CANCELLED, CHILD
 from bunqueue.protocol.commands.workflows import ChildJob, StepAnswer
@@ -83,5 +84,7 @@ class Waits:
         for each in self._observers:
             try:
                 each.waited(self._flow.job, step)
-            except Exception:
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
                 logger.exception("middleware %r failed when it was told of step %r", each, step.name)

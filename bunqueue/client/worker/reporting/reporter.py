@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from msgspec import UNSET, Raw, Struct
 
 from bunqueue.client import background
+from bunqueue.client.interrupts import is_ctrl_c
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.reporting.failures import (
@@ -26,7 +27,6 @@ from bunqueue.client.worker.reporting.failures import (
     stop_command,
 )
 from bunqueue.client.worker.stats import RunStats
-from bunqueue.client.worker.user_code import is_ctrl_c
 from bunqueue.client.workflow.outcomes import Undone
 from bunqueue.errors import (
     CommandFailed,
