@@ -15,7 +15,7 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import AsyncGather
 from bunqueue.client.flow_graph import AsyncFlowBatch, AsyncFlowGraph
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
-from bunqueue.client.models.flows import FlowPage, SomeFlows
+from bunqueue.client.models.flows import ChildValuesReply, FlowPage, SomeFlows
 from bunqueue.client.models.jobs import as_result, decode_job
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
@@ -39,14 +39,6 @@ class _Found(Reply, kw_only=True):
 
 class _Kin(Struct, rename="camel"):
     children_ids: list[str] = []
-
-
-class _Values(Struct):
-    values: dict[str, Any]
-
-
-class _ValuesReply(Reply, kw_only=True):
-    data: _Values
 
 
 _kin = Decoder(_Kin).decode
@@ -239,14 +231,16 @@ class AsyncFlowProducer(AsyncClient):
 
     # In handlers: what became of the children. Without `job_id` it is those of `current_job()`.
 
-    async def children_values(self, job_id: str | None = None) -> dict[str, Any]:
+    async def children_values(self, job_id: str | None = None, *, partial: bool = False) -> dict[str, Any]:
         """What the children of a job gave back, by `queue:id`, in their order; those that did not complete
-        are left out."""
-        command = flows.GetChildrenValues(id=job_id or current_job().id)
-        reply = await self._caller.call(command, _ValuesReply)
-        for child, value in reply.data.values.items():
+        are left out. Raises ResultError if one has completed, and its result is not kept any more; with
+        `partial` it is left out, too."""
+        parent = job_id or current_job().id
+        reply = await self._caller.call(flows.GetChildrenValues(id=parent), ChildValuesReply)
+        values = reply.values(parent, partial=partial)
+        for child, value in values.items():
             check_opened(value, f"the result of {child}")
-        return reply.data.values
+        return values
 
     async def children_results(self, kind: type[T], job_id: str | None = None) -> list[T]:
         """As `children_values`, without the names, and each converted to `kind`. Raises ResultError."""

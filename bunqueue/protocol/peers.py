@@ -208,6 +208,8 @@ class ValuesAre(Message):
     """None: there is no such job, or it has no result."""
 
     values: list[Value | None]
+    gone: list[str] = []
+    """Those of which nothing is known, not even that they had no result."""
 
 
 # Parents and children

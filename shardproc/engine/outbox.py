@@ -280,6 +280,10 @@ class Archive(Protocol):
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         """Of jobs by their numbers: the ids that do not tell these, because clients chose them, say."""
 
+    def children_among(self, seqs: list[int]) -> dict[int, str]:
+        """Of jobs by their numbers: those that are children, with their parents; '' for a node of a flow,
+        which may have several."""
+
     def own_ids_after(self, after: str, limit: int) -> tuple[list[str], str | None]:
         """Ids above ``after`` that clients chose, at most so many, and where to go on; None: at the end."""
 

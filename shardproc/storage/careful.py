@@ -191,6 +191,9 @@ class CarefulStore(Store):
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         return self._each(seqs, super().own_ids, "jobs")
 
+    def children_among(self, seqs: list[int]) -> dict[int, str]:
+        return self._each(seqs, super().children_among, "jobs")
+
     def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
         read = super().attempts
         return self._each(seqs, lambda some: read(some, interrupted), "attempts")

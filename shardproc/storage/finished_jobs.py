@@ -65,6 +65,19 @@ class FinishedJobs:
             found.update(self._db.execute(query, some))
         return found
 
+    def children_among(self, seqs: list[int]) -> dict[int, str]:
+        self._see()
+        found: dict[int, str] = {}
+        for start in range(0, len(seqs), 500):
+            some = seqs[start : start + 500]
+            marks = ",".join("?" * len(some))
+            query = f"select seq, extra from jobs where seq in ({marks}) and extra is not null"
+            for seq, extra in self._db.execute(query, some):
+                family = rows.family(extra)
+                if family.parent_id or family.flow_id:
+                    found[seq] = "" if family.flow_id else family.parent_id or ""
+        return found
+
     def own_ids_after(self, after: str, limit: int) -> tuple[list[str], str | None]:
         self._see()
         query = "select id from jobs where own_id = 1 and id > ? order by id limit ?"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.job import COMPLETED, FAILED, Extra, Job, Lock, Moment
@@ -18,6 +19,15 @@ Row = tuple[Any, ...]
 MAX_PURGE = 1 << 20  # bytes of payload deleted in one go: each page is read, and needs room in the WAL
 MAX_INLINE = 1000  # bytes of a result that are kept in the row of completed
 
+
+class Family(Struct, rename="camel"):
+    """Of `Extra`: whose child a job is."""
+
+    parent_id: str | None = None
+    flow_id: str | None = None
+
+
+family = Decoder(Family).decode
 _encode = Encoder().encode
 _decode_timeline = Decoder(list[Moment]).decode
 _decode_extra = Decoder(Extra).decode

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
+from bunqueue.errors import ResultError
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.moments import MaybeMoment, Moment
+
+
+class _ChildValues(Struct):
+    values: dict[str, Any]
+    lost: list[str] = []
+
+
+class ChildValuesReply(Reply, kw_only=True):
+    """What the children of a job gave back."""
+
+    data: _ChildValues
+
+    def values(self, parent: str, *, partial: bool) -> dict[str, Any]:
+        """By "queue:id". Raises ResultError unless they are all there, or `partial`."""
+        values, lost = self.data.values, self.data.lost
+        if lost and not partial:
+            named = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+            raise ResultError(
+                f"{len(lost)} children of job {parent} have completed, and their results are not kept any "
+                f"more: {named}; have completed jobs kept for longer, or ask for what is left: partial=True",
+                field="children",
+                value=lost,
+                job_id=parent,
+            )
+        return values
 
 
 class FlowMember(Struct, rename="camel", kw_only=True, frozen=True):

@@ -12,6 +12,7 @@ from bunqueue.client.connection.replies import in_queue
 from bunqueue.client.conversion.words import MAX_LINE, storable
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models import views
+from bunqueue.client.models.flows import ChildValuesReply
 from bunqueue.client.models.jobs import Job, JobProgress
 from bunqueue.client.models.views import JobOutcome
 from bunqueue.client.options import checks
@@ -43,14 +44,6 @@ A = TypeVar("A", bound=Reply)
 
 
 ENDED = ("completed", "failed", "cancelled", "expired", "stuck")
-
-
-class _Values(Struct):
-    values: dict[str, Any]
-
-
-class _ValuesReply(Reply, kw_only=True):
-    data: _Values
 
 
 class AsyncJobHandle(Generic[R]):
@@ -300,10 +293,12 @@ class AsyncJobHandle(Generic[R]):
 
     # -- its parents and children; flows are added by `FlowProducer`
 
-    async def children_values(self) -> dict[str, Any]:
-        """What its children gave back, by "queue:id"; those that have not completed are left out."""
-        reply = await self._ask(flows.GetChildrenValues(id=self.id), _ValuesReply)
-        return reply.data.values
+    async def children_values(self, *, partial: bool = False) -> dict[str, Any]:
+        """What its children gave back, by "queue:id"; those that have not completed are left out. Raises
+        ResultError if one has completed, and its result is not kept any more; with `partial` it is left out,
+        too."""
+        reply = await self._ask(flows.GetChildrenValues(id=self.id), ChildValuesReply)
+        return reply.values(self.id, partial=partial)
 
     async def failed_children(self) -> dict[str, str]:
         """The errors of children that failed and let it run all the same, by "queue:id": those with the

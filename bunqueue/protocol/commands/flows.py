@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import (
     Command,
@@ -39,6 +39,9 @@ class FlowReply(Reply, kw_only=True):
 
 class ChildValues(Struct, gc=False):
     values: dict[str, Raw]  # "queue:id" -> result
+    lost: list[str] | UnsetType = (
+        UNSET  # ids of those that completed, and whose results are not kept any more
+    )
 
 
 class ChildValuesReply(Reply, kw_only=True):
@@ -62,7 +65,10 @@ class PushFlow(Command, tag="PUSHF"):
 
 @command(Route.ID, ChildValuesReply)
 class GetChildrenValues(Command, tag="GetChildrenValues"):
-    """Get the results of a job's children; those without a result are left out."""
+    """Get the results of a job's children; those without a result are left out.
+
+    The result of a removed child is kept for its parent, among the last 50,000 such results of a shard. One
+    that is gone all the same is named in ``lost``, if there is any."""
 
     id: JobId
 

@@ -1,4 +1,5 @@
-"""Results of children that were removed on completion: their parent may ask for them later.
+"""Results of children that were removed, on completion or later, by retention, say: their parent may ask for
+them.
 
 They are records of the shard on which the child completed, and are read from the disk when they are asked
 for.  They are kept for as long as it is remembered what became of removed jobs.
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct, json
 
-from bunqueue.model.job import Job
+from bunqueue.model.job import COMPLETED, Job
 from bunqueue.protocol.peers import Value
 
 from ..state import QueueState, State
 from .outcomes import KEPT_MS, MAX_GONE
 
 KIND = "child_result"
+LATER = "pending"  # in place of a parent: UpdateParent will name it
 
 
 class ChildResult(Struct):
@@ -25,7 +27,7 @@ class ChildResult(Struct):
 
 
 class ChildRecord(Struct):
-    """A record: what a child of that queue returned (MessagePack), and when (epoch ms)."""
+    """A record: what a child of that queue returned (MessagePack; empty: nothing), and when (epoch ms)."""
 
     at: int
     queue: str
@@ -36,14 +38,42 @@ _decode, _decode_kept = json.Decoder(ChildRecord).decode, json.Decoder(ChildResu
 
 
 def keep(state: State, job: Job, result: bytes | None) -> None:
-    """A job is removed as it completes: keep its result if it is a child."""
-    if result is None or job.extra is None or not (job.extra.parent_id or job.extra.flow_id):
+    """A completed job is removed: keep its result if it is a child."""
+    if job.extra is None or not (job.extra.parent_id or job.extra.flow_id):
         return
     state.child_results[job.id] = ChildResult(state.now, job.queue)
-    state.out.keep(KIND, job.id, ChildRecord(state.now, job.queue, result))
+    state.out.keep(KIND, job.id, ChildRecord(state.now, job.queue, result or b""))
     oldest = next(iter(state.child_results))
     if len(state.child_results) > MAX_GONE or state.child_results[oldest].at < state.now - KEPT_MS:
         _drop(state, oldest)
+
+
+def keep_of(state: State, seqs: list[int]) -> None:
+    """The same for completed jobs with these numbers, but for those whose parent has completed, too."""
+    children = state.archive.children_among(seqs)
+    over: dict[str, bool] = {}
+    needed: list[int] = []
+    for seq, parent in children.items():
+        if parent not in over:
+            over[parent] = _is_over(state, parent)
+        if not over[parent]:
+            needed.append(seq)
+    for job in state.archive.load(needed).values():
+        keep(state, job, job.result)
+
+
+def _is_over(state: State, parent: str) -> bool:
+    """Whether a parent will not ask any more, as far as this shard knows. One that has failed may be tried
+    again."""
+    if parent in state.jobs or parent in ("", LATER):
+        return False
+    known = state.archive.known(parent)
+    return known.state == COMPLETED if known is not None else state.shards == 1
+
+
+def is_known(state: State, job_id: str) -> bool:
+    """Whether it is a removed child whose result is kept, also where it had none."""
+    return job_id in state.child_results
 
 
 def find(state: State, job_id: str) -> Value | None:
@@ -52,7 +82,7 @@ def find(state: State, job_id: str) -> Value | None:
     if stored is None:
         return None
     found = _decode(stored)
-    return Value(found.queue, Raw(found.result))
+    return Value(found.queue, Raw(found.result)) if found.result else None
 
 
 def forget(state: State, job_id: str) -> None:

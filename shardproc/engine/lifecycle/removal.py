@@ -12,7 +12,7 @@ from bunqueue.protocol.commands import CommandError
 from ..memory.queue_configs import dlq_config
 from ..outbox import ROW, OldLetter
 from ..state import QueueState, State
-from . import dropped_letters, events, unique_keys
+from . import child_results, dropped_letters, events, unique_keys
 from .events import emit
 
 EVICTED = 250  # dead letters removed in one go; 2 ms
@@ -51,10 +51,11 @@ def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str) ->
 def _delete(state: State, queue: QueueState, finished: int, seqs: list[int], own: dict[int, str]) -> None:
     if finished == COMPLETED:
         queue.completed -= len(seqs)
+        child_results.keep_of(state, seqs)
     else:
         queue.failed -= len(seqs)
     if state.shards > 1:
-        state.freed_ids += own.values()
+        state.freed_ids += [job_id for job_id in own.values() if not child_results.is_known(state, job_id)]
     state.out.purge(queue.id, seqs)
     if state.ended_keys.kept:
         unique_keys.purged(state, seqs, own)

@@ -302,20 +302,28 @@ def peer_is_back(state: State, shard: int) -> None:
 
 
 def values(state: State, source: int, message: messages.Values) -> messages.ValuesAre:
-    return messages.ValuesAre(
-        [None if job_id in state.jobs else _value(state, job_id) for job_id in message.ids]
-    )
+    found: list[messages.Value | None] = []
+    gone: list[str] = []
+    for job_id in message.ids:
+        job = None if job_id in state.jobs else state.archive.known(job_id)
+        if job is not None:
+            found.append(_value(job))
+        elif job_id in state.jobs:
+            found.append(None)
+        else:
+            found.append(child_results.find(state, job_id))
+            if not child_results.is_known(state, job_id):
+                gone.append(job_id)
+    return messages.ValuesAre(found, gone)
 
 
-def _value(state: State, job_id: str) -> messages.Value | None:
-    job = state.archive.known(job_id)
-    if job is None:
-        return child_results.find(state, job_id)
+def _value(job: Job) -> messages.Value | None:
     return messages.Value(job.queue, Raw(job.result)) if job.state == COMPLETED and job.result else None
 
 
 def values_of(state: State, ids: list[str]) -> Steps:
-    """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``."""
+    """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``; and those
+    of which nothing is known any more."""
     shard_of = yield from locate(state, ids)
     groups = peer_calls.grouped(shard_of)
     found = yield [(shard, messages.Values(some)) for shard, some in groups.items()]
@@ -325,4 +333,8 @@ def values_of(state: State, ids: list[str]) -> Steps:
         for job_id, value in zip(some, answer.values, strict=True)
         if value is not None
     }
-    return {f"{values[job_id].queue}:{job_id}": values[job_id].result for job_id in ids if job_id in values}
+    gone = {job_id for answer in found for job_id in answer.gone}
+    results = {
+        f"{values[job_id].queue}:{job_id}": values[job_id].result for job_id in ids if job_id in values
+    }
+    return results, gone

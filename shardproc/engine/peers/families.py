@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder, Encoder
 
-from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Extra, Job
 from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
@@ -31,6 +31,7 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from ..handlers.ack import check_token
 from ..lifecycle import transitions
+from ..lifecycle.child_results import LATER
 from ..lifecycle.outcomes import watch
 from ..lookup import being_cancelled, find, not_found, wrong_state
 from ..outbox import ROW
@@ -46,16 +47,25 @@ _decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
 MARK = _encode("__parentId")
 FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: whose they are
 MAX_CHILDREN, MAX_BYTES = 100_000, 10 << 20  # of one job, and bytes of their ids: they are stored with it
-LATER = "pending"  # in place of a parent: UpdateParent will name it
 
 
 @across
 def get_children_values(state: State, client: Client, command: GetChildrenValues) -> Steps:
     job = find(state, command.id)
-    values = {}
-    if job is not None and job.extra is not None:
-        values = yield from dependencies.values_of(state, job.extra.children_ids)
-    return ChildValuesReply(data=ChildValues(values))
+    if job is None or job.extra is None:
+        return ChildValuesReply(data=ChildValues({}))
+    extra = job.extra
+    values, gone = yield from dependencies.values_of(state, extra.children_ids)
+    lost = [child for child in extra.children_ids if child in gone and _has_completed(extra, child)]
+    return ChildValuesReply(data=ChildValues(values, lost or UNSET))
+
+
+def _has_completed(extra: Extra, child: str) -> bool:
+    """Whether a child of which nothing is known has: its parent has waited for it, and has not gone on in
+    another way."""
+    if child not in extra.depends_on or child in extra.pending or extra.failures:
+        return False
+    return not any(key.endswith(f":{child}") for key in extra.ignored or ())
 
 
 def get_failed(state: State, client: Client, command: GetFailedChildrenValues) -> ChildErrorsReply:

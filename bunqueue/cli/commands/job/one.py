@@ -186,7 +186,7 @@ def children(session: Session, job_id: JobId) -> None:
     """Print the children of a job, with their states and results."""
     job = session.found(job_id)
     handle = session.job(job_id)
-    values: dict[str, Any] = handle.children_values()
+    values: dict[str, Any] = handle.children_values(partial=True)
     errors = handle.failed_children()
     by_id = {key.partition(":")[2]: key for key in (*values, *errors)}
     rows = []
