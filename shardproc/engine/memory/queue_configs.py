@@ -38,9 +38,10 @@ def dlq_config(state: State, queue: str) -> DlqConfig:
     return own.over(server) if isinstance(own, OwnDlqConfig) else server
 
 
-def store(state: State, queue: str, config: Struct) -> None:
-    """Set a configuration for good. CommandError if no more of them are kept."""
-    state.kept.admit(KINDS[type(config)], queue, "queue", queue)
+def store(state: State, queue: str, config: Struct, characters: int = 0) -> None:
+    """Set a configuration for good, of so many characters, where it may have many. CommandError if no more
+    of them are kept."""
+    state.kept.admit(KINDS[type(config)], queue, "queue", queue, characters)
     state.configs[type(config), queue] = config
     state.out.keep(KINDS[type(config)], queue, config)
 

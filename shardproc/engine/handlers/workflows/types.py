@@ -62,7 +62,7 @@ def set_signal_types(state: State, client: Client, command: SetSignalTypes) -> O
                 value=size,
                 bound=MAX_TYPES_BYTES,
             )
-        queue_configs.store(state, command.queue, types)
+        queue_configs.store(state, command.queue, types, size)
     return Ok()
 
 
