@@ -303,10 +303,12 @@ async def test_a_step_with_undo_is_not_left_half_done(sandbox: Sandbox) -> None:
 
     async def pay() -> str:
         await goes_on.wait()
+        for _ in range(50):  # turns of the loop, for the other one to win
+            await asyncio.sleep(0)
         done.append("paid")
         return "charge"
 
-    def end() -> None:
+    async def end() -> None:
         goes_on.set()
         raise ValueError("no")
 

@@ -209,7 +209,7 @@ def test_results_are_what_is_stored_in_every_run(sandbox: Sandbox) -> None:
         ({"timeout": -1}, "timeout: -1 is not allowed; give a time above 0"),
         ({"timeout": 0}, "timeout: 0 is not allowed; give a time above 0"),
         ({"retry": 0}, "retry: max_attempts: 0 is not allowed; give a whole number from 1 on"),
-        ({"undo": "x"}, "undo: 'x' cannot be called; give a function of the step's result"),
+        ({"undo": "x"}, "undo: 'x' cannot be called; give a function"),
         ({"undo": Undo(print, retry=0)}, "retry: max_attempts: 0 is not allowed"),
         ({"undo": Undo(print, timeout=-1)}, "undo: timeout: -1 is not allowed; give a time above 0"),
         (
