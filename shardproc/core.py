@@ -41,7 +41,7 @@ from .timekeeping import Timekeeping
 _log = get_logger("shard")
 
 TELL_EVERY_S = 60.0  # that the file cannot be read
-SLICES_S = 0.002  # for long work between two batches
+SLICES_S = 0.002  # for long work, where nobody else waits for his turn
 MAX_WAIT_MS = 5_000
 FORGET_MS = 20  # between two pieces of a log that is too long, when there is nothing else to do
 AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody could be heard
@@ -276,9 +276,9 @@ class Shard:
             except DISK_ERRORS as error:
                 self._failed(error, client, command)
 
-    def work(self) -> None:
-        """Long work, for SLICES_S or one slice, whichever is longer."""
-        end = time.monotonic() + SLICES_S
+    def work(self, seconds: float = SLICES_S) -> None:
+        """Long work, for so long or one slice, whichever is longer."""
+        end = time.monotonic() + seconds
         while self.engine.work() and time.monotonic() < end:
             pass
 

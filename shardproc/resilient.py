@@ -35,7 +35,7 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError
 
-from .core import Shard, StorageFailed
+from .core import SLICES_S, Shard, StorageFailed
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
 from .engine import peer_calls
 from .engine.dispatch import answer, answer_late
@@ -194,12 +194,12 @@ class ResilientShard(Shard):
             happens(now)
         return now
 
-    def work(self) -> None:
+    def work(self, seconds: float = SLICES_S) -> None:
         if self._mode is Mode.FAILED:
             return
         try:
             if self._mode is Mode.NORMAL and not (self._disk_space and self._disk_space.tight):
-                super().work()
+                super().work(seconds)
             else:
                 self.engine.work()  # one slice: what it deletes needs room in the WAL
         except DISK_ERRORS as error:

@@ -152,6 +152,7 @@ class EmbeddedEngine:
                 client = shard.client(session.conn, session.version)
                 for payload in payloads:
                     shard.execute(client, payload, now)
+                shard.work()
                 self._deliver(here)
 
     def ask_locally(self, session: Session, command: Struct) -> bytes:

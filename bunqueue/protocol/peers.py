@@ -542,6 +542,7 @@ class Forward(Message):
     version: int
     command: Raw
     once: bool  # doing it twice is something else, so it is not asked again
+    writes: bool = False
 
 
 class Forwarded(Message):
@@ -567,11 +568,13 @@ ASKS, ANSWERS, NOTIFIES = range(3)
 
 
 class PeerMessage(Struct, array_like=True, gc=False):
-    """``number`` is the asker's, and comes back with the answer."""
+    """``number`` is the asker's, and comes back with the answer.  ``turn`` is the connection for which it
+    asks, in whose turn the answer is made; 0: for none."""
 
     kind: int
     number: int
     message: _Any
+    turn: int = 0
 
 
 encode = Encoder().encode

@@ -14,8 +14,8 @@ from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Command
 
-from . import clock_rebase, peer_calls
-from .background import chores, retention, slices
+from . import clock_rebase, peer_calls, slices
+from .background import chores, retention
 from .dispatch import carry_out
 from .handlers import (
     disconnects,

@@ -6,6 +6,9 @@ could not stay as it is, because any shard may die meanwhile: then the whole wor
 shard that did it, or the question is asked again when the other one is back.
 
 Questions to the own shard are answered on the spot, so a server of one shard never waits.
+
+A command that only reads goes on slice by slice, as `slices` says, and what it asks other shards is
+answered there in slices of its connection's turn, too: nobody waits for all that another one wants to know.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ from msgspec import Struct
 
 from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, CommandError, Reply, refused
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
 
+from . import slices
 from .dispatch import answer
+from .state import RELAYED, Client
 
 if TYPE_CHECKING:
-    from .state import Client, State
+    from .state import State
 
 MAX_ASKED = 256 << 20  # bytes of questions without an answer: what a shard that is down may keep waiting here
+LONG = (messages.Values, messages.Members, messages.Flows)  # questions whose answers may take long
+FEW = 5  # questions to the own shard that a command which only reads has answered in one slice
 COST = 1000  # bytes that a question takes beside what it says, about
 
 _READS = (messages.Forward, messages.Where, messages.Values, messages.Members, messages.Flows)
@@ -47,7 +54,10 @@ class Task(Struct, eq=False):
     steps: Steps
     deliver: Deliver
     command: Command | None = None  # that it carries out
+    client: Client | None = None  # for whom
+    reads: bool = False  # it changes nothing
     question: messages.Message | None = None  # of another shard, that it answers
+    answered: int = 0  # questions to the own shard, in this slice
     answers: list[Any] = []
     missing: int = 0
     asking: bool = False  # answers of the own shard come while it still asks
@@ -75,7 +85,9 @@ def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, 
         if not has_room(state):
             raise too_much()
         results: list[Any] = []
-        work = start(state, steps_of(state, client, command), results.append, command)
+        reads = not COMMANDS[str(command.__struct_config__.tag)].writes
+        steps = steps_of(state, client, command)
+        work = start(state, steps, results.append, command, client, reads=reads)
         if not results:
             work.deliver = partial(_reply, state, client, command)
             return None
@@ -91,9 +103,18 @@ def _nobody(result: Any) -> None:
     """Nobody waits for it."""
 
 
-def start(state: State, steps: Steps, deliver: Deliver = _nobody, command: Command | None = None) -> Task:
-    """Begin a task, which may carry out a command; its result may be delivered at once."""
-    task = Task(steps, deliver, command)
+def start(
+    state: State,
+    steps: Steps,
+    deliver: Deliver = _nobody,
+    command: Command | None = None,
+    client: Client | None = None,
+    *,
+    reads: bool = False,
+) -> Task:
+    """Begin a task, which may carry out a command, or something for a client; its result may be delivered at
+    once."""
+    task = Task(steps, deliver, command, client, reads)
     _advance(state, task, None)
     return task
 
@@ -103,10 +124,10 @@ def _reply(state: State, client: Client, command: Command, result: Any) -> None:
         answer(state, client, command, refused(result) if isinstance(result, CommandError) else result)
 
 
-def _advance(state: State, task: Task, value: Any) -> None:
+def _advance(state: State, task: Task, answers: list[Any] | None) -> None:
     while True:
         try:
-            questions = _go_on(task.steps, value)
+            questions = _go_on(task.steps, answers)
         except StopIteration as done:
             task.deliver(done.value)
             return
@@ -129,23 +150,39 @@ def _advance(state: State, task: Task, value: Any) -> None:
         task.asking = False
         if task.missing:
             return
-        value = task.answers
+        answers = task.answers
 
 
-def _go_on(steps: Steps, value: Any) -> Questions:
+def _in_turn(state: State, task: Task, work: Callable[[], None]) -> None:
+    """Go on with a task, in another slice if it only reads and this one has been long enough."""
+    task.answered += 1
+    if not task.reads or task.client is None or task.answered <= FEW:
+        work()
+        return
+
+    def begin() -> None:
+        task.answered = 0
+        work()
+
+    slices.later(state, task.client, begin, task.command)
+
+
+def _go_on(steps: Steps, answers: list[Any] | None) -> Questions:
     """Have steps go on with their answers; one that failed is raised where they asked."""
-    failed = next((each for each in value or () if isinstance(each, messages.Failed)), None)
+    failed = next((each for each in answers or () if isinstance(each, messages.Failed)), None)
     if failed is not None:
         return steps.throw(CommandError(failed.error, Code.INTERNAL_ERROR))
-    return steps.send(value)
+    return steps.send(answers)  # type: ignore[arg-type]  # None at the beginning
 
 
 def _ask(state: State, task: Task, place: int, shard: int, message: messages.Message) -> None:
     if shard == state.shard:
-        _answer(state, shard, message, partial(_fill, state, task, place))
+        fill = partial(_fill, state, task, place)
+        _in_turn(state, task, partial(_answer, state, shard, message, fill))
         return
     state.questions += 1
-    size = COST + _send(state, shard, messages.ASKS, state.questions, message)
+    turn = 0 if task.client is None else task.client.turn
+    size = COST + _send(state, shard, messages.ASKS, state.questions, message, turn)
     state.asked[state.questions] = Asked(shard, message, task, place, size)
     state.asked_size += size
 
@@ -162,7 +199,7 @@ def _fill(state: State, task: Task, place: int, answer: Any) -> None:
     task.answers[place] = answer
     task.missing -= 1
     if not task.missing and not task.asking:
-        _advance(state, task, task.answers)
+        _in_turn(state, task, partial(_advance, state, task, task.answers))
 
 
 def _answer(state: State, source: int, message: messages.Message, deliver: Deliver) -> None:
@@ -190,9 +227,9 @@ def notify(state: State, shard: int, message: messages.Message) -> None:
         _send(state, shard, messages.NOTIFIES, 0, message)
 
 
-def _send(state: State, shard: int, kind: int, number: int, message: Any) -> int:
+def _send(state: State, shard: int, kind: int, number: int, message: Any, turn: int = 0) -> int:
     """Send a message; returns its length in bytes."""
-    packet = messages.encode(messages.PeerMessage(kind, number, message))
+    packet = messages.encode(messages.PeerMessage(kind, number, message, turn))
     state.out.peer_messages.append((shard, packet))
     return len(packet)
 
@@ -206,12 +243,18 @@ def receive(state: State, source: int, body: bytes) -> None:
         question = source, packet.number
         if question not in state.answering:  # else it was asked again, and will be answered once
             state.answering.add(question)
-            _answer(state, source, packet.message, partial(_answered, state, question))
+            deliver = partial(_answered, state, question)
+            if _waits_for_turn(state, packet):
+                asker = Client(RELAYED, 0, packet.turn)
+                slices.later(state, asker, partial(_answer, state, source, packet.message, deliver))
+            else:
+                _answer(state, source, packet.message, deliver)
     elif packet.kind == messages.NOTIFIES:
         state.tables.answers[type(packet.message)](state, source, packet.message)
     else:
         asked = _forget(state, packet.number)
         if asked is not None and asked.shard == source:
+            asked.task.answered = FEW  # it goes on in another slice
             _fill(state, asked.task, asked.place, packet.message)
 
 
@@ -223,6 +266,18 @@ def is_read(body: bytes, since: int) -> bool:
     if packet.kind == messages.ASKS:
         return isinstance(packet.message, _READS)
     return packet.kind == messages.ANSWERS and packet.number > since
+
+
+def _waits_for_turn(state: State, packet: messages.PeerMessage) -> bool:
+    """Whether a question is answered in the turn of the connection for which it is asked.  What changes
+    something is carried out at once, as all that shards say to each other, unless something of the
+    connection waits already: its commands stay in order."""
+    message = packet.message
+    if not packet.turn:
+        return False
+    if isinstance(message, messages.Forward) and message.writes:
+        return packet.turn in state.works
+    return isinstance(message, (messages.Forward, *LONG))
 
 
 def _answered(state: State, question: tuple[int, int], answer: Any) -> None:
@@ -242,7 +297,8 @@ def repeat(state: State, shard: int) -> None:
             _forget(state, number)
             _fill(state, asked.task, asked.place, None)
         else:
-            _send(state, shard, messages.ASKS, number, asked.message)
+            turn = 0 if asked.task.client is None else asked.task.client.turn
+            _send(state, shard, messages.ASKS, number, asked.message, turn)
 
 
 def grouped(shard_of: dict[str, int]) -> dict[int, list[str]]:

@@ -32,7 +32,6 @@ from .memory.totals import Totals
 from .memory.vitals import Vitals
 from .memory.worker_presence import Hearing
 from .outbox import Archive, Outbox, QueueRow
-from .peer_calls import Asked
 from .ready import deadlines, space
 from .ready.ready import ReadyQueue
 
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from .handlers.webhooks import Webhook
     from .lifecycle.child_results import ChildResult
     from .memory.history import History
+    from .peer_calls import Asked
     from .ready.groups import Groups
     from .ready.queue_limits import Gate
     from .table_types import Tables
@@ -54,9 +54,10 @@ RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of ot
 
 
 class LongWork(Struct, eq=False):
-    """A command that is carried out slice by slice; see background/slices.py."""
+    """A command that is carried out slice by slice; see slices.py."""
 
-    command: Command
+    client: Client
+    command: Command | None  # None: it answers another shard
     steps: Generator[None, None, Any]
     writes: bool  # it goes on to the end, even when nobody waits for the answer
 
@@ -72,14 +73,16 @@ class Client:
         "own_timeouts",
         "signals",
         "slow",
+        "turn",
         "version",
         "waiters",
         "waits",
     )
 
-    def __init__(self, conn: int, version: int) -> None:
+    def __init__(self, conn: int, version: int, turn: int = 0) -> None:
         self.conn = conn
         self.version = version  # of the protocol: the shape of its answers
+        self.turn = turn or conn  # the connection in whose turn its commands are: of a ticket, who asks
         self.held: set[Job] = set()  # active jobs that it pulled
         self.waiters = 0  # parked pulls and WaitJobs
         self.waits: set[JobWait] | None = None  # the parked WaitJobs among them
@@ -406,7 +409,7 @@ class State:
         self._know_others()
         self._know_listeners()
         self._know_workflows()
-        self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
+        self.works: dict[int, deque[LongWork]] = {}  # by `Client.turn`; whose turn it is stands first
         self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
         self.spare = SPARE  # what is left of this tick for work that no command asked for
         self.next_sweep = 0

@@ -17,7 +17,7 @@ from msgspec import Raw
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, Reply
 from shardproc.core import StorageFailed
-from shardproc.engine.background import slices
+from shardproc.engine import slices
 from shardproc.engine.dispatch import answer_late
 from shardproc.engine.memory.vitals import LogVitals, Trouble, Vitals
 from shardproc.engine.state import Client
@@ -115,7 +115,8 @@ class ReplicatedShard(ResilientShard):
         state, out = self.engine.state, self.engine.out
         before, size = len(out.replies), out.size
         self.engine.handle(client, command, state.now)
-        for work in state.works.pop(client, ()):
+        for work in slices.take(state, client):
+            assert work.command is not None
             answer_late(state, client, work.command.req_id, slices.whole(state, work))
         ((_, reply),) = out.replies[before:]
         del out.replies[before:]

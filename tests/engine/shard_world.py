@@ -60,8 +60,6 @@ class World:
         payload = msgpack.packb({**request, "reqId": key})
         shard = self.shards[at]
         shard.execute(shard.client(CONN, 3), payload, self.now)
-        while shard.engine.work():
-            pass
         self.finish(at)
         return key
 
@@ -113,6 +111,8 @@ class World:
     def finish(self, number: int) -> None:
         """Commit and send, unless the shard dies before or between."""
         shard = self.shards[number]
+        while shard.engine.work():
+            pass
         fate = self.rng.random()
         dies_after = self.doomed.pop(number, None)
         if fate < self.crash_rate / 2 or dies_after is False:

@@ -16,7 +16,7 @@ from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, ErrorReply
-from shardproc.engine.background.slices import sliced
+from shardproc.engine.slices import sliced
 
 LAST = f"f:{QUEUES[-1]}"
 QUESTIONS: dict[type[messages.Message], dict[str, Any]] = {

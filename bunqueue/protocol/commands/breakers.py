@@ -113,7 +113,7 @@ class ResetBreaker(Command, tag="ResetBreaker"):
     name: JobName | None = None
 
 
-@command(Route.ALL, BreakersReply, merge=Merge.CONCAT)
+@command(Route.ALL, BreakersReply, merge=Merge.CONCAT, heavy=True)
 class ListBreakers(Command, tag="ListBreakers"):
     """List the breakers of a queue, or of all queues."""
 

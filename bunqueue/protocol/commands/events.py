@@ -114,7 +114,7 @@ class UnsubscribeEvents(Command, tag="UnsubscribeEvents"):
     """Stop receiving events."""
 
 
-@command(Route.ALL, EventsReply, merge=Merge.CONCAT, partial=True)
+@command(Route.ALL, EventsReply, merge=Merge.CONCAT, heavy=True, partial=True)
 class GetEvents(Command, tag="GetEvents"):
     """Read the event logs: at most ``limit`` events of every shard, of all types and queues unless some are
     named.

@@ -25,9 +25,11 @@ from ..lifecycle import breakers
 from ..lookup import known_queue
 from ..ready import queue_limits
 from ..ready.breaker import Breaker, BreakerRecord, Breakers
+from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .limits import named_queue
 
+BREAKERS_A_SLICE, QUEUES_A_SLICE = 100, 1000  # of a list
 MAX_BREAKERS = 1000  # of one queue: each is looked at by pulls while it is open
 
 _decode = json.Decoder(BreakerRecord).decode
@@ -99,18 +101,22 @@ def reset_breaker(state: State, client: Client, command: ResetBreaker) -> Breake
     return BreakerReply(breaker=_view(state, queue, breaker))
 
 
-def list_breakers(state: State, client: Client, command: ListBreakers) -> BreakersReply:
+@sliced
+def list_breakers(state: State, client: Client, command: ListBreakers) -> Steps:
     if command.queue is not None:
         queue = known_queue(state, command.queue)
         queues = [] if queue is None else [queue]
     else:
         queues = list(state.queues.values())
-    found = [
-        _view(state, queue, each)
-        for queue in queues
-        if queue.gate is not None and queue.gate.breakers is not None
-        for each in queue.gate.breakers
-    ]
+    found: list[BreakerView] = []
+    for place, queue in enumerate(queues, 1):
+        gate = queue.gate
+        for breaker in () if gate is None or gate.breakers is None else list(gate.breakers):
+            found.append(_view(state, queue, breaker))
+            if len(found) % BREAKERS_A_SLICE == 0:
+                yield
+        if place % QUEUES_A_SLICE == 0:
+            yield
     return BreakersReply(breakers=found)
 
 

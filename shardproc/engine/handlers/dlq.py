@@ -38,16 +38,16 @@ from bunqueue.protocol.commands.dlq import (
 from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.configuration import changed
 
-from ..background.slices import Steps, sliced
 from ..lifecycle import dropped_letters, removal, transitions
 from ..lookup import known_queue
 from ..memory.queue_configs import dlq_config, of_queue, store
 from ..outbox import DeadLetter
+from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .views.dead_letters import Entries
 from .views.query import SLICE
 
-ROWS = 1000  # dead letters looked at in one step, without their jobs
+ROWS = 200  # dead letters looked at in one step, without their jobs
 
 COUNTED = frozenset({*REASONS, CANCELLED})  # the last one only where there are such
 

@@ -28,18 +28,18 @@ from bunqueue.protocol.commands.queues import (
     Resume,
 )
 
-from ..background.slices import Steps, sliced
 from ..lifecycle import events, removal, transitions
 from ..lifecycle.events import emit_queue
 from ..lookup import admit_queues, known_queue
 from ..memory import queue_configs
 from ..ready import queue_limits
+from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .views.paging import job_of
 from .views.query import listed_state
 
-SLICE = 500  # jobs changed in one slice
-SCAN = 4_000  # jobs looked at in one slice
+SLICE = 50  # jobs changed in one slice
+SCAN = 1_000  # jobs looked at in one slice
 MAX_BYTES = 4 << 20  # of payloads deleted in one slice: every page of them has to be read
 EVER = 2**53  # later than any time
 PAUSE = "pause"

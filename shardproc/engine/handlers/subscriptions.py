@@ -7,8 +7,8 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.events import SubscribeEvents, TrimEvents, Trimmed, TrimReply
 
-from ..background.slices import Steps, sliced
 from ..lookup import known_queue
+from ..slices import Steps, sliced
 from ..state import Client, State
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..state import State
 
-QUEUES_A_SLICE = 5_000
+QUEUES_A_SLICE = 500
 
 
 class Sums(Struct):

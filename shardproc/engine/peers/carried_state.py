@@ -18,7 +18,7 @@ def entangled(state: State, heard: bool) -> bool:
     if state.shards == 1:
         return bool(state.asked)
     asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked again
-    waits = asked, state.relays, state.granted, state.awaited, state.out.peer_messages
+    waits = asked, state.answering, state.relays, state.granted, state.awaited, state.out.peer_messages
     flows = state.prepared, state.parts, state.undecided, state.decisions
     return heard or any((*waits, *flows, state.moving))
 
@@ -26,10 +26,11 @@ def entangled(state: State, heard: bool) -> bool:
 def parked(state: State) -> list[tuple[Client, RequestId]]:
     """Ends the commands that are still to be answered; whose they are."""
     found = [(waiter.client, waiter.req_id) for waiter in _waiters(state) if not waiter.done]
-    for client, works in state.works.items():
+    for works in state.works.values():
         for work in works:
             work.steps.close()
-            found.append((client, work.command.req_id))
+            if work.command is not None:
+                found.append((work.client, work.command.req_id))
     state.works.clear()
     return [(client, req_id) for client, req_id in found if not client.closed]
 

@@ -21,6 +21,7 @@ from ..peer_calls import Steps
 from ..state import Awaited, ChildEnd, State
 from .directory import flows_decided, locate
 
+AT_ONCE = 100  # results that one question asks for
 GONE = "it was removed"  # the error of a job that is nowhere
 POLICIES = {
     "wait": messages.WAIT,
@@ -325,11 +326,15 @@ def values_of(state: State, ids: list[str]) -> Steps:
     """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``; and those
     of which nothing is known any more."""
     shard_of = yield from locate(state, ids)
-    groups = peer_calls.grouped(shard_of)
-    found = yield [(shard, messages.Values(some)) for shard, some in groups.items()]
+    groups = [
+        (shard, some[start : start + AT_ONCE])
+        for shard, some in peer_calls.grouped(shard_of).items()
+        for start in range(0, len(some), AT_ONCE)
+    ]
+    found = yield [(shard, messages.Values(some)) for shard, some in groups]
     values = {
         job_id: value
-        for some, answer in zip(groups.values(), found, strict=True)
+        for (_, some), answer in zip(groups, found, strict=True)
         for job_id, value in zip(some, answer.values, strict=True)
         if value is not None
     }

@@ -320,7 +320,7 @@ def _when_found(state: State, client: Client, command: Command, ids: list[str]) 
 def _start(state: State, client: Client, command: Command, steps: Steps) -> None:
     """Have other shards carry out a command, unless too much waits for them already."""
     if peer_calls.has_room(state):
-        peer_calls.start(state, steps)
+        peer_calls.start(state, steps, client=client)
         return
     answer(state, client, command, refused(peer_calls.too_much()))
 
@@ -336,7 +336,8 @@ def _relay_one(state: State, client: Client, command: Command, home: int) -> Ste
 
 def _forward(client: Client, spec: Spec, payload: bytes) -> messages.Forward:
     """None answers it when the other shard has died over a command that must not be repeated."""
-    return messages.Forward(client.version, Raw(payload), spec.writes and not spec.repeatable)
+    once = spec.writes and not spec.repeatable
+    return messages.Forward(client.version, Raw(payload), once, spec.writes)
 
 
 def _relay_many(state: State, client: Client, command: Command) -> Steps:

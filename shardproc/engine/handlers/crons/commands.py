@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import suppress
 from heapq import nsmallest
+from operator import attrgetter
 
 import msgspec
 from msgspec import Raw
@@ -34,18 +36,19 @@ from bunqueue.protocol.commands.cron import (
 )
 from bunqueue.protocol.numbers import number
 
-from ...background.slices import Steps as Slices
-from ...background.slices import sliced
 from ...memory.clock_correction import SetBack
 from ...memory.timetable import KIND, Schedule
 from ...peer_calls import Steps, across
+from ...slices import Steps as Slices
+from ...slices import sliced
 from ...state import Client, State
 from .. import old_names, push
 from . import names
 
 ALLOW, SKIP, QUEUE, CANCEL = "allow", "skip", "queue", "cancel"  # of `CronFields.overlap`
 NONE, ALL = "none", "all"  # of `CronFields.on_missed`
-MANY = 1000  # schedules shown in one slice
+MANY = 100  # schedules shown in one slice
+LOOKED_AT = 1000  # for the next ones of all, in one slice
 NOT_FOUND = "Cron job not found"
 
 _decode = msgspec.json.Decoder(Schedule).decode
@@ -150,17 +153,23 @@ def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
 
 @sliced
 def list_all(state: State, client: Client, command: CronList) -> Slices:
-    found = []
-    for place, schedule in enumerate(list(state.timetable.by_name.values()), 1):
-        found.append(_view(schedule))
+    by_name, found = state.timetable.by_name, []
+    for place, name in enumerate(sorted(by_name), 1):
+        schedule = by_name.get(name)
+        if schedule is not None:
+            found.append(_view(schedule))
         if place % MANY == 0:
             yield
-    return CronListReply(crons=sorted(found, key=lambda view: view.name))
+    return CronListReply(crons=found)
 
 
-def next_ones(state: State, count: int) -> list[CronView]:
+def next_ones(state: State, count: int) -> Generator[None, None, list[CronView]]:
     """The schedules that run next, for an overview."""
-    found = nsmallest(count, state.timetable.by_name.values(), key=lambda schedule: schedule.next_run)
+    schedules = list(state.timetable.by_name.values())
+    found: list[Schedule] = []
+    for start in range(0, len(schedules), LOOKED_AT):
+        found = nsmallest(count, found + schedules[start : start + LOOKED_AT], key=attrgetter("next_run"))
+        yield
     return [_view(schedule) for schedule in found]
 
 

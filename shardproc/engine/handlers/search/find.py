@@ -11,8 +11,8 @@ from bunqueue.protocol.commands.find import FindJobs, FindReply, Position, Progr
 from bunqueue.protocol.search import cursor as cursors
 from bunqueue.protocol.search.cursor import BEGIN, DONE, Cursor
 
-from ...background.slices import Steps, sliced
 from ...criteria import LIVE
+from ...slices import Steps, sliced
 from ...state import Client, State
 from ..views.query import SLICE, Shown
 from .matching import meets
@@ -60,6 +60,8 @@ class _Page:
         for number, step in enumerate(walk(self._state, found, asc=command.asc)):
             if number:
                 yield
+            if step is None:
+                continue
             self._scanned += step.scanned
             if is_full:
                 if step.matches or self._scanned >= command.scan:

@@ -15,6 +15,7 @@ from .plan import Plan
 
 CHUNK = 4_000  # numbers looked at in one step, by SQLite alone; some 3 ms
 SPARSE = 16_000  # the same, where few of the numbers belong to jobs that are looked at
+SLICES = 8  # that a step is cut into
 SLOW = 1_000  # the same, where Python looks at the jobs, too
 
 _LIVE = frozenset({WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED})
@@ -37,8 +38,9 @@ class Step(NamedTuple):
     scanned: int
 
 
-def walk(state: State, plan: Plan, *, asc: bool) -> Iterator[Step]:
-    """The steps of a search.  Between two of them anything may have happened to its jobs."""
+def walk(state: State, plan: Plan, *, asc: bool) -> Iterator[Step | None]:
+    """The steps of a search; None where a slice of one ends.  Between two of these anything may have happened
+    to its jobs."""
     packed = any(condition.field in ("data", "tag", "group") for condition in plan.conditions)
     density = plan.density
     size = SLOW if packed else SPARSE if density < 0.25 else CHUNK
@@ -46,8 +48,12 @@ def walk(state: State, plan: Plan, *, asc: bool) -> Iterator[Step]:
     done = 0.0
     for first, last in plan.ranges:
         for low, high in _chunks(first, last, size, asc=asc):
-            matches = [*_archived(state, plan, names, low, high), *_in_memory(plan, low, high)]
-            matches.sort(key=_seq, reverse=not asc)
+            matches: list[Match] = []
+            for place, (least, most) in enumerate(_chunks(low, high, size // SLICES, asc=asc)):
+                if place:
+                    yield None
+                some = [*_archived(state, plan, names, least, most), *_in_memory(plan, least, most)]
+                matches += sorted(some, key=_seq, reverse=not asc)
             before, done = int(done), done + (high - low + 1) * density
             yield Step(matches, high if asc else low, int(done) - before)
 

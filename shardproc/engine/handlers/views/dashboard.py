@@ -31,12 +31,12 @@ from bunqueue.protocol.commands.monitoring import (
 )
 from bunqueue.protocol.job_view import queried_job, state_name
 
-from ...background.slices import Steps, sliced
 from ...lookup import known_queue
 from ...memory.history import lately
 from ...memory.sums import of_queues
 from ...memory.vitals import MB
 from ...ready import queue_limits
+from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from ..crons.commands import next_ones
 from .query import counts_of
@@ -44,8 +44,8 @@ from .stats import storage_state
 
 PREVIEW = 10  # dead letters shown with a queue
 PREVIEW_BYTES = 1024 * 1024  # their payloads together
-QUEUES_A_SLICE = 200
-JOBS_A_SLICE = 5_000
+QUEUES_A_SLICE = 25
+JOBS_A_SLICE = 1_000
 SKETCHES = 50  # jobs of each state shown with a queue
 MAX_CRONS = 100
 RATE_MINUTES = 4  # before the running one, over which rates of queues are taken
@@ -54,6 +54,7 @@ RATE_MINUTES = 4  # before the running one, over which rates of queues are taken
 @sliced
 def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
     jobs = yield from of_queues(state)
+    crons = yield from next_ones(state, MAX_CRONS)
     totals, vitals = state.totals, state.vitals()
     return DashboardOverviewReply(
         data=Overview(
@@ -85,7 +86,7 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
                 "connections": len(state.clients),
             },
             workers=WorkerOverview(0, 0, []),  # known to the router
-            crons=next_ones(state, MAX_CRONS),
+            crons=crons,
             storage=storage_state(state.shard, vitals),
             timestamp_ms=float(state.now),
         )

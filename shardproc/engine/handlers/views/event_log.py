@@ -1,11 +1,11 @@
 """GetEvents: the event log as it was written, for those who follow all queues or come back after a while.
 
-Costs: what is passed over is decoded, too, so one command looks at SCAN events at most, some milliseconds.
+Costs: what is passed over is decoded, too, so one command looks at SCAN events at most, slice by slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from msgspec import Raw
@@ -15,9 +15,11 @@ from bunqueue.model.events import NAMES
 from bunqueue.protocol.commands.events import EventsReply, GetEvents, LogPlace
 
 from ...outbox import LogRow
+from ...slices import Steps, sliced
 from ...state import Client, State
 
 SCAN = 20_000  # events looked at for one command
+EVENTS_A_SLICE = 200
 MAX_BYTES = 8 << 20  # of one answer
 
 _encode = Encoder().encode
@@ -32,7 +34,8 @@ class Wanted(NamedTuple):
     job_id: str | None
 
 
-def get_events(state: State, client: Client, command: GetEvents) -> EventsReply:
+@sliced
+def get_events(state: State, client: Client, command: GetEvents) -> Steps:
     oldest, following = state.archive.event_bounds()
     after = _begin(state, command, following)
     missed = max(0, oldest - 1 - after)
@@ -40,8 +43,8 @@ def get_events(state: State, client: Client, command: GetEvents) -> EventsReply:
     wanted = Wanted(_set(command.queues), _set(command.types), command.job_id)
     found: list[bytes] = []
     if command.limit:
-        after = _read(state, after, command.limit, wanted, found)
-    place = LogPlace(state.shard, after, following - 1, missed)
+        after = yield from _read(state, after, command.limit, wanted, found)
+    place = LogPlace(state.shard, after, max(after, following - 1), missed)
     return EventsReply(events=_list(found), places=[place])
 
 
@@ -60,24 +63,40 @@ def _set(names: list[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
 
 
-def _read(state: State, after: int, limit: int, wanted: Wanted, found: list[bytes]) -> int:
+def _read(
+    state: State, after: int, limit: int, wanted: Wanted, found: list[bytes]
+) -> Generator[None, None, int]:
     """Take what is wanted; the number up to which the log was looked at."""
     begin, size = after, 0
     name_of = _names(state)
-    for row in state.archive.event_rows(after):
-        for seq, entry in enumerate(row.entries, row.first):
-            if seq <= after:
-                continue
-            if len(found) >= limit or size > MAX_BYTES:
-                return after
-            after = seq
-            event = entry and _event(state.shard, seq, row, entry, wanted, name_of)
-            if event:
-                found.append(event)
-                size += len(event)
+    while rows := _some(state.archive.event_rows(after), after):
+        for row in rows:
+            for seq, entry in enumerate(row.entries, row.first):
+                if seq <= after:
+                    continue
+                if len(found) >= limit or size > MAX_BYTES:
+                    return after
+                after = seq
+                event = entry and _event(state.shard, seq, row, entry, wanted, name_of)
+                if event:
+                    found.append(event)
+                    size += len(event)
+                if after % EVENTS_A_SLICE == 0:
+                    yield
         if after - begin >= SCAN:
             break
     return after
+
+
+def _some(rows: Iterator[LogRow], after: int) -> list[LogRow]:
+    """The first rows, with a slice's events behind that number, or one more row: the log is not held open
+    from one slice to the next."""
+    some: list[LogRow] = []
+    for row in rows:
+        some.append(row)
+        if row.first + len(row.entries) > after + EVENTS_A_SLICE:
+            break
+    return some
 
 
 def _event(

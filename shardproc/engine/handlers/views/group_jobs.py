@@ -12,14 +12,14 @@ from bunqueue.protocol.commands.groups import GetGroupJobs
 from bunqueue.protocol.commands.query import JobsReply
 from bunqueue.protocol.job_view import job_list
 
-from ...background.slices import Steps, sliced
 from ...lookup import known_queue
 from ...ready.group import Group
+from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from .paging import job_of
 from .query import SLICE, Shown, check_states, listed_state
 
-MEMBERS_A_SLICE = 20_000
+MEMBERS_A_SLICE = 1_000
 
 
 @sliced

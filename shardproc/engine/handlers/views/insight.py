@@ -26,16 +26,17 @@ from bunqueue.protocol.commands.insight import (
 )
 from bunqueue.protocol.job_view import state_name
 
-from ...background.slices import Steps, sliced
 from ...lookup import known_job, known_queue
 from ...memory.vitals import MB
 from ...outbox import Attempt
 from ...ready.group import Group
+from ...slices import Steps, sliced
 from ...state import Client, State
 from .stats import store_view
 from .wait_reasons import reasons_of
 
-GROUPS_A_SLICE = 20_000
+GROUPS_A_SLICE = 500
+SHOWN_A_SLICE = 100
 
 
 def get_attempts(state: State, client: Client, command: GetAttempts) -> AttemptsReply:
@@ -107,7 +108,12 @@ def list_groups(state: State, client: Client, command: ListGroups) -> Steps:
                 yield
     end = command.offset + command.limit
     some = nsmallest(end, found, key=lambda entry: entry[0])[command.offset :]
-    return GroupViewsReply(data=GroupViews([_group(group) for _, group in some], len(found)))
+    shown = []
+    for place, (_, group) in enumerate(some, 1):
+        shown.append(_group(group))
+        if place % SHOWN_A_SLICE == 0:
+            yield
+    return GroupViewsReply(data=GroupViews(shown, len(found)))
 
 
 def _group(group: Group) -> GroupView:

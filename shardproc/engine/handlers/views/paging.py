@@ -15,7 +15,7 @@ from ...outbox import Archive
 from ...ready import queue_limits
 from ...state import QueueState
 
-SCAN = 4_000  # jobs looked at in one step
+SCAN = 500  # jobs looked at in one step
 STEPS = 5  # in one slice; a page of a short queue takes fewer
 FEW = 10  # an index is used when it is this many times shorter than the list of all
 

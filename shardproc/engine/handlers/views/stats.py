@@ -41,12 +41,12 @@ from bunqueue.protocol.commands.server import (
 )
 from bunqueue.protocol.job_view import job_list
 
-from ...background.slices import Steps, sliced
 from ...handlers.bounds import space_of
 from ...memory.history import MINUTE_MS, by_minute
 from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
 from ...memory.vitals import MB, Disk, Vitals
 from ...ready import queue_limits
+from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 
 _encode = Encoder().encode
@@ -54,6 +54,7 @@ _encode = Encoder().encode
 MAX_BREAKERS = 200  # circuit breakers in Prometheus, of each shard
 MAX_DROPPED = 200  # queues of which dead letters were dropped, the same
 MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
+SHOWN_A_SLICE = 20  # of these
 
 
 @sliced
@@ -143,11 +144,16 @@ def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
         if start:
             yield
         largest = nlargest(MAX_QUEUES, largest + queues[start : start + QUEUES_A_SLICE], _size)
+    figures = []
+    for number, queue in enumerate(largest, 1):
+        figures.append(_of_queue(queue, state.now))
+        if number % SHOWN_A_SLICE == 0:
+            yield
     hooks = state.webhooks.values()
     return FiguresReply(
         data=Figures(
             shards=[_of_shard(state, jobs)],
-            queues=[_of_queue(queue, state.now) for queue in largest],
+            queues=figures,
             webhooks=len(hooks),
             webhooks_enabled=sum(hook.enabled for hook in hooks),
             breakers=list(islice(_breakers(state), MAX_BREAKERS)),

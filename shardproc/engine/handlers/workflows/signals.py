@@ -32,15 +32,15 @@ from bunqueue.protocol.commands.workflows import (
 )
 
 from ...background import chores, retention
-from ...background.slices import Steps, sliced
 from ...lifecycle import events, run_steps
 from ...lookup import not_found, wrong_state
 from ...run_writes import Op, StoredBroadcast, WaitingRun, set_aside
+from ...slices import Steps, sliced
 from ...state import Client, State
 from . import types
 from .runs import payload, workflow
 
-SLICE = 200  # workflows that get a broadcast in one go; some 5 ms
+SLICE = 20  # workflows that get a broadcast in one go; some 0.5 ms
 TRIED = 50  # signals that a wait may find unfit in one go; the rest is looked at when it is asked for again
 SHOWN_WAITS = 100
 
