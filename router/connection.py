@@ -15,29 +15,35 @@ from typing import TYPE_CHECKING, Any, cast
 from bunqueue.acceptor import Counted
 from bunqueue.guesses import DELAY_S
 from bunqueue.logs import get_logger
+from bunqueue.pace import Slice
 from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.server_commands.commands import ServerCommands
 
-from .admission import MAX_SLOW, RateLimit, may_wait
+from .admission import MAX_SLOW, RateLimit
 from .backpressure import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .bounds import longest_frame
-from .local import answer, first_shard, guarded_peek, refusal, second_look
-from .routing import FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Peek, peek
-from .subscription import Subscription, subscribe
+from .local import guarded_peek, refusal, second_look
+from .routing import ID, QUEUE, SLOW, Peek, peek
+from .special_route import special_route
+from .strangers import MAX_REFUSALS
+from .subscription import Subscription
+from .turns import SLICE_S
 
 if TYPE_CHECKING:
     from .hub import Hub
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
-MAX_HELD = 256 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
+MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
 LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
 
-_STOP = -HEADER - 1  # as the end of the bytes to route: none; and no number of bytes gives it
+PIECE = 8 * 1024  # bytes that are routed from one look at the clock to the next
+MAX_AHEAD = 1024  # commands of one client that shards have not answered; half of them keep these busy
+MAX_BYTES_AHEAD = 1024 * 1024  # bytes of them; one frame may be larger
+
 _length_at = struct.Struct(">I").unpack_from
 _log = get_logger("router")
 
@@ -50,12 +56,15 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_counted",
+        "_enough",
         "_finished",
         "_held",
         "_hub",
+        "_in_line",
         "_need",
         "_peek",
         "_rate",
+        "_since",
         "_transport",
         "behind",
         "carry",
@@ -88,6 +97,9 @@ class ClientConnection(asyncio.Protocol):
         self.carry: bytearray | None = None  # bytes not yet routed; None when there is nothing to think of
         self._need = 0  # length of ``carry`` at which there is a whole frame
         self._held = False  # ``carry`` waits for something else than more bytes
+        self._in_line = False  # for its next turn
+        self._since = 0  # bytes sent to shards, since there was enough under way
+        self._enough = -1  # commands under way at which more are sent; -1: they are sent now
         self._finished = False  # no longer in the hub; what still comes is swallowed
         self.silent = 0  # sweeps since it was last heard
         self.number = 0
@@ -123,6 +135,7 @@ class ClientConnection(asyncio.Protocol):
         self.silent = 0
         self._hub.heard(len(data))
         if self.carry is None:
+            self._hub.turns.asked(self)
             self._take(data)
         else:
             self._continue(data)
@@ -147,6 +160,8 @@ class ClientConnection(asyncio.Protocol):
         self.write(body)
         if slow:
             self._relieve(slow)
+        if self._enough >= 0:
+            self._look_whether_answered()
 
     def gathered(self, reply: bytes) -> None:
         """The reply to a gathered command."""
@@ -234,25 +249,45 @@ class ClientConnection(asyncio.Protocol):
     # Bytes in
 
     def _take(self, data: Buffer) -> None:
-        """Route the whole frames in ``data`` and keep the rest.  The hot path."""
-        routes, turns, look_at = self._hub.routes, self._hub.turns, self._peek
-        shard_of = routes.queues.get
+        """Route the whole frames in ``data``, as far as one turn goes, and keep the rest.  The hot path."""
         batches: Batches = {}
         out: list[bytes] = []
         start, size = 0, len(data)
-        last = size - HEADER
+        most = size - HEADER  # where the last frame may begin
+        turn: Slice | None = None
+        while True:
+            start, is_whole = self._route(data, start, min(most, start + PIECE), batches, out)
+            if start > most or not is_whole or self.slow >= MAX_SLOW:
+                break
+            if turn is None:
+                turn = Slice(SLICE_S)
+            elif turn.is_over or start > MAX_BYTES_AHEAD or (not self.known and len(out) >= MAX_REFUSALS):
+                break
+        self.forward(batches, out)
+        self._since += start
+        if self._since > MAX_BYTES_AHEAD:
+            self._wait_for_answers()
+        held = (is_whole and start <= most) or self._waits_for_answers
+        if out or start < size or held:
+            self._answer_and_keep(out, data[start:], held=held)
+
+    def _route(
+        self, data: Buffer, start: int, last: int, batches: Batches, out: list[bytes]
+    ) -> tuple[int, bool]:
+        """Route frames up to one that begins behind ``last``, and none behind one that is not just passed on;
+        the place behind them, and whether the next one may be whole."""
+        routes, look_at, size = self._hub.routes, self._peek, len(data)
+        shard_of = routes.queues.get
         while start <= last:
             body = start + HEADER
             end = body + _length_at(data, start)[0]
             if end > size:
-                break
+                return start, False
             payload = data[body:end]
             try:
                 look = look_at(payload)
             except DECODE_ERRORS as error:
-                if len(out) >= turns.most:
-                    last = _STOP  # the answer would be ours, so it waits for its turn
-                    break
+                last = start
                 look = second_look(self, bytes(payload), error, out)
                 if look is None:
                     start = end
@@ -264,13 +299,10 @@ class ClientConnection(asyncio.Protocol):
                     shard = routes.of_queue(look.key)
             elif handling == ID:
                 shard = routes.of_id(look.key)
-            elif handling == HERE and len(out) >= turns.most:
-                last = _STOP
-                break
             else:
-                shard = self._route(look, payload, batches, out)
-                if self.slow >= MAX_SLOW:
-                    last = _STOP  # this one still goes, what follows waits
+                shard = special_route(self, self._hub, look, payload, batches, out)
+                if handling != SLOW or self.slow >= MAX_SLOW:
+                    last = start
                 if shard is None:
                     start = end
                     continue
@@ -280,15 +312,12 @@ class ClientConnection(asyncio.Protocol):
             else:
                 batch.append(data[start:end])
             start = end
-        self._forward(batches, out)
-        if out or start < size or last == _STOP:
-            self._settle(out, data[start:], held=last == _STOP)
+        return start, True
 
-    def _settle(self, out: list[bytes], rest: Buffer, *, held: bool) -> None:
+    def _answer_and_keep(self, out: list[bytes], rest: Buffer, *, held: bool) -> None:
         """Send what was answered here, and put the rest aside."""
         if out:
             self.write(b"".join(out))
-            self._hub.turns.answered(len(out))
             if not self.known and self._hub.strangers.refused(self, len(out)):
                 self.finish(link_protocol.CLOSED)
                 return
@@ -297,7 +326,7 @@ class ClientConnection(asyncio.Protocol):
         elif rest:
             self._keep(rest)
 
-    def _forward(self, batches: Batches, out: list[bytes]) -> None:
+    def forward(self, batches: Batches, out: list[bytes]) -> None:
         """Send each shard its frames.  Those for a shard that is down are answered here."""
         links, in_flight = self._hub.links, self.in_flight
         for shard, batch in batches.items():
@@ -306,7 +335,9 @@ class ClientConnection(asyncio.Protocol):
                 out += self._hub.tickets.refusals(shard, batch)
             if link is None:
                 continue
-            in_flight[shard] = in_flight.get(shard, 0) + len(batch)
+            under_way = in_flight[shard] = in_flight.get(shard, 0) + len(batch)
+            if under_way > MAX_AHEAD:
+                self._wait_for_answers()
             link.send(self.number, self.kind, batch)
             if link.full:
                 link.hold_back(self)
@@ -319,46 +350,6 @@ class ClientConnection(asyncio.Protocol):
         self.in_flight[shard] = self.in_flight.get(shard, 0) + len(batch)
         holds.add(shard, self, self.kind, batch)
         return True
-
-    def _route(self, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]) -> int | None:
-        """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
-        routes, handling = self._hub.routes, look.handling
-        if handling == SLOW:
-            shard = routes.of_look(look)
-            if may_wait(look) and (self._hub.links[shard] is not None or self._hub.holds is not None):
-                self.slow += 1
-            return shard
-        if handling == FIRST:
-            return first_shard(self, look, payload, out)
-        if handling == SUBSCRIBE:  # an earlier one goes first, so that it can be ended
-            self._forward(batches, out)
-            batches.clear()
-            shard = routes.of_queue(look.key)
-            subscribe(self, self._hub.links, shard, look.key, may_wait=self._hub.holds is not None)
-            return shard
-        if handling == IDS:
-            try:
-                one = routes.of_ids(look.key)
-            except CommandError as error:
-                out.append(refusal(error, request_id(payload)))
-                return None
-            if one is not None:
-                return one
-        # It does not travel with the rest, so the rest goes first: in the order in which it came, and in
-        # the shape that was agreed on until now.
-        self._forward(batches, out)
-        batches.clear()
-        if self._hub.first is not None and self._hub.first.answers(look):
-            self.slow += 1
-            self._hub.first.ask(self, bytes(payload))
-        elif handling == HERE and look.spec.heavy and self._hub.cluster is not None:
-            self.slow += 1
-            self._hub.cluster.commands.answer_later(self, bytes(payload))
-        elif handling == HERE:
-            out.append(answer(self, bytes(payload)))
-        else:
-            self._hub.tickets.gather(self, look, bytes(payload), self._hub.routes, out)
-        return None
 
     def _keep(self, rest: Buffer) -> None:
         """Put the beginning of a frame aside."""
@@ -374,16 +365,33 @@ class ClientConnection(asyncio.Protocol):
         self._hub.bounds.grew(len(rest))
 
     def _hold(self, rest: Buffer) -> None:
-        """Put aside what has to wait: for slow commands to be answered, or for its next turn."""
+        """Put aside what has to wait: for answers, or for its next turn."""
         self._held = True
         self.carry = bytearray(rest)
-        if self.slow < MAX_SLOW:
+        waits = self._waits_for_answers
+        if not waits or len(rest) > MAX_HELD:
             self.gate.close(HELD)  # more of that kind would only lie here
-            self._hub.turns.wait(self)
+        if not waits:
+            self._in_line = True
+            self._hub.turns.wait(self, self._have_turn)
+
+    @property
+    def _waits_for_answers(self) -> bool:
+        return self.slow >= MAX_SLOW or self._enough >= 0
+
+    def _go_on(self) -> None:
+        """Something was answered: what was held for that goes on, in its turn."""
+        if self._held and not self._in_line and not self._waits_for_answers:
+            self._in_line = True
+            self._hub.turns.begin(self, self._have_turn)
+
+    def _have_turn(self) -> None:
+        self._in_line = False
+        self.release()
 
     def release(self) -> None:
         """Go on with what was held, if it may."""
-        if not self._held or self.slow >= MAX_SLOW or self._finished or self._hub.draining:
+        if not self._held or self._waits_for_answers or self._finished or self._hub.draining:
             return
         carry, self.carry, self._held = self.carry, None, False
         self.gate.open(HELD)
@@ -407,8 +415,18 @@ class ClientConnection(asyncio.Protocol):
     def _relieve(self, count: int) -> None:
         """Slow commands were answered: what was held back may go on."""
         self.slow -= count
-        if self._held:
-            self.release()
+        self._go_on()
+
+    def _wait_for_answers(self) -> None:
+        """So much is under way that half of it has to be answered before more is sent."""
+        self._since = 0
+        if (ahead := sum(self.in_flight.values()) - self.slow) > 0:
+            self._enough = ahead // 2
+
+    def _look_whether_answered(self) -> None:
+        if sum(self.in_flight.values()) - self.slow <= self._enough:
+            self._since, self._enough = 0, -1
+            self._go_on()
 
     def _guarded_peek(self, payload: Buffer) -> Peek:
         """`peek` for a connection that has a rate limit, may only read, or has not shown its token yet."""

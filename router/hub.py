@@ -75,7 +75,7 @@ class Hub:
         self.turns = Turns()
         self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
-        self.tickets = Tickets(self.links, self.damaged)
+        self.tickets = Tickets(self.links, self.damaged, self.turns)
         self.refused = 0  # clients since the last sweep, because there are too many
         self.lag = LoopLag()
         self.heard = LoopPoll(settings.busy_poll).heard

@@ -7,7 +7,7 @@ every "connection" it has heard of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bunqueue.protocol.codec import is_slow_payload, request_id
@@ -16,10 +16,11 @@ from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
 from bunqueue.protocol.gather import Addition, Gather, Part, for_some, split
-from bunqueue.protocol.link import SEVERED, TICKET, split_frames
+from bunqueue.protocol.link import ASKER, SEVERED, TICKET, pack_connections, split_frames
 
 from .local import refusal
 from .routing import IDS, Peek, Routes, decode
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .cluster.holds import Holds
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .shard_link import ShardLink
 
 
-class Asks(Protocol):
+class Asks(Hashable, Protocol):
     """Who asks: a connection, here or at another router of the host."""
 
     number: int
@@ -61,8 +62,10 @@ class Tickets:
         self,
         links: Sequence[ShardLink | RemoteShard | None],
         damaged: Mapping[int, str],
+        turns: Turns,
     ) -> None:
         self._links = links
+        self._turns = turns
         self._damaged = damaged
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
@@ -146,9 +149,11 @@ class Tickets:
         once = spec.writes and not spec.repeatable
         gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name), spec.reply)
         self._open[number] = _Ticket(gather, client, req_id, once, spec.partial, [])
+        asker = pack_connections([client.number])
         for shard, part in parts.items():
             link = self._links[shard]
             assert link is not None
+            link.control(ASKER, number, asker)
             link.send(number, client.kind, [part.frame])
         return []
 
@@ -166,7 +171,7 @@ class Tickets:
             return
         self._close(number)
         if not ticket.lost:
-            self._tell(ticket, ticket.gather.result(ticket.req_id))
+            self._turns.begin(ticket.client, lambda: self._tell(ticket))
 
     def shard_lost(self, shard: int) -> None:
         """A shard died: what waits for its answer will not get it.
@@ -188,8 +193,8 @@ class Tickets:
             return
         if ticket.once and not ticket.client.finished:
             ticket.client.finish(SEVERED)
-        elif not ticket.lost:
-            self._tell(ticket, self.unavailable(shard, ticket.req_id))
+        elif not ticket.lost and not ticket.client.finished:
+            ticket.client.gathered(self.unavailable(shard, ticket.req_id))
         ticket.lost.append(shard)
         if not ticket.gather.waiting:
             self._close(number)
@@ -198,6 +203,7 @@ class Tickets:
         del self._open[number]
         self._free.append(number)
 
-    def _tell(self, ticket: _Ticket, reply: bytes) -> None:
+    def _tell(self, ticket: _Ticket) -> None:
+        """Merging answers takes time, which is the client's."""
         if not ticket.client.finished:
-            ticket.client.gathered(reply)
+            ticket.client.gathered(ticket.gather.result(ticket.req_id))

@@ -3,10 +3,16 @@
 A blocking loop and no event loop: there is one socket, and everything that is read from it at once
 is one transaction.  The router never stops reading, so sending cannot block for long.  Where the host has
 several routers, the sockets of the others are in `shardproc.routers`, and are read in the same turns.
+
+What one connection has queued never stands before what another one asks.  What it sends is carried out at
+once, for AT_ONCE_S; the rest is queued (`shardproc.rounds`), and all that have something queued take turns of
+a slice.  Between two slices the loop looks for what has arrived: a connection with nothing queued is answered
+at once, and `bunqueue.pace` says how long the next slice waits for such.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import time
@@ -15,22 +21,20 @@ from collections.abc import Iterable
 
 from bunqueue.busy_poll import SMALL, give_way
 from bunqueue.logs import get_logger
+from bunqueue.pace import AT_ONCE_S, SLICE_S, Pace, Slice
 from bunqueue.protocol import link
 from bunqueue.protocol.codec import encode_frame
 from bunqueue.protocol.events import lost_frame
-from bunqueue.protocol.framing import frame
 
 from .core import Shard
 from .engine.state import Client
+from .rounds import Rounds, Waiting
 from .routers import READ_SIZE, Envelope, Routers
 
-MAX_UNSENT = 8 << 20  # bytes of replies in one turn; what would cause more waits for the next
-TURN_S = 0.05  # of commands in one turn; then what is done is committed and answered
-LOOKS = 64  # commands from one look at the clock to the next
+MAX_UNSENT = 8 << 20  # bytes of replies in one batch; what would cause more waits for the next
+BATCH_S = 0.05  # of queued commands in one batch; then what is done is committed and answered
 ENDS = frozenset({link.CLOSED, link.SEVERED, link.BROKEN})  # of a connection
 _log = get_logger("shard")
-
-Item = tuple[int, bytes]  # kind and body of an envelope
 
 
 class Server:
@@ -47,11 +51,15 @@ class Server:
         self._poll.register(sock, select.POLLIN)
         self._routers: Routers | None = None  # beside the first
         self._told_to_end = False
+        self._is_alone = False  # the first router has gone
         self._answered_at = 0  # the last batch, ns
         self._prompt = False  # it had come within the window after the one before
-        self._until = 0.0  # when this turn has gone on for long enough
         self._control: list[bytes] = []  # messages to the router beside replies
-        self._backlog: dict[int, deque[Item]] = {}  # of the connections that had too much to answer
+        self._rounds = Rounds()
+        self._pace = Pace()
+        self._last: tuple[Slice, int] | None = None  # of this batch, and whose turn it was
+        self._is_owed = False  # a slice of what is queued, as others were answered before it
+        self._askers: dict[int, int] = {}  # ticket -> the connection in whose turn its command is
 
     def share(self, routers: Routers) -> None:
         """Serve further routers, too."""
@@ -85,7 +93,7 @@ class Server:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._backlog or self._shard.engine.state.works)
+        return bool(self._rounds or self._shard.engine.state.works)
 
     def _wait(self, limit_ms: int) -> list[tuple[int, int]]:
         """What there is to read, and from whom, within that time.
@@ -107,7 +115,7 @@ class Server:
         """One batch, or one moment that was waited for; False when the router has gone."""
         shard = self._shard
         envelopes: Iterable[Envelope] = ()
-        if ready := self._wait(0 if self._backlog else shard.wait_ms()):
+        if ready := self._wait(self._idle_ms()):
             arrived = self._receive_from(ready)
             if arrived is None:
                 return False
@@ -115,9 +123,28 @@ class Server:
             shard.hear()
         self._carry_out(envelopes)
         self._commit_and_send()
+        if self._last is not None:
+            self._pace.worked(*self._last)  # to answer is a part of it
+            self._last = None
         if ready:
             self._answered_at = time.monotonic_ns()
-        return True
+        return not self._is_alone
+
+    def _idle_ms(self) -> int:
+        """How long there is nothing to do unless something arrives."""
+        if self._rounds or self._shard.engine.state.works:
+            return math.ceil(1000 * self._pace.rest_s)
+        return self._shard.wait_ms()
+
+    def _arrivals(self) -> Iterable[Envelope]:
+        """What has arrived since the batch began."""
+        ready = self._wait(0)
+        arrived = self._receive_from(ready) if ready else ()
+        if arrived is None:
+            self._is_alone = True  # what is done is committed, all the same
+        elif arrived:
+            self._shard.hear()
+        return arrived or ()
 
     def _receive_from(self, ready: list[tuple[int, int]]) -> list[Envelope] | None:
         """What has arrived; None when the router has gone."""
@@ -148,30 +175,85 @@ class Server:
         self._prompt = size <= SMALL and time.monotonic_ns() - self._answered_at < self._window
 
     def _carry_out(self, envelopes: Iterable[Envelope]) -> None:
-        """A batch, up to its commit: what is due, what has arrived, and some of what had to wait."""
-        shard = self._shard
-        now = shard.tick()
-        self._until = time.monotonic() + TURN_S
+        """A batch, up to its commit: what is due, what has arrived, and some of what is queued."""
+        now = self._shard.tick()
+        heard = self._sort_in(envelopes, now)
+        if not self._busy or self._pace.rest_s:
+            return
+        if heard and not self._is_owed:  # who was heard is answered first
+            self._is_owed = True
+        else:
+            self._is_owed = False
+            self._work_off(now)
+
+    def _work_off(self, now: int) -> None:
+        """What is queued, slice by slice, until somebody else asks, there is enough to answer, or it has gone
+        on for long."""
+        out, works = self._shard.engine.out, self._shard.engine.state.works
+        until = time.monotonic() + BATCH_S
+        while self._busy:
+            who = next(iter(self._rounds.queues or works))
+            turn = Slice()
+            if self._rounds:
+                self._give_turn(turn, now)
+            if works:
+                self._shard.work(SLICE_S)
+            self._last = turn, who
+            self._pace.worked(turn, who)
+            if self._pace.rest_s or out.size > MAX_UNSENT or time.monotonic() > until:
+                return
+            if self._sort_in(self._arrivals(), now) or self._is_alone:
+                return
+
+    def _sort_in(self, envelopes: Iterable[Envelope], now: int) -> bool:
+        """Carry out what has arrived, or queue it behind what its connection has queued already; whether
+        somebody was answered who has little to ask, and nothing queued."""
+        rounds, works, heard, last = self._rounds, self._shard.engine.state.works, False, link.CONTROL
+        queues, lately, who = rounds.queues, rounds.lately, link.CONTROL
+        slice_: Slice | None = None  # of the last one, once it has sent several
         for (conn, kind), body in envelopes:
+            turn = conn
             if kind == link.PING:
                 self._control.append(link.answer(link.CONTROL, link.PONG))
-            elif kind == link.DRAIN:
+                continue
+            if kind == link.DRAIN:
                 self._told_to_end = True
-            elif self._backlog:
-                self._backlog.setdefault(conn, deque()).append((kind, body))
+                continue
+            if kind == link.ASKER:
+                self._askers[conn] = int.from_bytes(body)
+                continue
+            if conn >= link.TICKET:
+                turn = self._askers.pop(conn, conn)
+            if turn != last or turn == link.CONTROL:  # which is whatever routers and shards say
+                last, slice_ = turn, None
+            elif slice_ is None:
+                slice_ = Slice(AT_ONCE_S)
+            elif slice_.is_over:
+                rounds.note(turn)
+            if turn in queues or (turn in lately and rounds.is_busy(turn)):
+                rounds.add(turn, Waiting(conn, kind, body))
             else:
-                self._receive(conn, kind, body, now)
-        if self._backlog:
-            self._work_off(now)
-        if shard.engine.state.works:
-            shard.work()
+                begun = time.monotonic()
+                self._receive(turn, conn, kind, body, now)
+                if not (heard or turn == link.CONTROL or turn in queues or turn in works):
+                    heard = time.monotonic() - begun < SLICE_S
+                    who = turn
+        if heard and self._busy:
+            self._pace.asked(who)
+        return heard
 
-    def _receive(self, conn: int, kind: int, body: bytes, now: int) -> None:
+    def _receive(self, turn: int, conn: int, kind: int, body: bytes, now: int) -> None:
         shard = self._shard
         if kind in link.COMMAND_KINDS:
-            # A ticket is asked once; its number comes again only after all others.
-            client = Client(conn, kind) if conn >= link.TICKET else shard.client(conn, kind)
-            self._execute(client, kind, body, now)
+            payloads = link.split_frames(body)
+            client = self._client(turn, conn, kind)
+            if len(payloads) == 1:
+                shard.execute(client, payloads[0], now)
+            else:
+                left = deque(payloads)
+                self._execute(Slice(AT_ONCE_S), client, left, now)
+                if left:
+                    self._rounds.add(turn, Waiting(conn, kind, body, left))
         elif kind in ENDS:
             shard.disconnect(conn, now, severed=kind == link.SEVERED, broken=kind == link.BROKEN)
         elif kind == link.GONE:
@@ -200,53 +282,61 @@ class Server:
         elif kind == link.ROUTER:
             self._end_others(link.router_of(conn), frozenset(link.unpack_connections(body)), now)
 
+    def _client(self, turn: int, conn: int, version: int) -> Client:
+        """Who asks.  A ticket is asked once; its number comes again only after all others."""
+        return Client(conn, version, turn) if conn >= link.TICKET else self._shard.client(conn, version)
+
     def _end_others(self, router: int, live: frozenset[int], now: int) -> None:
         """A router says which of its connections are open: others have ended while it was not connected."""
-        for conn in list(self.connections()):
-            if link.router_of(conn) == router and conn not in live:
+        for conn in {*self.connections(), *self._rounds.queues}:
+            if link.router_of(conn) != router or conn in live:
+                continue
+            if conn in self._rounds.queues:
+                self._rounds.add(conn, Waiting(conn, link.BROKEN))
+            else:
                 self._shard.disconnect(conn, now, severed=False, broken=True)
 
-    def _execute(self, client: Client, kind: int, body: bytes, now: int) -> None:
-        """Carry out commands, until there is enough to answer or others have waited for long; the rest goes
-        to the backlog."""
-        shard, out = self._shard, self._shard.engine.out
-        payloads = link.split_frames(body)
-        for done, payload in enumerate(payloads, 1):
-            shard.execute(client, payload, now)
-            if done == len(payloads):
-                return
-            late = done % LOOKS == 1 and time.monotonic() > self._until
-            if late or out.size > MAX_UNSENT:
-                rest = b"".join(frame(payload) for payload in payloads[done:])
-                self._backlog.setdefault(client.conn, deque()).appendleft((kind, rest))
+    def _execute(self, turn: Slice, client: Client, payloads: deque[bytes], now: int) -> None:
+        """Carry out commands of one connection, until its turn is over or there is enough to answer."""
+        execute, out = self._shard.execute, self._shard.engine.out
+        while payloads:
+            execute(client, payloads.popleft(), now)
+            if turn.is_over or out.size > MAX_UNSENT:
                 return
 
-    def _work_off(self, now: int) -> None:
-        """One turn for what had to wait: connection by connection, as much as may be answered."""
+    def _give_turn(self, slice_: Slice, now: int) -> None:
+        """One turn for the connection that has waited longest."""
+        turn, queue = self._rounds.next()
         out = self._shard.engine.out
-        while self._backlog and out.size <= MAX_UNSENT:
-            conn = next(iter(self._backlog))
-            items = self._backlog.pop(conn)
-            kind, body = items.popleft()
-            gone = bool(items) and items[-1][0] in ENDS
-            if gone and kind in link.COMMAND_KINDS:
-                self._finish_off(conn, kind, body, now)
+        while queue:
+            waiting = queue[0]
+            if waiting.kind in link.COMMAND_KINDS:
+                self._go_on(slice_, turn, waiting, now, gone=queue[-1].kind in ENDS)
             else:
-                self._receive(conn, kind, body, now)
-            rest = self._backlog.pop(conn, None)  # what of it has to wait again
-            if rest:
-                items.extendleft(reversed(rest))
-            if items:
-                self._backlog[conn] = items  # at the end: the others come first
-            if time.monotonic() > self._until:
-                return
+                self._receive(turn, waiting.conn, waiting.kind, waiting.body, now)
+            if not waiting.payloads:
+                queue.popleft()
+            if slice_.is_over or out.size > MAX_UNSENT:
+                break
+        self._rounds.done(turn)
 
-    def _finish_off(self, conn: int, kind: int, body: bytes, now: int) -> None:
-        """Commands of a client that has left: what it asked to be done is done, its questions are not
+    def _go_on(self, slice_: Slice, turn: int, waiting: Waiting, now: int, *, gone: bool) -> None:
+        """With what is left of an envelope; its client may have left."""
+        if waiting.payloads is None:
+            waiting.payloads = deque(link.split_frames(waiting.body))
+        client = self._client(turn, waiting.conn, waiting.kind)
+        if gone:
+            self._finish_off(slice_, client, waiting.payloads, now)
+        else:
+            self._execute(slice_, client, waiting.payloads, now)
+
+    def _finish_off(self, turn: Slice, client: Client, payloads: deque[bytes], now: int) -> None:
+        """As `_execute` for a client that has left: what it asked to be done is done, its questions are not
         answered."""
-        client = self._shard.client(conn, kind)
-        for payload in link.split_frames(body):
-            self._shard.execute_unheard(client, payload, now)
+        while payloads:
+            self._shard.execute_unheard(client, payloads.popleft(), now)
+            if turn.is_over:
+                return
 
     def _commit_and_send(self) -> None:
         """Commit, then let the replies go: one envelope a connection."""

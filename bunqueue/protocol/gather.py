@@ -100,7 +100,7 @@ def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[A
 class Gather:
     """The answers of several shards to one command, until there is one from each."""
 
-    __slots__ = ("_add", "_answers", "_ids", "_merge", "_parts", "_reply", "waiting")
+    __slots__ = ("_add", "_answers", "_ids", "_merge", "_parts", "_replies", "_reply", "waiting")
 
     def __init__(
         self,
@@ -116,23 +116,27 @@ class Gather:
         self._add = add  # puts into the merged answer what no shard knows
         self._parts = parts
         self._ids = ids
+        self._replies: dict[int, bytes] = {}
         self._answers: dict[int, Answer] = {}
         self.waiting = set(parts)  # the shards that have not answered
 
     @property
     def answered(self) -> bool:
         """Whether any shard has."""
-        return bool(self._answers)
+        return bool(self._replies)
 
     def add(self, shard: int, reply: bytes) -> None:
         """Take the reply frame of a shard."""
-        payload = memoryview(reply)[HEADER:]
-        self._answers[shard] = _READ.get(self._merge, _whole)(payload)
+        self._replies[shard] = reply
         self.waiting.discard(shard)
 
     def result(self, req_id: RequestId) -> bytes:
         """The one answer, as a frame; all shards must have answered."""
-        answers = [self._answers[shard] for shard in sorted(self._answers)]
+        read = _READ.get(self._merge, _whole)
+        self._answers = {
+            shard: read(memoryview(self._replies[shard])[HEADER:]) for shard in sorted(self._replies)
+        }
+        answers = list(self._answers.values())
         refused = [shard for shard in sorted(self._answers) if not self._answers[shard].get("ok")]
         if refused and (self._merge is not _any or len(refused) == len(answers)):
             merged = self._answers[min(refused, key=self._rank)]

@@ -43,6 +43,9 @@ ORIGIN_CUT = (
 )
 ROUTER = 17  # first message of a further router of this host: the body is RouterHello
 LOOK = 14  # before READY: the owner that is waited for has given the shard up
+ASKER = (
+    19  # of the ticket whose command comes next: the body is the connection that asks, in whose turn it is
+)
 
 # Kinds, shard to router.
 REPLIES = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bunqueue.protocol import host_link, router_link
@@ -125,6 +126,10 @@ class PeerRouter(RouterLink):
         if asker is None:
             asker = self._askers[conn] = Asker(self, conn)
         asker.kind = version
+        self.hub.turns.begin(asker, partial(self._answer, asker, payload))
+
+    def _answer(self, asker: Asker, payload: bytes) -> None:
+        """In its turn."""
         look = peek(payload)
         if look.handling == HERE and look.spec.heavy and self.hub.cluster is not None:
             self.hub.cluster.commands.answer_later(asker, payload)

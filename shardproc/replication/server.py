@@ -18,6 +18,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from msgspec import Raw
 
@@ -101,7 +102,7 @@ class ReplicatedServer(Server):
 
     def _may_leave(self, now: float) -> bool:
         """Whether all that has arrived is answered, and nothing is under way between shards."""
-        if self._holds or self._arrived or self._backlog:
+        if self._holds or self._arrived or self._rounds:
             return False
         state = self._shard.engine.state
         assert self._leaves_at is not None
@@ -132,12 +133,12 @@ class ReplicatedServer(Server):
         if self._doubted_at is not None:
             waits.append(max(0.05, self._doubted_at + AWAY_S - now))
         elif not self._holds and self._log.owner.owns(now):
-            waits.append(0 if self._has_work else self._shard.wait_ms() / 1000)
+            waits.append(0 if self._has_arrived else self._idle_ms() / 1000)
         return max(0.0, min(waits)) * 1000
 
     @property
-    def _has_work(self) -> bool:
-        return bool(self._arrived or self._pinged or self._backlog or self._shard.engine.state.works)
+    def _has_arrived(self) -> bool:
+        return bool(self._arrived or self._pinged)
 
     def _hear(self, ready: list[tuple[int, int]]) -> bool:
         """Take what the routers have sent; False when the first one has gone."""
@@ -179,9 +180,9 @@ class ReplicatedServer(Server):
 
     def _begin_batch(self, now: float) -> None:
         """While there is proof that the shard is owned: so what only reads never has to wait."""
-        if not self._has_work and self._shard.wait_ms() > 0:
+        if not self._has_arrived and self._idle_ms() > 0:
             return
-        if self._arrived or self._pinged:
+        if self._has_arrived:
             self._shard.hear()
             self._pinged = False
         self._carry_out(self._next_arrived())
@@ -189,6 +190,13 @@ class ReplicatedServer(Server):
         # The time anew: this process may have been stopped for long since the turn began, and what was read
         # after that counts only if the shard is still owned.
         self._seal(record, time.monotonic())
+
+    def _arrivals(self) -> Iterable[Envelope]:
+        if (ready := self._poll_both(0)) and not self._hear(ready):
+            self._is_alone = True
+        if self._arrived:
+            self._shard.hear()
+        return self._next_arrived()
 
     def _next_arrived(self) -> list[Envelope]:
         """As much as one read from the router would bring."""

@@ -22,7 +22,6 @@ from router import connection as module
 from router.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
 from router.connection import ClientConnection
 from router.hub import Hub
-from router.turns import ANSWERS, EACH
 
 
 class FakeTransport:
@@ -79,12 +78,16 @@ class FakeLink:
         self.full = False
         self.sent: list[tuple[int, int, bytes]] = []
         self.held_back: list[ClientConnection] = []
+        self.asker = 0  # of the last gathered command
 
     def send(self, conn: int, kind: int, frames: list[bytes]) -> None:
         self.sent.append((conn, kind, b"".join(frames)))
 
     def control(self, kind: int, conn: int = 0, body: bytes = b"") -> None:
-        self.sent.append((conn, kind, body))
+        if kind == link_protocol.ASKER:
+            self.asker = int.from_bytes(body)
+        else:
+            self.sent.append((conn, kind, body))
 
     def hold_back(self, client: ClientConnection) -> None:
         self.held_back.append(client)
@@ -107,8 +110,14 @@ class Bench:
     def send(self, *commands: dict[str, Any]) -> None:
         self.client.data_received(b"".join(map(framed, commands)))
 
+    def settle(self) -> None:
+        """Let everybody have his turns."""
+        while self.hub.turns.busy:
+            turn(asyncio.get_running_loop())
+
     def replies(self) -> list[Any]:
         """What the client was sent since it was last asked."""
+        self.settle()
         frames = link_protocol.split_frames(bytes(self.transport.written))
         self.transport.written.clear()
         return [msgpack.unpackb(frame) for frame in frames]
@@ -117,6 +126,7 @@ class Bench:
         return [reply["error"] for reply in self.replies()]
 
     def forwarded(self, shard: int) -> list[Any]:
+        self.settle()
         return [
             msgpack.unpackb(frame)
             for _, _, body in self.links[shard].sent
@@ -300,32 +310,61 @@ def test_the_largest_frame_is_let_in(bench: Bench) -> None:
 
 
 def test_much_to_answer_is_answered_in_turns(bench: Bench, loop: asyncio.AbstractEventLoop) -> None:
-    bench.client.data_received(b"\0\0\0\0" * 100 + framed(push(0)))
-    assert len(bench.replies()) == EACH
+    many = 10_000
+    bench.client.data_received(b"\0\0\0\0" * many + framed(push(0)))
+    first = len(link_protocol.split_frames(bytes(bench.transport.written)))
+    assert 0 < first < many
     assert not bench.transport.reading
-    turn(loop)
-    assert len(bench.replies()) == EACH
+    assert not bench.links[0].sent + bench.links[1].sent
     bench.client.data_received(framed(push(1)))
-    for _ in range(100):
-        turn(loop)
-    assert len(bench.replies()) == 100 - 2 * EACH
+    assert len(bench.replies()) == many
     assert len(bench.forwarded(0) + bench.forwarded(1)) == 2
     assert bench.client.carry is None
     assert bench.transport.reading
 
 
-def test_a_turn_has_so_many_answers_for_all_clients(bench: Bench, loop: asyncio.AbstractEventLoop) -> None:
-    noisy = [bench.connect() for _ in range(50)]
+def test_all_in_line_have_one_slice_in_a_turn_and_who_is_not_is_heard_at_once(
+    bench: Bench, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Slices are of no length here, so a client has one piece in its turn, and one client has a turn."""
+    noisy = [bench.connect() for _ in range(20)]
     for client, _ in noisy:
-        client.data_received(framed({"cmd": "Ping"}) * 20)
-    seen = 0
-    while (
-        now := sum(len(link_protocol.split_frames(bytes(transport.written))) for _, transport in noisy)
-    ) < 50 * 20:
-        assert now - seen <= ANSWERS + EACH
-        seen = now
+        client.data_received(framed({"cmd": "Ping"}) * 2000)
+    written = [len(transport.written) for _, transport in noisy]
+    order = []
+    while bench.hub.turns.busy:
         turn(loop)
-    assert seen > 0
+        now = [len(transport.written) for _, transport in noisy]
+        came = [place for place, (old, new) in enumerate(zip(written, now, strict=True)) if new > old]
+        order += came
+        written = now
+        bench.send({"cmd": "Ping", "reqId": "quick"})
+        assert bench.transport.written, "somebody who asks one thing waits for those in line"
+        bench.transport.written.clear()
+    assert all(len(link_protocol.split_frames(bytes(to.written))) == 2000 for _, to in noisy)
+    assert order[:20] == list(range(20)), "each has a turn before one has another"
+
+
+def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench) -> None:
+    """Commands are counted, and bytes: half of them are answered before more is sent."""
+    shard = bench.hub.routes.of_queue("q")
+    for count, pad in ((10 * module.MAX_AHEAD, 0), (100, module.MAX_BYTES_AHEAD // 20)):
+        bench.send(
+            *[{"cmd": "Count", "queue": "q", "reqId": number, "pad": "x" * pad} for number in range(count)]
+        )
+        sent = answered = 0
+        while answered < count:
+            bench.settle()
+            sent += len(bench.forwarded(shard))
+            bench.links[shard].sent.clear()
+            ahead = sent - answered
+            assert 0 < ahead == bench.client.in_flight[shard]
+            assert ahead <= (2 * module.MAX_AHEAD if not pad else 3 * 20)
+            some = max(1, ahead // 2)
+            bench.client.deliver(shard, some, 0, b"")
+            answered += some
+        assert sent == count
+        assert bench.transport.reading
 
 
 # Slow commands
@@ -352,6 +391,7 @@ def test_reading_pauses_when_much_waits_behind_long_polls(bench: Bench) -> None:
     bench.client.data_received(framed({**push(0), "pad": "x" * module.MAX_HELD}))
     assert not bench.transport.reading
     bench.client.deliver(shard, 1, 1, b"")
+    bench.settle()
     assert bench.transport.reading
     assert len(bench.forwarded(bench.hub.routes.of_queue("q0"))) >= 1
 
@@ -371,6 +411,7 @@ def test_polls_of_a_shard_that_is_down_do_not_count(bench: Bench) -> None:
 
 def test_gathered_commands_count_until_all_shards_have_answered(bench: Bench) -> None:
     bench.send(*[{"cmd": "Stats", "reqId": number} for number in range(60)])
+    bench.settle()
     assert bench.client.slow == 50
     for ticket, _, _ in list(bench.links[0].sent):
         for shard in range(2):
@@ -399,6 +440,7 @@ def test_a_gathered_command_comes_after_what_was_sent_before_it(bench: Bench) ->
     bench.send(push(0), {"cmd": "ListQueues"})
     link = bench.links[bench.hub.routes.of_queue("q0")]
     assert [conn for conn, _, _ in link.sent] == [bench.client.number, link_protocol.TICKET]
+    assert link.asker == bench.client.number, "in whose turn it is"
 
 
 def test_a_shard_that_dies_over_a_gathered_command_is_unavailable(bench: Bench) -> None:

@@ -1,0 +1,61 @@
+"""Commands that do not just go to the one shard of their key, with all else that one read holds for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bunqueue.protocol.codec import request_id
+from bunqueue.protocol.commands import CommandError
+
+from .admission import may_wait
+from .local import answer, first_shard, refusal
+from .routing import FIRST, HERE, IDS, SLOW, SUBSCRIBE, Peek
+from .subscription import subscribe
+
+if TYPE_CHECKING:
+    from .connection import Batches, Buffer, ClientConnection
+    from .hub import Hub
+
+
+def special_route(
+    client: ClientConnection, hub: Hub, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]
+) -> int | None:
+    """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
+    routes, handling = hub.routes, look.handling
+    if handling == SLOW:
+        shard = routes.of_look(look)
+        if may_wait(look) and (hub.links[shard] is not None or hub.holds is not None):
+            client.slow += 1
+        return shard
+    if handling == FIRST:
+        return first_shard(client, look, payload, out)
+    if handling == SUBSCRIBE:
+        shard = routes.of_queue(look.key)
+        if client.subscription is not None and client.subscription.shard != shard:
+            client.forward(batches, out)  # an earlier one goes first, so that it can be ended
+            batches.clear()
+        subscribe(client, hub.links, shard, look.key, may_wait=hub.holds is not None)
+        return shard
+    if handling == IDS:
+        try:
+            one = routes.of_ids(look.key)
+        except CommandError as error:
+            out.append(refusal(error, request_id(payload)))
+            return None
+        if one is not None:
+            return one
+    # It does not travel with the rest, so the rest goes first: in the order in which it came, and in
+    # the shape that was agreed on until now.
+    client.forward(batches, out)
+    batches.clear()
+    if hub.first is not None and hub.first.answers(look):
+        client.slow += 1
+        hub.first.ask(client, bytes(payload))
+    elif handling == HERE and look.spec.heavy and hub.cluster is not None:
+        client.slow += 1
+        hub.cluster.commands.answer_later(client, bytes(payload))
+    elif handling == HERE:
+        out.append(answer(client, bytes(payload)))
+    else:
+        hub.tickets.gather(client, look, bytes(payload), hub.routes, out)
+    return None
