@@ -63,13 +63,18 @@ class Bounds:
         return MAX_KEPT if self.routers == 1 else max(2 * MAX_UNREAD, MAX_KEPT // self.routers)
 
     def sweep(self) -> None:
-        """End those that neither go on with a frame nor read what they asked for."""
+        """End those that neither go on with a frame nor read what they asked for, and those that send nothing
+        more and have waited for long."""
         frames, unread = {}, {}
         for client in list(self._clients.values()):
             if client.behind and client.unread:
                 unread[client] = _without_change(self._unread.get(client), client.unread, 1, shrinks=True)
                 if unread[client][1] > SILENT_SWEEPS:
                     client.drop("dropped a client that reads nothing")
+            elif client.half_closed:
+                client.silent += 1  # since it was last answered
+                if client.silent > SILENT_SWEEPS:
+                    client.vanish()
             elif client.carry is not None:
                 client.silent = client.silent + 1 if client.stuck else 0
                 if client.stuck:

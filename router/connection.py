@@ -34,6 +34,7 @@ from .subscription import Subscription
 from .turns import SLICE_S
 
 if TYPE_CHECKING:
+    from .cluster.holds import Link
     from .hub import Hub
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
@@ -69,6 +70,7 @@ class ClientConnection(asyncio.Protocol):
         "behind",
         "carry",
         "gate",
+        "half_closed",
         "in_flight",
         "kind",
         "known",
@@ -101,6 +103,7 @@ class ClientConnection(asyncio.Protocol):
         self._since = 0  # bytes sent to shards, since there was enough under way
         self._enough = -1  # commands under way at which more are sent; -1: they are sent now
         self._finished = False  # no longer in the hub; what still comes is swallowed
+        self.half_closed = False  # the client sends nothing more, and may still read
         self.silent = 0  # sweeps since it was last heard
         self.number = 0
         self.subscription: Subscription | None = None
@@ -140,6 +143,21 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._continue(data)
 
+    def eof_received(self) -> bool:
+        """The client sends nothing more; it may still read, so the connection ends when it is answered.
+        Where there is TLS, it ends now."""
+        if self._finished or not self._transport.can_write_eof():
+            return False
+        self.half_closed = True
+        for shard in self.in_flight:
+            self.tell_if_half_closed(self._hub.links[shard])
+        return not self._is_answered
+
+    def tell_if_half_closed(self, link: Link | None) -> None:
+        """After what was sent to a shard: that nothing else comes from this client, if that is so."""
+        if self.half_closed and link is not None:
+            link.control(link_protocol.HALF_CLOSED, self.number)
+
     def pause_writing(self) -> None:
         self.gate.close(SLOW_READER)
         self.behind = True
@@ -162,11 +180,15 @@ class ClientConnection(asyncio.Protocol):
             self._relieve(slow)
         if self._enough >= 0:
             self._look_whether_answered()
+        if self.half_closed:
+            self._end_if_answered()
 
     def gathered(self, reply: bytes) -> None:
         """The reply to a gathered command."""
         self.write(reply)
         self._relieve(1)
+        if self.half_closed:
+            self._end_if_answered()
 
     @property
     def finished(self) -> bool:
@@ -339,6 +361,7 @@ class ClientConnection(asyncio.Protocol):
             if under_way > MAX_AHEAD:
                 self._wait_for_answers()
             link.send(self.number, self.kind, batch)
+            self.tell_if_half_closed(link)
             if link.full:
                 link.hold_back(self)
 
@@ -397,6 +420,17 @@ class ClientConnection(asyncio.Protocol):
         self.gate.open(HELD)
         if carry:
             self._take(bytes(carry))
+        if self.half_closed:
+            self._end_if_answered()
+
+    @property
+    def _is_answered(self) -> bool:
+        return not (self._held or self.slow or any(self.in_flight.values()))
+
+    def _end_if_answered(self) -> None:
+        self.silent = 0
+        if self._is_answered:
+            self._transport.close()
 
     def _continue(self, data: bytes) -> None:
         """Bytes that come after others which wait."""

@@ -178,7 +178,7 @@ class Hub:
     def lost(self, client: ClientConnection, error: Exception | None) -> None:
         """The socket of a client is closed."""
         # The kernel speaks of a broken pipe where the client had closed its side before.
-        orderly = error is None or isinstance(error, BrokenPipeError)
+        orderly = error is None or client.half_closed or isinstance(error, BrokenPipeError)
         self.remove(client, link_protocol.CLOSED if orderly else link_protocol.BROKEN)
         self.lingering.pop(client, None)
 

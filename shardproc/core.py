@@ -288,6 +288,10 @@ class Shard:
         gave_up = now < self.engine.state.hearing.settled_at
         self.engine.disconnect(conn, now, severed=severed, broken=broken or gave_up)
 
+    def half_closed(self, conn: int, now: int) -> None:
+        """A client sends nothing more; see `Engine.half_closed`."""
+        self.engine.half_closed(conn, now)
+
     def gone(self, owner: str, now: int) -> None:
         """The process of a worker has ended."""
         self.engine.gone(owner, now)

@@ -208,6 +208,9 @@ class ResilientShard(Shard):
     def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
         self._part(partial(super().disconnect, conn, severed=severed, broken=broken), now)
 
+    def half_closed(self, conn: int, now: int) -> None:
+        self._part(partial(super().half_closed, conn), now)
+
     def gone(self, owner: str, now: int) -> None:
         self._part(partial(super().gone, owner), now)
 

@@ -256,6 +256,8 @@ class Server:
                     self._rounds.add(turn, Waiting(conn, kind, body, left))
         elif kind in ENDS:
             shard.disconnect(conn, now, severed=kind == link.SEVERED, broken=kind == link.BROKEN)
+        elif kind == link.HALF_CLOSED:
+            shard.half_closed(conn, now)
         elif kind == link.GONE:
             shard.gone(body.decode(), now)
         elif kind == link.PEER_MESSAGE:

@@ -46,6 +46,7 @@ LOOK = 14  # before READY: the owner that is waited for has given the shard up
 ASKER = (
     19  # of the ticket whose command comes next: the body is the connection that asks, in whose turn it is
 )
+HALF_CLOSED = 20  # the client sends nothing more, and may still read: no job is given to it any more
 
 # Kinds, shard to router.
 REPLIES = 0

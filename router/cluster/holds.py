@@ -31,6 +31,8 @@ class Link(Protocol):
 
     def send(self, conn: int, kind: int, frames: Sequence[Buffer]) -> None: ...
 
+    def control(self, kind: int, conn: int) -> None: ...
+
     def hold_back(self, client: ClientConnection) -> None: ...
 
 
@@ -112,6 +114,7 @@ class Holds:
         for held in clients:
             if held.client.number and not held.client.finished:
                 link.send(held.client.number, held.kind, held.frames)
+                held.client.tell_if_half_closed(link)
                 if link.full:
                     link.hold_back(held.client)
         self._again()

@@ -179,6 +179,16 @@ class Engine:
         disconnects.disconnect(self.state, conn, severed=severed, broken=broken)
         self._serve()
 
+    def half_closed(self, conn: int, now: int) -> None:
+        """A client sends nothing more, and may still read: what it has asked is answered."""
+        self.state.now = now
+        self.unsubscribe(conn)
+        client = self.state.clients.get(conn)
+        if client is not None:
+            pull.end_polls(self.state, client)
+            disconnects.give_back(self.state, client)
+            self._serve()
+
     def unheard(self, conns: Iterable[int]) -> None:
         """What these connections wait for would not reach them: they ask again.  Their jobs stay theirs."""
         for conn in conns:

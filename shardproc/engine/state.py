@@ -71,6 +71,7 @@ class Client:
         "held",
         "listens_to",
         "own_timeouts",
+        "polls",
         "signals",
         "slow",
         "turn",
@@ -85,7 +86,8 @@ class Client:
         self.turn = turn or conn  # the connection in whose turn its commands are: of a ticket, who asks
         self.held: set[Job] = set()  # active jobs that it pulled
         self.waiters = 0  # parked pulls and WaitJobs
-        self.waits: set[JobWait] | None = None  # the parked WaitJobs among them
+        self.polls: set[Waiter] | None = None  # the parked pulls among them
+        self.waits: set[JobWait] | None = None  # the parked WaitJobs
         self.listens_to: str | None = None  # the queue whose events it gets
         self.signals = False  # it wants a notice when one of its jobs is to stop
         self.own_timeouts = False  # it ends its jobs itself when their time is over

@@ -37,7 +37,14 @@ def disconnect(state: State, conn: int, *, severed: bool, broken: bool) -> None:
     job_waiters.leave(state, client)
     del state.clients[conn]
     if client.held:
-        chores.begin(state, conn, _give_back(state, client, severed, broken))
+        chores.begin(state, conn, _give_back(state, conn, client.held, severed=severed, broken=broken))
+
+
+def give_back(state: State, client: Client) -> None:
+    """A client can say nothing more about its jobs: they return as if it had closed the connection."""
+    held, client.held = client.held, set()
+    if held:
+        chores.begin(state, object(), _give_back(state, client.conn, held, severed=False, broken=False))
 
 
 def hang_up(state: State, conn: int) -> None:
@@ -51,12 +58,14 @@ def hang_up(state: State, conn: int) -> None:
     client.signals, client.own_timeouts = before.signals, before.own_timeouts
 
 
-def _give_back(state: State, client: Client, severed: bool, broken: bool) -> Iterator[None]:
-    for job in sorted(client.held, key=lambda job: job.seq):
+def _give_back(
+    state: State, conn: int, held: Collection[Job], *, severed: bool, broken: bool
+) -> Iterator[None]:
+    for job in sorted(held, key=lambda job: job.seq):
         while state.spare <= 0:
             yield
         lock = job.lock
-        if lock is None or lock.conn != client.conn:  # ended by others meanwhile
+        if lock is None or lock.conn != conn:  # ended by others meanwhile
             continue
         state.spare -= 1
         if lock.token and (severed or broken or lock.renewed):

@@ -101,6 +101,12 @@ def end_poll(state: State, waiter: Waiter) -> None:
         state.early_pulls.pop(waiter.queue, None)
 
 
+def end_polls(state: State, client: Client) -> None:
+    """A client can take no more jobs."""
+    for waiter in list(client.polls or ()):
+        end_poll(state, waiter)
+
+
 def _take(
     state: State, queue: QueueState, client: Client, owner: str, ttl: int, group: GroupRule | None
 ) -> Job | None:
@@ -208,6 +214,9 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
     )
     waiter.detach = command.detach
     client.waiters += 1
+    if client.polls is None:
+        client.polls = set()
+    client.polls.add(waiter)
     state.waiters(command.queue).append(waiter)
     queue = state.queues.get(command.queue)
     if queue is not None and queue.gate is not None:
@@ -237,5 +246,8 @@ def _detach(state: State, client: Client, jobs: list[Job]) -> None:
 
 def _finish(state: State, waiter: Waiter, reply: Reply) -> None:
     waiter.done = True
-    waiter.client.waiters -= 1
-    answer_late(state, waiter.client, waiter.req_id, reply)
+    client = waiter.client
+    client.waiters -= 1
+    if client.polls is not None:
+        client.polls.discard(waiter)
+    answer_late(state, client, waiter.req_id, reply)
