@@ -228,6 +228,10 @@ class Supervisor:
             _log.error(
                 "shard ended", shard=shard.index, status=status, was_ready=shard.ready, ran_s=round(ran, 1)
             )
+            if status == link_protocol.NEVER and not self._started.done():
+                text = f"shard {shard.index} cannot open its data; the log line above says why"
+                self._started.set_exception(StartError(text))
+                return
             if shard.failures >= GIVE_UP and not self._started.done():
                 text = f"shard {shard.index} ended {GIVE_UP} times before it was ready (last status {status})"
                 self._started.set_exception(StartError(f"{text}; the log lines above say why"))

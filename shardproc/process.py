@@ -170,7 +170,7 @@ def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> in
 def _refused(start: Start, settings: Settings, error: Exception) -> int:
     where = shard_file(Path(settings.data_dir), start.shard).name
     _log.error("cannot open the data", file=where, error=str(error))
-    return 1
+    return link.NEVER if isinstance(error, SchemaTooNew) else 1
 
 
 def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientShard:

@@ -67,6 +67,7 @@ RELEASED = 12  # with HANDOVER: the shard has no owner now
 
 END_KINDS = (CLOSED, SEVERED, BROKEN)
 
+NEVER = 3  # exit status of a shard: it could not start, and trying again would end the same way
 CONTROL = 0  # the "connection" of messages that concern no client
 
 # A connection's number: a bit for tickets, eight bits that tell the router (its *origin*, 0 for the only

@@ -35,6 +35,10 @@ SLOW_MS = 20
 """The mean time of a store's commit, in ms, from which on it limits what a shard can do."""
 SHORT = 0.8
 """The used part of a shard's memory limit beyond which jobs will soon be refused."""
+ANSWER_MS = 1500
+"""How long one question may take."""
+ENOUGH_S = 3.0
+"""After so many seconds nothing more is asked: with the last answer, that is within five seconds."""
 MAX_NAMES = 5
 MAX_VALUES, MAX_WHERE = 100, 4096
 """Values of one condition of a search, and characters of all of them."""
@@ -82,6 +86,8 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
 
     With BUNQUEUE_STORE or BUNQUEUE_CONFIG set as for the server, it also looks at the database of its store.
 
+    It answers within five seconds: what nobody has answered by then is a finding.
+
     It changes nothing without --repair. Exit status: 1 when there is a problem, 0 when there are at most
     warnings.
     """
@@ -93,7 +99,8 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
         for text in repaired(data_dir):
             session.out.note(text)
     if data_dir is None:
-        findings = list(_findings(session))
+        session.timeout_ms = ANSWER_MS
+        findings = list(_in_time(_findings(session)))
     else:
         from .data_folder.recount import findings as recounted
 
@@ -116,15 +123,36 @@ def _folder(data_dir: str) -> Finding:
     return Finding(WARNING if problem else OK, "file modes", problem or "closed to other users")
 
 
+def _in_time(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """What is found within ENOUGH_S. After the first answer, a question that gets none is a finding."""
+    from bunqueue.errors import BunqueueError
+
+    end = time.monotonic() + ENOUGH_S
+    answered = False
+    try:
+        for finding in findings:
+            answered = True
+            yield finding
+            if time.monotonic() > end:
+                yield Finding(PROBLEM, "doctor", "the server answers slowly: the rest was not asked")
+                return
+    except BunqueueError as error:
+        if not answered:
+            raise
+        yield Finding(PROBLEM, "doctor", f"the rest was not asked: {getattr(error, 'reason', None) or error}")
+
+
 def _findings(session: Session) -> Iterator[Finding]:
     admin = session.admin
     yield from _server(session)
-    from bunqueue.errors import StorageDamaged
+    from bunqueue.errors import CommandTimeout, ShardUnavailable, StorageDamaged
 
     try:
         storage = admin.storage_status()
-    except StorageDamaged as error:  # other commands to all shards would fail, too
-        yield Finding(PROBLEM, "shards", error.reason)
+    except (StorageDamaged, ShardUnavailable, CommandTimeout) as error:
+        # Other commands to all shards would fail, too, but that for the metrics takes what there is.
+        yield Finding(PROBLEM, "shards", getattr(error, "reason", None) or str(error))
+        yield from _of_the_rest(admin)
         return
     trouble = storage.error or ("the disk is full" if storage.disk_full else None)
     yield Finding(PROBLEM if trouble else OK, "storage", trouble or "everything can be stored")
@@ -156,6 +184,19 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from _queues(now, samples, admin.list_queues(), workers)
     yield _unknown_names(admin, now, workers)
     yield from _schedules(admin.list_crons())
+
+
+def _of_the_rest(admin: Any) -> Iterator[Finding]:
+    """What the shards say that answer, while one does not."""
+    from .top.numbers import samples_of, server_now
+
+    samples = samples_of(admin.prometheus())
+    down = [each.name for each in server_now(samples, None, 0).processes if not each.up]
+    if down:
+        yield _shards(down, is_away=False)
+    yield _damage(samples)
+    yield from _stores(samples)
+    yield _memory(samples)
 
 
 def _shards(down: list[str], *, is_away: bool) -> Finding:
