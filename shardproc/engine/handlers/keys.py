@@ -17,11 +17,11 @@ from bunqueue.protocol.commands.keys import (
 )
 from bunqueue.protocol.job_view import decode_on_dead
 
-from ..background.slices import Steps, sliced
 from ..outbox import ROW
 from ..peers import families
 from ..ready import space
 from ..run_writes import Op
+from ..slices import Steps, sliced
 from ..state import Client, State
 from ..stored_keys import StoredKey
 from .crons.commands import keep
