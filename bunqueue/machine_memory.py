@@ -18,6 +18,8 @@ LEAST_SHARE = 160 * MIB  # without jobs a shard has 30, and in use 64 for the pa
 # Where version 2 and version 1 of the control groups are found, and the file that says the limit.
 _V2 = ("", "unified"), "memory.max"
 _V1 = ("memory",), "memory.limit_in_bytes"
+_KILLS_V2 = ("", "unified"), "memory.events"
+_KILLS_V1 = ("memory",), "memory.oom_control"
 
 
 def share_of(limit: int, shards: int) -> int:
@@ -41,6 +43,28 @@ def group_limits(groups: Path, mounted: Path) -> Iterator[int]:
                 places, name = _V1 if controllers else _V2
                 for place in places:
                     yield from _upwards(mounted / place, PurePosixPath(path), name)
+
+
+def oom_kills(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processes of this one's control group the kernel has killed for want of memory; 0 if it does
+    not say."""
+    with suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "memory" in controllers.split(","):
+                places, name = _KILLS_V1 if controllers else _KILLS_V2
+                for place in places:
+                    for kills in _counts(mounted / place, PurePosixPath(path), name):
+                        return kills
+    return 0
+
+
+def _counts(top: Path, path: PurePosixPath, name: str) -> Iterator[int]:
+    """What a group's file, and those of the groups that it lies in, say of ``oom_kill``."""
+    for group in (path, *path.parents):
+        with suppress(OSError, ValueError):
+            lines = (top / group.relative_to("/") / name).read_text().splitlines()
+            yield from (int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
 def _upwards(top: Path, path: PurePosixPath, name: str) -> Iterator[int]:

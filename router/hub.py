@@ -18,6 +18,7 @@ from bunqueue.settings import Settings
 
 from .admission import Tokens
 from .bounds import Bounds
+from .deaths import Deaths
 from .kernel_processes import born
 from .lag import LoopLag
 from .local import now_ms
@@ -75,7 +76,8 @@ class Hub:
         self.turns = Turns()
         self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
-        self.tickets = Tickets(self.links, self.damaged, self.turns)
+        self.deaths = Deaths()
+        self.tickets = Tickets(self.links, self.damaged, self.turns, self.deaths.said_of)
         self.refused = 0  # clients since the last sweep, because there are too many
         self.lag = LoopLag()
         self.heard = LoopPoll(settings.busy_poll).heard

@@ -32,5 +32,6 @@ def figures(hub: Hub) -> RouterFigures:
         shards=hub.shards,
         shards_up=[shard for shard, link in enumerate(hub.links) if link is not None],
         shards_damaged=list(hub.damaged),
+        deaths=hub.deaths.often(),
         cluster=None if hub.cluster is None else hub.cluster.commands.status().data,
     )

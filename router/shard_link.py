@@ -43,6 +43,9 @@ class Owner(Protocol):
     def waiting(self, link: ShardLink, text: str) -> None:
         """It waits for the store, or for the end of another owner."""
 
+    def ending(self, link: ShardLink, text: str) -> None:
+        """It ends, and says why."""
+
     def stands_by(self, link: ShardLink) -> None:
         """Its file is up to date, and it waits for nothing but the owner's end."""
 
@@ -216,6 +219,8 @@ class ShardLink(asyncio.Protocol):
             self._owner.released(self)
         elif kind == link_protocol.WAITING:
             self._owner.waiting(self, body.decode())
+        elif kind == link_protocol.ENDING:
+            self._owner.ending(self, body.decode())
         elif kind == link_protocol.DAMAGED:
             self._owner.damaged(self, body.decode())
         elif kind == link_protocol.EVENTS:

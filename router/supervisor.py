@@ -35,6 +35,7 @@ HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
 PING_S = 1.0  # so that a shard that hears nothing for longer knows that it is the router that stands still
 SILENT_PINGS = 30  # half a minute: far more than the longest batch, so it hangs
 STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could hear nobody
+WORDS_S = 0.5  # for what a process said last to be read, after its end
 EXIT_S = 1.0  # for a process to end after it has closed its link
 HAND_OVER_S = 15.0  # for a shard to give itself up; then it is killed, and another host takes it over
 DRAIN_S = 10.0  # to answer, commit and exit; then it is killed, which loses nothing
@@ -58,6 +59,9 @@ class ShardProcess:
         self.task: asyncio.Task[None] | None = None  # keeps it running
         self.wanted = True  # to be started again when it ends
         self.seen: dict[str, object] | None = None  # of its owner on another host: see `shardproc.process`
+        self.unlinked = asyncio.Event()  # there is no link
+        self.unlinked.set()
+        self.last_words = ""  # why it ends, if it says so
         self.failures = 0  # in a row, before READY
         self.silent = 0  # pings without an answer
         self.started_at = self.reported_at = 0.0
@@ -222,12 +226,13 @@ class Supervisor:
                 self._set_aside(shard.index, shard.damaged)
                 return
             ran = loop.time() - shard.started_at
+            await self._until_read(shard)
+            reason = self._hub.deaths.note(shard.index, status, shard.last_words)
             if shard.ready and ran >= HEALTHY_S:
                 delay = FIRST_DELAY_S
             shard.failures = 0 if shard.ready else shard.failures + 1
-            _log.error(
-                "shard ended", shard=shard.index, status=status, was_ready=shard.ready, ran_s=round(ran, 1)
-            )
+            figures = {"status": status, "was_ready": shard.ready, "ran_s": round(ran, 1)}
+            _log.error("shard ended", shard=shard.index, **figures, reason=reason)
             if status == link_protocol.NEVER and not self._started.done():
                 text = f"shard {shard.index} cannot open its data; the log line above says why"
                 self._started.set_exception(StartError(text))
@@ -238,6 +243,11 @@ class Supervisor:
                 return
             await asyncio.sleep(delay)
             delay = min(delay * 2, LAST_DELAY_S)
+
+    async def _until_read(self, shard: ShardProcess) -> None:
+        """A process has ended: its last words may still be on their way."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(shard.unlinked.wait(), WORDS_S)
 
     def _set_aside(self, shard: int, text: str) -> None:
         """A shard whose file is damaged would end again and again: the others go on without it."""
@@ -260,6 +270,7 @@ class Supervisor:
 
     async def _run(self, shard: ShardProcess) -> int:
         """One process, from start to end; its exit status, negative for a signal."""
+        shard.last_words = ""
         shard.ready, shard.silent, shard.secret = False, 0, secrets.token_hex(16)
         shard.started_at = shard.reported_at = asyncio.get_running_loop().time()
         process = shard.process = await self._launcher.start(self._command)
@@ -319,6 +330,7 @@ class Supervisor:
         if shard.link is not None or not hmac.compare_digest(hello.secret.encode(), shard.secret.encode()):
             return False
         shard.link = link
+        shard.unlinked.clear()
         link.secret = shard.secret
         self._links_gone.clear()
         return True
@@ -353,6 +365,9 @@ class Supervisor:
         self._entering.add(task)
         task.add_done_callback(self._entering.discard)
 
+    def ending(self, link: ShardLink, text: str) -> None:
+        self._shards[link.shard].last_words = text
+
     def stands_by(self, link: ShardLink) -> None:
         if self.cluster is not None:
             self.cluster.stands_by(link.shard)
@@ -373,6 +388,7 @@ class Supervisor:
     def lost(self, link: ShardLink) -> None:
         shard = self._shards[link.shard]
         shard.link = None
+        shard.unlinked.set()
         self._hub.link_down(link)
         if self.cluster is not None:
             self.cluster.ended(link.shard)

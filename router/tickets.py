@@ -7,7 +7,7 @@ every "connection" it has heard of.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bunqueue.protocol.codec import is_slow_payload, request_id
@@ -63,9 +63,11 @@ class Tickets:
         links: Sequence[ShardLink | RemoteShard | None],
         damaged: Mapping[int, str],
         turns: Turns,
+        deaths: Callable[[int], str],
     ) -> None:
         self._links = links
         self._turns = turns
+        self._deaths = deaths  # what there is to say of a shard that dies again and again
         self._damaged = damaged
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
@@ -78,7 +80,7 @@ class Tickets:
         if shard in self._damaged:
             text = f"Shard unavailable: shard {shard} is out of service: {self._damaged[shard]}"
             return refusal(CommandError(text, Code.STORAGE_DAMAGED), req_id)
-        text = f"Shard unavailable: shard {shard} is restarting, try again"
+        text = f"Shard unavailable: shard {shard} is restarting, try again{self._deaths(shard)}"
         return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
 
     def refused(self, shard: int, body: bytes) -> tuple[int, int, bytes]:

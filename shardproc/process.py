@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,9 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         shard = _open(start, settings, sock)
     except (ShardDamaged, *DISK_ERRORS) as error:
         if not isinstance(error, ShardDamaged) and disk_problem(error) != "damaged":
-            return _refused(start, settings, error)
+            return _refused(start, settings, error, sock)
         if (failed := reading_fails(str(shard_file(Path(settings.data_dir), start.shard)))) is not None:
-            return _refused(start, settings, failed)
+            return _refused(start, settings, failed, sock)
         damage = Damage(str(shard_file(Path(settings.data_dir), start.shard)))
         damage.tables["its header"] = str(error)
         text = str(error) if isinstance(error, ShardDamaged) else damage.text()
@@ -114,7 +115,7 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         sock.recv(1)  # the router ends this process once it has read that
         return 1
     except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
-        return _refused(start, settings, error)
+        return _refused(start, settings, error, sock)
     return _serve(shard, Server(shard, sock, settings.busy_poll), sock, start)
 
 
@@ -136,11 +137,13 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: St
         return 1
     except StorageFailed as error:
         _log.error("stopped, to read the data anew", error=str(error))
+        _say_why(sock, f"it ends to read its data anew: {error}")
         return 1
-    except Exception:
+    except Exception as error:
         # Memory may be ahead of the disk, or halfway: nothing of it may be sent or written.  The
         # router starts a new process, which reads what was committed.
         _log.exception("stopped by an error")
+        _say_why(sock, f"stopped by an error, which the log shows whole: {type(error).__name__}: {error}")
         return 1
     finally:
         server.close()
@@ -160,16 +163,23 @@ def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> in
         shard = open_shard(start, settings, sock, report, _options(start, settings))
         _recover(shard, start, sock)
     except REFUSED as error:
-        return _refused(start, settings, error)
+        return _refused(start, settings, error, sock)
     except LOST as error:
         _log.error("stopped before it was ready, to begin again", error=str(error))
         return 1
     return _serve(shard, server_of(shard, sock, start, settings), sock, start)
 
 
-def _refused(start: Start, settings: Settings, error: Exception) -> int:
+def _say_why(sock: socket.socket, text: str) -> None:
+    """The last words, for the router's log and for `bunqueue doctor`."""
+    with suppress(OSError):
+        sock.sendall(link.answer(link.CONTROL, link.ENDING, text.encode()))
+
+
+def _refused(start: Start, settings: Settings, error: Exception, sock: socket.socket) -> int:
     where = shard_file(Path(settings.data_dir), start.shard).name
     _log.error("cannot open the data", file=where, error=str(error))
+    _say_why(sock, f"it cannot open {where}: {error}")
     return link.NEVER if isinstance(error, SchemaTooNew) else 1
 
 

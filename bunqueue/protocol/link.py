@@ -64,6 +64,7 @@ RETURNED = (
     11  # with HANDOVER: commands that waited here, for the next owner; body: u32 connection, u8 version
 )
 RELEASED = 12  # with HANDOVER: the shard has no owner now
+ENDING = 13  # it ends by itself: the body says why
 
 END_KINDS = (CLOSED, SEVERED, BROKEN)
 

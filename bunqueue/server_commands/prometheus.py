@@ -212,6 +212,15 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
     for shard in range(own.shards):
         out.add_metric([str(shard)], shard in own.shards_damaged)
     yield out
+    deaths = family_of(
+        GAUGE,
+        "shard_dies_often",
+        "How often the shard has died for one reason in the last hour, from three times on",
+        ["shard", "reason"],
+    )
+    for number, reason, count in own.deaths:
+        deaths.add_metric([str(number), reason], count)
+    yield deaths
     for name, kind, text, value in _BY_SHARD:
         family = family_of(kind, name, text, ["shard"])
         for each in figures.shards:

@@ -23,6 +23,7 @@ class RouterFigures(Struct):
     shards: int
     shards_up: Sequence[int]
     shards_damaged: Sequence[int] = ()  # they are not started again
+    deaths: Sequence[tuple[int, str, int]] = ()  # shards that die often, why, and how often in the last hour
     further: Sequence[tuple[int, float, int]] = ()  # of more routers: memory in bytes, CPU in s, connections
     wrong_tokens: int = 0  # over TCP
     exposed: Sequence[str] = ()  # of `exposure.KINDS`

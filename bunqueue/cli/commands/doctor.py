@@ -101,6 +101,7 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
     if data_dir is None:
         session.timeout_ms = ANSWER_MS
         findings = list(_in_time(_findings(session)))
+        findings.sort(key=lambda found: (found.status, found.check) != (PROBLEM, "shards"))
     else:
         from .data_folder.recount import findings as recounted
 
@@ -161,6 +162,7 @@ def _findings(session: Session) -> Iterator[Finding]:
 
     samples = samples_of(admin.prometheus())
     now = server_now(samples, None, 0)
+    yield from _deaths(samples)
     down = [each.name for each in now.processes if not each.up]
     stores = list(_stores(samples))
     yield _shards(down, is_away=any(finding.status == PROBLEM for finding in stores))
@@ -191,12 +193,22 @@ def _of_the_rest(admin: Any) -> Iterator[Finding]:
     from .top.numbers import samples_of, server_now
 
     samples = samples_of(admin.prometheus())
+    yield from _deaths(samples)
     down = [each.name for each in server_now(samples, None, 0).processes if not each.up]
     if down:
         yield _shards(down, is_away=False)
     yield _damage(samples)
     yield from _stores(samples)
     yield _memory(samples)
+
+
+def _deaths(samples: Any) -> Iterator[Finding]:
+    """Shards that die again and again."""
+    for (name, labels), value in samples.items():
+        if name == "shard_dies_often":
+            of = dict(labels)
+            said = f"shard {of['shard']} has died {int(value)} times in the last hour: {of['reason']}"
+            yield Finding(PROBLEM, "shards", said)
 
 
 def _shards(down: list[str], *, is_away: bool) -> Finding:
