@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from bunqueue.protocol.commands.cluster import ClusterView, CopyView, HostView, PlaceView
 from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
 from bunqueue.protocol.commands.workers import WorkerStats
-from bunqueue.server_commands.prometheus import MAX_QUEUES, exposition
+from bunqueue.server_commands.prometheus import exposition
+from bunqueue.server_commands.queue_metrics import MAX_QUEUES
 from bunqueue.server_commands.router_figures import RouterFigures
 
 Samples = Mapping[tuple[str, tuple[str, ...]], float]
