@@ -121,12 +121,20 @@ class Attempts:
         except TimeoutError as error:
             if timeout is not None and scope.expired():
                 text = f"step {self._name!r} took longer than its timeout of {timeout * 1000:g} ms"
-                self._flow._timed_out(text, step)
+                self._timed_out(text, step)
                 raise StepTimeout(text, queue=self._flow.job.queue, job_id=self._flow.job.id) from error
             raise
         finally:
             working.discard(task)
             step_var.reset(outer)
+
+    def _timed_out(self, text: str, step: StepRun) -> None:
+        """It has taken too long."""
+        job = self._flow.job
+        if self._flow._calls_of(step):
+            text += ". A thread cannot be ended: the next attempt begins when the function has returned"
+        fields = {"event": "step_timed_out", "queue": job.queue, "job_id": job.id, "step": step.name}
+        logger.warning("queue %r: job %s: %s", job.queue, job.id, text, extra={"fields": fields})
 
     # -- how an attempt ends
 

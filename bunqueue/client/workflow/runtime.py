@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
@@ -36,8 +35,6 @@ from bunqueue.protocol.framing import MAX_FRAME
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
     from bunqueue.client.workflow.channel import Answers, FlowChannel
-
-logger = logging.getLogger("bunqueue.worker")
 
 LOADED = 64 << 10  # bytes of results that are read before a run begins; larger ones when they are asked for
 A_TIME = 500  # records in one command
@@ -441,18 +438,6 @@ class Runtime(FlowCore):
 
     def _calls_of(self, step: StepRun) -> list[asyncio.Future[Outcome]]:
         return [call for call, of in self._calls.items() if of is step]
-
-    def _timed_out(self, text: str, step: StepRun) -> None:
-        """An attempt has taken too long."""
-        if self._calls_of(step):
-            text += ". A thread cannot be ended: the next attempt begins when the function has returned"
-        fields = {
-            "event": "step_timed_out",
-            "queue": self.job.queue,
-            "job_id": self.job.id,
-            "step": step.name,
-        }
-        logger.warning("queue %r: job %s: %s", self.job.queue, self.job.id, text, extra={"fields": fields})
 
     async def _in_thread(self, function: Callable[[], Any]) -> Outcome:
         thread = thread_var.get()
