@@ -26,7 +26,6 @@ EXCEPTIONS: dict[str, str] = {
     "bunqueue/client/queue/queue.py": "one class: every command about one queue, with its documentation",
     "bunqueue/client/worker/run.py::WorkerRun.__init__": "the parts of a worker, made one after the other",
     "bunqueue/errors.py": "one table: every error that users catch, and what it says of itself",
-    "bunqueue/client/workflow/runtime.py": "one class: a run of a workflow, from its code to its outcome",
     "bunqueue/protocol/commands/core.py": "the commands of a job's life, and the fields that they share",
     "router/cluster/cluster.py": "one class: what a host knows of the others, and does about it",
     "bunqueue/protocol/peers.py": "all messages between shards side by side: who asks and who answers",

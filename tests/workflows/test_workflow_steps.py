@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from support.promises import promises
@@ -647,3 +648,32 @@ def test_a_start_that_is_refused_says_which_argument(
     with pytest.raises(BunqueueError) as caught:
         order.start(*given, **named)
     assert (caught.value.field, caught.value.value, caught.value.bound) == told
+
+
+@promises("What would come back as text, as a date or a UUID, is refused unless the function is annotated")
+@pytest.mark.parametrize("annotated", [True, False])
+def test_results_keep_their_types_or_are_refused(sandbox: Sandbox, annotated: bool) -> None:
+    app = Bunqueue("q")
+
+    def made() -> UUID:
+        return UUID(int=7)
+
+    def undone(_: object) -> Any:
+        return UUID(int=7)  # nobody reads it
+
+    @app.workflow(max_attempts=3)
+    async def work(flow: Flow) -> str:
+        given = await flow.step("id", made if annotated else lambda: {"id": made()})
+        await flow.step("undoable", lambda: 1, undo=undone)
+        await flow.sleep("pause", minutes=1)
+        return type(given).__name__
+
+    handle = work.start()
+    sandbox.drain(app, within=timedelta(hours=1))
+    if annotated:
+        assert handle.result() == "UUID"
+    else:
+        assert handle.state() == "failed"
+        assert "which would arrive as text: give str() of it; or annotate the function" in str(
+            handle.job().error
+        )

@@ -9,7 +9,7 @@ import pytest
 from support.promises import promises
 from support.waiting import eventually
 
-from bunqueue import Admin, Bunqueue, CommandFailed, Flow, Queue, SignalTimeout, WrongState
+from bunqueue import Admin, BlockingFlow, Bunqueue, CommandFailed, Flow, Queue, SignalTimeout, WrongState
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.testing import Sandbox
 from bunqueue.testing.engine import FrozenClock
@@ -377,3 +377,36 @@ async def test_waits_end_with_their_workflow(where: EndpointOptions, how: str) -
         await handle.signal("go", "on")
         await handle.signal("stop", "in the end")
         assert await handle.result(timeout=20_000) == "in the end"
+
+
+@promises("Clean up in a step: it does not run while the workflow waits, and runs once when it is done")
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_step_in_finally_runs_at_the_end_alone(sandbox: Sandbox, plain: bool) -> None:
+    app = Bunqueue("q")
+    said: list[str] = []
+
+    @app.workflow
+    async def guarded(flow: Flow) -> bool:
+        try:
+            await flow.sleep("first", hours=1)
+            return await flow.wait_for("go", bool)
+        finally:
+            said.append("run ends")
+            await flow.step("release", said.append, "released")
+
+    @app.workflow
+    def plain_one(flow: BlockingFlow) -> bool:
+        try:
+            flow.sleep("first", hours=1)
+            return flow.wait_for("go", bool)
+        finally:
+            said.append("run ends")
+            flow.step("release", said.append, "released")
+
+    handle = (plain_one if plain else guarded).start()
+    sandbox.drain(app, within=timedelta(hours=2))
+    assert said == ["run ends"] * 2
+    handle.signal("go", True)
+    sandbox.drain(app)
+    assert handle.state() == "completed"
+    assert said == ["run ends"] * 3 + ["released"]

@@ -31,22 +31,29 @@ def check_plain(data: object, what: str) -> None:
 
     Objects of classes with declared fields are passed over. `data` has no cycles.
     """
+    if (problem := not_plain(data)) is not None:
+        text, value = problem
+        raise PayloadError(
+            f"{what} has {text}; or add the job as a function of an app that declares the type",
+            field="data",
+            value=value,
+        )
+
+
+def not_plain(data: object) -> tuple[str, str] | None:
+    """What is wrong with the first such value, in words, and the value as it is shown; None without any."""
     if type(data) is dict:  # as nearly all are, with few values: calls cost more than looking at those
         for each in data.values():
             if type(each) not in _PLAIN:
                 break
         else:
-            return
-    if type(data) not in _PLAIN and (found := _find(data)) is not None:
-        path, value = found
-        cure = next(cure for kind, cure in _CURES.items() if isinstance(value, kind))
-        where = f" at {path}" if path else ""
-        raise PayloadError(
-            f"{what} has {shown(value)}{where}, which would arrive as text: {cure}; "
-            f"or add the job as a function of an app that declares the type",
-            field="data",
-            value=shown(value),
-        )
+            return None
+    if type(data) in _PLAIN or (found := _find(data)) is None:
+        return None
+    path, value = found
+    cure = next(cure for kind, cure in _CURES.items() if isinstance(value, kind))
+    where = f" at {path}" if path else ""
+    return f"{shown(value)}{where}, which would arrive as text: {cure}", shown(value)
 
 
 def _find(value: Any) -> tuple[str, object] | None:

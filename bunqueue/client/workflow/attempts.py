@@ -52,14 +52,16 @@ class Attempts:
         if self._plan.undo is not None and (known is None or known.status != RUNNING):
             await self._send(RUNNING)
         cursor = None if known is None else await self._cursor(known)
-        task = asyncio.current_task()
+        task, what = asyncio.current_task(), f"the result of step {self._name!r}"
         while True:
             self._began = time.monotonic()
             noted = flow._loop.call_later(NOTED_AFTER, self._note)
             step = StepRun(self._name, flow._key(self._name), self._number, cursor, self._save)
             try:
                 value = await self._once(step)
-                raw = values.stored(value, f"the result of step {self._name!r}")
+                raw = values.stored(value, what)
+                if self._kind == STEP:  # what an undo gives is read by nobody
+                    values.check_kept(value, self._plan.converting, what)
             except BaseException as error:
                 if not self._is_its_own(error, task):
                     raise

@@ -17,6 +17,7 @@ from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.conversion.encoding import STORABLE, encode, to_plain
 from bunqueue.client.conversion.mismatch import WRONG
 from bunqueue.client.conversion.schema import schema_of
+from bunqueue.client.options.plain_data import not_plain
 from bunqueue.errors import ResultError, StepChanged
 from bunqueue.model.workflow import MAX_BYTES, MAX_STATE_BYTES
 
@@ -101,6 +102,15 @@ def stored(value: object, what: str, most: int = MAX_BYTES, field: str = "result
             bound=most,
         )
     return Raw(encoded)
+
+
+def check_kept(value: object, converting: Converter | None, what: str) -> None:
+    """ResultError, which begins with `what`, for a value that would come back as another type, if nothing
+    says which it is. It has been encoded."""
+    if converting is None and (problem := not_plain(value)) is not None:
+        text, kind = problem
+        cure = "or annotate the function with what it gives"
+        raise ResultError(f"{what} has {text}; {cure}", field="result", value=kind)
 
 
 def stored_state(value: object) -> Raw:

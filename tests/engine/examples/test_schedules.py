@@ -459,3 +459,21 @@ def test_a_client_of_version_3_may_name_the_job_in_the_data(driver: Driver, job_
     assert (job["name"], job["data"]) == (job_name or "tick", {"a": 1} if job_name is None else data)
     (job,) = jobs(driver, "other")
     assert (job["name"], job["data"]) == ("default", data)
+
+
+def test_a_new_limit_that_is_reached_already_is_refused(driver: Driver) -> None:
+    put(driver, repeatEvery=1_000, maxLimit=5)
+    run(driver, driver.now + 3_500)
+    before = get(driver)
+    assert before is not None
+    assert before["executions"] == 3
+    for limit in (1, 3):
+        reply = driver.ask(cmd="Cron", name="c", queue="q", repeatEvery=1_000, maxLimit=limit)
+        assert (reply["ok"], reply["error"]) == (
+            False,
+            f"Cron job c has run 3 times, so a limit of {limit} would end it",
+        )
+        assert get(driver) == before
+    assert put(driver, repeatEvery=1_000, maxLimit=4)["maxLimit"] == 4
+    run(driver, driver.now + 1_000)
+    assert put(driver, repeatEvery=1_000, maxLimit=4)["executions"] == 4, "the same limit, as at each start"

@@ -84,6 +84,7 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
     )
     known = state.timetable.by_name.get(command.name)
     if known is not None and known.queue == command.queue:
+        _check_limit(known, command.max_limit)
         schedule.executions, schedule.paused = known.executions, known.paused
         schedule.missed, schedule.last_run = known.missed, known.last_run
         schedule.app = command.app or known.app
@@ -97,6 +98,15 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
         schedule.skip_missed_on_restart = schedule.on_missed == NONE
     keep(state, schedule)
     return CronReply(cron=_view(schedule))
+
+
+def _check_limit(known: Schedule, limit: int | None) -> None:
+    """CommandError for a new limit that the schedule has reached: it would never run."""
+    if limit is None or limit <= 0 or limit > known.executions or limit == known.max_limit:
+        return
+    text = f"Cron job {known.name} has run {known.executions} times, so a limit of {limit} would end it"
+    more = f"more than {known.executions}"
+    raise CommandError(text, Code.INVALID_FIELD, field="maxLimit", value=limit, bound=more)
 
 
 def delete(state: State, client: Client, command: CronDelete) -> Ok:
