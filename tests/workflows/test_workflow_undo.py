@@ -412,3 +412,31 @@ def test_state_and_progress(sandbox: Sandbox) -> None:
     sandbox.drain(app)
     assert handle.query() == {"page": 3}
     assert handle.state() == "completed"
+
+
+@promises("Unfinished children are cancelled when the undo of their parent begins, and undo their own steps")
+def test_children_undo_their_steps_beside_those_of_their_parent(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    done: list[str] = []
+
+    @app.workflow
+    async def child(flow: Flow) -> None:
+        await flow.step("of child", lambda: "child", undo=done.append)
+        await flow.wait_for("never")
+
+    @app.workflow
+    async def ended(flow: Flow) -> None:
+        await flow.step("of the one that has ended", lambda: "ended", undo=done.append)
+
+    @app.workflow(max_attempts=1)
+    async def parent(flow: Flow) -> None:
+        await flow.step("of parent", lambda: "parent", undo=done.append)
+        await flow.run(ended)
+        await flow.gather(flow.run(child, child_id="child"), flow.wait_for("go"))
+
+    handle = parent.start()
+    sandbox.drain(app)
+    handle.cancel("changed my mind")
+    sandbox.drain(app, within=DAY)
+    assert sorted(done) == ["child", "parent"]
+    assert (handle.state(), child.handle("child").state()) == ("cancelled", "cancelled")

@@ -379,7 +379,10 @@ async def test_waits_end_with_their_workflow(where: EndpointOptions, how: str) -
         assert await handle.result(timeout=20_000) == "in the end"
 
 
-@promises("Clean up in a step: it does not run while the workflow waits, and runs once when it is done")
+@promises(
+    "`finally` and `except BaseException` around a wait run whenever a run ends there",
+    "A step in them runs at the end alone",
+)
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_step_in_finally_runs_at_the_end_alone(sandbox: Sandbox, plain: bool) -> None:
     app = Bunqueue("q")
