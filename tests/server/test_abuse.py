@@ -34,7 +34,7 @@ TOO_LARGE = f"Frame too large: {{}} bytes (max {MAX_FRAME})"
 MEMORY_CAP = 6 * 1024 * MIB  # address space of each process: a runaway one dies instead of the machine
 LONG_MS = 60_000
 QUEUES = (queue_on(0, "witness"), queue_on(1, "witness"))
-INVALID = {"Invalid command", "Invalid command format"}
+INVALID = ("Invalid command", "a command must have at most", "cmd is malformed")  # how refusals begin
 
 
 class Witness:
@@ -316,7 +316,7 @@ async def test_what_is_no_command_is_answered_and_that_is_all(
     behind = rogue.send("Ping")
     reply = await rogue.next_stray()
     assert reply["ok"] is False
-    assert reply["error"] in INVALID
+    assert reply["error"].startswith(INVALID)
     assert (await ping)["ok"]
     assert (await behind)["ok"]
     assert rogue.received == 3
@@ -929,7 +929,7 @@ def test_random_frames(fuzzed: Server, payloads: list[bytes]) -> None:
             length = LENGTH.unpack(_read(sock, 4))[0]
             reply = msgpack.unpackb(_read(sock, length), strict_map_key=False)
             assert reply["ok"] is False
-            assert reply["error"] in INVALID
+            assert reply["error"].startswith(INVALID)
         assert _ask(sock, {"cmd": "Ping"})["ok"]
         assert _snapshot(witness) == before
 

@@ -99,9 +99,9 @@ def install() -> None:
         Server._commit_and_send,
     )
 
-    def noting_send(state: Any, shard: int, kind: int, number: int, message: Any) -> int:
+    def noting_send(state: Any, shard: int, kind: int, number: int, message: Any, turn: int = 0) -> int:
         crash.note("sends", type(message).__name__, state.shard)
-        return send(state, shard, kind, number, message)
+        return send(state, shard, kind, number, message, turn)
 
     def noting_receive(state: Any, source: int, body: bytes) -> None:
         crash.note("receives", type(messages.decode(body).message).__name__, state.shard)
