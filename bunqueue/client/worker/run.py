@@ -300,13 +300,14 @@ class WorkerRun:
         self._stopping = self._channel.stopping = self.stats.stopping = True
         begun = time.monotonic()
         log.worker_stopping(self._config.queue, self._running(), grace)
-        self._runner.notify_stopping()
         self._fetcher.stop_asking()
         end_at = self._loop.time() + grace
         timer = self._loop.call_at(end_at, self.hurry)
-        for job in self._slots.withdraw():
+        not_begun = self._slots.withdraw()
+        await self._withdraw_polls()  # before any job goes back: one that waits there would take it again
+        self._runner.notify_stopping()
+        for job in not_begun:
             self._reporter.stop_short(job, stopped(job, Ending(INTERRUPTED)))
-        await self._withdraw_polls()
         if self._slots.busy:
             await self._no_more_waiting.wait()
         if self._slots.busy:
@@ -346,6 +347,16 @@ class WorkerRun:
         self._renewer.listen_closely()
         self._caller.use(None)
         await self._pulls.close()
+        if held:
+            await self._until_heard()
+
+    async def _until_heard(self) -> None:
+        """Returns when the server knows that the connection of the polls has ended: what comes over another
+        one after two answers is carried out after that."""
+        with suppress(BunqueueError, TimeoutError):
+            async with asyncio.timeout(STOP_PATIENCE):
+                for _ in range(2):
+                    await self._caller.call(heartbeat(self._renewer.held.values()), core.HeartbeatBatchReply)
 
     async def _report_all(self, patience: float) -> None:
         try:
