@@ -86,6 +86,7 @@ DEFAULTS: dict[str, Any] = {
     "debounceTtl": None,
     "deduplicationExtend": False,
     "deduplicationReplace": False,
+    "detached": False,
 }
 TIMES = {"createdAt", "runAt", "startedAt", "completedAt", "lastHeartbeat"}
 
