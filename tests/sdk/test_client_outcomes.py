@@ -115,7 +115,7 @@ class Bench:
         self.sent = 0
         caller = persistence.Persistence(cast(AsyncCaller, self.caller), cast(RunStats, self.notes))
         self.outcomes = Reporter(
-            caller, cast(RunStats, self.notes), self._sent, lambda task: None, batch=10, delay=delay
+            caller.ask, cast(RunStats, self.notes), self._sent, lambda task: None, batch=10, delay=delay
         )
 
     def _sent(self) -> None:
