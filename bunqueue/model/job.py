@@ -177,6 +177,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     gathering: bool | None = (
         None  # a node that waits for all others; True: until CloseFlow says which these are
     )
+    detached: bool = False  # a workflow has started it to outlive itself
     closing: bool = False  # it gathers, and takes no new ones any more, though it is not yet told all
     on_dead_dependency: str | None = None  # what the failure of one of depends_on means for it
     # On the wire where there are any:
@@ -187,7 +188,6 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     keep_completed: float | None = None  # how long it is kept when it has completed; None: as its queue says
     keep_failed: float | None = None  # the same as a dead letter
     due: Due | None = None  # of a job that a schedule added
-    detached: bool = False  # a workflow has started it to outlive itself
 
     def kept_for(self, state: int) -> float | None:
         """How long the job is to be kept in that state, whatever its queue says; None: as that says."""
@@ -235,6 +235,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "flow_id",
             "gathering",
             "closing",
+            "detached",
             "on_dead_dependency",
             "retry_on",
             "never_on",

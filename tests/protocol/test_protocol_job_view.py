@@ -86,7 +86,6 @@ DEFAULTS: dict[str, Any] = {
     "debounceTtl": None,
     "deduplicationExtend": False,
     "deduplicationReplace": False,
-    "detached": False,
 }
 TIMES = {"createdAt", "runAt", "startedAt", "completedAt", "lastHeartbeat"}
 
