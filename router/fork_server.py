@@ -25,7 +25,7 @@ from typing import NoReturn
 
 import msgspec
 
-from bunqueue.process_name import name_process
+from bunqueue.process_arguments import name_process
 
 MAX_FILES = 250  # what one message may carry: SCM_MAX_FD of Linux is 253
 MAX_ORDER = 1 << 16

@@ -19,7 +19,7 @@ from bunqueue.logs import configure_logging, get_logger
 from bunqueue.machine_memory import share_of
 from bunqueue.model import retention as finished
 from bunqueue.model.dead_letters import DlqConfig
-from bunqueue.process_name import name_process
+from bunqueue.process_arguments import name_process
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
 

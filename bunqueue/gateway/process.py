@@ -26,7 +26,7 @@ from bunqueue.acceptor import Acceptor, Counted
 from bunqueue.descriptors import Share, raise_file_limit, share
 from bunqueue.guesses import Guesses
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.process_name import name_process
+from bunqueue.process_arguments import name_process
 from bunqueue.settings import Settings
 from bunqueue.watched_file import WatchedFile
 

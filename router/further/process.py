@@ -15,7 +15,7 @@ import msgspec
 from bunqueue import vitals
 from bunqueue.descriptors import raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.process_name import name_process
+from bunqueue.process_arguments import name_process
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol import router_link
 from bunqueue.settings import Settings

@@ -24,7 +24,7 @@ import msgspec
 
 from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.process_name import name_process
+from bunqueue.process_arguments import name_process
 from bunqueue.settings import Settings
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, connected

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+
+from bunqueue.process_arguments import rewrite_arguments
 
 SECRET_FLAGS = frozenset({b"--token", b"-t", b"--auth-token", b"--read-only-token", b"--secret"})
 _BEFORE_HOST = re.compile(rb"(?<=://)[^/?#]*(?=@)")  # the token or password of a URL
@@ -11,21 +12,8 @@ _IN_QUERY = re.compile(rb"(?<=[?&])((?:ssl)?password|token)=[^&]+")
 
 
 def hide_secrets() -> None:
-    """Write over them in this process's own memory, where the system reads the arguments of a process.
-
-    Linux only; elsewhere, or if the system forbids it, they stay.
-    """
-    with suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc_pid_stat(5)
-        with open("/proc/self/mem", "r+b", buffering=0) as memory:
-            memory.seek(start)
-            given = memory.read(end - start)
-            hidden = without_secrets(given)
-            if hidden != given:
-                memory.seek(start)
-                memory.write(hidden)
+    """Show stars in their place, where the system allows it."""
+    rewrite_arguments(without_secrets)
 
 
 def without_secrets(arguments: bytes) -> bytes:
