@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path, PurePosixPath
 
 MIB = 1024 * 1024
@@ -15,6 +16,7 @@ FOR_SHARDS = (
 )  # of the whole; the rest is for the router, the gateway, and what grows before it is measured
 LEAST_SHARE = 160 * MIB  # without jobs a shard has 30, and in use 64 for the pages of its file
 
+_Files = tuple[tuple[str, ...], str]
 # Where version 2 and version 1 of the control groups are found, and the file that says the limit.
 _V2 = ("", "unified"), "memory.max"
 _V1 = ("memory",), "memory.limit_in_bytes"
@@ -36,43 +38,39 @@ def memory_here(environ: Mapping[str, str] | None = None) -> int:
 def group_limits(groups: Path, mounted: Path) -> Iterator[int]:
     """The limits of the control groups that ``groups`` names, of those around them, and of the machine."""
     yield _physical()
-    with suppress(OSError):
-        for line in groups.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers or "memory" in controllers.split(","):
-                places, name = _V1 if controllers else _V2
-                for place in places:
-                    yield from _upwards(mounted / place, PurePosixPath(path), name)
+    for text in _files(groups, mounted, _V1, _V2):
+        with suppress(ValueError):  # "max"
+            yield int(text)
 
 
 def oom_kills(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
     """How many processes of this one's control group the kernel has killed for want of memory; 0 if it does
     not say."""
-    with suppress(OSError):
-        for line in groups.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers or "memory" in controllers.split(","):
-                places, name = _KILLS_V1 if controllers else _KILLS_V2
-                for place in places:
-                    for kills in _counts(mounted / place, PurePosixPath(path), name):
-                        return kills
+    for text in _files(groups, mounted, _KILLS_V1, _KILLS_V2):
+        for line in text.splitlines():
+            with suppress(ValueError, IndexError):
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
     return 0
 
 
-def _counts(top: Path, path: PurePosixPath, name: str) -> Iterator[int]:
-    """What a group's file, and those of the groups that it lies in, say of ``oom_kill``."""
-    for group in (path, *path.parents):
-        with suppress(OSError, ValueError):
-            lines = (top / group.relative_to("/") / name).read_text().splitlines()
-            yield from (int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-
-
-def _upwards(top: Path, path: PurePosixPath, name: str) -> Iterator[int]:
-    """The limit of a group, and of each that it lies in: all of them hold."""
-    # Within a container the path may be the host's, and not be there: its own group is the top then.
-    for group in (path, *path.parents):
-        with suppress(OSError, ValueError):  # not there; or "max"
-            yield int((top / group.relative_to("/") / name).read_text())
+def _files(groups: Path, mounted: Path, first: _Files, second: _Files) -> Iterator[str]:
+    """The texts of a file about memory: of each control group that ``groups`` names, and of those around it.
+    ``first`` and ``second`` say where the file is in these versions of the control groups."""
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        places, name = first if controllers else second
+        group = PurePosixPath(path)
+        # Within a container the path may be the host's, and not be there: its own group is the top then.
+        for place, each in product(places, (group, *group.parents)):
+            with suppress(OSError, ValueError):
+                yield (mounted / place / each.relative_to("/") / name).read_text()
 
 
 def _physical() -> int:
