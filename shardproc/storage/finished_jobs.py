@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from typing import Any
 
 from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.ids import seq_of_id
@@ -56,27 +58,24 @@ class FinishedJobs:
         return None if row is None else row[0]
 
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
-        self._see()
-        found: dict[int, str] = {}
-        for start in range(0, len(seqs), 500):
-            some = seqs[start : start + 500]
-            marks = ",".join("?" * len(some))
-            query = f"select seq, id from jobs where seq in ({marks}) and own_id = 1"
-            found.update(self._db.execute(query, some))
-        return found
+        return dict(self._numbered("id", seqs, "own_id = 1"))
 
     def children_among(self, seqs: list[int]) -> dict[int, str]:
-        self._see()
         found: dict[int, str] = {}
+        for seq, extra in self._numbered("extra", seqs, "extra is not null"):
+            family = rows.family(extra)
+            if family.parent_id or family.flow_id:
+                found[seq] = "" if family.flow_id else family.parent_id or ""
+        return found
+
+    def _numbered(self, column: str, seqs: list[int], condition: str) -> Iterator[tuple[int, Any]]:
+        """The number of each of these jobs that meets a condition, and what it has in a column."""
+        self._see()
         for start in range(0, len(seqs), 500):
             some = seqs[start : start + 500]
             marks = ",".join("?" * len(some))
-            query = f"select seq, extra from jobs where seq in ({marks}) and extra is not null"
-            for seq, extra in self._db.execute(query, some):
-                family = rows.family(extra)
-                if family.parent_id or family.flow_id:
-                    found[seq] = "" if family.flow_id else family.parent_id or ""
-        return found
+            query = f"select seq, {column} from jobs where seq in ({marks}) and {condition}"
+            yield from self._db.execute(query, some)
 
     def own_ids_after(self, after: str, limit: int) -> tuple[list[str], str | None]:
         self._see()
