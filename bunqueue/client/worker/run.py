@@ -340,7 +340,7 @@ class WorkerRun:
         if held:
             try:
                 async with asyncio.timeout(STOP_PATIENCE):
-                    await self._caller.call(heartbeat(held), core.HeartbeatBatchReply)
+                    await self._renew_all()
             except (BunqueueError, TimeoutError) as error:
                 logger.debug("queue %r: polls are not withdrawn: %s", self._config.queue, error)
                 return
@@ -356,7 +356,11 @@ class WorkerRun:
         with suppress(BunqueueError, TimeoutError):
             async with asyncio.timeout(STOP_PATIENCE):
                 for _ in range(2):
-                    await self._caller.call(heartbeat(self._renewer.held.values()), core.HeartbeatBatchReply)
+                    await self._renew_all()
+
+    async def _renew_all(self) -> None:
+        """Renew the locks of all jobs in hand. Raises BunqueueError."""
+        await self._caller.call(heartbeat(self._renewer.held.values()), core.HeartbeatBatchReply)
 
     async def _report_all(self, patience: float) -> None:
         try:
