@@ -169,6 +169,13 @@ class Driver:
             engine.tick(to)
         return [(conn, decoded(reply)) for conn, reply in replies[before:]]
 
+    def keep_up(self, ms: int) -> None:
+        """Let time pass, with ticks where upkeep wants them."""
+        end = self.now + ms
+        while self.now < end:
+            self.tick(min(end, max(self.now + 1, self.shard.engine.next_deadline())))
+            self.commit()
+
     def returned(self, to: int) -> None:
         """Until ``to`` the shard could not hear anybody."""
         self.now = to

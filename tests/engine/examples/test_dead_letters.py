@@ -14,14 +14,6 @@ DAY = 86_400_000
 MINUTE = 60_000
 
 
-def keep_up(driver: Driver, ms: int) -> None:
-    """Let time pass, with ticks where upkeep wants them."""
-    end = driver.now + ms
-    while driver.now < end:
-        driver.tick(min(end, max(driver.now + 1, driver.shard.engine.next_deadline())))
-        driver.commit()
-
-
 def die(driver: Driver, count: int = 1, queue: str = "q", **options: Any) -> list[str]:
     ids = [driver.ask(cmd="PUSH", queue=queue, maxAttempts=1, **options)["id"] for _ in range(count)]
     driver.ask(cmd="PULLB", queue=queue, count=1000)
@@ -134,12 +126,12 @@ def test_a_completed_job_that_runs_again_keeps_its_story(driver: Driver) -> None
 
 def test_old_dead_letters_go(driver: Driver) -> None:
     (old,) = die(driver)
-    keep_up(driver, DAY // 4)
+    driver.keep_up(DAY // 4)
     (young,) = die(driver)
     driver.ask(cmd="SetDlqConfig", queue="q", config={"maxAge": DAY // 2})
     driver = driver.restarted()
     assert dead(driver) == [old, young]
-    keep_up(driver, DAY // 4 + MINUTE + retention.ROUND_MS)
+    driver.keep_up(DAY // 4 + MINUTE + retention.ROUND_MS)
     assert dead(driver) == [young]
     assert rows(driver) == {**rows(driver), "jobs": 1, "attempts": 1, "dead_letters": 1}
     driver.close()
@@ -149,7 +141,7 @@ def test_the_oldest_dead_letters_go_when_there_are_too_many(driver: Driver) -> N
     driver.ask(cmd="SetDlqConfig", queue="q", config={"maxEntries": 5})
     ids = die(driver, 12)
     other = die(driver, 8, queue="other")
-    keep_up(driver, MINUTE + retention.ROUND_MS)
+    driver.keep_up(MINUTE + retention.ROUND_MS)
     assert dead(driver) == ids[7:]
     assert dead(driver, queue="other") == other
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["failed"] == 5
@@ -164,9 +156,9 @@ def test_dead_letters_are_tried_again_by_themselves(driver: Driver) -> None:
         assert (entry["retryCount"], entry["nextRetryAt"]) == (count, driver.now + 5 * MINUTE)
         assert dead(driver, filter={"retriable": True}) == []
         driver = driver.restarted()
-        keep_up(driver, 5 * MINUTE - 1)
+        driver.keep_up(5 * MINUTE - 1)
         assert driver.ask(cmd="PULL", queue="q")["job"] is None
-        keep_up(driver, MINUTE + retention.ROUND_MS)
+        driver.keep_up(MINUTE + retention.ROUND_MS)
         driver = driver.restarted()
         pulled = driver.ask(cmd="PULL", queue="q")["job"]
         assert (pulled["id"], pulled["attempts"]) == (job_id, 0)
@@ -174,7 +166,7 @@ def test_dead_letters_are_tried_again_by_themselves(driver: Driver) -> None:
     (entry,) = driver.ask(cmd="Dlq", queue="q")["entries"]
     assert (entry["retryCount"], entry["nextRetryAt"]) == (2, None)
     assert entry["lastRetryAt"] is not None
-    keep_up(driver, 10 * MINUTE)
+    driver.keep_up(10 * MINUTE)
     assert dead(driver) == [job_id]
     driver.ask(cmd="RetryDlq", queue="q")
     driver.ask(cmd="PULL", queue="q")
@@ -189,7 +181,7 @@ def test_completed_jobs_beyond_the_count_go_oldest_first(driver: Driver) -> None
     ids, other = complete(driver, 600), complete(driver, 10, queue="other")
     die(driver)
     waiting = driver.ask(cmd="PUSH", queue="q")["id"]
-    keep_up(driver, 2 * retention.ROUND_MS)
+    driver.keep_up(2 * retention.ROUND_MS)
     kept = driver.ask(cmd="GetJobs", queue="q", state="completed", limit=1000)["jobs"]
     assert [job["id"] for job in kept] == ids[-10:]
     assert driver.ask(cmd="GetJobCounts", queue="other")["counts"]["completed"] == len(other)
@@ -222,14 +214,14 @@ def test_completed_jobs_go_when_they_are_old_also_behind_young_ones(driver: Driv
     driver.shard.engine.state.upkeep.retention = Retention(max_age_s=3600, max_count=0)
     late = driver.ask(cmd="PUSHB", queue="q", jobs=[{"delay": 3_000_000}] * 300)["ids"]
     complete(driver, 600)
-    keep_up(driver, 3_000_000)
+    driver.keep_up(3_000_000)
     for _ in range(1):
         taken = driver.ask(cmd="PULLB", queue="q", count=300)["jobs"]
         assert {job["id"] for job in taken} == set(late)
         driver.ask(cmd="ACKB", ids=late)
-    keep_up(driver, 700_000)
+    driver.keep_up(700_000)
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["completed"] == 300
-    keep_up(driver, 3_000_000)
+    driver.keep_up(3_000_000)
     assert rows(driver)["jobs"] == 0
 
 

@@ -20,14 +20,6 @@ V3 = 3
 DAY, MINUTE = 86_400_000, 60_000
 
 
-def keep_up(driver: Driver, ms: int) -> None:
-    """Let time pass, with ticks where upkeep wants them."""
-    end = driver.now + ms
-    while driver.now < end:
-        driver.tick(min(end, max(driver.now + 1, driver.shard.engine.next_deadline())))
-        driver.commit()
-
-
 def die(driver: Driver, count: int = 1, queue: str = "q", **options: Any) -> list[str]:
     ids = [driver.ask(cmd="PUSH", queue=queue, maxAttempts=1, **options)["id"] for _ in range(count)]
     driver.ask(cmd="PULLB", queue=queue, count=1000)
@@ -62,7 +54,7 @@ def test_beyond_the_bound_each_is_told_of_and_counted(driver: Driver) -> None:
     assert events(driver) == [(ids[0], "max_entries", "boom 0"), (ids[1], "max_entries", "boom 1")]
     assert events(driver, "purged") == []
     first = driver.now
-    keep_up(driver, MINUTE)
+    driver.keep_up(MINUTE)
     ids += die(driver, 2)
     assert dropped(driver) == (4, 0)
     driver = driver.restarted()
@@ -78,10 +70,10 @@ def test_beyond_the_bound_each_is_told_of_and_counted(driver: Driver) -> None:
 def test_old_ones_count_but_not_those_that_were_meant_to_go(driver: Driver) -> None:
     driver.ask(cmd="SetDlqConfig", queue="q", config={"maxAge": DAY})
     (short,), (usual,) = die(driver, keepFailed=MINUTE), die(driver)
-    keep_up(driver, 2 * MINUTE)
+    driver.keep_up(2 * MINUTE)
     assert events(driver) == [(short, "keep_failed", "boom 0")]
     assert dropped(driver) == (0, 0)
-    keep_up(driver, DAY + 2 * MINUTE)
+    driver.keep_up(DAY + 2 * MINUTE)
     assert events(driver)[1:] == [(usual, "max_age", "boom 0")]
     assert dropped(driver) == (0, 1)
 
@@ -148,7 +140,7 @@ def test_the_server_has_a_bound_for_queues_that_have_none(driver: Driver) -> Non
     reply = {"cmd": "SetDlqConfig", "queue": "own", "config": {"maxEntries": None}, "reqId": "r"}
     assert driver.execute(1, msgpack.packb(reply))[0][1]["ok"]
     assert driver.ask(cmd="GetDlqConfig", queue="own")["config"]["maxEntries"] == 2, "as the server says"
-    keep_up(driver, DAY + 2 * MINUTE)
+    driver.keep_up(DAY + 2 * MINUTE)
     assert [dropped(driver, queue)[1] for queue in ("q", "own", "all")] == [2, 0, 0]
 
 
@@ -179,11 +171,11 @@ def test_a_purge_begins_anew_and_an_obliterate_forgets(driver: Driver) -> None:
 def test_an_unused_queue_stays_for_a_week_so_that_somebody_sees_it(driver: Driver) -> None:
     of_server(driver, max_age=float(MINUTE))
     die(driver)
-    keep_up(driver, 10 * MINUTE)
+    driver.keep_up(10 * MINUTE)
     assert dropped(driver) == (0, 1)
     driver = driver.restarted()
     assert driver.ask(cmd="ListQueues")["queues"] != []
-    keep_up(driver, 7 * DAY)
+    driver.keep_up(7 * DAY)
     assert driver.ask(cmd="ListQueues")["queues"] == []
     assert driver.rows("select key from records where kind = 'dropped'") == []
     driver.close()
