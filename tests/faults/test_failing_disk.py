@@ -28,7 +28,12 @@ def disk(tmp_path: Path) -> BadDisk:
 
 @pytest.fixture
 def server(disk: BadDisk, make_server: StartServer) -> Server:
-    server = make_server(shards=2)
+    return started(make_server, disk, shards=2)
+
+
+def started(make_server: StartServer, disk: BadDisk, shards: int = 1) -> Server:
+    """A server on this disk."""
+    server = make_server(shards=shards)
     server.environ = disk.environ
     server.start()
     return server
@@ -69,9 +74,7 @@ async def test_a_flush_that_fails(server: Server, disk: BadDisk, number: int) ->
 
 
 async def test_checkpoints_that_fail_are_told(disk: BadDisk, make_server: StartServer) -> None:
-    server = make_server(shards=1)
-    server.environ = disk.environ
-    server.start()
+    server = started(make_server, disk)
     wire = await Wire.open(server.address)
     jobs = [{"data": "x" * 100_000}] * 40
 
@@ -99,7 +102,8 @@ async def test_checkpoints_that_fail_are_told(disk: BadDisk, make_server: StartS
     await wire.close()
 
 
-async def test_a_used_up_quota_is_a_full_disk(server: Server, disk: BadDisk) -> None:
+async def test_a_used_up_quota_is_a_full_disk(disk: BadDisk, make_server: StartServer) -> None:
+    server = started(make_server, disk)  # of several shards, one that hears of another right then starts anew
     wire = await Wire.open(server.address)
     push = {"cmd": "PUSH", "queue": queue_on(0), "data": 1}
     kept = (await wire.ok(**push))["id"]
@@ -113,9 +117,7 @@ async def test_a_used_up_quota_is_a_full_disk(server: Server, disk: BadDisk) -> 
 
 
 async def test_reading_that_fails_is_no_damage(disk: BadDisk, make_server: StartServer) -> None:
-    server = make_server(shards=1)
-    server.environ = disk.environ
-    server.start()
+    server = started(make_server, disk)
     wire = await Wire.open(server.address)
     jobs = [{"data": "x" * 2_000}] * 500
     ids = (await wire.ok("PUSHB", queue="q", jobs=jobs))["ids"]
@@ -141,9 +143,7 @@ async def test_reading_that_fails_is_no_damage(disk: BadDisk, make_server: Start
 
 
 async def test_a_start_that_cannot_read_is_repeated(disk: BadDisk, make_server: StartServer) -> None:
-    server = make_server(shards=1)
-    server.environ = disk.environ
-    server.start()
+    server = started(make_server, disk)
     wire = await Wire.open(server.address)
     job_id = (await wire.ok("PUSH", queue="q", data=1))["id"]
     await wire.close()
