@@ -42,6 +42,7 @@ _log = get_logger("shard")
 
 TELL_EVERY_S = 60.0  # that the file cannot be read
 SLICES_S = 0.002  # for long work, where nobody else waits for his turn
+BATCH_S = 0.05  # of queued commands in one batch
 MAX_WAIT_MS = 5_000
 FORGET_MS = 20  # between two pieces of a log that is too long, when there is nothing else to do
 AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody could be heard
@@ -166,6 +167,11 @@ class Shard:
         if self.engine.state.dropped.untold:
             self._dropped.say(self.engine.state.dropped, now)
         return now
+
+    @property
+    def batch_s(self) -> float:
+        """How long what is queued may go on before what is done is committed and answered."""
+        return BATCH_S
 
     def wait_ms(self) -> int:
         """How long there is nothing to do unless a command comes."""

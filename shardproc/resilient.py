@@ -285,6 +285,11 @@ class ResilientShard(Shard):
         replies, out.replies, out.size = out.replies, [], 0
         return replies
 
+    @property
+    def batch_s(self) -> float:
+        """One slice while there is trouble: a full disk has room for little more."""
+        return super().batch_s if self._mode is Mode.NORMAL else 0.0
+
     def wait_ms(self) -> int:
         if self._end is not None:
             return 0

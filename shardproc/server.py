@@ -32,7 +32,6 @@ from .rounds import Rounds, Waiting
 from .routers import READ_SIZE, Envelope, Routers
 
 MAX_UNSENT = 8 << 20  # bytes of replies in one batch; what would cause more waits for the next
-BATCH_S = 0.05  # of queued commands in one batch; then what is done is committed and answered
 ENDS = frozenset({link.CLOSED, link.SEVERED, link.BROKEN})  # of a connection
 _log = get_logger("shard")
 
@@ -92,8 +91,14 @@ class Server:
             _log.info("router is gone")
 
     @property
-    def _busy(self) -> bool:
+    def _has_queued(self) -> bool:
+        """Commands, or what is left of long ones."""
         return bool(self._rounds or self._shard.engine.state.works)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a server that is told to end has still something to do."""
+        return self._has_queued
 
     def _wait(self, limit_ms: int) -> list[tuple[int, int]]:
         """What there is to read, and from whom, within that time.
@@ -132,7 +137,7 @@ class Server:
 
     def _idle_ms(self) -> int:
         """How long there is nothing to do unless something arrives."""
-        if self._rounds or self._shard.engine.state.works:
+        if self._has_queued:
             return math.ceil(1000 * self._pace.rest_s)
         return self._shard.wait_ms()
 
@@ -178,7 +183,7 @@ class Server:
         """A batch, up to its commit: what is due, what has arrived, and some of what is queued."""
         now = self._shard.tick()
         heard = self._sort_in(envelopes, now)
-        if not self._busy or self._pace.rest_s:
+        if not self._has_queued or self._pace.rest_s:
             return
         if heard and not self._is_owed:  # who was heard is answered first
             self._is_owed = True
@@ -190,8 +195,8 @@ class Server:
         """What is queued, slice by slice, until somebody else asks, there is enough to answer, or it has gone
         on for long."""
         out, works = self._shard.engine.out, self._shard.engine.state.works
-        until = time.monotonic() + BATCH_S
-        while self._busy:
+        until = time.monotonic() + self._shard.batch_s
+        while self._has_queued:
             who = next(iter(self._rounds.queues or works))
             turn = Slice()
             if self._rounds:
@@ -238,7 +243,7 @@ class Server:
                 if not (heard or turn == link.CONTROL or turn in queues or turn in works):
                     heard = time.monotonic() - begun < SLICE_S
                     who = turn
-        if heard and self._busy:
+        if heard and self._has_queued:
             self._pace.asked(who)
         return heard
 

@@ -197,13 +197,14 @@ def _check_number(kind: mi.IntType | mi.FloatType, value: object, name: str) -> 
 
 
 def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
-    """The first member that takes the value; else what the first one says."""
+    """The first member that takes the value; else what the first one says that takes such a container."""
     first: CommandError | None = None
-    if memoryview(raw) == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
+    head = memoryview(raw)[:HEAD]
+    if head == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
         return None
-    structs = [member for member in kind.types if isinstance(member, mi.StructType)]
-    maps = structs if is_map(memoryview(raw)) else []
-    for member in maps or kind.types:
+    containers = (mi.StructType, mi.DictType) if is_map(head) else (mi.CollectionType,)
+    fitting = [member for member in kind.types if isinstance(_bare(member), containers)]
+    for member in (is_container(head) and fitting) or kind.types:
         if isinstance(member, mi.NoneType):
             continue
         try:

@@ -104,7 +104,7 @@ class Job:
         )
         no = dict.fromkeys(
             "failParentOnFailure removeDependencyOnFailure continueParentOnFailure ignoreDependencyOnFailure"
-            " deduplicationExtend deduplicationReplace detached".split(),
+            " deduplicationExtend deduplicationReplace".split(),
             False,
         )
         return {

@@ -165,7 +165,9 @@ async def test_an_hour_ahead_and_set_right_nothing_stands_still(
     assert job["runAt"] > due - SECOND * 30, "what was put off by the true clock stays so"
     log = server.whole_log()
     assert "the clock was set forward" in log
-    assert log.count("the clock was ahead: times taken from it were brought back") == 1, log
+    told = log.count("the clock was ahead: times taken from it were brought back")
+    most = 2 if how is killed_later else 1  # a kill may come between the line and its commit
+    assert 1 <= told <= most, log
 
 
 async def test_a_clock_set_back_below_the_truth_is_followed(server: Server, clock: WallClock) -> None:

@@ -256,9 +256,9 @@ def change_file(store: str, folder: Path) -> None:
         file.commit()
 
 
-def change_counter(store: str, folder: Path) -> None:
+def change_queue(store: str, folder: Path) -> None:
     with closing(sqlite3.connect(shard_file(folder, 1))) as file:
-        file.execute("update queues set completed = completed + 1")
+        file.execute("update queues set created_at = created_at + 1")
         file.commit()
 
 
@@ -283,7 +283,7 @@ def spoil_snapshot(store: str, folder: Path) -> None:
 
 WRONG: list[tuple[Callable[[str, Path], None], bool, str]] = [
     (change_file, False, "the folder's file at "),
-    (change_counter, False, ": queues, row 1: "),
+    (change_queue, False, ": queues, row 1: "),
     (lose_record, False, "position 2 is missing"),
     (lose_end, False, "the log ends at 2"),
     (spoil_record, False, "a record of the log cannot be read"),

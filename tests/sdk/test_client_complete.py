@@ -36,6 +36,8 @@ ELSEWHERE = {
     **dict.fromkeys(["AddFlow", "GetFlow", "CancelFlow", "CloseFlow", "RetryFlow"], "FlowGraph"),
     **dict.fromkeys(["SubscribeEvents", "UnsubscribeEvents"], "QueueEvents"),
     **dict.fromkeys(["GetDeliveries", "RecordDelivery", "RecordTrial"], "the HTTP gateway"),
+    "Reencode": "Worker",
+    "SetSignalTypes": "what an app declares of its queues",
     "WaitJob": "WaitJobs does the same for many",
     "MoveToWaitingChildren": "to be said by the worker that holds the job",
 }

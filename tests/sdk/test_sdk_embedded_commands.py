@@ -178,13 +178,17 @@ async def workflows(say: Conversation) -> None:
     run = {**flow, "id": await say.push(**flow, jobId="run", workflow=True, data={"n": 1})}
     for held in (await say.pull(**flow), {"id": "run", "token": "another"}):
         await say("RecordSteps", **flow, steps=[{**held, "name": "charge", "result": 1}])
+        await say("Reencode", **held, data={"n": 3})
         await say("RecordSteps", **flow, steps=[{**held, "name": "paid", "kind": "signal", "signal": "paid"}])
         await say("SuspendJob", **flow, **held, groups=[{"steps": ["paid"]}])
         await say("ContinueAsNew", **flow, **held, data={"n": 2})
     await say("GetSteps", **run)
     await say("GetWorkflow", id="run")
     await say("SendSignal", id="run", name="paid", data=1)
+    await say("DropSignal", id="run", number=1)
     await say("Broadcast", name="paid", key="k", data=1)
+    await say("SetSignalTypes", **flow, workflows={"order": {"paid": {"type": "number"}}})
+    await say("ListKeys")
     await say("RetryWorkflow", id="run")
     await say("UndoWorkflow", id="run")
     await say("GetWorkflow", id="nobody")

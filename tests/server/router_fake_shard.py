@@ -50,7 +50,7 @@ class FakeShard:
     def load(self) -> None:
         how = os.environ.get("FAKE_START", "")
         if how == "fail":
-            sys.exit(3)
+            sys.exit(4)
         if how == "slow":
             for step in range(25):
                 self.tell(link.PROGRESS, link.encode(link.ShardProgress(step * 40_000, 1_000_000)))

@@ -122,7 +122,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
 def test_a_shard_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
     status, line = failed(RouterServer(tmp_path, fake=True, environ={"FAKE_START": "fail"}))
     assert status == 1
-    assert "ended 5 times before it was ready (last status 3)" in line
+    assert "ended 5 times before it was ready (last status 4)" in line
 
 
 def test_a_foreign_package_of_the_same_name_is_refused(tmp_path: Path) -> None:
