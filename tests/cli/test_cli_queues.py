@@ -56,7 +56,8 @@ def test_a_push_waits_for_room(cli: Cli) -> None:
         cli("job", "remove", first, "--yes")
         assert next(as_completed(waits)).result().status == 0
         cli("queue", "drain", "room", "--yes")
-        assert [wait.result().status for wait in waits] == [0, 0]
+        done = [wait.result() for wait in waits]
+        assert [each.status for each in done] == [0, 0], done
     assert cli("queue", "count", "room").value == "1"
 
 

@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from functools import cache
@@ -46,6 +47,7 @@ ROOM = 16_384  # bytes for what /proc shows of a copy's arguments, and of its en
 CLONE_PARENT = 0x8000  # clone(2): the copy is a child of whoever started the process that copies itself
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 COLD = ("PYTHON", "LD_", "COVERAGE")  # what begins so has been looked at when a process is copied
+_one_order = threading.Lock()  # at a time, so that each gets its own answer
 
 
 class Warm(subprocess.Popen[Any]):
@@ -65,12 +67,13 @@ class Warm(subprocess.Popen[Any]):
             "session": how["start_new_session"],
         }
         try:
-            socket.send_fds(
-                _template(),
-                [json.dumps(order).encode()],
-                [number if file == -1 else file for number, file in enumerate(files)],
-            )
-            self.pid = int(_template().recv(MAX_ORDER))
+            with _one_order:
+                socket.send_fds(
+                    _template(),
+                    [json.dumps(order).encode()],
+                    [number if file == -1 else file for number, file in enumerate(files)],
+                )
+                self.pid = int(_template().recv(MAX_ORDER))
             self._child_created = True
         finally:
             self._close_pipe_fds(*(how[name] for name in _PIPES))
@@ -202,7 +205,6 @@ def _become(package: str, *arguments: str) -> NoReturn:
 def _end(status: object) -> NoReturn:
     """As the interpreter ends."""
     import logging
-    import threading
 
     if status is not None and not isinstance(status, int):
         print(status, file=sys.stderr)
