@@ -29,7 +29,6 @@ from .bounds import longest_frame
 from .local import guarded_peek, refusal, second_look
 from .routing import ID, QUEUE, SLOW, Peek, peek
 from .special_route import special_route
-from .strangers import MAX_REFUSALS
 from .subscription import Subscription
 from .turns import SLICE_S
 
@@ -281,9 +280,11 @@ class ClientConnection(asyncio.Protocol):
             start, is_whole = self._route(data, start, min(most, start + PIECE), batches, out)
             if start > most or not is_whole or self.slow >= MAX_SLOW:
                 break
+            if not self.known and self._hub.strangers.has_enough(self, len(out)):
+                break
             if turn is None:
                 turn = Slice(SLICE_S)
-            elif turn.is_over or start > MAX_BYTES_AHEAD or (not self.known and len(out) >= MAX_REFUSALS):
+            elif turn.is_over or start > MAX_BYTES_AHEAD:
                 break
         self.forward(batches, out)
         self._since += start

@@ -63,13 +63,17 @@ class Strangers:
         self._drop(next(iter(self._all)))
         return True
 
-    def refused(self, client: ClientConnection, answers: int) -> bool:
-        """It was refused so many times; whether that exceeds the bound."""
+    def has_enough(self, client: ClientConnection, answers: int) -> bool:
+        """Whether it has been refused often enough, with so many answers that it is about to get."""
         found = self._all.get(client)
-        if found is None:
-            return False
-        found.refusals += answers
-        return found.refusals >= MAX_REFUSALS or found.wrong >= MAX_WRONG
+        return found is not None and (found.refusals + answers >= MAX_REFUSALS or found.wrong >= MAX_WRONG)
+
+    def refused(self, client: ClientConnection, answers: int) -> bool:
+        """It was refused so many times; whether that is enough."""
+        is_enough = self.has_enough(client, answers)
+        if (found := self._all.get(client)) is not None:
+            found.refusals += answers
+        return is_enough
 
     def wrong(self, client: ClientConnection) -> None:
         """It has shown a wrong token."""

@@ -223,7 +223,8 @@ def _check_list(kind: mi.CollectionType, raw: Raw, name: str) -> object:
     except DECODE_ERRORS:
         raise invalid(name, "must be a list") from None
     if kind.min_length is not None and len(items) < kind.min_length:
-        raise invalid(name, f"must have at least {kind.min_length} entries", bound=kind.min_length)
+        entries = "entry" if kind.min_length == 1 else "entries"
+        raise invalid(name, f"must have at least {kind.min_length} {entries}", bound=kind.min_length)
     out: list[object] = []
     for index, item in enumerate(items):
         where = f"{name}[{index}]"

@@ -15,6 +15,7 @@ from bunqueue import pace
 from bunqueue.pace import Pace
 from bunqueue.protocol import link
 from bunqueue.protocol.framing import frame
+from shardproc import core
 from shardproc import server as module
 from shardproc.server import Server
 
@@ -39,7 +40,7 @@ class ShortSlice:
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, socket.socket]]:
     monkeypatch.setattr(module, "Slice", ShortSlice)
-    monkeypatch.setattr(module, "BATCH_S", -1.0)  # each batch has one slice of what is queued
+    monkeypatch.setattr(core, "BATCH_S", -1.0)  # each batch has one slice of what is queued
     pair = socket.socketpair()
     yield pair
     for end in pair:

@@ -290,7 +290,7 @@ def test_many_words_in_a_block_only_make_searches_slower(driver: Driver) -> None
         ({"data": {"a": [1]}}, "data.a must be a text, a number"),
         ({"data": {"a..b": 1}}, "where: a..b is no path"),
         ({"createdAfter": -1}, "createdAfter must be at least 0"),
-        ({"tag": []}, "tag must be a string"),
+        ({"tag": []}, "tag must have at least 1 entry"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(driver: Driver, wanted: dict[str, Any], error: str) -> None:
