@@ -52,7 +52,7 @@ def test_a_linear_wait(driver: Driver) -> None:
             {"delay": 1, "maxdelay": 5},
             "backoff.maxdelay is unknown; there are type, delay, jitter, maxDelay,",
         ),
-        ({"delay": 1, "delays": []}, "backoff.delays must have at least 1 entries"),
+        ({"delay": 1, "delays": []}, "backoff.delays must have at least 1 entry"),
         ({"delay": 1, "maxDelay": -1}, "backoff.maxDelay must be at least 0"),
         ({"delay": 1, "type": "list"}, "backoff.type must be 'fixed' or 'exponential'"),
     ],
