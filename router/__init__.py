@@ -1,1 +1,2 @@
-"""The front process: client connections in, shard processes behind.  It forwards, it decides nothing."""
+"""The front process: accepts client connections and forwards their commands to the shard processes. It
+decides nothing."""

@@ -1,4 +1,4 @@
-"""Whether a client may send, and how much: tokens, commands a minute, long polls in flight.  Pure."""
+"""Whether a client may send, and how much: tokens, commands per minute, long polls in flight. Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from .routing import Peek
 
 __all__ = ["MAX_SLOW", "RateLimit", "Tokens", "may_read", "may_wait", "token_is_known"]
 
-WITH_SECRETS = frozenset({"ListWebhooks"})  # in their addresses, which a shard shows to all alike
+WITH_SECRETS = frozenset({"ListWebhooks"})  # in their addresses, which a shard shows to every client
 MAX_SLOW = 50  # long polls and gathered commands in flight on one connection; a limit of the specification
 
 
 class Tokens(NamedTuple):
-    """What clients may show."""
+    """The tokens that clients may present."""
 
-    full: tuple[bytes, ...]  # none: everybody may do everything
+    full: tuple[bytes, ...]  # empty: every client may do everything
     read_only: tuple[bytes, ...]
 
     @classmethod
     def of(cls, full: Iterable[str], read_only: Iterable[str]) -> Tokens:
-        """As the settings say."""
+        """From the settings."""
         return cls(tuple(token.encode() for token in full), tuple(token.encode() for token in read_only))
 
 
 def may_read(spec: Spec) -> bool:
-    """Whether it is for clients that may only read.  The gateway shows them webhooks, with masks."""
+    """Whether a read-only client may send this command. The gateway shows webhooks to them with secrets
+    masked."""
     return not spec.writes and spec.name not in WITH_SECRETS
 
 
 def may_wait(look: Peek) -> bool:
-    """Whether the shard may answer a command of the slow kinds late: it then counts as slow."""
+    """Whether the shard may answer a command of the slow kinds late; the command then counts as slow."""
     spec = look.spec
-    return spec.heavy or spec.is_slow(look.timeout)  # what is heavy only has no timeout
+    return spec.heavy or spec.is_slow(look.timeout)  # some heavy commands have no timeout

@@ -1,29 +1,29 @@
-"""Whether a client's socket is read.  There may be several reasons at once not to."""
+"""Whether a client's socket is read. Several reasons to pause it may hold at once."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Protocol
 
-SLOW_READER = 1  # it does not read what we send
+SLOW_READER = 1  # the client does not read what we send
 HELD = 2  # enough commands wait behind its long polls
 SHUTDOWN = 4
 _SHARD = 8
 
 
 def full_shard(shard: int) -> int:
-    """The reason that the socket to this shard is full."""
+    """The reason "the socket to this shard is full"."""
     return _SHARD << shard
 
 
 class Feeder(Protocol):
-    """Whoever sends commands to shards."""
+    """Anything that sends commands to shards."""
 
     gate: ReadGate
 
 
 class ReadGate:
-    """Reads while there is no reason against it."""
+    """Reads from the socket while no reason to pause holds."""
 
     __slots__ = ("_reasons", "_transport")
 
@@ -33,22 +33,22 @@ class ReadGate:
 
     @property
     def closed(self) -> bool:
-        """True while the client cannot be heard."""
+        """True while the client's socket is not read."""
         return bool(self._reasons)
 
     def close(self, reason: int) -> None:
-        """Do not read, for this reason among others."""
+        """Pause reading for this reason, in addition to any others."""
         if not self._reasons and not self._transport.is_closing():
             self._transport.pause_reading()
         self._reasons |= reason
 
     def open(self, reason: int) -> None:
-        """The reason is gone: read, if it was the last."""
+        """Remove a reason; resume reading if it was the last one."""
         if self._reasons & reason:
             self._reasons &= ~reason
             if not self._reasons and not self._transport.is_closing():
                 self._transport.resume_reading()
 
     def open_for_good(self) -> None:
-        """Read whatever the reasons were: to see the end of the connection."""
+        """Read regardless of the reasons, to see the end of the connection."""
         self.open(self._reasons)

@@ -1,4 +1,4 @@
-"""What the router keeps for its clients: half frames and unread replies, bounded for all of them together."""
+"""Bounds what the router keeps for all its clients together: partial frames and unread replies."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ if TYPE_CHECKING:
     from .connection import ClientConnection
 
 MIB = 1024 * 1024
-MAX_KEPT = 1024 * MIB  # bytes for all clients; beyond, those that keep most are dropped
+MAX_KEPT = 1024 * MIB  # bytes for all clients; above it, the clients that keep most are dropped
 MAX_UNREAD = 128 * MIB  # bytes for one client; two of the largest frames
-MAX_UNKNOWN = 64 * 1024  # bytes of a frame of a client that has not shown a token yet
-LOOK = 16 * MIB  # bytes that come or stay from one look at all clients to the next
+MAX_UNKNOWN = 64 * 1024  # bytes of a frame from a client that has not authenticated yet
+LOOK = 16 * MIB  # bytes received or kept between two checks of all clients
 
-SILENT_SWEEPS = 12  # a minute, as in the reference: then half a frame is all that will ever come
-SLOW_SWEEPS = 60  # five minutes; then a frame must be there, unless PROGRESS is made
-PROGRESS = 64 * 1024  # bytes of a frame from one sweep to the next
+SILENT_SWEEPS = 12  # a minute, as in the reference: after it the rest of a partial frame will not come
+SLOW_SWEEPS = 60  # five minutes: a frame must be complete by then, unless PROGRESS is made
+PROGRESS = 64 * 1024  # bytes of a frame between two sweeps
 
 
 def longest_frame(*, known: bool) -> int:
-    """How long a frame of a client may be."""
+    """The longest frame that a client may send."""
     return MAX_FRAME if known else MAX_UNKNOWN
 
 
 class Bounds:
-    """Drops clients that would have the router keep too much, or for too long."""
+    """Drops clients that make the router keep too much, or for too long."""
 
     def __init__(self, clients: Mapping[int, ClientConnection]) -> None:
         self._clients = clients
-        self.routers = 1  # of the host, which share the bound
-        self._grown = 0  # bytes since the last look
-        self._frames: dict[ClientConnection, tuple[int, int]] = {}  # bytes that were there, sweeps since
-        self._unread: dict[ClientConnection, tuple[int, int]] = {}  # the same, of what a client has to read
+        self.routers = 1  # routers of the host; they share the bound
+        self._grown = 0  # bytes since the last check
+        self._frames: dict[ClientConnection, tuple[int, int]] = {}  # partial bytes, and sweeps without growth
+        self._unread: dict[ClientConnection, tuple[int, int]] = {}  # the same for unread bytes
 
     def wrote(self, client: ClientConnection, size: int) -> None:
-        """A client that does not read was sent so many bytes more."""
+        """``size`` more bytes were written to a client; drop it if it does not read."""
         if client.unread > MAX_UNREAD:
             client.drop("dropped a client that does not read")
         else:
             self.grew(size)
 
     def grew(self, size: int) -> None:
-        """So many bytes more are kept."""
+        """``size`` more bytes are kept."""
         self._grown += size
         if self._grown < LOOK:
             return
@@ -63,8 +63,8 @@ class Bounds:
         return MAX_KEPT if self.routers == 1 else max(2 * MAX_UNREAD, MAX_KEPT // self.routers)
 
     def sweep(self) -> None:
-        """End those that neither go on with a frame nor read what they asked for, and those that send nothing
-        more and have waited for long."""
+        """End clients that neither complete a frame nor read what they asked for, and half-closed ones that
+        have waited too long for an answer."""
         frames, unread = {}, {}
         for client in list(self._clients.values()):
             if client.behind and client.unread:
@@ -72,7 +72,7 @@ class Bounds:
                 if unread[client][1] > SILENT_SWEEPS:
                     client.drop("dropped a client that reads nothing")
             elif client.half_closed:
-                client.silent += 1  # since it was last answered
+                client.silent += 1  # sweeps since its last answer
                 if client.silent > SILENT_SWEEPS:
                     client.vanish()
             elif client.carry is not None:
@@ -87,9 +87,9 @@ class Bounds:
 def _without_change(
     before: tuple[int, int] | None, size: int, enough: int, *, shrinks: bool = False
 ) -> tuple[int, int]:
-    """The size from which to count, and for how many sweeps it has not changed by ``enough``.
+    """The size to compare with, and the number of sweeps in which it has not changed by ``enough``.
 
-    Less than there was is another frame, or, where it ``shrinks``, what is hoped for.
+    A smaller size than before means another frame or, with ``shrinks``, the wanted progress.
     """
     if before is None or size < before[0] or (not shrinks and size - before[0] >= enough):
         return size, 0

@@ -1,8 +1,8 @@
-"""One client: its bytes in, frames to the shards of their commands, replies back as they come.
+"""One client: reads its bytes, sends frames to the shards they are for, and passes replies back as they come.
 
-The hot path of the server is `ClientConnection._take`.  It costs about a microsecond a command, by what
-it does not do: no frame is decoded beyond the name and the key of its command, none gets an object, a
-task, or a number of its own; what one read holds for one shard goes there as one envelope.
+The hot path of the server is `ClientConnection._take`. It costs about a microsecond per command because it
+does so little: it decodes no frame beyond the command's name and key, and creates no object, task or number
+for a command. All frames of one read that are for one shard go there as one envelope.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from .cluster.holds import Link
     from .hub import Hub
 
-HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
+HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; above it, the client is not read either
 MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
-LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
+LARGE = 256 * 1024  # frames of this size and above are sliced as views: a copy costs more than the view
 
-PIECE = 8 * 1024  # bytes that are routed from one look at the clock to the next
-MAX_AHEAD = 1024  # commands of one client that shards have not answered; half of them keep these busy
-MAX_BYTES_AHEAD = 1024 * 1024  # bytes of them; one frame may be larger
+PIECE = 8 * 1024  # bytes that are routed between two checks of the clock
+MAX_AHEAD = 1024  # unanswered commands of one client at its shards; half of them keep the shards busy
+MAX_BYTES_AHEAD = 1024 * 1024  # bytes of these commands; one frame may be larger
 
 _length_at = struct.Struct(">I").unpack_from
 _log = get_logger("router")
@@ -82,28 +82,28 @@ class ClientConnection(asyncio.Protocol):
         "write",
     )
 
-    write: Callable[[bytes], None]  # the transport's, or one that minds how much is unread
-    limited = True  # is turned away when there are too many clients
+    write: Callable[[bytes], None]  # the transport's, or one that limits how much is unread
+    limited = True  # refused when there are too many clients
 
     def __init__(self, hub: Hub, counted: Counted = lambda: None) -> None:
         self._hub, self._counted = hub, counted  # ``counted`` is called once the hub counts it as open
-        self.kind = hub.default_kind  # protocol version, and kind of its envelopes
+        self.kind = hub.default_kind  # protocol version, which is also the kind of its envelopes
         self.tokens = hub.tokens
-        self.known = not hub.tokens.full  # has shown a token
-        self.reader = False  # has shown a token that may only read
+        self.known = not hub.tokens.full  # it has authenticated
+        self.reader = False  # with a read-only token
         self._rate = RateLimit(hub.rate_limit) if hub.rate_limit else None
         self._peek: Any = peek if self.known and self._rate is None else self._guarded_peek
         self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used
-        self.slow = 0  # commands in flight that may be answered late, gathered ones among them
-        self.carry: bytearray | None = None  # bytes not yet routed; None when there is nothing to think of
-        self._need = 0  # length of ``carry`` at which there is a whole frame
-        self._held = False  # ``carry`` waits for something else than more bytes
+        self.slow = 0  # commands in flight that may be answered late, including gathered ones
+        self.carry: bytearray | None = None  # bytes not yet routed; None when nothing is pending
+        self._need = 0  # length of ``carry`` when it contains a whole frame
+        self._held = False  # ``carry`` waits for something other than more bytes
         self._in_line = False  # for its next turn
-        self._since = 0  # bytes sent to shards, since there was enough under way
-        self._enough = -1  # commands under way at which more are sent; -1: they are sent now
-        self._finished = False  # no longer in the hub; what still comes is swallowed
-        self.half_closed = False  # the client sends nothing more, and may still read
-        self.silent = 0  # sweeps since it was last heard
+        self._since = 0  # bytes sent to shards since the last pause for answers
+        self._enough = -1  # resume sending at this many commands in flight; -1: not paused
+        self._finished = False  # no longer in the hub; further input is discarded
+        self.half_closed = False  # the client sends nothing more, but may still read
+        self.silent = 0  # sweeps since it last sent something
         self.number = 0
         self.subscription: Subscription | None = None
         self.behind = False  # does not take what it was sent
@@ -125,7 +125,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.number = self._hub.add(self)
             if not self.known and self._hub.strangers.enter(self, self._transport):
-                self._held, self.carry = True, bytearray()  # many guess there, so it is heard later
+                self._held, self.carry = True, bytearray()  # many guesses from that address: delay reading
                 asyncio.get_running_loop().call_later(DELAY_S, self.release)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -143,8 +143,8 @@ class ClientConnection(asyncio.Protocol):
             self._continue(data)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more; it may still read, so the connection ends when it is answered.
-        Where there is TLS, it ends now."""
+        """The client sends nothing more. It may still read, so the connection stays until everything is
+        answered. With TLS, it ends now."""
         if self._finished or not self._transport.can_write_eof():
             return False
         self.half_closed = True
@@ -153,7 +153,8 @@ class ClientConnection(asyncio.Protocol):
         return not self._is_answered
 
     def tell_if_half_closed(self, link: Link | None) -> None:
-        """After what was sent to a shard: that nothing else comes from this client, if that is so."""
+        """Notify a shard, after what was sent to it, that nothing else comes from this client, if that is
+        so."""
         if self.half_closed and link is not None:
             link.control(link_protocol.HALF_CLOSED, self.number)
 
@@ -191,12 +192,12 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def finished(self) -> bool:
-        """No longer there for anybody."""
+        """True once the connection has ended for the rest of the server."""
         return self._finished
 
     @property
     def stuck(self) -> bool:
-        """Within a frame, though nothing hinders us from reading on."""
+        """Whether it is in the middle of a frame although its socket is being read."""
         return bool(self.carry) and not self._held and not self.gate.closed
 
     @property
@@ -205,11 +206,11 @@ class ClientConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def finish(self, kind: int, error: CommandError | None = None) -> None:
-        """End the connection, with a last word if there is an error.
+        """End the connection, after sending the error if there is one.
 
-        To the rest of the server it is gone at once.  The socket is closed only when the client has
-        closed its side or some seconds have passed: closing it over unread bytes would reset the
-        connection, and the client might never see what we sent last.
+        For the rest of the server it is gone at once. The socket stays open until the client has closed its
+        side or some seconds have passed: closing it over unread bytes would reset the connection, and the
+        client might never read the error.
         """
         if self._finished:
             return
@@ -229,16 +230,16 @@ class ClientConnection(asyncio.Protocol):
         self.gate.open_for_good()
 
     def abort(self) -> None:
-        """End the connection at once, whatever is still to be sent."""
+        """End the connection at once, even with unsent data."""
         self._transport.abort()
 
     def drop(self, why: str) -> None:
-        """`vanish`, and say why."""
+        """`vanish`, and log why."""
         _log.warning(why, connection=self.number)
         self.vanish()
 
     def vanish(self) -> None:
-        """`abort`, with all that is kept for it."""
+        """`abort`, and discard all that is kept for the client."""
         self._hub.remove(self, link_protocol.BROKEN)
         self._finished = True
         self.carry = bytearray()
@@ -254,27 +255,27 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def commands(self) -> ServerCommands:
-        """What answers the commands that no shard does."""
+        """Answers the commands that no shard does."""
         return self._hub.commands
 
     def admitted(self, *, reader: bool = False) -> None:
-        """It has shown a token; ``reader``: one that may only read."""
+        """It has authenticated; ``reader``: with a read-only token."""
         self.known, self.reader = True, reader
         self._hub.strangers.leave(self)
         self._peek = peek if self._rate is None and not reader else self._guarded_peek
 
     def guessed(self) -> None:
-        """It has shown a wrong token."""
+        """It has presented a wrong token."""
         self._hub.strangers.wrong(self)
 
     # Bytes in
 
     def _take(self, data: Buffer) -> None:
-        """Route the whole frames in ``data``, as far as one turn goes, and keep the rest.  The hot path."""
+        """Route the whole frames in ``data``, as far as one turn allows, and keep the rest. The hot path."""
         batches: Batches = {}
         out: list[bytes] = []
         start, size = 0, len(data)
-        most = size - HEADER  # where the last frame may begin
+        most = size - HEADER  # the last position where a frame may begin
         turn: Slice | None = None
         while True:
             start, is_whole = self._route(data, start, min(most, start + PIECE), batches, out)
@@ -297,8 +298,8 @@ class ClientConnection(asyncio.Protocol):
     def _route(
         self, data: Buffer, start: int, last: int, batches: Batches, out: list[bytes]
     ) -> tuple[int, bool]:
-        """Route frames up to one that begins behind ``last``, and none behind one that is not just passed on;
-        the place behind them, and whether the next one may be whole."""
+        """Route frames that begin at or before ``last``, and stop after one that is not simply passed on.
+        Returns the position after them, and whether the next frame may be whole."""
         routes, look_at, size = self._hub.routes, self._peek, len(data)
         shard_of = routes.queues.get
         while start <= last:
@@ -338,7 +339,7 @@ class ClientConnection(asyncio.Protocol):
         return start, True
 
     def _answer_and_keep(self, out: list[bytes], rest: Buffer, *, held: bool) -> None:
-        """Send what was answered here, and put the rest aside."""
+        """Send what was answered here, and keep the rest."""
         if out:
             self.write(b"".join(out))
             if not self.known and self._hub.strangers.refused(self, len(out)):
@@ -350,7 +351,7 @@ class ClientConnection(asyncio.Protocol):
             self._keep(rest)
 
     def forward(self, batches: Batches, out: list[bytes]) -> None:
-        """Send each shard its frames.  Those for a shard that is down are answered here."""
+        """Send each shard its frames. Frames for a shard that is down are answered here."""
         links, in_flight = self._hub.links, self.in_flight
         for shard, batch in batches.items():
             link = links[shard]
@@ -367,7 +368,8 @@ class ClientConnection(asyncio.Protocol):
                 link.hold_back(self)
 
     def _hold_for_owner(self, shard: int, batch: Sequence[Buffer]) -> bool:
-        """In a cluster a shard has another owner in seconds: whether its commands wait for that."""
+        """Queue commands until the shard has an owner again, which takes seconds in a cluster; False if there
+        is no cluster."""
         holds = self._hub.holds
         if holds is None:
             return False
@@ -376,7 +378,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _keep(self, rest: Buffer) -> None:
-        """Put the beginning of a frame aside."""
+        """Keep the beginning of a frame until its rest arrives."""
         self._need = HEADER
         if len(rest) >= HEADER:
             length = _length_at(rest)[0]
@@ -389,12 +391,12 @@ class ClientConnection(asyncio.Protocol):
         self._hub.bounds.grew(len(rest))
 
     def _hold(self, rest: Buffer) -> None:
-        """Put aside what has to wait: for answers, or for its next turn."""
+        """Keep what has to wait for answers, or for its next turn."""
         self._held = True
         self.carry = bytearray(rest)
         waits = self._waits_for_answers
         if not waits or len(rest) > MAX_HELD:
-            self.gate.close(HELD)  # more of that kind would only lie here
+            self.gate.close(HELD)  # reading more would only add to the bytes that wait
         if not waits:
             self._in_line = True
             self._hub.turns.wait(self, self._have_turn)
@@ -404,7 +406,7 @@ class ClientConnection(asyncio.Protocol):
         return self.slow >= MAX_SLOW or self._enough >= 0
 
     def _go_on(self) -> None:
-        """Something was answered: what was held for that goes on, in its turn."""
+        """Something was answered: continue, in its turn, with what waited for that."""
         if self._held and not self._in_line and not self._waits_for_answers:
             self._in_line = True
             self._hub.turns.begin(self, self._have_turn)
@@ -414,7 +416,7 @@ class ClientConnection(asyncio.Protocol):
         self.release()
 
     def release(self) -> None:
-        """Go on with what was held, if it may."""
+        """Continue with the bytes that waited, if they may be sent now."""
         if not self._held or self._waits_for_answers or self._finished or self._hub.draining:
             return
         carry, self.carry, self._held = self.carry, None, False
@@ -434,7 +436,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     def _continue(self, data: bytes) -> None:
-        """Bytes that come after others which wait."""
+        """Bytes that arrive while earlier ones wait."""
         carry = self.carry
         if self._finished or carry is None:
             return
@@ -448,12 +450,12 @@ class ClientConnection(asyncio.Protocol):
             self._take(memoryview(carry) if self._need > LARGE else bytes(carry))
 
     def _relieve(self, count: int) -> None:
-        """Slow commands were answered: what was held back may go on."""
+        """Slow commands were answered: resume what was held back."""
         self.slow -= count
         self._go_on()
 
     def _wait_for_answers(self) -> None:
-        """So much is under way that half of it has to be answered before more is sent."""
+        """Too much is in flight: pause until half of it is answered."""
         self._since = 0
         if (ahead := sum(self.in_flight.values()) - self.slow) > 0:
             self._enough = ahead // 2
@@ -464,7 +466,7 @@ class ClientConnection(asyncio.Protocol):
             self._go_on()
 
     def _guarded_peek(self, payload: Buffer) -> Peek:
-        """`peek` for a connection that has a rate limit, may only read, or has not shown its token yet."""
+        """`peek` for a connection that has a rate limit, may only read, or has not authenticated yet."""
         return guarded_peek(self, payload, self._rate)
 
     def _write_to_slow_reader(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """Why the processes of shards have ended, and how often for the same reason.
 
-A shard that ends again and again is what is wrong with a server, whatever else is: `bunqueue doctor` says so
-first, and so does the refusal of whoever asks the shard.
+A shard that dies again and again is the main problem of its server, whatever else is wrong. So `bunqueue
+doctor` reports it first, and commands for that shard are refused with the reason.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from collections import Counter, deque
 from bunqueue.machine_memory import oom_kills
 
 OFTEN = 3  # deaths for one reason
-SPAN_S = 3600.0  # within which they count
-MOST = 100  # deaths of a shard that are kept
+SPAN_S = 3600.0  # period within which they count
+MOST = 100  # deaths kept per shard
 LONGEST = 300  # characters of a reason
 
 
 class Deaths:
-    """Of all shards of this server."""
+    """The deaths of all shards of this server."""
 
     def __init__(self) -> None:
         self._oom_kills = oom_kills()
-        self._by_shard: dict[int, deque[tuple[float, str]]] = {}  # when, monotonic, and why
+        self._by_shard: dict[int, deque[tuple[float, str]]] = {}  # time, monotonic, and reason
 
     def note(self, shard: int, status: int | str, words: str) -> str:
-        """A process has ended with this status, negative for a signal, and with these words; why."""
+        """Record that a process has ended with this status (negative for a signal) and these last words;
+        returns the reason."""
         reason = (words or self._reason(status))[:LONGEST]
         self._by_shard.setdefault(shard, deque(maxlen=MOST)).append((time.monotonic(), reason))
         return reason
@@ -45,7 +46,7 @@ class Deaths:
         return f"it was killed by signal {-status}"
 
     def often(self) -> list[tuple[int, str, int]]:
-        """Shards, and why and how often they have died, for each reason that has come OFTEN lately."""
+        """Shard, reason and count of deaths, for each reason that has come OFTEN or more within SPAN_S."""
         since = time.monotonic() - SPAN_S
         found = []
         for shard, deaths in self._by_shard.items():
@@ -54,6 +55,6 @@ class Deaths:
         return found
 
     def said_of(self, shard: int) -> str:
-        """The same of one shard, for a refusal; "" if there is nothing to say."""
+        """The same for one shard, as a part of a refusal; "" if there is nothing to report."""
         found = [(count, why) for number, why, count in self.often() if number == shard]
         return "".join(f"; it has died {count} times: {why}" for count, why in found)

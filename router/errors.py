@@ -1,14 +1,14 @@
-"""What keeps the server from starting."""
+"""Errors that keep the server from starting."""
 
 from __future__ import annotations
 
-BAD_USAGE = 2  # repeating the start cannot help: settings, installation
+BAD_USAGE = 2  # another start cannot help: settings, installation
 FAILED = 1
-WRONG_FILES = 9  # the files of the data folder do not belong together: somebody has to decide
+WRONG_FILES = 9  # the files of the data folder do not belong together: an operator has to decide
 
 
 class StartError(Exception):
-    """The server cannot start or go on; the text is one line that says what to do."""
+    """The server cannot start or continue; the text is one line that says what to do."""
 
     def __init__(self, text: str, status: int = FAILED) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""The event loop of a router's process, and its collector of garbage."""
+"""The event loop and the garbage collector settings of a router's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def event_loop() -> Callable[[Coroutine[Any, Any, int]], int]:
-    """What runs a program."""
+    """The function that runs a program: that of uvloop, or else of asyncio."""
     try:
         import uvloop  # does not exist for every platform
     except ImportError:
@@ -18,7 +18,7 @@ def event_loop() -> Callable[[Coroutine[Any, Any, int]], int]:
 
 
 def calm_collector() -> None:
-    """What is there now stays: the collector need not look at it again.  What comes and goes is freed by
-    counting references, so the collector need not come often."""
+    """Exempt the present objects from garbage collection, and make collections rare: reference counting frees
+    nearly everything that comes and goes."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

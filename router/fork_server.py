@@ -1,10 +1,11 @@
-"""A process that has loaded the programs of the others, and makes copies of itself that run them.
+"""A process that has loaded the other processes' programs, and forks copies of itself to run them.
 
-To load a program takes most of a second on a busy machine.  Here that is done once: a shard then starts, and
-starts again, within milliseconds, and what it has loaded it shares with the others in memory.
+Loading a program takes most of a second on a busy machine. Here it is done once: a shard then starts, and
+restarts, within milliseconds, and shares the loaded code in memory with the others.
 
-It is forked from the router before there is a thread, an event loop or an open file, and nothing ever runs in
-it but this loop.  A copy becomes a child of the router, as if that had started it.  It ends with the router.
+The fork server is forked from the router before that has a thread, an event loop or an open file, and runs
+nothing but this loop. A copy becomes a child of the router, as if the router had started it. The fork server
+ends with the router.
 """
 
 from __future__ import annotations
@@ -27,29 +28,32 @@ import msgspec
 
 from bunqueue.process_arguments import name_process
 
-MAX_FILES = 250  # what one message may carry: SCM_MAX_FD of Linux is 253
+MAX_FILES = 250  # limit of one message: SCM_MAX_FD of Linux is 253
 MAX_ORDER = 1 << 16
-FAILED = b"!"  # begins an answer: the rest says why there is no process
+FAILED = b"!"  # prefix of an answer: the rest says why there is no process
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Order(msgspec.Struct):
-    """A process that runs ``module``.  ``files``: the numbers at which it has the files that come along."""
+    """Requests a process that runs ``module``. ``files``: the descriptor numbers for the files sent with the
+    order."""
 
     module: str
     files: list[int]
 
 
 def adopt() -> bool:
-    """Become the parent of what children of this process leave behind; False where that is not possible."""
+    """Become the parent of processes that children of this one leave behind; False if that is not
+    possible."""
     import ctypes
 
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def start(modules: Sequence[str]) -> tuple[int, socket.socket]:
-    """Fork it, to load ``modules``: its process id, and the socket that takes orders.  OSError."""
+    """Fork the server, which loads ``modules``; returns its process id, and the socket that takes orders. May
+    raise OSError."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -65,7 +69,7 @@ def start(modules: Sequence[str]) -> tuple[int, socket.socket]:
 
 
 def _become_server(orders: int, modules: Sequence[str]) -> NoReturn:
-    os.setsid()  # a terminal's Ctrl-C is not for it
+    os.setsid()  # so a terminal's Ctrl-C does not reach it
     for number in _SIGNALS:  # the router decides when it ends
         signal.signal(number, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -74,7 +78,7 @@ def _become_server(orders: int, modules: Sequence[str]) -> NoReturn:
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # a collection in a copy would touch, and so copy, all of it
+    gc.freeze()  # a collection in a copy would write to all these pages, and so copy them
     _serve(socket.socket(fileno=3))
 
 
@@ -94,9 +98,9 @@ def _serve(orders: socket.socket) -> NoReturn:
 
 
 def _fork(order: Order, files: list[int]) -> int:
-    """Start a process; its id.
+    """Start a process; returns its id.
 
-    The process between the two ends at once, so that the new one becomes the router's child.
+    The intermediate process ends at once, so the new one becomes the router's child.
     """
     reader, writer = os.pipe()
     between = os.fork()
@@ -117,7 +121,7 @@ def _fork(order: Order, files: list[int]) -> int:
 
 
 def _run(order: Order, files: list[int]) -> NoReturn:
-    """Be a process that runs a module, as if Python had been started with it."""
+    """Run a module in this process, as if Python had been started with it."""
     status = 1
     try:
         os.setsid()
@@ -141,7 +145,7 @@ def _run(order: Order, files: list[int]) -> NoReturn:
 
 
 def _keep_only(files: Sequence[int], numbers: Sequence[int]) -> None:
-    """Have these files at these numbers, standard error at its own, and no others."""
+    """Have these files at these numbers, keep standard error, and close all others."""
     safe = max([2, *numbers]) + 1
     moved = [fcntl.fcntl(file, fcntl.F_DUPFD, safe) for file in files]
     for file, number in zip(moved, numbers, strict=True):
@@ -149,5 +153,5 @@ def _keep_only(files: Sequence[int], numbers: Sequence[int]) -> None:
     wanted = {2, *numbers}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in wanted:
-            with suppress(OSError):  # the folder that is being listed
+            with suppress(OSError):  # the descriptor of the folder that is being listed
                 os.close(int(name))

@@ -1,7 +1,8 @@
-"""The HTTP gateway's process: started with the server, started again when it dies or hangs, ended with it.
+"""The HTTP gateway's process: started with the server, restarted when it dies or hangs, ended with the
+server.
 
-It is an ordinary client of the router, over a socket that only this user can reach; so it needs no token, and
-no limit is meant for it.  The router binds the port and keeps it: while the gateway is away, clients wait.
+It is an ordinary client of the router, over a socket that only this user can reach, so it needs no token and
+no limit applies to it. The router binds the port and keeps it: while the gateway is down, clients wait.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ COMMAND = (*PYTHON, "bunqueue.gateway")
 READY = b"ready\n"
 PING = b"ping\n"
 PING_S = 3.0
-SILENT_PINGS = 5  # a quarter of a minute: far more than the largest request takes, so it hangs
-BACKLOG = 1024  # what may wait while the gateway is away; the kernel caps it (net.core.somaxconn)
-GIVE_UP = 3  # failures before the first start: what keeps it from starting will not go away by itself
+SILENT_PINGS = 5  # a quarter of a minute: far longer than the largest request takes, so it hangs
+BACKLOG = 1024  # connections that wait while the gateway is down; the kernel caps it (net.core.somaxconn)
+GIVE_UP = 3  # failures before the first start: what keeps it from starting will not pass without help
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
-STOP_S = 8.0  # to answer what it was asked; then it is killed
+HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest delay
+STOP_S = 8.0  # to answer pending requests; then it is killed
 
 _log = get_logger("router")
 
 
 class GatewayConnection(ClientConnection):
-    """A connection of the gateway's."""
+    """One of the gateway's connections."""
 
     __slots__ = ()
 
@@ -67,16 +68,16 @@ class Gateway:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is to be one."""
+        """Whether the settings want a gateway."""
         return bool(self._settings.http_port)
 
     def bind(self) -> None:
-        """Take the port.  StartError if that is not possible."""
+        """Bind the port. StartError if that is not possible."""
         if self.wanted:
             self.sockets.bind()
 
     async def start(self, path: str) -> None:
-        """Start it; returns when it is ready.  StartError if it cannot be.  It connects to ``path``."""
+        """Start it; returns when it is ready. StartError if it cannot start. It connects to ``path``."""
         if not self.wanted:
             return
         loop = asyncio.get_running_loop()
@@ -92,7 +93,7 @@ class Gateway:
         await self._started
 
     async def stop(self) -> None:
-        """Let it answer what it was asked, and end it; safe to call twice."""
+        """Let it answer pending requests, and end it; safe to call twice."""
         self._stopping = True
         keeper, self._keeper = self._keeper, None
         process = self._process
@@ -100,7 +101,7 @@ class Gateway:
             if process is None or process.returncode is not None:
                 keeper.cancel()  # it waits to start the process again
             elif process.stdin is not None:
-                process.stdin.close()  # which tells it to stop
+                process.stdin.close()  # which makes it stop
             _, late = await asyncio.wait([keeper], timeout=STOP_S)
             if late:
                 _log.warning("the HTTP gateway did not stop in time and is killed")
@@ -130,7 +131,7 @@ class Gateway:
             begun, status = loop.time(), ""
             try:
                 status = str(await self._run())
-            except Exception as error:  # no process, say; whatever it is, the gateway is not given up
+            except Exception as error:  # for example no process; the gateway is retried whatever the error
                 status = str(error)
                 self.kill()
             if self._stopping:
@@ -149,14 +150,14 @@ class Gateway:
             delay = min(delay * 2, LAST_DELAY_S)
 
     async def _run(self) -> int:
-        """One process, from start to end; its exit status, negative for a signal."""
+        """Run one process, from start to end; returns its exit status, negative for a signal."""
         descriptors = [sock.fileno() for sock in self.sockets.sockets]
         process = self._process = await self._launcher.start(COMMAND, talks=True, files=descriptors)
         if self._stopping:
             self.kill()
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(ConnectionError, RuntimeError):  # uvloop's word for a pipe that has closed
+        with suppress(ConnectionError, RuntimeError):  # uvloop's error for a closed pipe
             process.stdin.write(self._handover(descriptors))
             await process.stdin.drain()
         if await process.stdout.readline() == READY:
@@ -167,7 +168,7 @@ class Gateway:
         return await process.wait()
 
     async def _watch(self, process: Process) -> None:
-        """Until it ends; one that does not answer any more is killed."""
+        """Watch it until it ends; kill it if it does not answer any more."""
         self._answered = True
         pinging = asyncio.get_running_loop().create_task(self._ping(process))
         try:
@@ -178,7 +179,7 @@ class Gateway:
             pinging.cancel()
 
     async def _ping(self, process: Process) -> None:
-        """Counts pings and not seconds: after the whole machine slept, it is not to blame."""
+        """Count pings and not seconds: after the whole machine slept, silence does not count."""
         assert process.stdin is not None
         silent = 0
         while silent < SILENT_PINGS:
@@ -194,7 +195,7 @@ class Gateway:
             self.kill()
 
     def _handover(self, descriptors: list[int]) -> bytes:
-        """The line of settings that the process gets first.  Closing its input stops it."""
+        """The line of settings that the process reads first. Closing its input stops it."""
         settings = {
             "socket": self._path,
             "descriptors": descriptors,

@@ -1,5 +1,5 @@
-"""Several hosts that share the shards of one store: who is there, who owns what, and the links between them.
+"""Several hosts that share the shards of one store: membership, ownership, and the links between the hosts.
 
-What a host does with a shard that it owns is no business of this room: see `router.supervisor`.  The log
-decides who owns a shard (`shardproc.replication.owner`); here it is only decided who tries.
+This package is not concerned with what a host does with a shard that it owns: see `router.supervisor`. The
+log decides who owns a shard (`shardproc.replication.owner`); this package only decides which host tries.
 """

@@ -1,4 +1,5 @@
-"""The certificate that a host shows to others: made at each start, and trusted as it stands in the store."""
+"""The certificate that a host presents to the others: made at each start, and trusted because it is in the
+store."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-VALID = datetime.timedelta(days=3650)  # it is as old as the process at most
+VALID = datetime.timedelta(days=3650)  # a certificate is at most as old as its process
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +23,14 @@ class Identity:
 
 
 def make(name: str) -> Identity:
-    """A new one for a host."""
+    """A new identity for a host."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    # Of two certificates with one name OpenSSL would take the wrong one for the issuer.
+    # If two certificates had the same name, OpenSSL would pick the wrong one as the issuer.
     unique = f"{name[:40]} {secrets.token_hex(8)}"
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, unique)])
     now = datetime.datetime.now(datetime.UTC)
@@ -39,7 +40,8 @@ def make(name: str) -> Identity:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks of hosts may differ: what counts is that it stands in the store.
+        # Clocks of hosts may differ, so validity dates do not matter: the certificate's row in the store
+        # does.
         .not_valid_before(now - VALID)
         .not_valid_after(now + VALID)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -52,7 +54,7 @@ def make(name: str) -> Identity:
 
 
 def _loaded(context: ssl.SSLContext, identity: Identity) -> None:
-    """Python reads certificates from files only."""
+    """Load an identity. Python reads certificates from files only."""
     descriptor, path = tempfile.mkstemp(prefix="bunqueue-")
     try:
         with open(descriptor, "wb") as file:
@@ -63,7 +65,7 @@ def _loaded(context: ssl.SSLContext, identity: Identity) -> None:
 
 
 def server_context(identity: Identity, trusted: Iterable[str]) -> ssl.SSLContext:
-    """For those that dial: they have to show one of the trusted certificates."""
+    """For accepting other hosts: each has to present one of the trusted certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _loaded(context, identity)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -72,7 +74,7 @@ def server_context(identity: Identity, trusted: Iterable[str]) -> ssl.SSLContext
 
 
 def client_context(identity: Identity, trusted: str) -> ssl.SSLContext:
-    """For dialling one host, which has to show this certificate."""
+    """For dialling one host, which has to present this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate is known, whatever the address
     _loaded(context, identity)
@@ -81,6 +83,6 @@ def client_context(identity: Identity, trusted: str) -> ssl.SSLContext:
 
 
 def trust(context: ssl.SSLContext, certificates: Iterable[str]) -> None:
-    """Trust these, too."""
+    """Trust these certificates as well."""
     for certificate in certificates:
         context.load_verify_locations(cadata=certificate)

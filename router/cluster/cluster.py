@@ -1,12 +1,13 @@
-"""One host's part in a cluster: it lives, owns what it is to own, and reaches the rest.
+"""This host's side of the cluster: heartbeat, shard ownership, links to the other hosts.
 
-Every second, and when something has happened:
+Every second, and whenever something has happened:
 
-1. say that this host lives, and read who else does and what each is to own (`store.ClusterStore.look`);
-2. if something is to change, and no other host is changing it, change it (`placement.plan`);
-3. dial the hosts that are new; start and give up shards; say which ones to follow.
+1. write this host's heartbeat, and read which hosts are alive and what each should own
+   (`store.ClusterStore.look`);
+2. if the placement should change and no other host is changing it, change it (`placement.plan`);
+3. dial new hosts; start and give up shards; report which shards to follow.
 
-All of it may be wrong for a moment without harm: who owns a shard is decided by its log.
+Any of this may be wrong for a moment without harm: the log of a shard decides who owns it.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ if TYPE_CHECKING:
     from ..shard_link import ShardLink
     from ..supervisor import Supervisor
 
-LOOK_S = 1.0  # between two looks at the store
-TTL_S = 4.0  # a host whose beat has not changed for so long is dead
-SILENT_S = 3.0  # a store that does not answer for so long is away
-SUSPECT_S = 2.0  # an owner: its shard's next process starts, so that it is ready at the end of the lease
-HUNG_UP_S = 0.2  # the same, of an owner whose host has just closed its connection, as one that is killed does
+LOOK_S = 1.0  # between two polls of the store
+TTL_S = 4.0  # a host is dead when its heartbeat has not changed for this long
+SILENT_S = 3.0  # a store is unavailable when it has not answered for this long
+SUSPECT_S = 2.0  # a silent owner: start the shard's next process, so it is ready when the lease ends
+HUNG_UP_S = 0.2  # the same, when the owner's host has just closed its connection, as a killed one does
 JUST_S = 3.0
-BUSY_S = 20.0  # for shards without an owner: so long no new copies are made, which would be in the way
-TURN_S = 1.0  # for each host whose copy is nearer to the end of the log
-STOOD_STILL_S = 2.5  # between two looks: this host was stopped, and must not think that the others were
-WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one ends in order
-HOLDING_S = 2.0  # for the other hosts to send nothing more to a shard that is given up
-STANDBY_S = 20.0  # then a process that waits for an owner's end in vain ends itself
+BUSY_S = 20.0  # while shards are without an owner: no new copies for this long, as they would be in the way
+TURN_S = 1.0  # added for each host whose copy is nearer to the end of the log
+STOOD_STILL_S = 2.5  # between two polls: this host was stopped, so it must not conclude that the others were
+WITHDRAW_S = 8.0  # for other hosts to take the shards over when this one shuts down cleanly
+HOLDING_S = 2.0  # for the other hosts to stop sending to a shard that is given up
+STANDBY_S = 20.0  # after it, a process that waits in vain for the owner's end ends itself
 READY_S = 3 * LOOK_S  # for which a host is ready to own a shard after it has said so; it says so at each look
 
 _decode_workers = Decoder(WorkerList).decode
@@ -64,7 +65,7 @@ _log = get_logger("cluster")
 
 
 class Cluster:
-    """Who owns what, as this host sees it."""
+    """Which host owns which shard, as this host knows it."""
 
     def __init__(
         self,
@@ -86,18 +87,18 @@ class Cluster:
         self.forwards = Forwards(hub, self.links)
         self.view: View | None = None
         self._away = ""
-        self._asked_at: float | None = None  # since when a look has been under way
+        self._asked_at: float | None = None  # when the poll in progress began
         self._followers = Followers(settings, me.id, self._reported, launcher)
-        self._seen: dict[str, tuple[int, float]] = {}  # host -> its beat, and since when it has been that
+        self._seen: dict[str, tuple[int, float]] = {}  # host -> its heartbeat, and since when it has been so
         self._loads: dict[str, float] = {}
         self._looked_at = 0.0
         self._look_now = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
-        self._sights: dict[int, tuple[Sight, float]] = {}  # of shards that are followed; and when it was
+        self._sights: dict[int, tuple[Sight, float]] = {}  # of followed shards; and when it was made
         self._hung_up: dict[str, float] = {}  # hosts that have closed their connection, and when
-        self._served_at = 0.0  # when each shard had an owner that lived
-        self._taking: dict[int, str] = {}  # shards whose owner is silent or gone -> that owner; this host
-        # tries to own them
+        self._served_at = 0.0  # when each shard last had an owner that was alive
+        self._taking: dict[int, str] = {}  # shards whose owner is silent or gone -> that owner;
+        # this host tries to own them
         self._standing_by: dict[int, float] = {}  # shards whose process waits for the owner's end, since when
         self._wanted_by: dict[int, tuple[str, float]] = {}  # shards here that another host is ready to own,
         # and when it said so
@@ -112,7 +113,8 @@ class Cluster:
     # -- start and stop ------------------------------------------------------------------------
 
     async def start(self, host: str, port: int) -> None:
-        """Listen for other hosts, enter this one, and begin.  StartError if it may not be one of them."""
+        """Listen for other hosts, register this one, and start polling. StartError if this host may not
+        join."""
         links, loop = self.links, asyncio.get_running_loop()
         bound = links.listen(host, port)
         self.store.advertise(bound)
@@ -128,7 +130,7 @@ class Cluster:
         self._looking = loop.create_task(self._keep_looking())
 
     async def until_served(self, within_s: float) -> bool:
-        """Wait until each shard has an owner that is reached; whether that was so in time."""
+        """Wait until each shard has an owner that is connected; returns whether that was reached in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while None in self._hub.links:
@@ -136,16 +138,16 @@ class Cluster:
         return None not in self._hub.links
 
     async def _next_change(self) -> None:
-        """Until a shard has come here, gone from here, or is somewhere else."""
+        """Wait until a shard has come here, gone from here, or moved elsewhere."""
         self._changed.clear()
         await self._changed.wait()
 
     def changed(self) -> None:
-        """A shard has another owner, or none."""
+        """A shard has another owner, or has lost its owner."""
         self._changed.set()
 
     async def withdraw(self) -> None:
-        """This host is about to end: give its shards to others, while it still serves its clients."""
+        """This host is about to end: hand its shards to others while it still serves its clients."""
         if not self._others_alive():
             return
         with suppress(StoreError, TimeoutError):
@@ -157,7 +159,7 @@ class Cluster:
                     await self._next_change()
 
     async def stop(self) -> None:
-        """The shards here have ended: leave."""
+        """The shards here have ended: leave the cluster."""
         if self._looking is not None:
             self._looking.cancel()
         for task in self._moves.values():
@@ -173,11 +175,11 @@ class Cluster:
     # -- each look -----------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """Something has happened."""
+        """Something has happened: poll now."""
         self._look_now.set()
 
     async def look_now(self) -> None:
-        """See what has just been changed.  StoreError."""
+        """Poll, to see a change that was just made. Raises StoreError."""
         await self._look()
         self.poke()
 
@@ -201,7 +203,8 @@ class Cluster:
             self._look_now.clear()
 
     async def _look_in_time(self, begun: float) -> None:
-        """StoreUnavailable if there is no answer.  The next look may find another server that leads."""
+        """Raises StoreUnavailable if there is no answer. The next poll may reach another server, the new
+        leader."""
         seconds = self._answer_timeout.seconds
         try:
             async with asyncio.timeout(seconds):
@@ -242,7 +245,7 @@ class Cluster:
         return not 0 < self._looked_at - self._served_at < BUSY_S
 
     def _say_workers(self) -> None:
-        """Tell the other hosts who is registered here, if that has changed."""
+        """Send the other hosts the workers registered here, if the list has changed."""
         listing = host_link.encode(self._hub.workers.here(now_ms()))
         for host in self.links.reached:
             uplink = self.links.uplink(host)
@@ -258,11 +261,11 @@ class Cluster:
                 uplink.say(host_link.LOAD, body)
 
     def load_of(self, host: str) -> float | None:
-        """How busy a host's machine is, see `host_link.Load`; None while it is not known."""
+        """The load of a host's machine, see `host_link.Load`; None while it is unknown."""
         return self._loads.get(host)
 
     def beat_age_ms(self, host: str) -> float | None:
-        """Since when this host has seen no sign of life of a host; None while it is not known."""
+        """The time since this host last saw a host's heartbeat change; None while it is unknown."""
         seen = self._seen.get(host)
         return None if seen is None else round(1000 * (asyncio.get_running_loop().time() - seen[1]))
 
@@ -273,10 +276,10 @@ class Cluster:
         self._hub.workers.elsewhere(host, None)
 
     def _watch(self, view: View) -> None:
-        """See which beats have changed."""
+        """Note which heartbeats have changed."""
         now = asyncio.get_running_loop().time()
         if now - self._looked_at > STOOD_STILL_S:
-            self._seen.clear()  # nobody is to blame for what could not be seen
+            self._seen.clear()  # a stop of this host must not count against the others
         self._looked_at = now
         for host in view.hosts:
             known = self._seen.get(host.id)
@@ -292,7 +295,7 @@ class Cluster:
         return f"it has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
     def lives_on(self, host: str) -> bool:
-        """Whether a host had given a sign of life lately when the store was read last."""
+        """Whether a host was alive when the store was last read."""
         if host == self.me.id:
             return True
         seen = self._seen.get(host)
@@ -304,11 +307,11 @@ class Cluster:
         return [host.id for host in hosts if host.id != self.me.id and self.lives_on(host.id)]
 
     def name(self, host: str) -> str:
-        """For people."""
+        """The host's name, for people."""
         return self.links.name(host)
 
     def poke(self) -> None:
-        """The placement has changed: the other hosts need not find out by themselves."""
+        """The placement has changed: notify the other hosts, so they need not wait for their next poll."""
         for host in self.links.reached:
             if (uplink := self.links.uplink(host)) is not None:
                 uplink.say(host_link.POKE)
@@ -316,7 +319,7 @@ class Cluster:
     # -- shards of this host -------------------------------------------------------------------
 
     def _arrange(self) -> None:
-        """Start the shards that are to be owned here, give up others, and follow the rest."""
+        """Start the shards that this host should own, give up others, and follow the rest."""
         view, me, supervisor = self.view, self.me.id, self._supervisor
         if view is None:
             return
@@ -332,7 +335,7 @@ class Cluster:
         self._followers.follow(frozenset(follow))
 
     def _look_at(self, shard: ShardRow) -> None:
-        """A shard's process runs here: whether it still should."""
+        """A shard's process runs here: end it or move the shard if it no longer should."""
         me, supervisor = self.me.id, self._supervisor
         if supervisor.is_ready(shard.id):
             if shard.home not in ("", me) and shard.owner == me:
@@ -348,9 +351,9 @@ class Cluster:
             supervisor.end(shard.id)
 
     def _own(self, shard: int) -> None:
-        """Start a shard's process, once the follower has let go of its file."""
+        """Start a shard's process, once the follower has closed its file."""
         if shard in self._followers.open:
-            return  # it is told to, and its next report is not far
+            return  # the follower has been ordered to close it, and will report soon
         known = self._sights.pop(shard, None)
         if known is None:
             self._supervisor.run(shard)
@@ -360,7 +363,7 @@ class Cluster:
         self._supervisor.run(shard, sight.token, sight.epoch, sight.beat, unchanged_s)
 
     def _reported(self, report: Report) -> None:
-        """The follower has looked at the store."""
+        """The follower has read the store."""
         now = asyncio.get_running_loop().time()
         for sight in report.sights:
             self._sights[sight.shard] = sight, now
@@ -375,10 +378,10 @@ class Cluster:
             self._arrange()
 
     def _is_orphan(self, shard: ShardRow, sight: Sight) -> bool:
-        """Whether a shard's owner is silent or gone, and it is this host's turn to take it over."""
+        """Whether a shard's owner is silent or gone, and it is this host's turn to take the shard over."""
         if not sight.epoch or self.away:
             return False
-        if not sight.token:  # it was given up: on purpose, if the host that is to have it lives
+        if not sight.token:  # it was given up: on purpose, if its new home is alive
             return shard.home == self.me.id or not self.lives_on(shard.home)
         patience = HUNG_UP_S if self._has_just_hung_up(shard.owner) else SUSPECT_S
         return sight.unchanged_s > patience + TURN_S * self._better_copies(shard)
@@ -388,7 +391,7 @@ class Cluster:
         return since < JUST_S and host not in self.links.reached
 
     def _better_copies(self, shard: ShardRow) -> int:
-        """How many hosts come before this one."""
+        """The number of hosts that come before this one."""
         me = self.me.id
         if me not in shard.followers:
             return 0
@@ -401,7 +404,7 @@ class Cluster:
     # -- what the supervisor says --------------------------------------------------------------
 
     def stands_by(self, shard: int) -> None:
-        """A shard's process here waits for its owner's end, and lacks nothing else."""
+        """A shard's process here is ready, apart from waiting for its owner's end."""
         self._standing_by.setdefault(shard, asyncio.get_running_loop().time())
         self._say_standby(shard)
 
@@ -410,7 +413,7 @@ class Cluster:
             self._say_standby(shard)
 
     def _say_standby(self, shard: int) -> None:
-        """Tell the owner, whom the store and the links may know at different times."""
+        """Tell the owner. The store and the links may not name the same one for a moment, so tell both."""
         link = self._hub.links[shard]
         owners = {link.host} if isinstance(link, RemoteShard) else set()
         if self.view is not None:
@@ -420,7 +423,7 @@ class Cluster:
                 uplink.say(host_link.STANDBY, shard=shard)
 
     async def recovered(self, link: ShardLink) -> None:
-        """A shard owned by this host is ready: before it serves, it hears which connections are open."""
+        """A shard owned by this host is ready: before it serves, it receives the list of open connections."""
         self._standing_by.pop(link.shard, None)
         before = self._taking.pop(link.shard, "")
         others = await self.links.others_live()
@@ -445,18 +448,18 @@ class Cluster:
         self.links.say(host_link.DOWN, shard)
 
     def ended(self, shard: int) -> None:
-        """A shard's process here has ended, whether it served or not: the next one says for itself when it is
+        """A shard's process here has ended, whether it served or not; the next one reports when it is
         ready."""
         self._standing_by.pop(shard, None)
 
     def gave_up(self, shard: int) -> None:
-        """A shard of this host has no owner now: the one that is ready for it may have it."""
+        """A shard of this host has no owner now: the host that is ready for it may own it."""
         _log.info("gave a shard up", shard=shard)
         self._hub.settle(shard)
         self.links.say(host_link.RELEASED, shard)
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands that waited at a shard which is given up: the next owner is asked."""
+        """Commands that waited at a shard that is given up: send them to the next owner."""
         if link_protocol.origin_of(conn) != self.me.number:
             self.links.returned(shard, conn, body)
         elif (peer := self._hub.peer_of(conn)) is not None:
@@ -467,7 +470,7 @@ class Cluster:
     # -- giving a shard up ---------------------------------------------------------------------
 
     def _consider_moving(self, shard: int, to: str) -> None:
-        """Give a shard up, once the host that is to have it is ready."""
+        """Give a shard up, once its new host is ready."""
         host, said_at = self._wanted_by.get(shard, ("", 0.0))
         is_ready = host == to and asyncio.get_running_loop().time() - said_at < READY_S
         if is_ready and shard not in self._moves:
@@ -482,7 +485,7 @@ class Cluster:
             _log.error("a shard could not be given up", shard=shard, error=repr(task.exception()))
 
     async def _move(self, shard: int) -> None:
-        """No host sends the shard anything more; then it answers what it has, and gives itself up."""
+        """Stop all hosts from sending to the shard; it then answers what it has, and gives itself up."""
         link = self._hub.links[shard]
         if link is None or isinstance(link, RemoteShard):
             return
@@ -506,19 +509,19 @@ class Cluster:
         await self._supervisor.hand_over(shard)
 
     def holding(self, shard: int) -> None:
-        """A host sends nothing more to a shard that is given up here."""
+        """A host has stopped sending to a shard that is given up here."""
         if shard in self._holding:
             self._holding[shard].set()
 
     # -- what other hosts say ------------------------------------------------------------------
 
     def released(self, shard: int) -> None:
-        """A shard has no owner now; perhaps a process here is to be the next."""
+        """A shard has no owner now; a process here may become the next one."""
         self._supervisor.look(shard)
         self.look_soon()
 
     def reached(self) -> None:
-        """There is a connection to a host that there was none to."""
+        """A host has become reachable."""
         self._say_standbys()
 
     def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The commands about the cluster: what this host knows of it, and what operators want."""
+"""The cluster commands: what this host knows of the cluster, and what operators want of it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _away(why: str) -> CommandError:
 
 
 class ClusterCommands:
-    """Answers them on one host; it does not matter on which."""
+    """Answers them on one host; any host can."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._answering: set[asyncio.Task[None]] = set()
 
     def status(self) -> ClusterReply:
-        """As this host saw it last, about a second ago."""
+        """The state that this host last polled, about a second ago."""
         cluster, view = self._cluster, self._cluster.view
         hosts = [] if view is None else view.hosts
         shards = [] if view is None else view.shards
@@ -100,7 +100,7 @@ class ClusterCommands:
         )
 
     def answer_later(self, client: Asks, payload: bytes) -> None:
-        """A command that takes as long as the store does, or another host."""
+        """Answer a command that takes as long as the store, or another host, takes."""
         task = asyncio.get_running_loop().create_task(self._answer_later(client, payload))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -120,7 +120,7 @@ class ClusterCommands:
             client.gathered(frame)
 
     async def answer(self, command: Command) -> ClusterReply:
-        """Carry out a command that changes something.  CommandError if that is not possible."""
+        """Carry out a command that changes something. CommandError if it cannot be done."""
         if self._cluster.away:
             raise _away(self._cluster.away)
         try:

@@ -1,4 +1,5 @@
-"""From another host: its router has dialled this one, and uses the shards that are owned here."""
+"""A connection from another host: its router has dialled this one, and uses the shards that this host
+owns."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ class Downlink(HostConnection):
     """One connection of one host."""
 
     def __init__(self, links: Links, counted: Counted) -> None:
-        """``counted`` is called once the links count it as open."""
+        """Calls ``counted`` once the links count this connection as open."""
         super().__init__()
         self._links, self._counted = links, counted
         self._challenge = secrets.token_bytes(host_link.SECRET_BYTES)
         self._hello: host_link.Hello | None = None
-        self.origin = 0  # of the connections that it has
+        self.origin = 0  # of the connections it has
         self.life = ""
-        self.is_holding: set[int] = set()  # shards that are given up here, for which it sends no more
+        self.is_holding: set[int] = set()  # shards given up here, to which it sends no more
 
     # -- the greeting
 
@@ -116,14 +117,14 @@ class Downlink(HostConnection):
             link.hold_back_host(self)
 
     def _refuse_commands(self, shard: int, conn: int, body: bytes) -> None:
-        """The shard is not here: its owner is another one, as the other host is about to hear."""
+        """The shard is not here: another host owns it, and the sending host will soon be notified."""
         replies, slow, frames = self._links.hub.tickets.refused(shard, body)
         self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
     # -- what goes
 
     def from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
-        """What a shard of this host answers to a connection, or a ticket, of the other one."""
+        """Pass on what a shard of this host answers to a connection, or a ticket, of the other one."""
         channel = host_link.FROM_SHARD
         self.put(host_link.envelope(channel, kind, body, shard=shard, conn=conn, replies=replies, slow=slow))
 

@@ -1,4 +1,4 @@
-"""The process that follows the shards of other hosts: started with the server, started again when it ends."""
+"""The process that follows the shards of other hosts: started with the server, and restarted when it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..launcher import PYTHON, Launcher, Process
 
 COMMAND = (*PYTHON, "shardproc.replication.follower")
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
+HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest delay
 STOP_S = 3.0
 
 _log = get_logger("cluster")
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(Report).decode
 
 
 class Followers:
-    """The process; ``on_report`` is called with what it sees."""
+    """Runs the process and calls ``on_report`` with each of its reports."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Followers:
         self._wanted: frozenset[int] = frozenset()
         self._orders = 0
         self.open: frozenset[int] = frozenset()
-        """The shards whose files it has open, or may be about to open; a shard's process can open them once
-        it has let go."""
+        """The shards whose files the process has open, or may be about to open; a shard's process can open
+        them after that."""
 
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     def follow(self, shards: frozenset[int]) -> None:
-        """Follow these from now on, and no others."""
+        """Follow these shards, and no others."""
         if shards != self._wanted:
             self._wanted = shards
             self._orders += 1
@@ -79,13 +79,13 @@ class Followers:
     def _order(self) -> None:
         process = self._process
         if process is not None and process.stdin is not None and process.returncode is None:
-            self.open |= self._wanted  # until a report says that it has heard of another order
+            self.open |= self._wanted  # until a report acknowledges another order
             with suppress(ConnectionError, RuntimeError):
                 order = {"follow": sorted(self._wanted), "number": self._orders}
                 process.stdin.write(msgspec.json.encode(order) + b"\n")
 
     async def stop(self) -> None:
-        """End it; the files are closed then.  Safe to call twice."""
+        """End the process, which closes the files. Safe to call twice."""
         self._stopping = True
         process, keeper, self._keeper = self._process, self._keeper, None
         if keeper is None:

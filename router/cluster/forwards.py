@@ -1,6 +1,6 @@
 """Commands that only one router of the cluster can carry out: the one that a worker is connected to.
 
-Each host asks all others, as the list of who is registered where is a second old.
+Each host asks all others, as its list of where workers are registered is a second old.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANSWER_S = 5.0  # less than clients wait for a reply
 
 
 class _Told(Struct):
-    """Of an answer, as much as is read here."""
+    """The fields of an answer that are read here."""
 
     code: str = ""
 
@@ -41,7 +41,7 @@ _decode_told = Decoder(_Told).decode
 
 
 class Forwards:
-    """Of one host: what it has asked others, and what others ask it."""
+    """Requests from this host to the others, and from the others to this one."""
 
     def __init__(self, hub: Hub, links: Links) -> None:
         self._hub, self._links = hub, links
@@ -49,7 +49,8 @@ class Forwards:
         self._asked: dict[int, asyncio.Future[bytes]] = {}
 
     async def control_worker(self, command: ControlWorker, payload: bytes) -> bytes:
-        """Have the worker's router carry it out; the frame of its answer.  CommandError if none can."""
+        """Have the worker's router carry it out; returns the frame of its answer. CommandError if none
+        can."""
         try:
             return self._control_here(command)
         except CommandError as error:
@@ -73,7 +74,7 @@ class Forwards:
         return encode_frame(reply)
 
     async def _ask(self, host: str, payload: bytes) -> bytes | None:
-        """The frame that a host answers; None if it is not reached, or says nothing in time."""
+        """The frame that a host answers; None if it is unreachable, or does not answer in time."""
         uplink: Uplink | None = self._links.uplink(host)
         if uplink is None:
             return None

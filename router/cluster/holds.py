@@ -1,6 +1,6 @@
-"""Commands for a shard that has no owner at the moment: they wait, for seconds, instead of being refused.
+"""Commands for a shard that has no owner at the moment: they wait for some seconds instead of being refused.
 
-To its client a command that waits here is under way.
+The client still sees the command as in flight.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ..tickets import Asks
 
 HOLD_S = 15.0  # longer than a take-over takes; then they are refused
-MAX_BYTES = 32 << 20  # over all shards; beyond, they are refused at once
+MAX_BYTES = 32 << 20  # over all shards; above it, commands are refused at once
 
 Buffer = bytes | memoryview
 
 
 class Link(Protocol):
-    """Where they go to, once there is an owner."""
+    """Where they are sent once there is an owner."""
 
     @property
     def full(self) -> bool: ...
@@ -48,7 +48,7 @@ class Held:
 
 @dataclass(slots=True)
 class Later:
-    """A command for several shards.  ``again`` asks them if it can, and says whether it could."""
+    """A command for several shards. ``again`` asks them if it can, and returns whether it could."""
 
     client: Asks
     size: int
@@ -58,7 +58,7 @@ class Later:
 
 
 class Holds:
-    """All that waits, by shard."""
+    """All waiting commands, by shard."""
 
     def __init__(self, refused: Callable[[int, bytes], tuple[int, int, bytes]]) -> None:
         """``refused``: see `router.tickets.Tickets.refused`."""
@@ -69,7 +69,7 @@ class Holds:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, shard: int, client: ClientConnection, kind: int, frames: Sequence[Buffer]) -> None:
-        """Keep frames; the caller has counted them as under way.  They are refused if there is no room."""
+        """Keep frames, which the caller has counted as in flight; refuse them if there is no room."""
         loop = asyncio.get_running_loop()
         held = Held(client, kind, [bytes(part) for part in frames], loop.time() + HOLD_S)
         if self._bytes > MAX_BYTES:
@@ -100,16 +100,16 @@ class Holds:
             self._timer = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     def count(self, shard: int, client: ClientConnection) -> int:
-        """How many commands of a client wait for a shard."""
+        """The number of a client's commands that wait for a shard."""
         return sum(_count(held.frames) for held in self._held.get(shard, ()) if held.client is client)
 
     def returned(self, shard: int, client: ClientConnection | None, body: bytes) -> None:
-        """Frames that an owner has given back, after the byte of their version."""
+        """Keep frames that an owner has sent back, which follow the byte of their kind."""
         if client is not None:
             self.add(shard, client, body[0], [body[1:]])
 
     def release(self, shard: int, link: Link) -> None:
-        """The shard has an owner: send what waits, in the order in which it came."""
+        """The shard has an owner: send the waiting commands, in the order of their arrival."""
         clients = self._of_shard(shard)
         for held in clients:
             if held.client.number and not held.client.finished:
@@ -120,7 +120,7 @@ class Holds:
         self._again()
 
     def _again(self) -> None:
-        """Ask the shards of those commands that need several, if they are all there now."""
+        """Send the commands that need several shards, if all of those have owners now."""
         waiting, self._later = self._later, []
         for later in waiting:
             if later.client.finished or later.again():
@@ -134,7 +134,7 @@ class Holds:
         return found
 
     def refuse(self, shard: int) -> None:
-        """Nobody will serve the shard soon."""
+        """Refuse what waits: no host will serve the shard soon."""
         for held in self._of_shard(shard):
             self._answer(shard, held)
 
@@ -145,7 +145,7 @@ class Holds:
         held.client.deliver(shard, replies, slow, frames)
 
     def _sweep(self) -> None:
-        """Each second: refuse what has waited for too long."""
+        """Each second: refuse what has waited too long."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for shard, waiting in list(self._held.items()):

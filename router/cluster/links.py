@@ -1,7 +1,7 @@
 """The connections to all other hosts: one that this router has dialled to each, and one that came from each.
 
-Over the first go commands of this host's clients to shards that others own; over the second those of others'
-clients to the shards here.  A connection's number tells whose it is (`bunqueue.protocol.link.origin_of`).
+The first carries commands of this host's clients to shards that others own, the second those of other hosts'
+clients to the shards here. A connection's number encodes its host (`bunqueue.protocol.link.origin_of`).
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .wire import HostConnection
 if TYPE_CHECKING:
     from ..hub import Hub
 
-LIVE_S = 1.0  # for the other hosts to say which of their connections are open
+LIVE_S = 1.0  # for the other hosts to report their open connections
 REDIAL_S, LAST_REDIAL_S = 0.2, 2.0  # doubled each time
 DIAL_S = 3.0
-MAX_OPEN = 128  # connections that came, with those that shake hands; each of the other hosts has one
+MAX_OPEN = 128  # incoming connections, including those in a TLS handshake; each other host has one
 BACKLOG = 128
-GONE_S = 10.0  # after which the connections of a host that does not come back are gone
+GONE_S = 10.0  # after it, the connections of a host that does not come back count as closed
 
 _log = get_logger("cluster")
 
 
 class Listener(Protocol):
-    """What is made of what other hosts say."""
+    """Receives what other hosts send."""
 
     def look_soon(self) -> None:
         """The store may have something new."""
 
     def reached(self) -> None:
-        """There is a connection to a host that there was none to."""
+        """A host has become reachable."""
 
     def parted(self, host: str) -> None:
         """A host has no connection to this one any more."""
@@ -55,17 +55,17 @@ class Listener(Protocol):
         """A shard has no owner now."""
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands of a client here, which the shard's next owner is to be asked."""
+        """Commands of a client here, to be sent to the shard's next owner."""
 
     def holding(self, shard: int) -> None:
-        """A host sends nothing more to a shard that is given up here."""
+        """A host has stopped sending to a shard that is given up here."""
 
     def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
-        """Anything else."""
+        """Any other message."""
 
 
 class Links:
-    """All of them."""
+    """The connections to and from all other hosts."""
 
     def __init__(self, hub: Hub, cluster: str, store: str, identity: certificates.Identity) -> None:
         self.hub = hub
@@ -87,14 +87,14 @@ class Links:
         self._dialling: dict[str, tuple[HostRow, asyncio.Task[None]]] = {}
         self._downlinks: dict[str, Downlink] = {}
         self._known: defaultdict[int, set[int]] = defaultdict(set)  # origin -> its connections, as known here
-        self._lives: dict[int, str] = {}  # origin -> the life that these are of
-        self._going: dict[int, asyncio.TimerHandle] = {}  # origins that are not reached
+        self._lives: dict[int, str] = {}  # origin -> its current incarnation
+        self._going: dict[int, asyncio.TimerHandle] = {}  # origins that are disconnected
         self._asked: dict[str, asyncio.Future[frozenset[int]]] = {}
 
     # -- start and stop ------------------------------------------------------------------------
 
     def listen(self, host: str, port: int) -> int:
-        """Let other hosts in; the port.  StartError if that is not possible."""
+        """Listen for other hosts; returns the port. StartError if that is not possible."""
         bound = BoundSockets(host, port, "--cluster-address", host_flag="--cluster-address")
         bound.bind()
         self._bound = bound
@@ -103,11 +103,11 @@ class Links:
         return int(bound.sockets[0].getsockname()[1])
 
     def came(self, downlink: Downlink) -> None:
-        """Somebody has shown a certificate of the store."""
+        """A peer presented a certificate registered in the store."""
         self._open.add(downlink)
 
     def went(self, downlink: Downlink) -> None:
-        """The connection is gone, whoever it was."""
+        """The connection has closed, whether it was greeted or not."""
         self._open.discard(downlink)
 
     async def close(self) -> None:
@@ -124,7 +124,7 @@ class Links:
     # -- dialling ------------------------------------------------------------------------------
 
     def reach(self, hosts: Iterable[HostRow]) -> None:
-        """Have a connection to each of these, and to no others."""
+        """Keep a connection to each of these hosts, and to no others."""
         rows = {host.id: host for host in hosts}
         self.hosts = rows
         for host in rows.values():
@@ -190,7 +190,7 @@ class Links:
             _log.warning("lost the connection to another host", host=self.name(uplink.peer))
 
     def name(self, host: str) -> str:
-        """For people."""
+        """The host's name, for people."""
         return self.hosts[host].name if host in self.hosts else host
 
     # -- who one is ----------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Links:
         return hmac.compare_digest(host_link.prove(self.secret, challenge, host), proof)
 
     def problem_of(self, hello: host_link.Hello) -> str | None:
-        """Why a host is not let in; None if it may prove who it is."""
+        """Why a host is refused; None if it may prove its identity."""
         if (hello.cluster, hello.store) != (self.cluster_name, self._store):
             return f"this is the cluster {self.cluster_name} of another store"
         if host_link.agree(hello.oldest, hello.newest) is None:
@@ -252,13 +252,13 @@ class Links:
         future = self._asked.get(downlink.peer)
         if future is not None and not future.done():
             future.set_result(frozenset())
-        for link in self.hub.local_links():  # lest they hand out jobs that nobody gets
+        for link in self.hub.local_links():  # so they do not hand out jobs that no worker receives
             link.control(link_protocol.ORIGIN_CUT, downlink.origin << link_protocol.ORIGIN_SHIFT)
         loop = asyncio.get_running_loop()
         self._going[downlink.origin] = loop.call_later(GONE_S, self._gone, downlink.origin)
 
     def _gone(self, origin: int) -> None:
-        """A host's router has ended, or is away for too long: nobody is connected to it any more."""
+        """A host's router has ended, or was unreachable for too long: its connections count as closed."""
         self._going.pop(origin, None)
         self._lives.pop(origin, None)
         self._ended(origin, self._known.pop(origin, set()))
@@ -266,14 +266,14 @@ class Links:
             link.control(link_protocol.ORIGIN_GONE, origin << link_protocol.ORIGIN_SHIFT)
 
     def _ended(self, origin: int, connections: Iterable[int]) -> None:
-        """These connections are not there any more; their workers may come back over others."""
+        """These connections are closed; their workers may come back over others."""
         links = list(self.hub.local_links())
         for conn in connections:
             for link in links:
                 link.control(link_protocol.BROKEN, conn)
 
     def known_of(self, downlink: Downlink) -> set[int]:
-        """The connections of a host that shards here may have heard of."""
+        """The connections of a host that shards here may know."""
         return self._known[downlink.origin]
 
     def live(self) -> bytes:
@@ -286,7 +286,7 @@ class Links:
             uplink.say(host_link.LIVE, self.live())
 
     def lives(self, downlink: Downlink, connections: frozenset[int]) -> None:
-        """A host says which of its connections are open."""
+        """A host reports which of its connections are open."""
         known = self._known[downlink.origin]
         self._ended(downlink.origin, known - connections)
         known &= connections
@@ -326,7 +326,7 @@ class Links:
     # -- what shards here answer to others' connections ----------------------------------------
 
     def answer(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
-        """For a connection, or a ticket, of another host."""
+        """Answer a connection, or a ticket, of another host."""
         downlink = self._of_origin(link_protocol.origin_of(conn))
         if downlink is not None:
             downlink.from_shard(shard, conn, kind, replies, slow, body)
@@ -338,13 +338,13 @@ class Links:
             downlink.from_shard(shard, link_protocol.CONTROL, link_protocol.EVENTS, 0, 0, body)
 
     def lost(self, shard: int, connections: Iterable[int]) -> None:
-        """Nobody can say what became of what these asked."""
+        """The outcome of these connections' commands is unknown."""
         for downlink, some in self._by_host(connections):
             body = link_protocol.pack_connections(some)
             downlink.from_shard(shard, link_protocol.CONTROL, link_protocol.LOST, 0, 0, body)
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands of another host's connection, which the shard's next owner is to be asked."""
+        """Commands of another host's connection, to be sent to the shard's next owner."""
         downlink = self._of_origin(link_protocol.origin_of(conn))
         if downlink is not None:
             downlink.say(host_link.RETURNED, body, shard=shard, conn=conn)

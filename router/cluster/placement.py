@@ -1,10 +1,10 @@
-"""Which host is to own a shard, and which hosts follow it.  Pure.
+"""Which host should own a shard, and which hosts should follow it. Pure.
 
-- A shard stays where it is, as long as its host lives and no host has two shards more than another.
-- A shard whose host is dead goes to a follower of it, as that has its file.
-- A shard that is to move is followed by its new host first, and moves when that has caught up.
-- A host that follows fewer shards than others follows one more of theirs; when it has caught up, they let go.
-- Which of several equal hosts is taken is decided by rendezvous hashing, so that all hosts say the same.
+- A shard stays where it is while its host is alive and no host has two shards more than another.
+- A shard whose host is dead goes to one of its followers, which have its file.
+- A shard that should move is first followed by its new host, and moves once that host has caught up.
+- A host that follows fewer shards than others takes on one of theirs; once it has caught up, they drop it.
+- Rendezvous hashing chooses between equal hosts, so all hosts arrive at the same plan.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-MAX_LAG = 50  # records by which a follower may be behind when its shard moves to it
-MOVES = 2  # shards that move at the same time: a host that comes back must not be buried in them
+MAX_LAG = 50  # records that a follower may be behind when its shard moves to it
+MOVES = 2  # concurrent moves: a host that comes back must not be flooded with them
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host that lives."""
+    """A host that is alive."""
 
     id: str
     schema: int
@@ -32,8 +32,8 @@ class Shard:
     """A shard as the store has it."""
 
     id: int
-    home: str  # the host that is to own it; "": nobody has said so yet
-    owner: str  # the host that owns it; "": none
+    home: str  # the host that should own it; "": not decided yet
+    owner: str  # the host that owns it; "": no host
     position: int = 0
     schema: int = 0
     followers: Mapping[str, int] = field(default_factory=dict)  # host -> the position of its copy
@@ -45,7 +45,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to become of a shard: another home, more or fewer followers."""
+    """A change to a shard: another home, more or fewer followers."""
 
     shard: int
     home: str | None = None  # None: it stays
@@ -67,9 +67,9 @@ def plan(
     wanted: Mapping[int, str] | None = None,
     is_calm: bool = True,
 ) -> list[Change]:
-    """The changes that are due.  ``copies``: followers of each shard.  ``wanted``: shards that an operator
-    moves, and where to; these come before what balance asks for.  Not ``is_calm``: shards are being taken
-    over, and what hosts need not do now has to wait: more copies, and balance."""
+    """The changes that are due. ``copies``: followers of each shard. ``wanted``: shards that an operator
+    moves, and their new hosts; these come before balancing moves. Not ``is_calm``: shards are being taken
+    over, so more copies and balancing, which can wait, do wait."""
     return _Plan(hosts, shards, copies, moves, wanted or {}, is_calm).made()
 
 
@@ -89,9 +89,9 @@ class _Plan:
         self._moves = moves - sum(shard.is_moving for shard in shards)
         self._wanted = wanted
         self._is_calm = is_calm
-        self._homes: dict[int, str] = {}  # as they are to be
-        self._joining: dict[int, str] = {}  # hosts that follow a shard in place of another one, soon
-        self._targets: dict[int, str] = {}  # hosts that shards are to move to, once they have caught up
+        self._homes: dict[int, str] = {}  # the planned homes
+        self._joining: dict[int, str] = {}  # hosts that will soon follow a shard in place of another host
+        self._targets: dict[int, str] = {}  # where shards will move, once the new host has caught up
 
     def made(self) -> list[Change]:
         for shard in self._shards.values():
@@ -105,12 +105,12 @@ class _Plan:
     # -- homes
 
     def _able(self, shard: Shard) -> list[str]:
-        """The hosts that may own a shard: those that stay, if there are any."""
+        """The hosts that may own a shard: those that are not draining, if there are any."""
         able = [host for host in self._hosts.values() if host.schema >= shard.schema]
         return [host.id for host in able if not host.draining] or [host.id for host in able]
 
     def _home_of(self, shard: Shard) -> str:
-        """Where a shard is to be if it does not move: where it is, or with one that can take it over."""
+        """A shard's home if it does not move: its present host, or one that can take it over."""
         if shard.home in self._hosts:
             return shard.home
         able = self._able(shard)
@@ -121,7 +121,7 @@ class _Plan:
         return max(able, key=lambda host: (-load[host], rank(host, shard.id)), default=shard.home)
 
     def _choose_targets(self) -> None:
-        """Where shards are to go to: what an operator wants, away from hosts that drain, and balance."""
+        """Choose new homes: first what an operator wants, then leaving hosts that drain, then balance."""
         for number, host in self._wanted.items():
             shard = self._shards.get(number)
             if shard is not None and host in self._able(shard) and self._homes[number] != host:
@@ -134,7 +134,7 @@ class _Plan:
             pass
 
     def _load(self) -> Counter[str]:
-        """Shards by host, once all have moved to where they are to go."""
+        """The number of shards of each host, once all planned moves are done."""
         return Counter({**self._homes, **self._targets}.values())
 
     def _leave(self, shard: Shard) -> None:
@@ -144,7 +144,8 @@ class _Plan:
             self._targets[shard.id] = max(able, key=lambda host: (-load[host], rank(host, shard.id)))
 
     def _balance(self) -> bool:
-        """Move one shard from the host with the most to that with the fewest; whether that was called for."""
+        """Move one shard from the host with the most to the one with the fewest; returns whether one was
+        due."""
         load = self._load()
         staying = [host.id for host in self._hosts.values() if not host.draining]
         pairs = sorted(
@@ -169,7 +170,7 @@ class _Plan:
         return False
 
     def _move(self) -> None:
-        """Have as many shards move as may, of those whose new host has caught up."""
+        """Start as many moves as allowed, of the shards whose new host has caught up."""
         for number, host in sorted(self._targets.items()):
             shard = self._shards[number]
             behind = shard.position - shard.followers.get(host, -MAX_LAG - 1)
@@ -191,13 +192,13 @@ class _Plan:
         return change if change != Change(shard.id) else None
 
     def _share_copies(self) -> None:
-        """Have hosts that follow few shards follow more, in place of those that follow many."""
+        """Have hosts that follow few shards take over copies from hosts that follow many."""
         room = MOVES - sum(len(self._copies_of(shard)) > self._copies for shard in self._shards.values())
         while room > 0 and self._join():
             room -= 1
 
     def _join(self) -> bool:
-        """Have one host follow one shard more; whether that was called for."""
+        """Have one host follow one more shard; returns whether one was due."""
         load = self._following() + Counter(self._joining.values())
         staying = [host.id for host in self._hosts.values() if not host.draining]
         giver = max(staying, key=lambda host: (load[host], host), default="")
@@ -219,12 +220,12 @@ class _Plan:
         return False
 
     def _copies_of(self, shard: Shard) -> list[str]:
-        """The hosts that follow a shard, but for one that is about to own it."""
+        """The followers of a shard, except one that is about to own it."""
         able, passing = self._able(shard), (self._homes[shard.id], self._targets.get(shard.id))
         return [host for host in shard.followers if host in able and host not in passing]
 
     def _kept(self, shard: Shard) -> list[str]:
-        """Those that go on.  Of more than there are to be the busiest lets go, once all have caught up."""
+        """The followers to keep. If there are too many, the busiest is dropped once all have caught up."""
         copies, load = self._copies_of(shard), self._following()
         behind = max((shard.position - shard.followers[host] for host in copies), default=0)
         if len(copies) <= self._copies or (behind > MAX_LAG and len(copies) == self._copies + 1):
@@ -234,7 +235,8 @@ class _Plan:
         return sorted(copies, key=lambda host: (load[host], rank(host, shard.id)))[: self._copies]
 
     def _followers(self, shard: Shard, home: str) -> frozenset[str]:
-        """The hosts that are to follow a shard: those that do, and others up to the number of copies."""
+        """The hosts that should follow a shard: the present followers, and others up to the number of
+        copies."""
         able = [host for host in self._able(shard) if host not in (home, self._targets.get(shard.id))]
         load = self._following()
         kept = self._kept(shard)
@@ -256,7 +258,7 @@ class _Plan:
 
 
 def applied(shards: Iterable[Shard], changes: Iterable[Change]) -> list[Shard]:
-    """The shards after changes, as the store will show them: for those who look ahead."""
+    """The shards after the changes, as the store will show them: for callers that look ahead."""
     by_shard = {change.shard: change for change in changes}
     after = []
     for shard in shards:

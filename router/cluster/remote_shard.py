@@ -1,4 +1,5 @@
-"""A shard of another host, with the methods of `router.shard_link.ShardLink`: who uses it need not know."""
+"""A shard of another host, with the methods of `router.shard_link.ShardLink`, so callers can treat both
+alike."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Buffer = bytes | memoryview
 
 
 class RemoteShard:
-    """Reached over the uplink to its owner's host; from a further router, over the link to the first one."""
+    """Reached over the uplink to its owner's host; from a secondary router, over the link to the first
+    one."""
 
     is_local = False
 
@@ -39,16 +41,16 @@ class RemoteShard:
         return self._uplink.full
 
     def send(self, conn: int, kind: int, frames: Sequence[Buffer]) -> None:
-        """Whole frames of one connection, or ticket."""
+        """Send whole frames of one connection, or ticket."""
         self._put(kind, b"".join(frames), conn)
 
     def control(self, kind: int, conn: int = link_protocol.CONTROL, body: bytes = b"") -> None:
-        """A message that is no command.  Which shards are up its own router says."""
+        """Send a message that is not a command. The shard's own router reports which shards are up."""
         if kind != link_protocol.PEER:
             self._put(kind, body, conn)
 
     def announce(self, shard: int) -> None:
-        """Tell it that a shard of this host reaches it, perhaps again."""
+        """Tell the shard that a shard of this host has reached it, perhaps again."""
         self._put(link_protocol.PEER, bytes((shard,)), link_protocol.CONTROL)
 
     def _put(self, kind: int, body: bytes, conn: int) -> None:
@@ -56,7 +58,7 @@ class RemoteShard:
         self._uplink.put(host_link.envelope(channel, kind, body, shard=self.shard, conn=conn))
 
     def hold_back(self, client: Feeder) -> None:
-        """Stop reading who fed this shard while the connection to its host was full."""
+        """Stop reading a client that sent to this shard while the connection to its host was full."""
         self._feeders.add(client)
         client.gate.close(full_shard(self.shard))
 
@@ -68,7 +70,7 @@ class RemoteShard:
 
 
 def hear(hub: Hub, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
-    """What a shard of another host says to connections and tickets of this one."""
+    """Pass on what a shard of another host sends to connections and tickets of this one."""
     client = hub.clients.get(conn)
     if client is not None:
         client.deliver(shard, replies, slow, body)

@@ -1,4 +1,4 @@
-"""What the hosts of a cluster say to each other through the store: who is there, and what each is to own."""
+"""What the hosts of a cluster exchange through the store: heartbeats, and which shards each should own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FOLLOWERS = "select shard, host, seq from bunqueue.followers"
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """A host as it has entered itself."""
+    """A host as it has registered itself."""
 
     id: str
     name: str
@@ -49,7 +49,7 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A shard, and who owns it."""
+    """A shard, and the host that owns it."""
 
     id: int
     home: str
@@ -64,13 +64,13 @@ class ShardRow:
 
     @property
     def owner(self) -> str:
-        """The host that owns it; "" without one."""
+        """The host that owns it; "" if there is no owner."""
         return self.token.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All of it, at one moment."""
+    """All hosts and shards, at one moment."""
 
     hosts: Sequence[HostRow]
     shards: Sequence[ShardRow]
@@ -83,19 +83,19 @@ def _shard(row: tuple[Any, ...], followers: Mapping[int, Mapping[str, int]]) -> 
 
 
 def for_plan(shard: ShardRow) -> Shard:
-    """A shard as the plan wants it."""
+    """A shard in the form that `placement.plan` takes."""
     return Shard(shard.id, shard.home, shard.owner, shard.position, shard.schema, shard.followers)
 
 
 class ClusterStore:
-    """One host's connection to the store.  Every call may raise StoreError."""
+    """One host's connection to the store. Every call may raise StoreError."""
 
     def __init__(self, url: str, host: HostRow) -> None:
         self._url = url
         self._host = host
         self._connection: Any = None
         self.lock = asyncio.Lock()
-        """Held while something is asked: there is one connection, and it may be in a transaction."""
+        """Held during each request: there is one connection, and it may be in a transaction."""
         self.secret = ""
 
     @property
@@ -103,13 +103,13 @@ class ClusterStore:
         return self._host
 
     def advertise(self, port: int) -> None:
-        """The port that other hosts dial: the one that was free, if any was asked for."""
+        """Set the port that other hosts dial, if the configured one was 0 (any free port)."""
         address, _, asked = self._host.link.rpartition(":")
         if asked == "0":
             self._host = replace(self._host, link=f"{address}:{port}")
 
     async def join(self, cluster: str) -> None:
-        """Enter this host.  StartError if it may not be one of the cluster's."""
+        """Register this host. StartError if it may not join the cluster."""
         async with _Asking(self) as connection, connection.transaction():
             await connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
             await self._check_name(connection, cluster)
@@ -138,7 +138,7 @@ class ClusterStore:
         await connection.execute("update bunqueue.store set cluster = %s where cluster = ''", (cluster,))
 
     def _check_versions(self, other: HostRow) -> None:
-        """This host and the other one can speak to each other."""
+        """StartError unless this host and the other one have a protocol version in common."""
         if other.id != self._host.id and host_link.agree(other.oldest, other.newest) is None:
             oldest, newest = host_link.VERSIONS
             raise StartError(
@@ -165,7 +165,7 @@ class ClusterStore:
         }
 
     async def look(self) -> View:
-        """Say that this host lives, and see who else does."""
+        """Write this host's heartbeat, and read the others'."""
         async with _Asking(self) as connection:
             beat = "update bunqueue.hosts set beat = beat + 1 where id = %s"
             cursor = await connection.execute(beat, (self._host.id,))
@@ -179,7 +179,7 @@ class ClusterStore:
             return View(hosts, shards)
 
     async def change(self, changes: Sequence[Change], before: View) -> bool:
-        """Enter changes of the placement, unless another host does so now, or it has changed since."""
+        """Write changes of the placement, unless another host is doing so now, or it has changed since."""
         homes = {shard.id: shard.home for shard in before.shards}
         async with _Asking(self) as connection, connection.transaction():
             if not (await _rows(connection, "select pg_try_advisory_xact_lock(%s)", _LOCK))[0][0]:
@@ -203,8 +203,8 @@ class ClusterStore:
             return True
 
     async def owns(self, shard: int, others: Sequence[str]) -> None:
-        """This host owns a shard: it is its home from now on, unless that is one of ``others``: these live,
-        and the shard moves there."""
+        """This host owns a shard: make it the shard's home, unless the home is one of ``others``, the live
+        hosts to which the shard may be moving."""
         async with _Asking(self) as connection:
             await connection.execute(
                 "update bunqueue.shards set home = %s where id = %s and home <> all(%s)",
@@ -215,14 +215,14 @@ class ClusterStore:
             )
 
     async def leave(self) -> None:
-        """This host ends in order."""
+        """This host shuts down cleanly."""
         async with _Asking(self) as connection:
             await connection.execute("delete from bunqueue.hosts where id = %s", (self._host.id,))
 
     # -- what operators want
 
     async def drain(self, host: str, *, draining: bool) -> bool:
-        """Have all shards leave a host, or let it have some again; whether there is such a host."""
+        """Have all shards leave a host, or let it have some again; returns whether the host exists."""
         async with _Asking(self) as connection:
             cursor = await connection.execute(
                 "update bunqueue.hosts set draining = %s where id = %s", (draining, host)
@@ -230,12 +230,12 @@ class ClusterStore:
             return bool(cursor.rowcount == 1)
 
     async def want(self, shard: int, host: str) -> None:
-        """Have a shard move to a host, and stay there; "": where balance has it."""
+        """Have a shard move to a host and stay there; "": leave its place to balancing."""
         async with _Asking(self) as connection:
             await connection.execute("update bunqueue.shards set wanted = %s where id = %s", (host, shard))
 
     async def forget(self, host: str) -> bool:
-        """Remove a host that will not come back; whether it was there."""
+        """Remove a host that will not come back; returns whether it was there."""
         async with _Asking(self) as connection:
             await connection.execute("update bunqueue.shards set wanted = '' where wanted = %s", (host,))
             cursor = await connection.execute("delete from bunqueue.hosts where id = %s", (host,))
@@ -265,7 +265,7 @@ class ClusterStore:
 
 
 class _Asking:
-    """The connection; what goes wrong with it is a StoreError."""
+    """Gives access to the connection; raises its errors as StoreError."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store

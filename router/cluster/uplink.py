@@ -1,4 +1,4 @@
-"""To another host: this router has dialled it, and uses the shards that it owns."""
+"""A connection to another host: this router has dialled it, and uses the shards that the host owns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Uplink(HostConnection):
         self._links = links
         self._host = host
         self.peer = host.id
-        self.workers_said = b""  # what the host was told last of the workers here
-        self.shards: dict[int, RemoteShard] = {}  # those that it owns, and those that it is giving up
+        self.workers_said = b""  # the last list of workers that was sent to the host
+        self.shards: dict[int, RemoteShard] = {}  # those it owns, and those it is giving up
 
     # -- the greeting
 
@@ -74,7 +74,7 @@ class Uplink(HostConnection):
             self._released(shard)
         elif kind == host_link.RETURNED:
             self._links.cluster.returned(shard, conn, body)
-        elif kind == host_link.LIVE:  # it asks who is there
+        elif kind == host_link.LIVE:  # it asks for the open connections
             self.say(host_link.LIVE, self._links.live())
         elif kind == host_link.PING:
             self.say(host_link.PONG)
@@ -93,7 +93,7 @@ class Uplink(HostConnection):
             self._links.hub.link_down(remote)
 
     def _moving(self, shard: int) -> None:
-        """It is about to give the shard up: what is under way there is still answered."""
+        """It is about to give the shard up; commands in flight there are still answered."""
         remote = self.shards.get(shard)
         if remote is None:
             self.say(host_link.HOLDING, shard=shard)
@@ -104,7 +104,7 @@ class Uplink(HostConnection):
     def _released(self, shard: int) -> None:
         remote = self.shards.pop(shard, None)
         if remote is not None:
-            self._links.hub.released(remote)  # all that was under way is answered, or returned
+            self._links.hub.released(remote)  # everything in flight is answered, or returned
         self._links.cluster.released(shard)
 
     def emptied(self) -> None:
@@ -112,7 +112,7 @@ class Uplink(HostConnection):
             remote.emptied()
 
     def ended(self) -> None:
-        """Nobody knows what became of what was under way there."""
+        """The outcome of what was in flight there is unknown."""
         for shard in list(self.shards):
             self._down(shard)
         self._links.uplink_lost(self)

@@ -1,6 +1,6 @@
-"""One connection between the routers of two hosts: its bytes in, its envelopes out.
+"""One connection between the routers of two hosts: parses incoming bytes and sends envelopes.
 
-Who is at the other end is proved before anything else is read: see `bunqueue.protocol.host_link`.
+The peer proves its identity before anything else is read: see `bunqueue.protocol.host_link`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol.host_link import HEADER
 
-GREETING_S = 5.0  # to prove who one is
-HIGH_WATER = 4 << 20  # bytes that the other host has not taken; beyond, the clients that feed it wait
+GREETING_S = 5.0  # for the peer to prove its identity
+HIGH_WATER = 4 << 20  # bytes that the other host has not taken; above it, the clients that feed it wait
 MAX_BODY = 128 << 20  # bytes: a read full of frames, or of replies, is smaller
-PING_S, SILENT_S = 1.0, 5.0  # a host that says nothing for so long is not reached any more
+PING_S, SILENT_S = 1.0, 5.0  # a host that is silent for longer counts as disconnected
 
 _log = get_logger("cluster")
 
@@ -24,10 +24,10 @@ class HostConnection(asyncio.Protocol):
     """What both ends have in common."""
 
     def __init__(self) -> None:
-        self.peer = ""  # the id of the host at the other end, once it has proved it
+        self.peer = ""  # the id of the host at the other end, once proved
         self.greeted = False
         self.full = False
-        self._pending: list[bytes] = []  # goes out at the end of this turn of the event loop
+        self._pending: list[bytes] = []  # sent at the end of this turn of the event loop
         self._buffer = bytearray()
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -85,7 +85,7 @@ class HostConnection(asyncio.Protocol):
 
     @property
     def is_heard(self) -> bool:
-        """Whether the other end has said something lately."""
+        """Whether the other end has sent something recently."""
         return self.greeted and self._loop.time() - self._heard_at < 2 * PING_S
 
     # what the two ends do
@@ -96,10 +96,10 @@ class HostConnection(asyncio.Protocol):
     def heard(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
-        """An envelope of the host that has proved who it is."""
+        """An envelope from the host, which has proved its identity."""
 
     def ended(self) -> None:
-        """The connection is gone."""
+        """The connection has closed."""
 
     def emptied(self) -> None:
         """The other host has taken what it was sent."""
@@ -107,13 +107,13 @@ class HostConnection(asyncio.Protocol):
     # out
 
     def put(self, part: bytes) -> None:
-        """Send soon: what is put in one turn of the event loop goes as one write."""
+        """Send soon: everything put in one turn of the event loop goes out as one write."""
         if not self._pending:
             self._loop.call_soon(self._flush)
         self._pending.append(part)
 
     def say(self, kind: int, body: bytes = b"", *, shard: int = 0, conn: int = 0) -> None:
-        """Something between routers."""
+        """Send a message between routers."""
         self.put(host_link.envelope(host_link.HOST, kind, body, shard=shard, conn=conn))
 
     def _flush(self) -> None:
@@ -128,12 +128,12 @@ class HostConnection(asyncio.Protocol):
         self._transport.abort()
 
     def certificate(self) -> bytes | None:
-        """What the other end has shown (DER); None without TLS."""
+        """The certificate that the other end presented (DER); None without TLS."""
         tls = self._transport.get_extra_info("ssl_object")
         return None if tls is None else tls.getpeercert(binary_form=True)
 
     def _look(self) -> None:
-        """Each second: whether the other end is still there."""
+        """Each second: check that the other end is still there."""
         if not self.greeted:
             self.abort("it did not prove who it is in time")
             return
@@ -144,7 +144,7 @@ class HostConnection(asyncio.Protocol):
         self._watch = self._loop.call_later(PING_S, self._look)
 
     def begin_watching(self) -> None:
-        """The greeting is over."""
+        """The greeting is over: ping, and watch for silence."""
         self.greeted = True
         if self._watch is not None:
             self._watch.cancel()

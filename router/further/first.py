@@ -1,4 +1,4 @@
-"""The link to the first router, and the shards that it names."""
+"""The link to the first router, and the shards that it announces."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.1  # between two tries to reach a shard
 
-_HERE = frozenset({"Hello", "Auth", "Ping", "UnsubscribeEvents"})  # about the connection, or nothing
-# What the first router answers: who works where, and all that it completes with what it knows of all.
+_HERE = frozenset({"Hello", "Auth", "Ping", "UnsubscribeEvents"})  # about the connection, or no-ops
+# What the first router answers: which workers are where, and all that needs the whole server's figures.
 FROM_FIRST = frozenset({"Metrics", "Prometheus", "DashboardOverview"}).union(
     name for name, spec in COMMANDS.items() if spec.route is Route.ROUTER and name not in _HERE
 )
 
 
 class FirstRouter(RouterLink):
-    """As another router sees it; it is also what the links to the shards belong to."""
+    """A secondary router's end of the link to the first one; it also owns the links to the shards."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__()
@@ -39,9 +39,9 @@ class FirstRouter(RouterLink):
         self._ups: dict[int, router_link.Up] = {}
         self._dialling: dict[int, asyncio.Task[None]] = {}
         self.begun = asyncio.Event()
-        """The first router has named all shards that serve, and these are reached."""
+        """The first router has announced all shards that serve, and these are connected."""
         self.stopped = asyncio.Event()
-        """It wants this one to end."""
+        """The first router wants this one to end."""
         self.renew: Callable[[], object] = lambda: None
 
     def heard(
@@ -90,7 +90,7 @@ class FirstRouter(RouterLink):
         self.say(router_link.JOINED, conn=number)
 
     def left(self, number: int) -> None:
-        """It is gone."""
+        """A client has disconnected."""
         self.say(router_link.LEFT, conn=number)
 
     def answers(self, look: Peek) -> bool:
@@ -98,20 +98,20 @@ class FirstRouter(RouterLink):
         return look.spec.name in FROM_FIRST
 
     def ask(self, client: ClientConnection, payload: bytes) -> None:
-        """Have it answer a command; the client has counted it as slow."""
+        """Have the first router answer a command, which the client has counted as slow."""
         channel, kind = host_link.HOST, router_link.ASK
         self.put(host_link.envelope(channel, kind, payload, conn=client.number, replies=client.kind))
 
     # Shards
 
     def _up(self, shard: int, up: router_link.Up) -> None:
-        """It serves, perhaps after a restart."""
+        """A shard serves, perhaps after a restart."""
         before = self._hub.links[shard]
         if before is not None:
             self._hub.link_down(before)
         self._ups[shard] = up
         self._hub.damaged.pop(shard, None)
-        if self._hub.local_link(shard) is None:  # else what that one still says comes first: see `lost`
+        if self._hub.local_link(shard) is None:  # else what that link still delivers comes first: see `lost`
             self._reach(shard, up)
 
     def _reach(self, shard: int, up: router_link.Up) -> None:
@@ -130,7 +130,8 @@ class FirstRouter(RouterLink):
             hub.holds.release(link.shard, link)
 
     def _down(self, shard: int, epoch: int) -> None:
-        """It does not serve any more; of one at this host its own connection tells when it has ended."""
+        """A shard does not serve any more; for one of this host, its own connection shows when it has
+        ended."""
         up = self._ups.get(shard)
         if up is not None and up.epoch == epoch:
             del self._ups[shard]
@@ -140,7 +141,7 @@ class FirstRouter(RouterLink):
                 self._hub.link_down(link)
 
     def _moving(self, shard: int) -> None:
-        """It is about to get another owner: ask nothing more; what is under way is still answered."""
+        """A shard is about to get another owner: send nothing more; commands in flight are still answered."""
         self._ups.pop(shard, None)
         link = self._hub.links[shard]
         if isinstance(link, RemoteShard):
@@ -152,7 +153,7 @@ class FirstRouter(RouterLink):
         self.say(router_link.HOLDING, shard=shard)
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands that waited at an owner which has given the shard up: the next one is asked."""
+        """Commands that waited at an owner that has given the shard up: send them to the next owner."""
         if self._hub.holds is not None:
             self._hub.holds.returned(shard, self._hub.clients.get(conn), body)
 
@@ -162,7 +163,7 @@ class FirstRouter(RouterLink):
                 remote.emptied()
 
     async def _dial(self, shard: int, up: router_link.Up) -> None:
-        """Until it is reached, or has ended."""
+        """Dial until the shard is connected, or has ended."""
         loop, hub = asyncio.get_running_loop(), self._hub
         while self._ups.get(shard) is up:
             link = ShardLink(hub, self._owner)
@@ -194,7 +195,8 @@ class FirstRouter(RouterLink):
 
 
 class _Owner:
-    """Of the links to the shards, which say most of what is to be said of themselves to the first router."""
+    """Owner of the links to the shards, which report nearly everything about themselves to the first
+    router."""
 
     def __init__(self, first: FirstRouter) -> None:
         self._first = first

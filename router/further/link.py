@@ -1,4 +1,5 @@
-"""One end of the connection between the first router and another one; nobody else can be at the other end."""
+"""One end of the connection between the first router and a secondary one; nothing else can be at the other
+end."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from ..cluster.wire import HostConnection
 
 
 class RouterLink(HostConnection):
-    """As between hosts, but without a greeting, and without an end while both processes live."""
+    """Like a connection between hosts, but without a greeting, and open as long as both processes live."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +27,7 @@ AnyLink = TypeVar("AnyLink", bound=RouterLink)
 
 
 async def connected(link: AnyLink, sock: socket.socket) -> AnyLink:
-    """The link over one end of the pair."""
+    """The link over one end of the socket pair."""
     sock.setblocking(False)
     await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=sock)
     return link

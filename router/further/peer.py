@@ -1,4 +1,4 @@
-"""The first router's end of the link to another one."""
+"""The first router's end of the link to a secondary one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..hub import Hub
     from .supervisor import FurtherRouters
 
-MAX_UNREAD = 128 << 20  # bytes of replies that it has not taken; then it stands still, and is started again
+MAX_UNREAD = 128 << 20  # bytes of replies that it has not taken; above it, it is stalled, and is restarted
 
 
 class Asker:
-    """A connection of another router, as far as it asks the first one something."""
+    """A connection of a secondary router that has sent a command for the first one."""
 
     tokens = Tokens((), ())
     subscription: Subscription | None = None
@@ -36,7 +36,7 @@ class Asker:
         self._link = link
         self.number = number
         self.kind = 0
-        self.slow = 0  # is counted where the connection is
+        self.slow = 0  # counted where the connection is
         self.finished = False
 
     @property
@@ -44,10 +44,10 @@ class Asker:
         return self._link.hub.commands
 
     def admitted(self, *, reader: bool = False) -> None:
-        """Not asked here."""
+        """Not used here."""
 
     def guessed(self) -> None:
-        """Not asked here."""
+        """Not used here."""
 
     def gathered(self, reply: bytes) -> None:
         """The reply to its command."""
@@ -55,13 +55,13 @@ class Asker:
             self._link.say(router_link.ANSWER, reply, conn=self.number)
 
     def finish(self, kind: int) -> None:
-        """Nobody knows what became of its command."""
+        """The outcome of its command is unknown."""
         if not self.finished:
             self._link.say(router_link.CUT, conn=self.number)
 
 
 class PeerRouter(RouterLink):
-    """One of the others.  A shard of another host holds it back as it does a client."""
+    """A secondary router. A shard of another host pauses it as it does a client."""
 
     def __init__(self, hub: Hub, routers: FurtherRouters, number: int) -> None:
         super().__init__()
@@ -103,25 +103,25 @@ class PeerRouter(RouterLink):
             self.hub.workers_left(conn)
 
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
-        """What it asks a shard of another host."""
+        """Pass on what it sends to a shard of another host."""
         link = self.hub.remote_link(shard)
         if link is not None:
             link.control(kind, conn, body)
             if link.full:
                 link.hold_back(self)
-        elif kind in link_protocol.COMMAND_KINDS:  # the link has just broken, as it is about to hear
+        elif kind in link_protocol.COMMAND_KINDS:  # the link has just broken, as it will soon learn
             replies, slow, frames = self.hub.tickets.refused(shard, body)
             self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
     def from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
-        """What a shard of another host answers to a connection, or a ticket, of this router."""
+        """Pass on what a shard of another host answers to a connection, or a ticket, of this router."""
         channel = host_link.FROM_SHARD
         self.put(host_link.envelope(channel, kind, body, shard=shard, conn=conn, replies=replies, slow=slow))
         if self._transport.get_write_buffer_size() > MAX_UNREAD:
             self.abort("it does not take what it was sent")
 
     def _asked(self, conn: int, version: int, payload: bytes) -> None:
-        """What the first router answers for all."""
+        """A command that the first router answers for all."""
         asker = self._askers.get(conn)
         if asker is None:
             asker = self._askers[conn] = Asker(self, conn)
@@ -129,7 +129,7 @@ class PeerRouter(RouterLink):
         self.hub.turns.begin(asker, partial(self._answer, asker, payload))
 
     def _answer(self, asker: Asker, payload: bytes) -> None:
-        """In its turn."""
+        """Answer it, in its turn."""
         look = peek(payload)
         if look.handling == HERE and look.spec.heavy and self.hub.cluster is not None:
             self.hub.cluster.commands.answer_later(asker, payload)

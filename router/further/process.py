@@ -1,4 +1,4 @@
-"""The life of a further router: it is started by the first one, and ends with it."""
+"""The process of a secondary router: started by the first one, and ends with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .first import FirstRouter
 from .link import connected
 from .table import Table
 
-NOTE_S = 1.0  # between two notes of what it costs
+NOTE_S = 1.0  # between two reports of its resource use
 STOP_S = 12.0  # for the shards to answer what they were asked
 CLOSE_S = 2.0  # for clients to take their last replies
 
@@ -38,12 +38,12 @@ _log = get_logger("router")
 
 
 def main() -> int:
-    """Run it; the exit status."""
+    """Run it; returns the exit status."""
     said = sys.stdin.buffer.read()
     try:
         start = msgspec.json.decode(said, type=router_link.Start)
     except msgspec.DecodeError:
-        return 1  # the first router was killed before it had said everything
+        return 1  # the first router was killed before it had sent everything
     name_process(f"bunqueue router {start.number}")
     settings = Settings.from_json(start.settings)
     os.umask(0o077)
@@ -58,7 +58,7 @@ async def _run(start: router_link.Start, settings: Settings) -> int:
 
 
 class FurtherRouter:
-    """Everything that runs in it."""
+    """Everything that runs in a secondary router."""
 
     def __init__(self, start: router_link.Start, settings: Settings) -> None:
         self._start, self._settings = start, settings
@@ -70,7 +70,7 @@ class FurtherRouter:
         self._listener = TcpListener(hub, BoundSockets.given(start.sockets), settings)
 
     async def run(self) -> int:
-        """Until the first router has had enough, or is gone."""
+        """Run until the first router stops it, or is gone."""
         settings, hub, first = self._settings, self._hub, self._first
         found = share(raise_file_limit(), settings.max_connections, shards=settings.shards)
         hub.max_connections, hub.max_lingering = found.clients, found.lingering
@@ -106,14 +106,14 @@ class FurtherRouter:
             self._listener.sweep()
 
     async def _note(self) -> None:
-        """Say what this process costs."""
+        """Report the resource use of this process."""
         assert self._hub.table is not None
         while True:
             self._hub.table.note(vitals.memory(), vitals.cpu_s(), self._hub.lag.longest())
             await asyncio.sleep(NOTE_S)
 
     async def _stop(self) -> None:
-        """Let nobody in, ask nothing more, deliver the answers."""
+        """Stop accepting clients and commands, and deliver the answers."""
         hub, loop = self._hub, asyncio.get_running_loop()
         self._listener.close()
         hub.draining = True
@@ -124,7 +124,7 @@ class FurtherRouter:
         end = loop.time() + STOP_S
         while hub.local_links() and loop.time() < end:
             if self._first.closed.done():
-                break  # nobody will answer
+                break  # no answer will come
             await asyncio.sleep(0.02)
         for client in list(hub.clients.values()):
             client.close()

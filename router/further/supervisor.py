@@ -1,4 +1,5 @@
-"""The further routers' processes: started by the first router, watched, started again when they die."""
+"""The secondary routers' processes: the first router starts them, watches them, and restarts them when they
+die."""
 
 from __future__ import annotations
 
@@ -29,27 +30,27 @@ if TYPE_CHECKING:
 
 COMMAND = (*PYTHON, "router.further")
 PING_S = 1.0
-SILENT_PINGS = 15  # far more than the largest command takes, so it hangs
-GIVE_UP = 3  # failures before the first start: what keeps it from starting will not go away by itself
+SILENT_PINGS = 15  # far longer than the largest command takes, so it hangs
+GIVE_UP = 3  # failures before the first start: what keeps it from starting will not pass without help
 FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
+HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest delay
 STOP_S = 4.0  # after the shards have ended, for clients to take their last replies
 
 _log = get_logger("router")
 
 
 class RouterProcess:
-    """One of them."""
+    """One secondary router."""
 
     def __init__(self, number: int, sockets: Sequence[socket.socket]) -> None:
         self.number = number
-        self.sockets = sockets  # at which it lets clients in
+        self.sockets = sockets  # on which it accepts clients
         self.process: Process | None = None
         self.link: PeerRouter | None = None
         self.silent = 0  # pings without an answer
         self.begun = False
-        self.life = 0  # how often it was started
-        self.stood_in = False  # the first router lets in its clients meanwhile
+        self.life = 0  # number of times that it was started
+        self.stood_in = False  # the first router accepts clients in its place
         self.task: asyncio.Task[None] | None = None
 
     def kill(self) -> None:
@@ -60,7 +61,7 @@ class RouterProcess:
 
 
 class FurtherRouters:
-    """All of them, as the first router sees them."""
+    """All secondary routers, as the first one knows them."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class FurtherRouters:
     # Start and stop
 
     async def start(self) -> None:
-        """Start them; returns when all let clients in.  StartError if one cannot be started."""
+        """Start them; returns when all accept clients. StartError if one cannot be started."""
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = loop.create_future()
         for router in self._routers:
@@ -94,7 +95,7 @@ class FurtherRouters:
         await self._started
 
     def stop_reading(self) -> None:
-        """Have them ask nothing more."""
+        """Have them send no more commands."""
         self._stopping = True
         for link in self._links:
             link.say(router_link.STOP)
@@ -126,7 +127,7 @@ class FurtherRouters:
             begun, status = loop.time(), ""
             try:
                 status = str(await self._run(router))
-            except Exception as error:  # no process, say; whatever it is, the router is not given up
+            except Exception as error:  # for example no process; the router is retried whatever the error
                 status = str(error)
                 router.kill()
             self._table.clear(router.number)
@@ -148,7 +149,7 @@ class FurtherRouters:
             delay = min(delay * 2, LAST_DELAY_S)
 
     async def _run(self, router: RouterProcess) -> int:
-        """One process, from start to end; its exit status, negative for a signal."""
+        """Run one process, from start to end; returns its exit status, negative for a signal."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         router.begun, router.silent = False, 0
         sockets = [sock.fileno() for sock in router.sockets]
@@ -169,7 +170,7 @@ class FurtherRouters:
         if self._stopping:
             router.kill()
         assert process.stdin is not None
-        with suppress(ConnectionError, RuntimeError):  # uvloop's word for a pipe that has closed
+        with suppress(ConnectionError, RuntimeError):  # uvloop's error for a closed pipe
             process.stdin.write(msgspec.json.encode(start))
             await process.stdin.drain()
             process.stdin.close()
@@ -184,12 +185,12 @@ class FurtherRouters:
         return status
 
     async def _ping(self) -> None:
-        """Counts pings and not seconds: after the whole machine slept, nobody is to blame."""
+        """Count pings and not seconds: after the whole machine slept, silence counts against nobody."""
         while True:
             await asyncio.sleep(PING_S)
             for router in self._routers:
                 link = router.link
-                if link is None or link.gate.closed:  # what it says is not read now
+                if link is None or link.gate.closed:  # its messages are not read now
                     continue
                 router.silent = 0 if link.heard_since else router.silent + 1
                 link.heard_since = False
@@ -201,7 +202,7 @@ class FurtherRouters:
     # What the links say
 
     def begun(self, link: PeerRouter) -> None:
-        """It lets clients in."""
+        """It accepts clients."""
         router = self._routers[link.number - 1]
         router.begun = True
         if router.stood_in:
@@ -223,7 +224,7 @@ class FurtherRouters:
             self._hub.cluster.links.say_live()
 
     def guessed(self, address: str, heard_from: PeerRouter | None) -> None:
-        """A wrong token was shown to one router: the others hear of it."""
+        """A wrong token was presented to one router: notify the others."""
         if heard_from is not None:
             self._hub.strangers.wrong_elsewhere(address)
         for link in self._links:
@@ -231,14 +232,14 @@ class FurtherRouters:
                 link.say(router_link.GUESS, address.encode())
 
     def holds(self, link: PeerRouter, shard: int) -> None:
-        """It sends nothing more to a shard."""
+        """A router has stopped sending to a shard."""
         waiting, done = self._holding.get(shard, (set(), None))
         waiting.discard(link)
         if done is not None and not waiting:
             del self._holding[shard]
             done()
 
-    # What they are told
+    # What they receive
 
     @property
     def _links(self) -> list[PeerRouter]:
@@ -250,11 +251,12 @@ class FurtherRouters:
 
     @property
     def connections(self) -> list[int]:
-        """Those of all their clients."""
+        """The connections of all their clients."""
         return [conn for link in self._links for conn in link.live]
 
     def tell(self, shard: int, kind: int, body: bytes) -> None:
-        """What a shard of another host says to several connections: EVENTS, or that answers are LOST."""
+        """Pass on what a shard of another host sends to several connections: EVENTS, or that answers are
+        LOST."""
         frames = b""
         if kind == link_protocol.EVENTS:
             conns, frames = link_protocol.unpack_events(body)
@@ -283,7 +285,7 @@ class FurtherRouters:
             link.say(router_link.SHARD_DOWN, shard.epoch.to_bytes(8), shard=shard.shard)
 
     def hold(self, shard: int, done: Callable[[], None]) -> None:
-        """Have them send nothing more to a shard; ``done`` is called when none of them does."""
+        """Have them stop sending to a shard; ``done`` is called when all have."""
         waiting = set(self._links)
         self._holding[shard] = waiting, done
         for link in waiting:

@@ -1,6 +1,6 @@
-"""What each router of a host says of itself: a file that all of them have in memory.
+"""What each router of a host reports about itself: a file that all of them have mapped into memory.
 
-So each of them sees at once how many clients all have together, and the first one what they cost.
+So each router knows at once the number of clients of all of them, and the first one their resource use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ROW = struct.Struct("=QQdd")
 
 
 class Row(NamedTuple):
-    """Of one router."""
+    """One router's row."""
 
     connections: int
     memory_bytes: int
@@ -26,10 +26,10 @@ NOBODY = Row(0, 0, 0.0, 0.0)
 
 
 class Table:
-    """A row for each router, which only that one writes while it lives."""
+    """A row for each router, which only that router writes while it lives."""
 
     def __init__(self, path: str, routers: int, number: int) -> None:
-        """``number``: the router that we are; the first one makes the file."""
+        """``number``: that of this router; the first one makes the file."""
         size = routers * _ROW.size
         descriptor = os.open(path, os.O_RDWR | (0 if number else os.O_CREAT), 0o600)
         try:
@@ -41,23 +41,23 @@ class Table:
         self._number = number
 
     def connected(self, connections: int) -> None:
-        """How many clients this router has."""
+        """Write the number of clients of this router."""
         struct.pack_into("=Q", self._memory, self._number * _ROW.size, connections)
 
     def note(self, memory_bytes: int, cpu_s: float, lag_s: float) -> None:
-        """What it costs."""
+        """Write the resource use of this router."""
         struct.pack_into("=Qdd", self._memory, self._number * _ROW.size + 8, memory_bytes, cpu_s, lag_s)
 
     def clear(self, router: int) -> None:
-        """A router has ended."""
+        """A router has ended: clear its row."""
         _ROW.pack_into(self._memory, router * _ROW.size, *NOBODY)
 
     @property
     def rows(self) -> list[Row]:
-        """Of all routers, the first one first."""
+        """The rows of all routers, the first one first."""
         return [Row(*_ROW.unpack_from(self._memory, at * _ROW.size)) for at in range(self._routers)]
 
     @property
     def connections(self) -> int:
-        """Of all routers."""
+        """The number of connections of all routers."""
         return sum(row.connections for row in self.rows)
