@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; above it, the client is not read either
-MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
+MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; only reading shows the client's end
 LARGE = 256 * 1024  # frames of this size and above are sliced as views: a copy costs more than the view
 
 PIECE = 8 * 1024  # bytes that are routed between two checks of the clock
@@ -225,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
             return
         self._hub.lingering[self] = 0
-        plain = self._transport.can_write_eof()  # else TLS says goodbye, and waits for the client to do so
+        plain = self._transport.can_write_eof()  # else TLS sends its own close message and waits for theirs
         (self._transport.write_eof if plain else self._transport.close)()
         self.gate.open_for_good()
 

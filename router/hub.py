@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 SWEEP_S = 5.0
 GONE_S = 0.25  # from the end of a connection to that of its process: the kernel closes files first
-LIVES, NUMBERS_OF_LIFE = 32, 4096  # of a further router, until it begins with the first numbers again
+LIVES, NUMBERS_OF_LIFE = 32, 4096  # of a secondary router, before it reuses the first numbers
 LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
 
 _log = get_logger("router")
 
 
 class Hub:
-    """The table of clients and of shards.  One for the process; it is touched by its event loop only."""
+    """The table of clients and of shards. One per process; only its event loop touches it."""
 
     def __init__(self, settings: Settings) -> None:
         self.shards = settings.shards
@@ -63,15 +63,15 @@ class Hub:
         self.clients: dict[int, ClientConnection] = {}
         self.bounds = Bounds(self.clients)
         self.links: list[ShardLink | RemoteShard | None] = [None] * self.shards  # None: down, or not ready
-        self.origin = 0  # of this router's connections; another one in each host of a cluster
-        self._base, self._most = 0, link_protocol.MAX_NUMBER  # the numbers of this router's connections
+        self.origin = 0  # of this router's connections; different in each host of a cluster
+        self._base, self._most = 0, link_protocol.MAX_NUMBER  # range of this router's connection numbers
         self.further: FurtherRouters | None = None  # in the first of several routers of a host
         self.first: FirstRouter | None = None  # in the others
-        self.table: Table | None = None  # of all of them
+        self.table: Table | None = None  # shared by all of them
         self.cluster: Cluster | None = None
-        self.holds: Holds | None = None  # in a cluster: what waits for the next owner of a shard
-        self.damaged: dict[int, str] = {}  # shards that stay down, and what is to be done about it
-        self.exposed: dict[str, str] = {}  # what other users of the machine can read, and what to do about it
+        self.holds: Holds | None = None  # in a cluster: commands that wait for the next owner of a shard
+        self.damaged: dict[int, str] = {}  # shards that stay down, and how to fix them
+        self.exposed: dict[str, str] = {}  # what other users of the machine can read, and the fix
         self.strangers = Strangers()
         self.turns = Turns()
         self.workers = Workers(self._worker_presence)
@@ -86,7 +86,7 @@ class Hub:
         self.tickets.additions = additions.by_command
         self.draining = False
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
-        self.open = 0  # sockets of clients, those that linger and those that are being closed among them
+        self.open = 0  # sockets of clients, including those that linger and those that are being closed
         self._last_number = 0
         self._leaving: dict[int, ShardLink | RemoteShard] = {}  # shards that are given up, and still answer
         self._emptied = asyncio.Event()
@@ -94,7 +94,7 @@ class Hub:
     # Clients
 
     def add(self, client: ClientConnection) -> int:
-        """Enter a client; its number, which is not used again before all others were."""
+        """Register a client; returns its number, which is not reused before all other numbers were."""
         number, base, most = self._last_number, self._base, self._most
         while number in self.clients or number == self._last_number:
             number = base + (number - base) % most + 1  # 1 .. most
@@ -108,24 +108,24 @@ class Hub:
 
     @property
     def connections(self) -> list[int]:
-        """Those of this host's clients."""
+        """The connections of this host's clients."""
         return [*self.clients, *(() if self.further is None else self.further.connections)]
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many clients as there may be, here or at all routers of the host."""
+        """Whether the maximum number of clients is reached, here or over all routers of the host."""
         if len(self.clients) >= self.max_connections:
             return True
         return self.table is not None and self.table.connections >= self.most_connections
 
     @property
     def base(self) -> int:
-        """The number below those of this router's connections."""
+        """The number before the first one of this router's connections."""
         return self._base
 
     def one_of(self, table: Table, number: int, origin: int, life: int = 0) -> None:
-        """This is one of several routers of the host.  ``life``: how often it was started before; an answer
-        to a client of before must not reach one that has its number now."""
+        """Make this one of several routers of the host. ``life``: the number of its earlier starts; an answer
+        to a client of an earlier start must not reach a client that has the same number now."""
         self.table = table
         self.origin, self._most = origin, (1 << link_protocol.ROUTER_SHIFT) - 1
         self._base = origin << link_protocol.ORIGIN_SHIFT | number << link_protocol.ROUTER_SHIFT
@@ -135,7 +135,7 @@ class Hub:
         self.commands.router = number
 
     def remove(self, client: ClientConnection, kind: int) -> None:
-        """A client is gone: tell the shards that it used.  ``kind`` is CLOSED, SEVERED or BROKEN."""
+        """A client is gone: notify the shards that it used. ``kind`` is CLOSED, SEVERED or BROKEN."""
         if self.clients.pop(client.number, None) is None:
             return
         self.strangers.leave(client)
@@ -155,7 +155,7 @@ class Hub:
         self._look_after(workers)
 
     def workers_left(self, conn: int) -> None:
-        """A connection of another router has ended, whose workers are registered here."""
+        """A connection of another router, with workers registered here, has ended."""
         self._look_after(self.workers.disconnected(conn))
 
     def _look_after(self, workers: Iterable[Worker]) -> None:
@@ -164,8 +164,8 @@ class Hub:
                 asyncio.get_running_loop().call_later(GONE_S, self._look_whether_gone, worker)
 
     def _look_whether_gone(self, worker: Worker) -> None:
-        """The connection of a worker on this machine has ended: if its process has, too, nobody has to wait
-        for it."""
+        """The connection of a worker on this machine has ended: if its process has ended as well, the shards
+        need not wait for it."""
         if born(worker.pid) == worker.born:
             return
         for link in self.links:
@@ -173,24 +173,24 @@ class Hub:
                 link.control(link_protocol.GONE, link_protocol.CONTROL, worker.id.encode())
 
     def returned(self, away: float) -> None:
-        """The router has stood still for so many seconds: nobody is to blame for not being heard."""
+        """The process was paused for this many seconds: renew all worker leases instead of expiring them."""
         _log.warning("the router stood still", seconds=round(away, 1))
         self.workers.renew(now_ms())
 
     def lost(self, client: ClientConnection, error: Exception | None) -> None:
         """The socket of a client is closed."""
-        # The kernel speaks of a broken pipe where the client had closed its side before.
+        # The kernel reports a broken pipe if the client had closed its side before.
         orderly = error is None or client.half_closed or isinstance(error, BrokenPipeError)
         self.remove(client, link_protocol.CLOSED if orderly else link_protocol.BROKEN)
         self.lingering.pop(client, None)
 
     async def emptied(self) -> None:
-        """Wait, at the end, for the last client to go."""
+        """Wait, at the end, until the last client is gone."""
         if self.clients:
             await self._emptied.wait()
 
     def sweep(self) -> None:
-        """End the clients that have stopped; called every SWEEP_S seconds."""
+        """End the clients that have stalled; called every SWEEP_S seconds."""
         self.bounds.sweep()
         self.strangers.sweep()
         if self.refused:
@@ -204,7 +204,7 @@ class Hub:
                 client.abort()
 
     def deliver_events(self, shard: int, body: bytes) -> None:
-        """What happened in a queue, for those who subscribed to it."""
+        """Deliver the events of a queue to its subscribers."""
         connections, frames = link_protocol.unpack_events(body)
         for conn in connections:
             client = self.clients.get(conn)
@@ -216,14 +216,14 @@ class Hub:
     # Other hosts
 
     def join_cluster(self, cluster: Cluster, origin: int) -> None:
-        """This router is one of several, and its connections have numbers of their own."""
+        """Make this host part of a cluster, in which its connections have a number range of their own."""
         self.cluster, self.origin = cluster, origin
         self.commands.cluster_status = cluster.commands.status
         self._last_number = self._base = self.tickets.base = origin << link_protocol.ORIGIN_SHIFT
         self.hold(cluster.holds)
 
     def hold(self, holds: Holds) -> None:
-        """What is asked of a shard without an owner waits here: in a cluster it has one again in seconds."""
+        """Let commands for a shard without an owner wait here: in a cluster it has one again in seconds."""
         self.holds = self.tickets.holds = holds
 
     @property
@@ -233,7 +233,7 @@ class Hub:
         return self.cluster.links
 
     def _elsewhere(self, connections: Iterable[int]) -> list[int]:
-        """Those that other routers have."""
+        """The connections that belong to other routers."""
         if self.cluster is None:
             return []
         return [conn for conn in connections if link_protocol.origin_of(conn) != self.origin]
@@ -241,12 +241,13 @@ class Hub:
     def answer_elsewhere(
         self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
-        """What a shard here says to a connection, or a ticket, of another router."""
+        """Pass on what a shard here sends to a connection, or a ticket, of another router."""
         if self.cluster is not None:
             self.others.answer(shard, conn, kind, replies, slow, body)
 
     def answering(self, shard: int) -> tuple[ShardLink | RemoteShard | None, ShardLink | RemoteShard | None]:
-        """The owner of a shard, and the one that is giving it up, which still answers; None without one."""
+        """The owner of a shard, and the one that is giving it up but still answers; None where there is
+        none."""
         return self.links[shard], self._leaving.get(shard)
 
     def local_link(self, shard: int) -> ShardLink | None:
@@ -255,16 +256,17 @@ class Hub:
         return cast("ShardLink | None", next(here, None))
 
     def remote_link(self, shard: int) -> RemoteShard | None:
-        """The same of a shard at another host."""
+        """The same for a shard of another host."""
         elsewhere = (link for link in self.answering(shard) if link is not None and not link.is_local)
         return cast("RemoteShard | None", next(elsewhere, None))
 
     def local_links(self) -> list[ShardLink]:
-        """The shards that are owned here."""
+        """The shards that this host owns."""
         return [cast("ShardLink", link) for link in self.links if link is not None and link.is_local]
 
     def remote_up(self, remote: RemoteShard) -> None:
-        """Another host says that it owns a shard.  Of two that say so the later owner is right."""
+        """Another host reports that it owns a shard. If two hosts do, the one with the higher epoch is
+        right."""
         known = self.links[remote.shard]
         if known is not None and known.epoch > remote.epoch:
             return
@@ -274,7 +276,8 @@ class Hub:
         self.damaged.pop(remote.shard, None)
         for link in self.local_links():
             link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((remote.shard,)))
-            # What this shard has answered on the way that broke is lost: the other one is to ask again, too.
+            # What this shard has answered over the broken connection is lost: the other one must ask again as
+            # well.
             remote.announce(link.shard)
         self._say_presence(remote)
         resume_all(self.clients, remote)
@@ -285,14 +288,15 @@ class Hub:
             self.further.shard_up(remote)
 
     def peer_of(self, conn: int) -> PeerRouter | None:
-        """The other router of this host that has a connection, or a ticket; None if that is this one."""
+        """The other router of this host that has a connection, or a ticket; None if it belongs to this
+        one."""
         if self.further is None:
             return None
         return self.further.link_to(link_protocol.router_of(conn) - link_protocol.router_of(self._base))
 
     def pause(self, link: ShardLink | RemoteShard, done: Callable[[], None] = lambda: None) -> None:
-        """A shard is about to move: nothing more is sent to it, and what is under way is still answered.
-        ``done`` is called once that is true of all routers of the host."""
+        """A shard is about to move: send nothing more to it; commands in flight are still answered. ``done``
+        is called once all routers of the host have stopped sending."""
         if self.links[link.shard] is link:
             self.links[link.shard] = None
             self._leaving[link.shard] = link
@@ -310,7 +314,7 @@ class Hub:
     # Shards
 
     def link_up(self, link: ShardLink, others: Sequence[int] = ()) -> None:
-        """A shard has recovered: from now on it gets commands.  ``others``: connections of other hosts."""
+        """A shard has recovered and now receives commands. ``others``: connections of other hosts."""
         live = link_protocol.pack_connections([*self.connections, *others])
         link.control(link_protocol.LIVE, link_protocol.CONTROL, live)
         before = self.links[link.shard]
@@ -337,7 +341,8 @@ class Hub:
             link.control(link_protocol.WORKER_PRESENCE, self._base, link_protocol.encode(presence))
 
     def _worker_presence(self, queue: str) -> None:
-        """A queue has its first worker, has lost its last one, or other jobs of it are run than before."""
+        """A queue has its first worker, has lost its last one, or the job names its workers run have
+        changed."""
         link = self.links[self.routes.of_queue(queue)]
         if link is not None and not self.draining:
             present, names = queue in self.workers.by_queue, self.workers.names_of((queue,))
@@ -345,13 +350,13 @@ class Hub:
             link.control(link_protocol.WORKER_PRESENCE, self._base, link_protocol.encode(presence))
 
     def peer_message(self, source: int, body: bytes) -> None:
-        """One shard says something to another; when that is down, it asks again by itself."""
+        """Pass a message from one shard to another; if that one is down, the sender asks again on its own."""
         link = self.links[body[0]]
         if link is not None:
             link.control(link_protocol.PEER_MESSAGE, link_protocol.CONTROL, bytes((source,)) + body[1:])
 
     def answers_lost(self, shard: int, numbers: Iterable[int]) -> None:
-        """What these connections, or tickets, asked a shard may or may not have happened: see `link_down`."""
+        """The commands of these connections, or tickets, may or may not have happened: see `link_down`."""
         for number in numbers:
             client = self.clients.get(number)
             if number >= link_protocol.TICKET:
@@ -362,10 +367,10 @@ class Hub:
             self.others.lost(shard, elsewhere)
 
     def link_down(self, link: ShardLink | RemoteShard) -> None:
-        """A shard died: what was in flight there may or may not have happened, so nobody is answered.
+        """A shard died: what was in flight there may or may not have happened, so no command is answered.
 
-        The connections are closed instead, those that get its events among them, as some may be missing.
-        To the other shards they are SEVERED: the client is still there, and its locked jobs stay its own.
+        Their connections are closed instead, and so are those of subscribers, as events may be missing. The
+        other shards see these connections as SEVERED: the client is still there, and keeps its locked jobs.
         """
         shard = link.shard
         if self.links[shard] is link:
@@ -379,8 +384,8 @@ class Hub:
             self.cluster.lost(shard)
 
     def settle(self, shard: int) -> None:
-        """An owner of a shard answers nothing any more: cut off those that still wait for its answers.  What
-        it has given back goes to the next one, which may be there already."""
+        """An owner of a shard answers nothing any more: close the connections that still wait for its
+        answers. Commands that it has sent back go to the next owner, which may be there already."""
         self._leaving.pop(shard, None)
         victims = [client for client in self.clients.values() if self._is_victim(client, shard)]
         for client in victims:
@@ -393,8 +398,8 @@ class Hub:
             self.holds.release(shard, link)
 
     def _is_victim(self, client: ClientConnection, shard: int) -> bool:
-        """Whether nobody knows what became of something that a client has asked a shard.  In a cluster events
-        go on by themselves, and what waits for the next owner was not asked yet."""
+        """Whether the outcome of a command that a client sent to a shard is unknown. In a cluster, event
+        streams resume on their own, and commands that wait for the next owner have not been sent yet."""
         under_way = client.in_flight.get(shard, 0)
         if self.holds is not None:
             return under_way > self.holds.count(shard, client)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 
 def born(pid: int) -> str | None:
-    """When the process of that number began, in words of the kernel; None: it has ended, or nobody can tell.
+    """When the process with this number began, in the kernel's notation; None: it has ended, or it is
+    unknown.
 
-    The number alone would not do, as numbers are used again.
+    The number alone does not identify a process, as numbers are reused.
     """
     try:
         with open(f"/proc/{pid:d}/stat", "rb") as file:

@@ -1,4 +1,4 @@
-"""How late the event loop is: what one client's work costs all others, in seconds."""
+"""The lag of the event loop: what one client's work costs all others, in seconds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ REMEMBERED = 60  # measurements: a quarter of a minute, the usual interval of a 
 
 
 class LoopLag:
-    """Measures by sleeping, and seeing how much longer that took."""
+    """Sleeps, and measures how late it wakes up."""
 
     def __init__(self) -> None:
         self._lags: deque[float] = deque(maxlen=REMEMBERED)
 
     async def measure(self) -> None:
-        """For ever."""
+        """Measure for ever."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + INTERVAL_S

@@ -1,7 +1,7 @@
 """How the router starts the server's other processes, and what it knows of each.
 
-They come from the fork server, if there is one.  Without one (not on Linux, or when it has ended) each is
-started anew and loads its program, which changes nothing but the time that it takes.
+The fork server starts them if there is one. Without one (not on Linux, or when it has ended) each is started
+anew and loads its program; the only difference is the time that this takes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bunqueue.logs import get_logger
 
 from . import fork_server
 
-PYTHON = (sys.executable, "-P", "-m")  # and a module: a command that the fork server can do
-ANSWER_S = 30.0  # for the fork server to start a process; it may still load what it needs
-MAX_LINE = 1 << 20  # bytes of a line that a process may say
+PYTHON = (sys.executable, "-P", "-m")  # followed by a module: a command that the fork server can run
+ANSWER_S = 30.0  # for the fork server to start a process; it may still be loading
+MAX_LINE = 1 << 20  # bytes of a line that a process may print
 
 _log = get_logger("router")
 
 
 class Process(Protocol):
-    """What is known of a process, as `asyncio.subprocess.Process` has it."""
+    """The interface of a process, a part of that of `asyncio.subprocess.Process`."""
 
     @property
     def pid(self) -> int: ...
@@ -53,7 +53,7 @@ class Process(Protocol):
 
 
 class Forked:
-    """A process of the fork server's."""
+    """A process that the fork server started."""
 
     def __init__(self, pid: int, stdin: asyncio.StreamWriter) -> None:
         self.pid, self.stdin = pid, stdin
@@ -65,7 +65,7 @@ class Forked:
         asyncio.get_running_loop().add_reader(self._descriptor, self._reap)
 
     async def listen(self, sock: socket.socket) -> None:
-        """Read its standard output, which is the other end of this."""
+        """Read its standard output, which is the other end of this socket."""
         self.stdout, writer = await asyncio.open_unix_connection(sock=sock, limit=MAX_LINE)
         self._pipes.append(writer)
 
@@ -76,7 +76,7 @@ class Forked:
         self._ended.set()
 
     async def wait(self) -> int:
-        """Call it last: what is unread of the output is lost."""
+        """Call it last: unread output is lost."""
         await self._ended.wait()
         for pipe in self._pipes:
             pipe.close()
@@ -84,7 +84,7 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int, /) -> None:
-        if self.returncode is None:  # until it is reaped its id is nobody else's
+        if self.returncode is None:  # its id is not reused before it is reaped
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -100,9 +100,9 @@ class Launcher:
         self._lock = asyncio.Lock()
 
     def fork(self, modules: Sequence[str]) -> None:
-        """Have a fork server that loads ``modules``, where that is possible.
+        """Start a fork server that loads ``modules``, where that is possible.
 
-        Before there is a thread, an event loop or an open file in this process.
+        Call it before this process has a thread, an event loop or an open file.
         """
         if not hasattr(os, "pidfd_open") or not fork_server.adopt():
             return
@@ -112,14 +112,13 @@ class Launcher:
     async def start(
         self, command: Sequence[str], *, talks: bool = False, files: Sequence[int] = ()
     ) -> Process:
-        """Start a process in a session of its own, which keeps a terminal's Ctrl-C away: the router decides
-        when it ends.  ``talks``: its standard output is read.  ``files``: what else it inherits, at the same
-        numbers.  OSError if there can be none.
-        """
+        """Start a process in a session of its own, which a terminal's Ctrl-C does not reach: the router
+        decides when it ends. ``talks``: its standard output is read. ``files``: further descriptors that it
+        inherits, under the same numbers. OSError if it cannot be started."""
         if self._orders is not None and tuple(command[:-1]) == PYTHON:
             asking = asyncio.create_task(self._forked(command[-1], talks, files))
             try:
-                if found := await asyncio.shield(asking):  # an answer that nobody waits for must be read, too
+                if found := await asyncio.shield(asking):  # a cancelled request's answer must be read as well
                     return found
             except asyncio.CancelledError:
                 asking.add_done_callback(_unwanted)
@@ -134,9 +133,9 @@ class Launcher:
         )
 
     async def _forked(self, module: str, talks: bool, files: Sequence[int]) -> Forked | None:
-        """A process of the fork server's; None if there is no fork server any more."""
+        """Start a process through the fork server; None if there is no fork server any more."""
         to_it, stdin = socket.socketpair()
-        from_it, stdout = socket.socketpair()  # one for both directions would lose its end to what is unread
+        from_it, stdout = socket.socketpair()  # with one for both directions, unread data would reset it
         with stdin, stdout, from_it, to_it:
             order = fork_server.Order(module, [0, 1, *files])
             answer = await self._ask(order, [stdin.fileno(), stdout.fileno(), *files])
@@ -151,7 +150,7 @@ class Launcher:
             return process
 
     async def _ask(self, order: fork_server.Order, files: Sequence[int]) -> bytes:
-        """The fork server's answer; none if there is no fork server any more."""
+        """The fork server's answer; empty if there is no fork server any more."""
         async with self._lock:
             if self._orders is None:
                 return b""
@@ -166,7 +165,7 @@ class Launcher:
             return b""
 
     def close(self) -> None:
-        """End the fork server; the processes that it has started stay.  Safe to call twice."""
+        """End the fork server; the processes that it has started stay. Safe to call twice."""
         if self._orders is not None:
             self._orders.close()
             self._orders = None
@@ -176,6 +175,6 @@ class Launcher:
 
 
 def _unwanted(asking: asyncio.Task[Forked | None]) -> None:
-    """Nobody waits any more for the process that was asked for."""
+    """Kill a process whose start was cancelled meanwhile."""
     if not asking.cancelled() and asking.exception() is None and (found := asking.result()):
         found.kill()

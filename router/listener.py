@@ -1,4 +1,4 @@
-"""Where clients are let in, and the private folder with the sockets for the server's own processes."""
+"""Accepts clients, and makes the private folder with the sockets for the server's own processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .hub import Hub
 from .sockets import BoundSockets
 from .tls import server_context
 
-BACKLOG = 4096  # a worker fleet that reconnects all at once; the kernel caps it (net.core.somaxconn)
+BACKLOG = 4096  # for a fleet of workers that reconnects all at once; the kernel caps it (net.core.somaxconn)
 MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108 on Linux, 104 on macOS
 
 _log = get_logger("router")
 
 
 class TcpListener:
-    """Lets clients in over the TCP sockets."""
+    """Accepts clients on the TCP sockets."""
 
     def __init__(self, hub: Hub, sockets: BoundSockets, settings: Settings) -> None:
         self._hub = hub
@@ -40,9 +40,9 @@ class TcpListener:
         self._acceptor = Acceptor(partial(ClientConnection, hub), lambda: hub.open, 0)
 
     async def start(self, tls: ssl.SSLContext | None) -> None:
-        """Let clients in; with ``tls`` only those that shake hands."""
+        """Accept clients; with ``tls`` only those that complete the handshake."""
         hub, acceptor = self._hub, self._acceptor
-        # A refused client gets the reason, unless a handshake would have to come first.
+        # A refused client gets the reason, unless that would need a TLS handshake first.
         acceptor.most = hub.max_connections + (0 if tls else hub.max_lingering)
         acceptor.tls = tls
         try:
@@ -53,7 +53,8 @@ class TcpListener:
             raise self._bound.refusal(error) from error
 
     def renew_certificate(self) -> bool:
-        """The files are new; whether they are right.  If not, the certificate of before goes on."""
+        """Load the certificate files anew; returns whether they are valid. If not, the old certificate stays
+        in use."""
         try:
             tls = server_context(self._settings)
         except StartError as error:
@@ -64,7 +65,7 @@ class TcpListener:
         return True
 
     def _renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
-        """Use this for handshakes from now on.  With ``again`` connected clients are closed."""
+        """Use this context for further handshakes. With ``again``, connected clients are closed."""
         self._acceptor.renew(tls, again=again)
         if again:
             for client in list(self._hub.clients.values()):
@@ -72,17 +73,18 @@ class TcpListener:
                     client.finish(link_protocol.BROKEN)
 
     def stand_in(self, sockets: Sequence[socket]) -> None:
-        """Let in the clients of another router, which has ended, until it is there again."""
+        """Accept the clients of another router, which has ended, until it is back."""
         for sock in sockets:
             self._acceptor.listen(sock, BACKLOG)
 
     def step_back(self, sockets: Sequence[socket]) -> None:
-        """It is there again."""
+        """The other router is back."""
         for sock in sockets:
             self._acceptor.leave(sock)
 
     def sweep(self) -> None:
-        """Called now and then: say who was not let in since the last time, in one line however many."""
+        """Called now and then: log the clients refused since the last call, in one line whatever their
+        number."""
         acceptor, hub = self._acceptor, self._hub
         if acceptor.failed:
             _log.warning("clients failed at the TLS handshake", clients=acceptor.failed, last=acceptor.reason)
@@ -90,7 +92,7 @@ class TcpListener:
         acceptor.failed = acceptor.refused = 0
 
     def close(self) -> None:
-        """Let nobody in any more; who is in stays."""
+        """Stop accepting; keep existing connections."""
         self._acceptor.close()
         self._bound.close()
 
@@ -99,7 +101,7 @@ class RuntimeFolder:
     """A folder that only this user can enter, for as long as the server runs."""
 
     def __init__(self) -> None:
-        # systemd makes one for the service and cleans it up; it may name several.
+        # systemd makes one for the service and cleans it up; the variable may name several.
         given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
         self._path = Path(tempfile.mkdtemp(prefix="bunqueue-", dir=given or None))
         if len(os.fsencode(self.socket)) >= MAX_SOCKET_PATH:  # a deep TMPDIR
@@ -113,18 +115,18 @@ class RuntimeFolder:
 
     @property
     def gateway_socket(self) -> str:
-        """The path of the socket for the HTTP gateway; no longer than the other."""
+        """The path of the socket for the HTTP gateway; no longer than that for the shards."""
         return str(self._path / "http.sock")
 
     def shard(self, index: int) -> str:
-        """The path of the socket of a shard for further routers; no longer than the others."""
+        """The path of a shard's socket for secondary routers; no longer than the others."""
         return str(self._path / f"{index}.sock")
 
     @property
     def table(self) -> str:
-        """The path of what all routers say of themselves."""
+        """The path of the table in which all routers report about themselves."""
         return str(self._path / "routers")
 
     def remove(self) -> None:
-        """Remove it and what is in it."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self._path, ignore_errors=True)

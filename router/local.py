@@ -1,4 +1,4 @@
-"""Commands at the router's door: whether they are let in, and those that the router answers itself."""
+"""Access checks for incoming commands, and the commands that the router answers itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .kernel_processes import born
 from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
 
-BEFORE_AUTH = frozenset({"Auth"})  # all that a connection may say before it has shown a token
+BEFORE_AUTH = frozenset({"Auth"})  # the commands that a connection may send before it has authenticated
 ONLY_READS = "This token may only read: {} needs one of --auth-token"
 
 
@@ -37,17 +37,17 @@ class Session(Protocol):
 
     @property
     def commands(self) -> ServerCommands:
-        """What answers them."""
+        """Answers them."""
 
     def admitted(self, *, reader: bool = False) -> None:
-        """It has shown a token; ``reader``: one that may only read."""
+        """It has authenticated; ``reader``: with a read-only token."""
 
     def guessed(self) -> None:
-        """It has shown a wrong one."""
+        """It has presented a wrong token."""
 
 
 class _Client:
-    """A connection as `ServerCommands` sees it."""
+    """A connection in the form that `ServerCommands` takes."""
 
     __slots__ = ("_session",)
 
@@ -86,12 +86,12 @@ def refusal(error: CommandError, req_id: RequestId = UNSET) -> bytes:
     return encode_frame(refused(error, req_id))
 
 
-class NotLetIn(CommandError, ValueError):  # as what decoding raises is, beside which it is caught
-    """A command that is refused whatever it says."""
+class NotLetIn(CommandError, ValueError):  # like decoding errors, with which it is caught
+    """A command that is refused whatever it contains."""
 
 
 def guarded_peek(session: Session, payload: bytes | memoryview, rate: RateLimit | None) -> Peek:
-    """`peek` for a connection that has a rate limit, may only read, or is not known to have a token."""
+    """`peek` for a connection that has a rate limit, may only read, or has not authenticated."""
     if rate is not None and not rate.admit(time.monotonic()):
         raise NotLetIn("Rate limit exceeded", Code.RATE_LIMITED)
     try:
@@ -107,13 +107,13 @@ def guarded_peek(session: Session, payload: bytes | memoryview, rate: RateLimit 
 
 
 def _check_reader(session: Session, look: Peek) -> None:
-    """NotLetIn unless whoever may only read does just that."""
+    """NotLetIn if a read-only client sends a command that it may not use."""
     if session.reader and not may_read(look.spec):
         raise NotLetIn(ONLY_READS.format(look.spec.name), Code.FORBIDDEN)
 
 
 def second_look(session: Session, payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
-    """What to do with a payload that the peek refused: None if it was answered."""
+    """Handle a payload that the peek refused. Returns None if it was answered."""
     try:
         if isinstance(error, NotLetIn):
             raise error
@@ -129,7 +129,8 @@ def second_look(session: Session, payload: bytes, error: Exception, out: list[by
 
 
 def first_shard(session: Session, look: Peek, payload: bytes | memoryview, out: list[bytes]) -> int | None:
-    """Where a command for the first shard goes; None if it was answered, as it is not for everybody."""
+    """The shard of a command that goes to the first one; None if it was refused, as clients may not use
+    it."""
     if look.spec.internal and session.limited:
         unknown = CommandError(f"Unknown command: {look.spec.name}", Code.UNKNOWN_COMMAND, field="cmd")
         out.append(refusal(unknown, request_id(payload)))
@@ -138,7 +139,7 @@ def first_shard(session: Session, look: Peek, payload: bytes | memoryview, out: 
 
 
 def answer(session: Session, payload: bytes) -> bytes:
-    """Carry out a command of Route.ROUTER; the reply, as a frame."""
+    """Carry out a command of Route.ROUTER; returns the reply, as a frame."""
     try:
         command = decode(payload)
     except InvalidCommand as error:

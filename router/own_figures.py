@@ -1,4 +1,4 @@
-"""What the router knows of itself, for the answers that it completes."""
+"""The router's own figures, for the answers that it completes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def figures(hub: Hub) -> RouterFigures:
-    """As they are now."""
+    """The present figures."""
     others = [] if hub.table is None else hub.table.rows[1:]
     return RouterFigures(
         version=__version__,

@@ -1,4 +1,4 @@
-"""The life of the router: the order in which things start and stop, and what signals do."""
+"""The router's process: the order in which things start and stop, and the effect of signals."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ if TYPE_CHECKING:
     from .cluster.cluster import Cluster
     from .further.supervisor import FurtherRouters
 
-SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
+SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may have one of them
 CLOSE_S = 2.0  # for clients to take their last replies
-SERVED_S = 30.0  # for the shards of a cluster to have owners, before this host says that it is ready
-STORE_AGAIN_S = 2.0  # between two looks for a store that is away
+SERVED_S = 30.0  # for the shards of a cluster to get owners, before this host reports that it is ready
+STORE_AGAIN_S = 2.0  # between two tries to reach an unavailable store
 AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
 
 _log = get_logger("router")
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
-    """Run the server; the exit status.  The settings come as JSON through an inherited pipe."""
+    """Run the server; returns the exit status. The settings come as JSON through an inherited pipe."""
     try:
         settings = read_settings(arguments[:2])
         secrets_in = read_secrets_in(arguments[2:])
         check_siblings()
-        os.umask(0o077)  # nobody else's business, even where the data folder is open to others
+        os.umask(0o077)  # private, even where the data folder is open to others
         configure_logging(settings.log_level, settings.log_format)
         launcher = Launcher()
         if command is None:
-            raise_file_limit()  # what is forked has the same
+            raise_file_limit()  # forked processes inherit the limit
             launcher.fork(["shardproc.replication.process" if settings.store else "shardproc.process"])
         return run(settings, launcher, command or COMMAND, secrets_in)
     except SettingsError as error:
@@ -85,15 +85,15 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
 def run(
     settings: Settings, launcher: Launcher, command: Sequence[str] = COMMAND, secrets_in: str = ""
 ) -> int:
-    """Run the server with these settings until a signal ends it.  ``secrets_in``: see `exposed`."""
+    """Run the server with these settings until a signal ends it. ``secrets_in``: see `exposed`."""
     if settings.cluster:
         settings = msgspec.structs.replace(settings, shards=store_of(settings).shards)
     return event_loop()(RouterProcess(settings, launcher, command, secrets_in).run())
 
 
 def store_of(settings: Settings) -> Store:
-    """What the store says of itself; waits until it answers.  StartError if this server may not use it."""
-    # Not needed by those that have no store, where it may not be installed.
+    """The store's description of itself; waits until it answers. StartError if this server may not use it."""
+    # Imported here, as these may not be installed on servers without a store.
     from bunqueue.store.check import problems, standbys
     from bunqueue.store.database import StoreError, StoreUnavailable, connected, usable
 
@@ -124,7 +124,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
 
 
 def read_secrets_in(arguments: Sequence[str]) -> str:
-    """The file that ``--secrets-in FILE`` names; "" without."""
+    """The file that ``--secrets-in FILE`` names; "" without it."""
     if arguments and (len(arguments) != 2 or arguments[0] != "--secrets-in"):
         raise StartError("the router is started by: bunqueue start", BAD_USAGE)
     return arguments[1] if arguments else ""
@@ -182,7 +182,7 @@ class RouterProcess:
 
     async def _serve(self) -> None:
         settings = self._settings
-        server_context(settings)  # what is wrong with it is to be said before anything else is done
+        server_context(settings)  # report its errors before anything else is done
         if not settings.in_memory:
             folder = Path(settings.data_dir)
             self._data = own_data_folder(folder)  # first: of two new servers only one may write
@@ -191,7 +191,7 @@ class RouterProcess:
         self._gateway.bind()
         self._check_door()
         store = await self._store()
-        if self._data is not None:  # last: a start that fails must not settle the number of shards
+        if self._data is not None:  # last: a start that fails must not fix the number of shards
             open_data_folder(folder, settings.shards, store=store)
             for loss in losses_ahead(folder):
                 _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
@@ -225,13 +225,13 @@ class RouterProcess:
         await self._further.start()
 
     async def _store(self) -> str:
-        """The id of the store, "" without one; waits until it answers.  StartError if it may not be used."""
+        """The id of the store, "" without one; waits until it answers. StartError if it may not be used."""
         if not self._settings.store:
             return ""
         return (await asyncio.to_thread(store_of, self._settings)).id
 
     async def _join(self, store: str) -> None:
-        """Be one of several hosts."""
+        """Join the cluster."""
         settings = self._settings
         from bunqueue.spark.read.shard_file import SCHEMA
 
@@ -263,12 +263,12 @@ class RouterProcess:
 
     @property
     def _is_open(self) -> bool:
-        """Whether other machines reach the server, and it asks nobody who they are."""
+        """Whether other machines can reach the server, and need not authenticate."""
         settings = self._settings
         return not (settings.auth_token or settings.tls_client_ca or self._sockets.is_local)
 
     def _check_door(self) -> None:
-        """StartError if nobody has said that everybody may come in."""
+        """StartError if the server is open to everybody without `--insecure`."""
         if self._is_open and not self._settings.insecure:
             text = (
                 f"--host {self._settings.host}: other machines reach this address, and without a token "
@@ -283,7 +283,8 @@ class RouterProcess:
             _log.warning(problem)
 
     def _share_files(self) -> None:
-        """Let in no more clients than there are descriptors for; if these are fewer than wanted, say so."""
+        """Limit the number of clients to the available descriptors; log it if that is less than
+        configured."""
         settings, files = self._settings, raise_file_limit()
         found = share(files, settings.max_connections, shards=settings.shards, gateway=self._gateway.wanted)
         self._hub.max_connections, self._hub.max_lingering = found.clients, found.lingering
@@ -296,14 +297,14 @@ class RouterProcess:
             )
 
     def _announce(self) -> None:
-        """The one line on standard output that scripts and people wait for."""
+        """Print the one line on standard output that scripts and people wait for."""
         settings, address = self._settings, self._sockets.address
         http = self._gateway.sockets.address if self._gateway.wanted else None
         web = f" http={http}" if http else ""
         where = f"tcp={address}{web} shards={settings.shards} data={settings.data_dir} sync={settings.sync}"
         out = ",".join(map(str, sorted(self._hub.damaged)))
         where += f" damaged={out}" if out else ""
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # standard output is closed
             print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
         notify("READY=1")
         _log.info("ready", tcp=address, http=http, shards=settings.shards, tls=bool(settings.tls_cert))
@@ -311,7 +312,7 @@ class RouterProcess:
             _log.warning("anyone who reaches this address is let in; set --auth-token", tcp=address)
 
     def _renew_certificate(self) -> None:
-        """SIGHUP: the files are new. If they are wrong, the certificate of before goes on."""
+        """SIGHUP: the files are new. If they are invalid, the old certificate stays in use."""
         if self._sweeper is None:
             return  # the start reads them
         if not self._settings.tls_cert:
@@ -323,16 +324,16 @@ class RouterProcess:
             _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
 
     async def _stop(self) -> None:
-        """Take nothing new, let the shards finish what they have, deliver it, go."""
+        """Take nothing new, let the shards finish what they have, deliver the answers, and end."""
         hub = self._hub
-        served = self._sweeper is not None  # else there is only the error to tell
+        served = self._sweeper is not None  # else there is only the error to report
         if served:
             _log.info("stopping", connections=len(hub.clients))
         notify("STOPPING=1")
         if served and self._cluster is not None:
             await self._cluster.withdraw()
         self._listener.close()
-        await self._gateway.stop()  # first, while there is somebody to answer what it still asks
+        await self._gateway.stop()  # first, while its last commands can still be answered
         hub.draining = True
         for client in hub.clients.values():
             client.stop_reading()
@@ -364,7 +365,7 @@ class RouterProcess:
                 _log.error("no file can be opened any more, new clients are not heard; raise ulimit -n")
 
     def _on_signal(self, serving: asyncio.Task[None]) -> None:
-        """The first one stops the server; whoever sends a second one does not want to wait."""
+        """The first signal stops the server cleanly; a second one ends it at once."""
         now = asyncio.get_running_loop().time()
         if self._signalled_at is None:
             self._signalled_at = now

@@ -1,11 +1,11 @@
-"""Where a command goes: the shard of its queue or id, found without decoding more than that.
+"""Where a command goes: finds the shard of its queue or id, and decodes nothing else.
 
-Pure.  Every command of the table gets a `Peek` class with just the field that tells its shard, and
-one tagged union of these decodes a payload: known names, required keys and their types are checked
-in C, everything else is skipped there.  What the union refuses, `look_again` decodes in full, to say
-in words what is wrong, or to find that it was all right after all.
+Pure. Every command of the table gets a `Peek` class with just the field that determines its shard, and one
+tagged union of these decodes a payload: known names, required keys and their types are checked in C, and
+everything else is skipped there. What the union refuses, `look_again` decodes in full, either to report what
+is wrong or to find that the command is valid after all.
 
-Routing never hashes more than some hundred characters: hashing is Python, and one client must not
+Routing never hashes more than some hundred characters: hashing is done in Python, and one client must not
 keep all others waiting with a name of megabytes.
 """
 
@@ -25,8 +25,7 @@ from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, S
 from bunqueue.protocol.commands.base import AnyTimeout
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
-# How a command is routed.  Plain ints: they are compared for every command and compare faster than
-# enum members.
+# How a command is routed. Plain ints: they are compared for every command, and faster than enum members.
 QUEUE = 0  # the shard of the queue
 ID = 1  # the shard of the job id
 SLOW = 2  # one shard (its ``way`` is QUEUE, ID or FIRST), and it may be answered late
@@ -34,25 +33,25 @@ IDS = 3  # the shards of several ids
 ALL = 4
 HERE = 5  # answered by the router
 FIRST = 6  # the first shard
-SUBSCRIBE = 7  # the shard of the queue, which sends events from then on
+SUBSCRIBE = 7  # the shard of the queue, which then sends events
 
-ONE_SHARD = frozenset({QUEUE, ID, FIRST})  # what goes to several counts as slow anyway
+ONE_SHARD = frozenset({QUEUE, ID, FIRST})  # commands for several shards count as slow anyway
 
 MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache is emptied
 
-MAX_IDS = 10_000  # in one command that is not all for one queue; ten times what one pull may give
+MAX_IDS = 10_000  # in one command with ids of several queues; ten times what one pull may return
 
 
 class Peek(Struct, gc=False):
-    """What the router reads of a command.  Which fields there are depends on ``handling``."""
+    """What the router reads of a command. Which fields exist depends on ``handling``."""
 
     handling: ClassVar[int]
     way: ClassVar[int]  # the same, whatever else it is
     spec: ClassVar[Spec]
 
     if TYPE_CHECKING:
-        key: Any  # the queue, the id, or (not decoded) the ids; not of ALL and HERE
-        timeout: Any  # of SLOW ones that park only
+        key: Any  # the queue, the id, or (not decoded) the ids; absent for ALL and HERE
+        timeout: Any  # only for SLOW commands that park
 
 
 _KEYS: dict[Route, Any] = {Route.QUEUE: str, Route.ID: str, Route.IDS: Raw}
@@ -75,7 +74,7 @@ def _handling(spec: Spec, way: int) -> int:
 
 
 def _peek_class(spec: Spec) -> type[Peek]:
-    """The peek of one command: a struct that has just the fields which tell its way."""
+    """The peek of one command: a struct with just the fields that determine its way."""
     kind = _KEYS.get(spec.route)
     wire = {field.name: field.encode_name for field in struct_fields(spec.request)}.get(spec.key, "")
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("key", kind)] if kind else []
@@ -104,7 +103,7 @@ _decode_ids = Decoder(list[str]).decode
 
 
 def decode(payload: bytes) -> Command:
-    """The whole command.  InvalidCommand, and nothing else, says what is wrong with it."""
+    """The whole command. Raises only InvalidCommand, which says what is wrong."""
     try:
         return decode_command(payload)
     except DECODE_ERRORS:
@@ -112,7 +111,7 @@ def decode(payload: bytes) -> Command:
 
 
 def look_again(payload: bytes) -> Peek:
-    """A second look at what `peek` refused; InvalidCommand says why it was right to."""
+    """Decode in full what `peek` refused; InvalidCommand says why it was right to refuse."""
     command = decode(payload)
     spec = COMMANDS[str(command.__struct_config__.tag)]
     fields = [getattr(command, spec.key)] if spec.route in _KEYS else []
@@ -131,9 +130,9 @@ class Routes:
     def __init__(self, shards: int) -> None:
         self.shards = shards
         self._mask = shards - 1
-        # Public, because the caller looks here first and calls `of_queue` only for what is missing.
+        # Public: the caller looks here first and calls `of_queue` only for a name that is missing.
         self.queues: dict[str, int] = {}
-        # "-7abc", as it stands in the middle of an id that the server made -> shard of slot 0xabc
+        # "-7abc", as it appears in the middle of an id that the server made -> shard of slot 0xabc
         self._tags = {f"-7{slot:03x}": slot & self._mask for slot in range(SLOTS)}
 
     def of_look(self, look: Peek) -> int:
@@ -143,7 +142,7 @@ class Routes:
         return self.of_id(look.key) if look.way == ID else 0
 
     def of_queue(self, name: str) -> int:
-        """The shard of a queue; it is in ``queues`` from now on."""
+        """The shard of a queue, which is added to ``queues``."""
         known = self.queues.get(name)
         if known is not None:
             return known
@@ -165,9 +164,9 @@ class Routes:
     def of_ids(self, ids: bytes | memoryview | Raw) -> int | None:
         """The shard of all these ids, a MessagePack list (0 if it is empty).
 
-        None when they have several, or when it is no list of ids.  A worker's batch mostly comes from one
-        queue; that is seen in the bytes, in a tenth of the time that decoding takes.  CommandError when
-        there are so many others that finding their shards would keep all clients waiting.
+        None if they belong to several shards, or it is not a list of ids. A worker's batch mostly comes from
+        one queue; comparing the bytes shows that in a tenth of the time that decoding takes. CommandError if
+        there are so many other ids that finding their shards would keep all clients waiting.
         """
         if not self._mask:
             return 0
@@ -204,7 +203,8 @@ _TAG = 2 + 13  # where in these 38 bytes the slot begins, with the "-7" before i
 
 
 def _list_header(raw: memoryview) -> tuple[int, int]:
-    """Where the first entry of a MessagePack list begins, and how many there are; 0 of what is no list."""
+    """The position of the first entry of a MessagePack list, and the number of entries; 0 if it is not a
+    list."""
     first = raw[0]
     if first & 0xF0 == 0x90:  # fixarray
         return 1, first & 0x0F
@@ -213,7 +213,7 @@ def _list_header(raw: memoryview) -> tuple[int, int]:
 
 
 def _all_have(tag: bytes, raw: memoryview, start: int, count: int) -> bool:
-    """Whether these are UUIDs, and this stands for the slot in each of them."""
+    """Whether these are UUIDs that all have this tag for the slot."""
     if len(raw) != start + count * _STRIDE:
         return False
     texts = bytearray(raw[start:])

@@ -1,4 +1,4 @@
-"""Sockets that are bound at once and listen later: a port in use is found out early."""
+"""Sockets that are bound at once and listen later, so a port in use is found early."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import StartError
 
-# A peer that vanished without a word is noticed after 60 + 4 x 15 s of silence.
+# A peer that vanished silently is noticed after 60 + 4 x 15 s of silence.
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 _HINTS = {
@@ -26,33 +26,33 @@ class BoundSockets:
     """The TCP sockets of one port, on every address of a host."""
 
     def __init__(self, host: str, port: int, flag: str, host_flag: str = "--host") -> None:
-        """``flag`` and ``host_flag``: the options that say the port and the host, for errors."""
+        """``flag`` and ``host_flag``: the options for the port and the host, named in errors."""
         self._host = host
         self._port = port
         self._flag, self._host_flag = flag, host_flag
         self.sockets: list[socket.socket] = []
-        self.others: list[list[socket.socket]] = []  # of further routers, at the same port
+        self.others: list[list[socket.socket]] = []  # those of secondary routers, at the same port
 
     @classmethod
     def given(cls, descriptors: Iterable[int]) -> BoundSockets:
-        """Those that another process has bound."""
+        """Use sockets that another process has bound."""
         found = cls("", 0, "")
         found.sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         return found
 
     @property
     def address(self) -> str:
-        """``host:port``, with the port that it really is."""
+        """``host:port``, with the actual port."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the sockets."""
+        """Whether only this machine can reach the sockets."""
         return all(ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback for sock in self.sockets)
 
     def bind(self, others: int = 0) -> None:
-        """Take the port on every address that the host stands for; for so many further routers, too."""
+        """Bind the port on every address that the host resolves to; also for this many secondary routers."""
         try:
             found = socket.getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -69,10 +69,10 @@ class BoundSockets:
             raise self.refusal(error) from error
 
     def _beside(self, first: socket.socket, family: int, address: list[Any]) -> socket.socket:
-        """Another one at the port of the first: Linux spreads connections over them."""
+        """Bind one more socket at the port of the first: Linux spreads connections over them."""
         if sys.platform != "linux":
             return first.dup()
-        # Only now, as nobody else shall be able to share the port with the first one.
+        # Set only now, so no other process can share the port with the first socket.
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         return self._bound(family, address, shared=True)
 
@@ -89,7 +89,7 @@ class BoundSockets:
 
     def _prepare(self, sock: socket.socket, family: int, address: list[Any]) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit these, so that they cost nothing there.
+        # Accepted sockets inherit these, so setting them costs nothing per connection.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE:
@@ -98,17 +98,17 @@ class BoundSockets:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((address[0], self._port, *address[2:]))
-        self._port = sock.getsockname()[1]  # when any was asked for, all addresses get the same
+        self._port = sock.getsockname()[1]  # with port 0, all addresses get the same one
 
     def refusal(self, error: OSError) -> StartError:
-        """What to say when they cannot be used."""
+        """The error to raise when they cannot be used."""
         hint = _HINTS.get(error.errno or 0, "check {host_flag} and {flag}")
         hint = hint.format(flag=self._flag, host_flag=self._host_flag)
         reason = os.strerror(error.errno) if error.errno in _HINTS else error.strerror
         return StartError(f"cannot listen on {self.address}: {reason}; {hint}")
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         for sock in (*self.sockets, *(sock for some in self.others for sock in some)):
             sock.close()
         self.sockets.clear()

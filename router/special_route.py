@@ -1,4 +1,4 @@
-"""Commands that do not just go to the one shard of their key, with all else that one read holds for it."""
+"""Commands that do not simply go to the one shard of their key, along with the other frames of a read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def special_route(
     if handling == SUBSCRIBE:
         shard = routes.of_queue(look.key)
         if client.subscription is not None and client.subscription.shard != shard:
-            client.forward(batches, out)  # an earlier one goes first, so that it can be ended
+            client.forward(batches, out)  # an earlier subscription goes first, so it can be ended
             batches.clear()
         subscribe(client, hub.links, shard, look.key, may_wait=hub.holds is not None)
         return shard
@@ -44,8 +44,8 @@ def special_route(
             return None
         if one is not None:
             return one
-    # It does not travel with the rest, so the rest goes first: in the order in which it came, and in
-    # the shape that was agreed on until now.
+    # It does not travel with the rest, so the rest goes first: in the order of arrival, and in the version
+    # agreed on until now.
     client.forward(batches, out)
     batches.clear()
     if hub.first is not None and hub.first.answers(look):

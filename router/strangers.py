@@ -1,4 +1,4 @@
-"""Clients that have not shown a token yet: they must neither stay nor take the place of others."""
+"""Unauthenticated connections: they must neither stay for long nor take the place of others."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from bunqueue.logs import get_logger
 if TYPE_CHECKING:
     from .connection import ClientConnection
 
-AUTH_S = 10.0  # to show a token
-MAX_REFUSALS = 20  # of whatever a stranger says; then it is not one of our clients
+AUTH_S = 10.0  # to authenticate
+MAX_REFUSALS = 20  # of any command; then it is not one of our clients
 MAX_WRONG = 5  # tokens
-MAX_EACH = 256  # strangers of one address; a fleet behind one has shown its tokens long before there are more
+MAX_EACH = 256  # per address; a fleet behind one address authenticates long before it has this many pending
 
 _log = get_logger("router")
 
 
 class Strangers:
-    """All of them, in the order in which they came."""
+    """All unauthenticated connections, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.guesses = Guesses()
-        self.most_each = MAX_EACH  # of one address
-        self.tell: Callable[[str], None] | None = None  # other routers of wrong tokens, by address
+        self.most_each = MAX_EACH  # per address
+        self.tell: Callable[[str], None] | None = None  # notifies other routers of wrong tokens, by address
         self.logs = True  # wrong tokens; one router does it for all
         self._all: dict[ClientConnection, _Stranger] = {}
         self._by_origin: dict[str, dict[ClientConnection, None]] = {}
-        self._dropped = 0  # since the last line about them
+        self._dropped = 0  # since the last log line about them
 
     def enter(self, client: ClientConnection, transport: asyncio.Transport) -> bool:
-        """One that has just connected; whether it has to wait before it is heard, as others from there
-        guessed tokens.  If there are too many from its address, the oldest of these has to go."""
+        """Add a new connection; returns whether reading it must be delayed, as wrong tokens came from its
+        address. If its address has too many, the oldest one is dropped."""
         address = str((transport.get_extra_info("peername") or ("",))[0])
         now, who = time.monotonic(), origin(address)
         same = self._by_origin.setdefault(who, {})
@@ -47,7 +47,7 @@ class Strangers:
         return self.guesses.suspects(address, now)
 
     def leave(self, client: ClientConnection) -> None:
-        """It has gone, or shown its token."""
+        """It has closed, or has authenticated."""
         found = self._all.pop(client, None)
         if found is None:
             return
@@ -57,26 +57,26 @@ class Strangers:
             del self._by_origin[found.who]
 
     def give_way(self) -> bool:
-        """Close the oldest one to make room for another; False if there is no stranger."""
+        """Close the oldest one to make room for another; False if there is none."""
         if not self._all:
             return False
         self._drop(next(iter(self._all)))
         return True
 
     def has_enough(self, client: ClientConnection, answers: int) -> bool:
-        """Whether it has been refused often enough, with so many answers that it is about to get."""
+        """Whether it has reached the bound on refusals, including ``answers`` refusals about to be sent."""
         found = self._all.get(client)
         return found is not None and (found.refusals + answers >= MAX_REFUSALS or found.wrong >= MAX_WRONG)
 
     def refused(self, client: ClientConnection, answers: int) -> bool:
-        """It was refused so many times; whether that is enough."""
+        """It was refused this many times more; returns whether it has reached the bound."""
         is_enough = self.has_enough(client, answers)
         if (found := self._all.get(client)) is not None:
             found.refusals += answers
         return is_enough
 
     def wrong(self, client: ClientConnection) -> None:
-        """It has shown a wrong token."""
+        """It has presented a wrong token."""
         found = self._all.get(client)
         if found is not None:
             found.wrong += 1
@@ -85,11 +85,11 @@ class Strangers:
                 self.tell(found.address)
 
     def wrong_elsewhere(self, address: str) -> None:
-        """A wrong token was shown to another router."""
+        """A wrong token was presented to another router."""
         self.guesses.wrong(address, time.monotonic())
 
     def sweep(self) -> None:
-        """Called now and then: end those that are late."""
+        """Called now and then: end those that did not authenticate in time."""
         late = time.monotonic() - AUTH_S
         for client, found in list(self._all.items()):
             if found.since > late:

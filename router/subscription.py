@@ -1,7 +1,7 @@
-"""One client's subscription to the events of a queue, as the router sees it.
+"""One client's subscription to the events of a queue, on the router's side.
 
-The shard sends events without being asked, so here is where their flow meets a client that does not read:
-its events are left out and counted, and it gets their number once it has caught up.
+The shard pushes events, so this is where their flow meets a client that does not read: its events are dropped
+and counted, and it gets their number once it has caught up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """Lives until it is ended or replaced, or its connection ends."""
+    """Lasts until it is ended or replaced, or its connection ends."""
 
     __slots__ = ("_client", "_link", "_lost", "_queue", "shard")
 
@@ -32,7 +32,7 @@ class Subscription:
         self._client = client
         self._link = link
         self._queue = queue
-        self._lost = 0  # events left out since the client stopped reading
+        self._lost = 0  # events dropped since the client stopped reading
         self.shard = shard
 
     def end(self) -> None:
@@ -41,8 +41,8 @@ class Subscription:
             self._link.control(link_protocol.UNSUBSCRIBE, self._client.number)
 
     def resume(self, link: ShardLink | RemoteShard) -> None:
-        """The shard has another process, perhaps on another host, which goes on with the events.  The client
-        is told that some may be missing."""
+        """The shard has another process, perhaps on another host, which resumes the events. The client is
+        notified that some may be missing."""
         begins, self._link = self._link is None, link
         if begins:
             return  # the command is about to be sent
@@ -52,7 +52,7 @@ class Subscription:
             self.caught_up()
 
     def deliver(self, shard: int, frames: bytes) -> None:
-        """Events of a shard; those of a former subscription may still be on their way."""
+        """Events of a shard; those of a former subscription may still arrive."""
         if shard != self.shard:
             return
         if self._client.behind:
@@ -75,8 +75,8 @@ def subscribe(
     *,
     may_wait: bool = False,
 ) -> None:
-    """The client asks for the events of a queue, in place of others; what is about to be refused changes
-    nothing.  ``may_wait``: while the shard has no owner, the command waits for one."""
+    """Subscribe the client to the events of a queue, in place of any other; a command that will be refused
+    changes nothing. ``may_wait``: while the shard has no owner, the command waits for one."""
     link = links[shard]
     if queue_name_problem(queue) or (link is None and not may_wait):
         return
@@ -86,7 +86,8 @@ def subscribe(
 
 
 def resume_all(clients: Mapping[int, ClientConnection], link: ShardLink | RemoteShard) -> None:
-    """Clients go on with the events of a shard that had another process before; some may be missing."""
+    """Resume the subscriptions of clients after a shard has got another process; some events may be
+    missing."""
     for client in clients.values():
         if client.subscription is not None and client.subscription.shard == link.shard:
             client.subscription.resume(link)

@@ -342,7 +342,7 @@ class Cluster:
                 self._consider_moving(shard.id, shard.home)
             return
         if shard.owner == me:
-            return  # it is about to be ready: ended now, it would be missed until its lease is over
+            return  # about to be ready: if it ended now, the shard would have no owner until its lease ends
         since = self._standing_by.get(shard.id)
         waited = 0.0 if since is None else asyncio.get_running_loop().time() - since
         if shard.home != me and (shard.id not in self._taking or waited > STANDBY_S):
