@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SWEEP_S = 5.0
 GONE_S = 0.25  # from the end of a connection to that of its process: the kernel closes files first
 LIVES, NUMBERS_OF_LIFE = 32, 4096  # of a secondary router, before it reuses the first numbers
-LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
+LINGER_SWEEPS = 1  # time for a client to notice that we ended it; until then its bytes are discarded
 
 _log = get_logger("router")
 

@@ -54,7 +54,7 @@ SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the use
 CLOSE_S = 2.0  # for clients to take their last replies
 SERVED_S = 30.0  # for the shards of a cluster to get owners, before this host reports that it is ready
 STORE_AGAIN_S = 2.0  # between two tries to reach an unavailable store
-AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
+AGAIN_S = 0.5  # a second signal sooner than this counts as the same one: timeout(1) sends two, for example
 
 _log = get_logger("router")
 

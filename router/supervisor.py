@@ -1,6 +1,6 @@
-"""The shard processes: started, watched, started again when they die, drained at the end.
+"""The shard processes: starts them, watches them, restarts them when they die, drains them at the end.
 
-The supervisor is apart from what it supervises: it knows processes and links, and nothing of commands.
+The supervisor is independent of what it supervises: it knows processes and links, but no commands.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
     from .cluster.cluster import Cluster
 
 COMMAND = (*PYTHON, "shardproc")
-GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not go away by itself
+GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not pass without help
 FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
-PING_S = 1.0  # so that a shard that hears nothing for longer knows that it is the router that stands still
-SILENT_PINGS = 30  # half a minute: far more than the longest batch, so it hangs
-STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could hear nobody
-WORDS_S = 0.5  # for what a process said last to be read, after its end
+HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest delay
+PING_S = 1.0  # so a shard that receives nothing for longer knows that the router was paused
+SILENT_PINGS = 30  # half a minute: far longer than the longest batch, so it hangs
+STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could receive nothing
+WORDS_S = 0.5  # to read the last message of a process after its end
 EXIT_S = 1.0  # for a process to end after it has closed its link
 HAND_OVER_S = 15.0  # for a shard to give itself up; then it is killed, and another host takes it over
 DRAIN_S = 10.0  # to answer, commit and exit; then it is killed, which loses nothing
-REPORT_S = 1.0  # between two lines about the progress of loading
+REPORT_S = 1.0  # between two log lines about the progress of loading
 WAIT_REPORT_S = 5.0  # and about what a shard waits for
-WAIT_USEC = 30_000_000  # by which systemd waits longer for a start that waits for the store
+WAIT_USEC = 30_000_000  # added to systemd's timeout for a start that waits for the store
 
 _log = get_logger("router")
 
 
 class ShardProcess:
-    """One shard: its process and its link, while there are any."""
+    """One shard: its process and its link, while it has any."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.process: Process | None = None
         self.link: ShardLink | None = None
-        self.secret = ""  # of this start; a forgotten process of an earlier one does not know it
+        self.secret = ""  # of this start; a leftover process of an earlier start does not know it
         self.ready = False
-        self.damaged: str | None = None  # why it is not to be started again
+        self.damaged: str | None = None  # why it must not be restarted
         self.task: asyncio.Task[None] | None = None  # keeps it running
-        self.wanted = True  # to be started again when it ends
+        self.wanted = True  # restarted when it ends
         self.seen: dict[str, object] | None = None  # of its owner on another host: see `shardproc.process`
         self.unlinked = asyncio.Event()  # there is no link
         self.unlinked.set()
-        self.last_words = ""  # why it ends, if it says so
+        self.last_words = ""  # why it ended, if it said so
         self.failures = 0  # in a row, before READY
         self.silent = 0  # pings without an answer
         self.started_at = self.reported_at = 0.0
@@ -95,30 +95,30 @@ class Supervisor:
 
     @property
     def folder(self) -> RuntimeFolder:
-        """Where the sockets of the server's own processes are, once it was started."""
+        """The folder with the sockets of the server's own processes; available after `start`."""
         assert self._folder is not None
         return self._folder
 
     async def start(self) -> None:
-        """Start all shards; returns when all are ready.  StartError if one cannot be."""
+        """Start all shards; returns when all are ready. StartError if one cannot start."""
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = loop.create_future()
         self._folder = RuntimeFolder()
         self._server = await loop.create_unix_server(lambda: ShardLink(self._hub, self), self._folder.socket)
         self._pinger = loop.create_task(self._ping())
-        if self.cluster is not None:  # which says what to run here
+        if self.cluster is not None:  # it decides what runs here
             self._started.set_result(None)
             return
         for shard in self._shards:
             shard.task = loop.create_task(self._keep(shard))
         await self._started
 
-    # Of a host in a cluster
+    # For a host in a cluster
 
     def run(
         self, index: int, token: str = "", epoch: int = 0, beat: int = 0, unchanged_s: float = 0.0
     ) -> None:
-        """Own a shard, once its owner has ended; the rest is what is known of that one, if there is one."""
+        """Own a shard, once its owner has ended; the other arguments describe that owner, if there is one."""
         shard = self._shards[index]
         shard.wanted, shard.failures, shard.damaged = True, 0, None
         seen = {"token": token, "epoch": epoch, "beat": beat, "unchanged_s": unchanged_s}
@@ -126,7 +126,7 @@ class Supervisor:
         shard.task = asyncio.get_running_loop().create_task(self._keep(shard))
 
     def runs(self, index: int) -> bool:
-        """Whether there is a process for a shard, or will be again in a moment."""
+        """Whether a shard has a process, or soon will have one again."""
         task = self._shards[index].task
         return task is not None and not task.done()
 
@@ -179,7 +179,7 @@ class Supervisor:
         self.remove_folder()
 
     async def _wait(self, limit_s: float) -> None:
-        """Until the processes have ended and what they said last has been read."""
+        """Wait until the processes have ended and their last messages have been read."""
         tasks = [shard.task for shard in self._shards if shard.task is not None]
         for shard in self._shards:
             if shard.task is not None and (shard.process is None or shard.process.returncode is not None):
@@ -202,7 +202,7 @@ class Supervisor:
         self.remove_folder()
 
     def remove_folder(self) -> None:
-        """Remove the socket that the shards connect to."""
+        """Remove the folder with the socket that the shards connect to."""
         if self._folder is not None:
             self._folder.remove()
 
@@ -216,12 +216,12 @@ class Supervisor:
             status: int | str
             try:
                 status = await self._run(shard)
-            except Exception as error:  # no process, say; whatever it is, the shard is not given up
+            except Exception as error:  # for example no process; the shard is retried whatever the error
                 status = str(error)
                 shard.kill()
             if self._stopping or not shard.wanted:
                 return
-            shard.seen = None  # it was of another time
+            shard.seen = None  # it is out of date
             if shard.damaged is not None:
                 self._set_aside(shard.index, shard.damaged)
                 return
@@ -245,12 +245,12 @@ class Supervisor:
             delay = min(delay * 2, LAST_DELAY_S)
 
     async def _until_read(self, shard: ShardProcess) -> None:
-        """A process has ended: its last words may still be on their way."""
+        """A process has ended: wait for its last message, which may still arrive."""
         with suppress(TimeoutError):
             await asyncio.wait_for(shard.unlinked.wait(), WORDS_S)
 
     def _set_aside(self, shard: int, text: str) -> None:
-        """A shard whose file is damaged would end again and again: the others go on without it."""
+        """A shard whose file is damaged would end again and again: run the others without it."""
         self._hub.damaged[shard] = text
         if self._hub.further is not None:
             self._hub.further.shard_damaged(shard, text)
@@ -263,13 +263,13 @@ class Supervisor:
             self._begin()
 
     def _begin(self) -> None:
-        """The start is over as soon as no shard is waited for."""
+        """End the start as soon as all shards are ready or out of service."""
         missing = (number for number, link in enumerate(self._hub.links) if link is None)
         if not self._started.done() and all(number in self._hub.damaged for number in missing):
             self._started.set_result(None)
 
     async def _run(self, shard: ShardProcess) -> int:
-        """One process, from start to end; its exit status, negative for a signal."""
+        """Run one process, from start to end; returns its exit status, negative for a signal."""
         shard.last_words = ""
         shard.ready, shard.silent, shard.secret = False, 0, secrets.token_hex(16)
         shard.started_at = shard.reported_at = asyncio.get_running_loop().time()
@@ -277,7 +277,7 @@ class Supervisor:
         if self._stopping:
             shard.kill()
         assert process.stdin is not None
-        with suppress(ConnectionError, RuntimeError):  # uvloop's word for a pipe that has closed
+        with suppress(ConnectionError, RuntimeError):  # uvloop's error for a closed pipe
             process.stdin.write(self._handover(shard))
             await process.stdin.drain()
             process.stdin.close()
@@ -301,9 +301,9 @@ class Supervisor:
         )
 
     async def _ping(self) -> None:
-        """Look from time to time whether each shard still answers.
+        """Check regularly that each shard still answers.
 
-        Counts pings and not seconds: after the whole machine slept, no shard is to blame.
+        Counts pings and not seconds: after the whole machine slept, silence counts against no shard.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -321,7 +321,7 @@ class Supervisor:
                     shard.kill()
                 shard.link.control(link_protocol.PING)
 
-    # What the links hear
+    # Called by the links
 
     def greeted(self, link: ShardLink, hello: link_protocol.ShardHello) -> bool:
         if not 0 <= hello.shard < len(self._shards):
@@ -360,7 +360,7 @@ class Supervisor:
             _log.warning("shard waits", shard=shard.index, reason=text)
 
     def _enter(self, link: ShardLink, cluster: Cluster) -> None:
-        """It serves once it knows whose connections are open at the other hosts."""
+        """Let it serve once it knows which connections are open at the other hosts."""
         task = asyncio.get_running_loop().create_task(cluster.recovered(link))
         self._entering.add(task)
         task.add_done_callback(self._entering.discard)
@@ -398,6 +398,6 @@ class Supervisor:
             asyncio.get_running_loop().call_later(EXIT_S, self._finish_off, shard, shard.process)
 
     def _finish_off(self, shard: ShardProcess, process: Process | None) -> None:
-        """A shard without its link is of no use."""
+        """Kill the process of a shard that has lost its link, as it is of no use."""
         if shard.process is process:
             shard.kill()

@@ -1,8 +1,8 @@
 """Commands that several shards answer together.
 
-Each gets a *ticket*: a number that stands in place of the connection's, so that the answers are told
-apart from those that go straight to the client.  Numbers are used again, because a shard remembers
-every "connection" it has heard of.
+Each gets a *ticket*: a number used in place of the connection's, which distinguishes these answers from those
+that go straight to the client. Numbers are reused, because a shard remembers every "connection" that has sent
+it something.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Asks(Hashable, Protocol):
-    """Who asks: a connection, here or at another router of the host."""
+    """The asking connection, here or at another router of the host."""
 
     number: int
     kind: int
@@ -37,7 +37,7 @@ class Asks(Hashable, Protocol):
 
     @property
     def finished(self) -> bool:
-        """No longer there for anybody."""
+        """True once it has ended for the rest of the server."""
 
     def gathered(self, reply: bytes) -> None:
         """The reply to a command that counts as slow."""
@@ -50,9 +50,9 @@ class _Ticket(NamedTuple):
     gather: Gather
     client: Asks
     req_id: RequestId
-    once: bool  # parts of it may be done, and doing them again is something else
-    partial: bool  # the answers of some shards will do
-    lost: list[int]  # the shards that died over it; when there is one the client has had its answer
+    once: bool  # parts of it may be done, and it must not be repeated
+    partial: bool  # the answers of some shards are enough
+    lost: list[int]  # the shards that died over it; once there is one, the client has had its answer
 
 
 class Tickets:
@@ -67,7 +67,7 @@ class Tickets:
     ) -> None:
         self._links = links
         self._turns = turns
-        self._deaths = deaths  # what there is to say of a shard that dies again and again
+        self._deaths = deaths  # a note about a shard that dies again and again
         self._damaged = damaged
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
@@ -84,7 +84,8 @@ class Tickets:
         return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
 
     def refused(self, shard: int, body: bytes) -> tuple[int, int, bytes]:
-        """The refusals of whole frames: how many, how many of them are of slow commands, and their frames."""
+        """The refusals of whole frames: their number, the number of those for slow commands, and the
+        frames."""
         payloads = split_frames(body)
         frames = [self.unavailable(shard, request_id(payload)) for payload in payloads]
         return len(frames), sum(map(is_slow_payload, payloads)), b"".join(frames)
@@ -94,7 +95,7 @@ class Tickets:
         return [self.unavailable(shard, request_id(frame[HEADER:])) for frame in frames]
 
     def gather(self, client: Asks, look: Peek, payload: bytes, routes: Routes, out: list[bytes]) -> None:
-        """Ask several shards; counts as slow, so that there are never many of these at once."""
+        """Send a command to several shards; it counts as slow, so there are never many of these at once."""
         ids: list[str] = []
         try:
             command = decode(payload)
@@ -117,8 +118,8 @@ class Tickets:
         req_id: RequestId,
         ids: Sequence[str] = (),
     ) -> None:
-        """Ask each shard its part; the client gets one answer.  If a shard is down that is a refusal; in a
-        cluster only if it stays down, as another host is about to have it."""
+        """Send each shard its part; the client gets one answer. If a shard is down, that is a refusal; in a
+        cluster only if it stays down, as another host will soon own it."""
         down = self._ask(client, spec, parts, req_id, ids)
         if not down:
             return
@@ -140,7 +141,7 @@ class Tickets:
         req_id: RequestId,
         ids: Sequence[str],
     ) -> list[int]:
-        """Ask them, unless shards are down whose answers are needed: these."""
+        """Send the parts, unless shards are down whose answers are needed; returns those shards."""
         down = [shard for shard in sorted(parts) if self._links[shard] is None]
         if spec.partial and len(down) < len(parts):
             parts = {shard: part for shard, part in parts.items() if shard not in down}
@@ -176,16 +177,16 @@ class Tickets:
             self._turns.begin(ticket.client, lambda: self._tell(ticket))
 
     def shard_lost(self, shard: int) -> None:
-        """A shard died: what waits for its answer will not get it.
+        """A shard died: commands that wait for its answer will not get it.
 
-        Nothing true can be said of a command that may be done in part, so its client is cut off, as
-        those are that had asked that shard alone.
+        The outcome of a command that may be partly done is unknown, so its client is disconnected, like
+        clients that had a command at that shard alone.
         """
         for number in list(self._open):
             self.lost(number, shard)
 
     def lost(self, number: int, shard: int) -> None:
-        """A shard will not answer one of them."""
+        """A shard will not answer one of the tickets."""
         ticket = self._open.get(number)
         if ticket is None or shard not in ticket.gather.waiting:
             return
@@ -206,6 +207,6 @@ class Tickets:
         self._free.append(number)
 
     def _tell(self, ticket: _Ticket) -> None:
-        """Merging answers takes time, which is the client's."""
+        """Merge the answers, which counts towards the client's share of time, and send the result."""
         if not ticket.client.finished:
             ticket.client.gathered(ticket.gather.result(ticket.req_id))

@@ -1,6 +1,6 @@
-"""The server's side of TLS: its certificate, and what is wrong with it, in words.
+"""The server's side of TLS: loads its certificate, and explains what is wrong with it.
 
-Nothing of this is met by plain connections.
+Plain connections use nothing of this module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bunqueue.settings import Settings
 
 from .errors import BAD_USAGE, StartError
 
-SOON_S = 14 * 86_400  # before a certificate ends, it is time to say so
+SOON_S = 14 * 86_400  # before a certificate expires, warn
 _EXPIRED, _NOT_YET = 10, 9  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID
 _MISMATCH = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
 
@@ -22,13 +22,14 @@ _log = get_logger("router")
 
 
 def server_context(settings: Settings) -> ssl.SSLContext | None:
-    """What clients shake hands with; None without TLS. StartError when a file is missing or wrong."""
+    """The context for handshakes with clients; None without TLS. StartError when a file is missing or
+    invalid."""
     if not settings.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A ticket is the first thing that a client reads. Clients in Python that read in one thread while they
-    # write their first command in another lose that command: OpenSSL takes one thread at a time.
+    # A ticket is the first thing that a client reads. A Python client that reads in one thread while it
+    # writes its first command in another loses that command: OpenSSL allows one thread at a time.
     context.num_tickets = 0
     _read_certificate(context, settings)
     if settings.tls_client_ca:
@@ -44,7 +45,7 @@ def _read_certificate(context: ssl.SSLContext, settings: Settings) -> None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
     except ssl.SSLError as error:
         raise StartError(_refusal(error, settings), BAD_USAGE) from error
-    except ValueError:  # of `_no_password`
+    except ValueError:  # from `_no_password`
         text = (
             f"--tls-key {settings.tls_key}: it has a password; take that off (openssl pkey -in OLD -out NEW)"
         )
@@ -63,7 +64,7 @@ def _refusal(error: ssl.SSLError, settings: Settings) -> str:
 
 
 def _read_client_ca(context: ssl.SSLContext, path: str) -> None:
-    """Let in only clients with a certificate that is signed by one of these."""
+    """Accept only clients with a certificate that is signed by one of these CAs."""
     _check_readable("--tls-client-ca", path)
     try:
         context.load_verify_locations(path)
@@ -81,12 +82,12 @@ def _check_readable(option: str, path: str) -> None:
 
 
 def _no_password() -> str:
-    """Instead of asking at the terminal."""
+    """Raise an error instead of asking at the terminal."""
     raise ValueError
 
 
 def _look_at_dates(settings: Settings) -> None:
-    """Say it when the certificate is over, or soon will be: clients refuse it then, not we."""
+    """Warn when the certificate has expired or soon will: the clients, not the server, refuse it then."""
     problem = _problem_of_dates(settings)
     if problem:
         _log.warning(
@@ -96,7 +97,7 @@ def _look_at_dates(settings: Settings) -> None:
 
 
 def _problem_of_dates(settings: Settings) -> str:
-    """Seen by shaking hands with ourselves, in memory, as a client that trusts just this one."""
+    """Found by a handshake with ourselves, in memory, as a client that trusts just this certificate."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -114,7 +115,8 @@ def _problem_of_dates(settings: Settings) -> str:
 
 
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> str:
-    """Until when the client takes the server's certificate; SSLCertVerificationError if it does not."""
+    """The date until which the client accepts the server's certificate; SSLCertVerificationError if it does
+    not."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     guest = client.wrap_bio(to_client, to_server)
     host = server.wrap_bio(to_server, to_client, server_side=True)

@@ -1,9 +1,9 @@
-"""Whose turn it is at the router: clients that have asked for more than is done for one at a time.
+"""Fair shares of the router's time among clients with more work than is done for one client at a time.
 
-What a client sends is routed, or answered, as it comes, and so are the answers of several shards merged for
-it, for one slice.  Who needs more waits in line, and all in line together have one slice in a turn of the
-event loop; all others are heard in each.  So whoever has little to ask waits for one slice, however much
-anybody else has sent; `bunqueue.pace` says when the next one begins.
+A client's commands are routed, or answered, as they arrive, and answers of several shards are merged for it,
+up to one slice. A client that needs more waits in line. All clients in line together get one slice per turn
+of the event loop; all others are served in each turn. So a client with little to ask waits for one slice at
+most, however much others have sent; `bunqueue.pace` decides when the next slice begins.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from time import monotonic
 
 from bunqueue.pace import Pace, Slice
 
-SLICE_S = 0.00025  # hundreds of commands to be passed on: more than shards can carry out meanwhile
-AT_ONCE_S, WINDOW_S = 0.0005, 0.002  # so much of each window is done for a client that is not in line
-TICK_S = 0.002  # the timers of event loops have whole milliseconds, and may ring one too early
+SLICE_S = 0.00025  # hundreds of routed commands: more than the shards can carry out in that time
+AT_ONCE_S, WINDOW_S = 0.0005, 0.002  # the part of each window that a client gets without waiting in line
+TICK_S = 0.002  # timers of event loops have whole milliseconds, and may fire one too early
 
 Work = Callable[[], None]
 
@@ -26,19 +26,19 @@ class Turns:
     """The line."""
 
     def __init__(self) -> None:
-        self._line: dict[Hashable, deque[Work]] = {}  # whose turn it is stands first
+        self._line: dict[Hashable, deque[Work]] = {}  # the next client comes first
         self._due = False
         self._pace = Pace()
-        self._spent: dict[Hashable, float] = {}  # seconds beside the line, since ``_since``
+        self._spent: dict[Hashable, float] = {}  # seconds outside the line, since ``_since``
         self._since = 0.0
 
     @property
     def busy(self) -> bool:
-        """Whether anybody waits in line."""
+        """Whether any client waits in line."""
         return bool(self._line)
 
     def asked(self, client: Hashable) -> None:
-        """A client asks something that is not in line."""
+        """A client sends a command outside the line."""
         self._pace.asked(client)
 
     def begin(self, client: Hashable, work: Work) -> None:
@@ -61,7 +61,7 @@ class Turns:
             self._pace.worked(turn, client)
 
     def wait(self, client: Hashable, work: Work) -> None:
-        """Do something when it is this client's turn: it takes one slice at most where it can be cut."""
+        """Do something when it is this client's turn: it takes one slice at most if it can be divided."""
         works = self._line.get(client)
         if works is None:
             self._line[client] = deque((work,))
@@ -80,7 +80,7 @@ class Turns:
 
     def _next(self) -> None:
         turn = Slice(SLICE_S)
-        for _ in range(len(self._line)):  # those that have to wait again come after all others
+        for _ in range(len(self._line)):  # clients that have to wait again come after all others
             client, works = next(iter(self._line.items()))
             del self._line[client]
             work = works.popleft()

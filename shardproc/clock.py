@@ -1,4 +1,4 @@
-"""The time of a shard: epoch ms that never stand still, and go back only when the shard agrees to it."""
+"""The time of a shard: epoch ms that never pause, and go back only when the shard agrees to it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from msgspec import Struct
 from bunqueue.settings import BOOT_VARIABLE
 
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
-JUMP_MS = 2_000  # a smaller step of the wall clock is not worth a line in the log; leap seconds are below
-_STOPPED_NS = 100_000_000  # a process that was stopped for so long between two readings tries again later
+JUMP_MS = 2_000  # a smaller step of the wall clock is not worth a log line; leap seconds are smaller
+_STOPPED_NS = 100_000_000  # a process paused for this long between two readings tries again later
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
     def _elapsed_ns() -> int:
-        """A clock that nobody sets.  It runs on while the machine sleeps, so that waking up is no jump."""
+        """A clock that cannot be set. It runs while the machine sleeps, so waking up is not a jump."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 else:
@@ -27,7 +27,7 @@ else:
 
 
 def _offset_ns() -> int | None:
-    """Of the wall clock from the other one; None when the process was stopped while it looked."""
+    """The wall clock's offset from the other clock; None if the process was paused while reading them."""
     begin = _elapsed_ns()
     wall = time.time_ns()
     elapsed = _elapsed_ns()
@@ -35,10 +35,10 @@ def _offset_ns() -> int | None:
 
 
 def _boot_id() -> str:
-    """Which start of the machine this is; "" where that cannot be known."""
+    """Identifies the start of the machine; "" where that is unknown."""
     try:
         return BOOT_FILE.read_text().strip()
-    except OSError:  # a systemd unit with ProcSubset=pid hides it, and gives it as a variable instead
+    except OSError:  # a systemd unit with ProcSubset=pid hides it, and passes it as a variable instead
         return _dashed(os.environ.get(BOOT_VARIABLE, ""))
 
 
@@ -51,7 +51,7 @@ def _dashed(boot: str) -> str:
 
 
 class Mark(Struct):
-    """Both clocks at one moment, as a shard's file remembers them.  Times in ms."""
+    """Both clocks at one moment, as a shard's file keeps them. Times in ms."""
 
     wall: int
     elapsed: int = 0
@@ -60,11 +60,12 @@ class Mark(Struct):
 
 
 class Clock:
-    """Wall-clock time carried by the clock that nobody sets.
+    """Wall-clock time carried by the clock that cannot be set.
 
-    When the wall clock is set forward, this one follows at once. When it is set back, this one runs on until
-    `look` has told the shard of it, which then brings its times back by as much. A step back of less than
-    JUMP_MS is never followed: this clock is ahead by that until the next larger step, or the next start.
+    When the wall clock is set forward, this one follows at once. When it is set back, this one keeps running
+    until `look` has reported that to the shard, which then shifts its times back by the same amount. A step
+    back of less than JUMP_MS is never followed: this clock stays ahead by that until the next larger step, or
+    the next start.
     """
 
     __slots__ = ("_offset", "_told")
@@ -76,8 +77,8 @@ class Clock:
         self._offset = self._told = offset
 
     def now_ms(self) -> int:
-        # The wall clock first: a process that is stopped between the two readings then sees an offset
-        # that is too small, which is not taken; the other way round it would be ahead from then on.
+        # The wall clock first: a pause of the process between the two readings then gives an offset that is
+        # too small, which is ignored. In the other order this clock would be ahead after that.
         wall = time.time_ns()
         elapsed = _elapsed_ns()
         offset = wall - elapsed
@@ -86,8 +87,8 @@ class Clock:
         return (elapsed + self._offset) // 1_000_000
 
     def look(self) -> int:
-        """By how many ms the wall clock was set since the last look, negative for back; 0 for less than
-        JUMP_MS.  From here on `now_ms` agrees with the wall clock."""
+        """By how many ms the wall clock was set since the last call, negative for back; 0 for less than
+        JUMP_MS. After the call, `now_ms` agrees with the wall clock."""
         offset = _offset_ns()
         if offset is None:
             return 0
@@ -101,7 +102,7 @@ class Clock:
         return ahead if ahead > JUMP_MS else 0
 
     def mark(self, doubt: int) -> str:
-        """Both clocks now, to be kept on disk; "" when there is nothing to compare with."""
+        """Both clocks now, to be kept on disk."""
         return msgspec.json.encode(self._mark(doubt)).decode()
 
     def _mark(self, doubt: int = 0) -> Mark:
@@ -110,7 +111,7 @@ class Clock:
         return Mark(wall, elapsed // 1_000_000, _boot_id(), doubt)
 
     def set_since(self, mark: Mark) -> int | None:
-        """By how many ms the wall clock was set since ``mark``; None: not to be known, as the machine was
+        """By how many ms the wall clock was set since ``mark``; None if unknown, as the machine was
         restarted, or is another one."""
         now = self._mark()
         if not mark.boot or mark.boot != now.boot:

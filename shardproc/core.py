@@ -1,6 +1,6 @@
 """A shard without its socket: engine and storage together, as server and embedded mode use them.
 
-Feed it commands, then `commit`: the replies come out only after what they promise is on disk.
+Feed it commands, then `commit`: the replies come out only once what they promise is on disk.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from .timekeeping import Timekeeping
 
 _log = get_logger("shard")
 
-TELL_EVERY_S = 60.0  # that the file cannot be read
-SLICES_S = 0.002  # for long work, where nobody else waits for his turn
+TELL_EVERY_S = 60.0  # log line that the file cannot be read
+SLICES_S = 0.002  # for long tasks, while no client waits for a turn
 BATCH_S = 0.05  # of queued commands in one batch
 MAX_WAIT_MS = 5_000
-FORGET_MS = 20  # between two pieces of a log that is too long, when there is nothing else to do
-AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody could be heard
-QUIET_MS = 2_500  # so does a longer silence of the router, which says something each second
+FORGET_MS = 20  # between two trimming steps of a log that is too long, when idle
+AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that the shard could receive nothing
+QUIET_MS = 2_500  # the same for a longer silence of the router, which sends something each second
 
 
 class StorageFailed(Exception):
-    """The process must end: a new one is to read what is on disk."""
+    """The process must end: a new one will read what is on disk."""
 
 
 def spec_of(command: Command) -> Spec:
-    """What is declared of a command."""
+    """The declaration of a command."""
     return COMMANDS[str(command.__struct_config__.tag)]
 
 
@@ -76,27 +76,26 @@ class Shard:
         factory: type[sqlite3.Connection] = sqlite3.Connection,
         opened: Database | None = None,
     ) -> None:
-        """``clock`` and ``chance`` are for those who want the same to happen each time; ``prepare`` tells a
-        new engine what the settings say; ``factory`` as of `Database`.  ``opened`` is the file at ``path`` if
-        it is open already."""
+        """``clock`` and ``chance`` make runs reproducible; ``prepare`` applies the settings to a new engine;
+        ``factory`` as for `Database`. ``opened`` is the file at ``path`` if it is open already."""
         self._chance = chance
         self._prepare = prepare
         self._clock = clock or Clock()
         database = opened or Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self._place, self._retention = (shard, shards), retention
-        self._mistakes: set[str] = set()  # what has failed
-        self._tells_at = 0.0  # when the log says again that the file cannot be read, monotonic
+        self._mistakes: set[str] = set()  # the operations that have failed
+        self._tells_at = 0.0  # when to log again that the file cannot be read, monotonic
         self.store = self._new_store(database)
         self.restriction: Callable[[Spec], CommandError | None] | None = None
-        """Why a command is refused at present, if it is; None while every command is carried out."""
+        """Returns why a command is refused at present, or None; None while every command is carried out."""
         self.published: dict[str, Published] = {}  # events for subscribers, of the last commit
-        self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask for them
+        self.notices: list[tuple[int, bytes]] = []  # unrequested frames for connections
         self._time, self._dropped = Timekeeping(self._clock), DroppedLog()
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
-        self._heard_at: int | None = None  # when the router last spoke; None: there is no router
-        self._hears = False  # the router has said something since the last tick
-        self._sums_up = False  # jobs for searches, piece by piece
+        self._heard_at: int | None = None  # when the router last sent something; None: there is no router
+        self._hears = False  # the router has sent something since the last tick
+        self._sums_up = False  # more jobs to add to the search index
         self._shrinking = Shrinking()
 
     def _new_store(self, database: Database) -> CarefulStore:
@@ -114,8 +113,8 @@ class Shard:
         return engine
 
     def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
-        """Read the file; how many live jobs it holds."""
-        self._half_flows = 0  # that the log has told of
+        """Read the file; returns the number of live jobs in it."""
+        self._half_flows = 0  # flows that have been logged
         count = self.store.recover(
             self.engine, now, epoch, progress, believed=self._time.believed(self.store, now)
         )
@@ -125,27 +124,27 @@ class Shard:
 
     @property
     def epoch(self) -> int:
-        """How often the shard's owner has changed; 0 without a log."""
+        """The number of changes of the shard's owner; 0 without a log."""
         return 0
 
     def keep_alive(self) -> None:
-        """Recovery takes long: do what may not wait for its end."""
+        """Called during a long recovery, for tasks that may not wait for its end."""
 
     def now(self) -> int:
         """The present time, epoch ms."""
         return self._clock.now_ms()
 
     def hear(self) -> None:
-        """The router has said something, which is carried out after the next tick.  From the first time on,
-        workers are not to blame for its silence."""
+        """Record that the router has sent something, which is carried out after the next tick. From the first
+        call on, router silence never counts against workers."""
         self._hears = True
 
     def stood_still(self) -> None:
-        """Nothing could be carried out for a while: the next tick gives everybody time again."""
+        """Nothing could be carried out for a while: the next tick extends all deadlines of workers."""
         self._ticked_at = 0
 
     def tick(self) -> int:
-        """Begin a batch: do what is due; the time of the batch.  Call it AWAY_MS apart at most."""
+        """Begin a batch: do what is due; returns the time of the batch. Call it at most AWAY_MS apart."""
         now = self._time.look(self.engine, self.store)
         silent = self._heard_at is not None and now - self._heard_at > QUIET_MS
         if now - self._ticked_at > AWAY_MS or (silent and self._hears):
@@ -170,11 +169,11 @@ class Shard:
 
     @property
     def batch_s(self) -> float:
-        """How long what is queued may go on before what is done is committed and answered."""
+        """How long queued commands may run before they are committed and answered."""
         return BATCH_S
 
     def wait_ms(self) -> int:
-        """How long there is nothing to do unless a command comes."""
+        """How long there is nothing to do unless a command arrives."""
         if self._time.moves:
             return 0
         longest = FORGET_MS if self.store.forgets or self._sums_up else MAX_WAIT_MS
@@ -209,10 +208,10 @@ class Shard:
         return None if self.restriction is None else self.restriction(spec)
 
     def _outlive(self, command: Command, error: Exception) -> Reply:
-        """A command has failed, at once or in a later slice.  A mistake of ours ends the shard, as nobody
-        knows what was changed by then.  But a command that only reads has changed nothing, and must not end
-        the shard each time that somebody sends it: the answer to it.  Raises the error if it is not one of
-        these."""
+        """The answer to a command that has failed, at once or in a later slice. A bug ends the shard, as it
+        is unknown what was changed by then. But a command that only reads has changed nothing, and must not
+        end the shard each time that a client sends it, so it is answered with an error. Raises the error
+        again for any other command."""
         spec = spec_of(command)
         if spec.writes or spec.parks:
             raise error
@@ -226,7 +225,7 @@ class Shard:
         return ErrorReply(error=text, code=Code.INTERNAL_ERROR)
 
     def _outlive_question(self, message: peers.Message, error: Exception) -> peers.Failed:
-        """The same of a question of another shard."""
+        """The same for a question of another shard."""
         name = type(message).__name__
         if type(message) not in peers.READING or not self._is_harmless(error):
             raise error
@@ -245,26 +244,27 @@ class Shard:
         return True
 
     def _is_harmless(self, error: Exception) -> bool:
-        """Whether a mistake has left no change half done, and the disk is not to blame."""
+        """Whether an error has left no change half done, and does not come from the disk."""
         if self.store.writes_out or self.engine.state.unfinished or isinstance(error, StorageFailed):
             return False
         return not isinstance(error, DISK_ERRORS) or disk_problem(error) is None
 
     def _tell(self, text: str, what: str) -> None:
-        """Log the mistake that is being handled, once of each kind: who may read shall not fill the log."""
+        """Log the current exception, once per kind: a client with read rights must not be able to fill the
+        log."""
         if what not in self._mistakes:
             self._mistakes.add(what)
             _log.exception(text, what=what)
 
     def _sum_up(self, now: int) -> bool:
-        """Sum up jobs for searches, piece by piece; whether there is more to do.  Searches look at what is
-        not summed up: a mistake here must not end the shard at each start."""
+        """Add jobs to the search index, piece by piece; returns whether there is more to do. Searches scan
+        jobs that are not indexed yet, so a bug here must not end the shard at each start."""
         try:
             return self.store.prepare_searches(now)
         except DISK_ERRORS:
             raise
         except Exception:
-            if self.store.is_writing:  # nobody knows how much of it
+            if self.store.is_writing:  # part of it may be written
                 raise
             self._tell("jobs were not summed up for searches", "summing up")
             return False
@@ -283,14 +283,14 @@ class Shard:
                 self._failed(error, client, command)
 
     def work(self, seconds: float = SLICES_S) -> None:
-        """Long work, for so long or one slice, whichever is longer."""
+        """Work on long tasks, for this time or one slice, whichever is longer."""
         end = time.monotonic() + seconds
         while self.engine.work() and time.monotonic() < end:
             pass
 
     def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
         """A client's connection ended; see `Engine.disconnect`."""
-        # Whoever got no answer while the server stood still has given up a good connection.
+        # A client without an answer while the server was paused has given up a good connection.
         gave_up = now < self.engine.state.hearing.settled_at
         self.engine.disconnect(conn, now, severed=severed, broken=broken or gave_up)
 
@@ -303,7 +303,7 @@ class Shard:
         self.engine.gone(owner, now)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
-        """A message of another shard."""
+        """A message from another shard."""
         self.engine.receive(source, body, now)
 
     def peer_is_up(self, shard: int, now: int) -> None:
@@ -318,8 +318,8 @@ class Shard:
         answer(self.engine.state, client, command, reply)
 
     def _is_locked_out(self, error: Exception) -> bool:
-        """Whether another program holds the write lock, and the batch has changed nothing yet: memory is not
-        ahead of the file."""
+        """Whether another program holds the write lock, and the batch has changed nothing yet, so memory is
+        not ahead of the file."""
         return disk_problem(error) == "locked" and not (self.store.is_writing or self.engine.out.writes)
 
     def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
@@ -327,7 +327,7 @@ class Shard:
         send(self.engine.state, client, refused(error, error.req_id), slow=slow)
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
-        """Commit; after that the replies, with their connections, and the peer messages may leave."""
+        """Commit; after that the replies (with their connections) and the peer messages may be sent."""
         self._store()
         out, state = self.engine.out, self.engine.state
         self.published = out.published
@@ -343,12 +343,12 @@ class Shard:
         return self._relay(replies) if state.relays else replies
 
     def _store(self) -> None:
-        """Make what the batch has changed durable."""
+        """Make the changes of the batch durable."""
         out, state = self.engine.out, self.engine.state
         self.store.commit(out, state.next_seq, len(state.jobs))
 
     def _warn_of_half_flows(self) -> None:
-        """Some were removed, and that is committed."""
+        """Log that half flows were removed, once that is committed."""
         removed = self.engine.state.recovery.half_flows
         self._half_flows = removed.flows
         _log.warning(
@@ -359,8 +359,8 @@ class Shard:
         )
 
     def _relay(self, replies: list[tuple[int, Reply | Raw]]) -> list[tuple[int, Reply | Raw]]:
-        """Hand on the replies to commands that other shards forwarded; the others, and those that were
-        waiting for the ones of this shard."""
+        """Pass on the replies to commands that other shards forwarded. Returns the other replies, and those
+        that passing these on has released here."""
         relays, out = self.engine.state.relays, self.engine.out
         for conn, reply in replies:
             deliver = relays.pop(conn, None)
@@ -372,12 +372,12 @@ class Shard:
         return left
 
     def peer_messages(self) -> list[tuple[int, bytes]]:
-        """Messages for other shards.  Call it after the commit."""
+        """Messages for other shards. Call it after the commit."""
         messages, self.engine.out.peer_messages = self.engine.out.peer_messages, []
         return messages
 
     def lost(self) -> list[int]:
-        """Connections whose commands nobody can answer.  Call it after the commit."""
+        """Connections with commands that cannot be answered. Call it after the commit."""
         lost, self.engine.out.lost = self.engine.out.lost, []
         return lost
 
@@ -387,24 +387,24 @@ class Shard:
         return Vitals(memory, self.store.database.size(), vitals.cpu_s(), None, self._time.news, *damaged)
 
     def _give_back(self, now: int) -> None:
-        """Give a slice of free space back to the disk, if that is worth it."""
+        """Return a slice of free space to the disk, if that is worth it."""
         if not self.store.is_writing and not self.store.damage:
             self._shrinking.step(self.store.database, now)
 
     def compact(self) -> None:
-        """Give free space back to the disk, if that is worth it: before `close`, when nobody waits."""
+        """Return free space to the disk, if that is worth it: before `close`, when no client waits."""
         if not self.store.damage:
             compact(self.store.database)
 
     def end(self) -> None:
-        """Close the file in order, after the last commit."""
+        """Close the file cleanly, after the last commit."""
         self._dropped.say_all(self.engine.state.dropped)
         if self._time.moves:
-            with suppress(*DISK_ERRORS):  # the next start goes on with it
+            with suppress(*DISK_ERRORS):  # the next start resumes it
                 self._time.finish(self.store)
                 self.commit()
         self.store.end()
 
     def close(self) -> None:
-        """Close the file.  What was not committed is dropped: nobody has seen it."""
+        """Close the file. Uncommitted changes are dropped: no client has seen them."""
         self.store.close()

@@ -1,4 +1,4 @@
-"""What is said of a disk that fills, and of a write-ahead log (WAL) that a reader keeps long."""
+"""Messages about a disk that fills, and about a write-ahead log (WAL) that a reader keeps long."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .engine.state import Upkeep
 from .storage.lock_holder import holder
 from .storage.store import Store
 
-WARN_EVERY_S = 600.0  # the same in the log, for as long as it lasts
-WAL_PART = 4  # of the limit is warned of
+WARN_EVERY_S = 600.0  # interval of repeated log lines, while it lasts
+WAL_PART = 4  # warn at this fraction of the limit
 
 _CODES = {
     "full": Code.STORAGE_FULL,
@@ -40,10 +40,11 @@ def request_of(reply: Reply | Raw) -> RequestId:
 
 
 class Found(NamedTuple):
-    """What is wrong: ``problem`` as of `disk_problem`, or nothing yet; ``cure`` is that of damage."""
+    """What is wrong: ``problem`` as from `disk_problem`, even before anything has failed; ``cure`` is that of
+    damage."""
 
     problem: str
-    error: str  # of SQLite; nothing before it has failed
+    error: str  # of SQLite; "" before a failure
     disk: Disk
     folder: str
     path: str
@@ -51,7 +52,7 @@ class Found(NamedTuple):
 
 
 def trouble_of(found: Found, since: int) -> Trouble:
-    """The same in words, with its code."""
+    """The same as text, with its code."""
     code, disk = _CODES[found.problem], found.disk
     error = found.error or f"{_mb(disk.free)} left, and {_mb(disk.refused_below)} are kept for work in hand"
     if found.problem == "damaged":
@@ -68,13 +69,14 @@ def trouble_of(found: Found, since: int) -> Trouble:
 
 
 def unreadable(error: str, path: str) -> str:
-    """What is asked for could not be read, and nothing says that it is damaged."""
+    """The text for data that could not be read, with no sign of damage."""
     folder = os.path.dirname(path) or "."
     return f"Storage fails ({error}): ask again; if that lasts, see to the disk of {folder}"
 
 
 def locked(path: str) -> str:
-    """Another program holds the write lock of a shard's file: which one, and what to do."""
+    """The text when another program holds the write lock of a shard's file: names the program, and says what
+    to do."""
     return (
         f"Storage is locked: {path} is locked for writing by {holder(path)}: end its transaction, then this "
         "is accepted again; to read the jobs elsewhere, use a bunqueue snapshot"
@@ -91,7 +93,7 @@ def _too_long(disk: Disk, path: str) -> str:
 
 
 def press(upkeep: Upkeep, store: Store, folder: str, pressed: bool) -> None:
-    """Have finished jobs and old events make room, or no longer."""
+    """Start or stop removing finished jobs and old events to make room."""
     if pressed and not upkeep.pressed:
         upkeep.next_at, upkeep.dlq_at = 0, 0
         what = "finished jobs and old events are removed before their time: the disk is full"
@@ -108,7 +110,7 @@ def _mb(size: int) -> str:
 
 
 class Warnings:
-    """What will be trouble soon, told in the log now and then."""
+    """Logs problems that lie ahead, now and then."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -116,7 +118,7 @@ class Warnings:
         self.texts: tuple[str, ...] = ()
 
     def look(self, disk: Disk) -> None:
-        """Warn of what ``disk`` has come to."""
+        """Warn according to the state of the disk."""
         found = {}
         if disk.free < disk.warned_below:
             found["the disk is getting full"] = self._low(disk)

@@ -1,4 +1,4 @@
-"""What the log says of dead letters that were dropped: of each queue a line a minute at most."""
+"""Logs dropped dead letters: at most one line per queue and minute."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from bunqueue.logs import get_logger
 from .engine.memory.dropped_letters import DroppedLetters
 
 EVERY_MS = 60_000
-MAX_LINES = 20  # a minute: of further queues together there is one more, and the metrics tell of all
+MAX_LINES = 20  # a minute; further queues share one more line, and the metrics count all of them
 
 _log = get_logger("shard")
 _WHAT = "dead letters were dropped; bunqueue dlq config has more kept, or for longer"
 
 
 class DroppedLog:
-    """Of one shard."""
+    """The log of one shard."""
 
     def __init__(self) -> None:
         self._due = 0  # the next lines
 
     def say(self, dropped: DroppedLetters, now: int) -> None:
-        """Tell of what has come, if it is time to."""
+        """Log what was dropped, if it is time to."""
         if not dropped.untold or (now < self._due and self._due - now <= EVERY_MS):
             return
         self._due = now + EVERY_MS
@@ -28,7 +28,7 @@ class DroppedLog:
 
     @staticmethod
     def say_all(dropped: DroppedLetters) -> None:
-        """Tell of what has come: before the end, too."""
+        """Log what was dropped; also called before the end."""
         untold, dropped.untold = sorted(dropped.untold.items(), key=lambda each: -sum(each[1])), {}
         for queue, (too_many, too_old) in untold[:MAX_LINES]:
             _log.warning(_WHAT, queue=queue, too_many=too_many, too_old=too_old)

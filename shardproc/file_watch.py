@@ -1,7 +1,7 @@
-"""Noticing that the files of a running shard were deleted or replaced.
+"""Notices that the files of a running shard were deleted or replaced.
 
-What the shard commits from then on would be gone with its process.  A deleted file is written anew, and the
-process ends: a new one goes on with it.  Where that is not possible, pushes must be refused.
+Everything that the shard commits after that would be gone with its process. A deleted file is written anew,
+and the process ends; its successor uses the new file. Where that is not possible, pushes must be refused.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from .storage.database import Database
 from .storage.presence import Absence
 from .storage.repair.rescue import RescueError, rescue, rescued
 
-LOOK_S = 1.0  # between two looks: what is pushed between the deletion and the look is rescued, too
+LOOK_S = 1.0  # between two checks: a salvage also covers what is pushed between the deletion and the check
 _log = get_logger("shard")
 
 
 class FileWatch:
-    """While all is well it costs a look at the clock for each batch, and four calls a second."""
+    """While all is well it costs a clock reading per batch, and four calls a second."""
 
     def __init__(self) -> None:
         self.goes_on: Callable[[], None] = lambda: None
-        """Called from time to time while a rescue takes long."""
+        """Called from time to time while a salvage takes long."""
         self.next_look = 0.0  # by the monotonic clock
         self._absence: Absence | None = None
 
     @property
     def missing(self) -> bool:
-        """Whether a file was not at its place when this last looked."""
+        """Whether a file was missing at the last check."""
         return self._absence is not None
 
     def look(self, database: Database) -> str | None:
-        """Why pushes must be refused; None when the files are at their place.
+        """Why pushes must be refused; None when the files are in place.
 
         Raises StorageFailed, which ends the process, when a missing file was written anew.
         """

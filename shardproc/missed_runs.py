@@ -1,4 +1,4 @@
-"""What the log says of schedules that were due while the server was away."""
+"""Logs schedules that were due while the server was down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = get_logger("shard")
 
 
 def say(timetable: Timetable) -> None:
-    """A line for each schedule, up to MAX_LINES; then they are forgotten."""
+    """Log a line for each schedule, up to MAX_LINES, and clear the list."""
     missed, timetable.missed = timetable.missed, []
     for each in missed[:MAX_LINES]:
         first = datetime.fromtimestamp(each.first / 1000, UTC).isoformat(timespec="milliseconds")

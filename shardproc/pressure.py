@@ -1,8 +1,8 @@
-"""Whether a shard's memory has room for more jobs.
+"""Decides whether a shard's memory has room for more jobs.
 
-What jobs leave behind when they go is not always given back to the system, as others lie between them; but
-new jobs fit in there.  So memory that is still taken does not count once a good part of the jobs is gone:
-else a shard that was full once would refuse for ever.
+Memory that jobs leave behind when they go is not always returned to the system, as other jobs lie between
+them; but new jobs fit in there. So memory that is still taken does not count once a good part of the jobs is
+gone: else a shard that was full once would refuse pushes for ever.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import cache
 from bunqueue import vitals
 from bunqueue.logs import get_logger
 
-LOOK_S = 0.1  # between two looks: some MB of pushes
-WARN, CALM = 0.8, 0.7  # of the share: a warning, and when there may be another one
+LOOK_S = 0.1  # between two checks: some MB of pushes
+WARN, CALM = 0.8, 0.7  # of the share: for a warning, and for allowing another one
 ROOM = 0.9  # of the share, and of the jobs at which it was reached: below, there is room again
-FOR_JOBS = 0.1  # of the share: what is left for jobs at least
-CREEP = 1.05  # of the memory at which jobs were refused: beyond, those that came since are larger
-FREED = 0.95  # of the jobs at the last time: below, it is worth asking for memory back
-QUIET_S = 10.0  # between two lines that pushes are refused
+FOR_JOBS = 0.1  # of the share: the least that is left for jobs
+CREEP = 1.05  # of the memory at which jobs were refused: above it, later jobs are larger
+FREED = 0.95  # of the jobs at the last time: below it, returning memory is worth trying
+QUIET_S = 10.0  # between two log lines that pushes are refused
 
 MIB = 1024 * 1024
 _log = get_logger("shard")
@@ -33,21 +33,22 @@ class Pressure:
     def __init__(
         self, share: int, free: Callable[[], None] = lambda: None, used: Callable[[], int] = vitals.memory
     ) -> None:
-        """``share``: bytes; 0 for no limit.  ``free`` gives up what can be had again, such as caches."""
+        """``share``: bytes; 0 for no limit. ``free`` drops what can be rebuilt, such as caches."""
         self.share = share
         self.full = False
         self._free, self._used = free, used
         self._next = 0.0 if share else float("inf")
         self._warned = False
         self._mark = 0  # bytes when jobs were refused, since memory was last below the share
-        self._jobs = 0  # in memory then
-        self._told = False  # that it is full
+        self._jobs = 0  # in memory at that time
+        self._told = False  # it was logged that memory is full
         self._quiet_until = 0.0
-        self._trimmed = 0  # jobs when memory was last asked back
+        self._trimmed = 0  # jobs when memory was last returned
 
     def started(self, without_jobs: int) -> None:
-        """So many bytes were taken before the jobs were read: settings, queues and the process itself.  Jobs
-        have a part of the memory in any case, or pushes would be refused for ever, as no worker can help."""
+        """Note the memory taken before the jobs were read: by settings, queues and the process itself.
+        Jobs always get a part of the memory, or pushes would be refused for ever, as no worker could
+        change that."""
         least = int(without_jobs + FOR_JOBS * self.share)
         if self.share and ROOM * self.share < least:
             _log.error(
@@ -59,7 +60,7 @@ class Pressure:
             self.share = int(least / ROOM)
 
     def looks(self, jobs: int) -> bool:
-        """Look, if it is time to; whether ``full`` has changed.  ``jobs``: how many are in memory."""
+        """Check, if it is time to; returns whether ``full`` has changed. ``jobs``: the number in memory."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -75,7 +76,7 @@ class Pressure:
         return self.full is not before
 
     def _trim(self, jobs: int) -> None:
-        """Ask for memory back when a part of the jobs is gone: not often, as it takes some ms."""
+        """Return memory to the system when a part of the jobs is gone: rarely, as it takes some ms."""
         if jobs < FREED * self._trimmed:
             self._trimmed = jobs
             self._free()
@@ -99,7 +100,7 @@ class Pressure:
 
     @property
     def refusal(self) -> str:
-        """What is said to those who want to add something."""
+        """The error text for clients that want to add something."""
         return (
             f"Memory limit of the shard reached ({self._mark // MIB} of {self.share // MIB} MiB): "
             "let workers take jobs, remove some, or raise --memory-limit; then this is accepted again"
@@ -127,13 +128,13 @@ class Pressure:
 
 
 def give_back() -> None:
-    """Give memory that is free within the process back to the system, where the C library can."""
+    """Return memory that is free within the process to the system, where the C library can."""
     _trim()(0)
 
 
 @cache
 def _trim() -> Callable[[int], object]:
-    with suppress(Exception):  # not glibc; or a system that lets nobody load code
+    with suppress(Exception):  # not glibc, or a system that forbids loading code
         import ctypes
 
         trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim

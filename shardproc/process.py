@@ -1,4 +1,4 @@
-"""The life of a shard process: connect, open, recover, serve, close."""
+"""The process of a shard: connect, open, recover, serve, close."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _log = get_logger("shard")
 
 
 class SeenOwner(msgspec.Struct):
-    """What this host's follower knows of the shard's owner: its beat has been unchanged for so long."""
+    """This host's follower's observation of the shard's owner: its heartbeat has not changed for
+    ``unchanged_s``."""
 
     token: str
     epoch: int
@@ -51,7 +52,7 @@ class SeenOwner(msgspec.Struct):
 
 
 class Start(msgspec.Struct):
-    """What the router hands over on standard input."""
+    """What the router sends on standard input."""
 
     shard: int
     shards: int
@@ -60,22 +61,22 @@ class Start(msgspec.Struct):
     epoch: str
     settings: str
     seen: SeenOwner | None = None
-    routers: str = ""  # the path of the socket at which further routers dial it; "": without any
+    routers: str = ""  # path of the socket that secondary routers dial; "": there are none
     in_cluster: bool = False
 
 
 def main() -> int:
-    """Run one shard; the exit status."""
+    """Run one shard; returns the exit status."""
     line = sys.stdin.buffer.read()
     try:
         start = msgspec.json.decode(line, type=Start)
     except msgspec.DecodeError:
         if line.endswith(b"}"):
             raise
-        return 1  # the router was killed before it had said everything
+        return 1  # the router was killed before it had sent everything
     name_process(f"bunqueue shard {start.shard}")
     settings = Settings.from_json(start.settings)
-    os.umask(0o077)  # the jobs are nobody else's business, even where their folder is open to others
+    os.umask(0o077)  # the jobs are private, even where their folder is open to others
     configure_logging(settings.log_level, settings.log_format, shard=start.shard)
     # The router decides when a shard ends: by DRAIN, or by its own end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -95,7 +96,7 @@ def main() -> int:
 
 
 def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
-    """Open the file, serve.  ConnectionError when the router goes before everything is ready."""
+    """Open the file, serve. ConnectionError when the router goes before everything is ready."""
     hello = link.ShardHello(start.shard, os.getpid(), start.secret)
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
     if settings.store:
@@ -120,7 +121,7 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
 
 
 def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: Start) -> int:
-    """Until the router goes, or wants the end; the exit status."""
+    """Serve until the router goes, or ends the shard; returns the exit status."""
     shard.files.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
     try:
         if start.routers:
@@ -140,8 +141,8 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: St
         _say_why(sock, f"it ends to read its data anew: {error}")
         return 1
     except Exception as error:
-        # Memory may be ahead of the disk, or halfway: nothing of it may be sent or written.  The
-        # router starts a new process, which reads what was committed.
+        # Memory may be ahead of the disk, or half changed: none of it may be sent or written. The router
+        # starts a new process, which reads what was committed.
         _log.exception("stopped by an error")
         _say_why(sock, f"stopped by an error, which the log shows whole: {type(error).__name__}: {error}")
         return 1
@@ -152,8 +153,8 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: St
 
 
 def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> int:
-    """As `_run`, with a log: wait for it, own the shard, have the file hold all of it, serve."""
-    # Not needed by those that have no store, where it may not be installed.
+    """Like `_run`, with a log: wait for the log, own the shard, bring its file up to date, serve."""
+    # Imported here, as these may not be installed on servers without a store.
     from .replication.process import LOST, REFUSED, open_shard, server_of
 
     def report(text: str) -> None:
@@ -171,7 +172,7 @@ def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> in
 
 
 def _say_why(sock: socket.socket, text: str) -> None:
-    """The last words, for the router's log and for `bunqueue doctor`."""
+    """Send the reason of the end, for the router's log and for `bunqueue doctor`."""
     with suppress(OSError):
         sock.sendall(link.answer(link.CONTROL, link.ENDING, text.encode()))
 
@@ -204,7 +205,7 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientSha
 
 
 def _options(start: Start, settings: Settings) -> dict[str, Any]:
-    """What the settings say of a shard."""
+    """The shard's options from the settings."""
 
     def prepare(state: State) -> None:
         state.upkeep.retention = finished.Retention(

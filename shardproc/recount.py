@@ -1,7 +1,7 @@
 """``python -m shardproc.recount FOLDER``: recounts the files of a stopped server.
 
-Writes a JSON object a line: ``{"shard", "check", "problem"}``, or ``{"shard", "queue", "unfinished",
-"completed", "dead"}``; when the folder cannot be looked at, one line for people on standard error.
+Writes a JSON object per line: ``{"shard", "check", "problem"}``, or ``{"shard", "queue", "unfinished",
+"completed", "dead"}``. If the folder cannot be inspected, it writes one line for people to standard error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAILED = 1
 
 
 def main(folder: Path) -> int:
-    """Run it; the exit status."""
+    """Run it; returns the exit status."""
     try:
         places = read_identified(folder).places()  # before `own_data_folder` could make a folder
         with own_data_folder(folder):
@@ -47,7 +47,7 @@ def _look(folder: Path, place: Place) -> None:
     file = shard_file(folder, shard)
     wrong = misfit(file, place)
     _tell(shard, Finding("identity", f"{file.name} {wrong}" if wrong else None))
-    if not file.exists():  # it gets one with its first start
+    if not file.exists():  # its first start makes it
         return
     for found in recount(file, shard, shards):
         _tell(shard, found)

@@ -1,11 +1,11 @@
-"""``python -m shardproc.repair FOLDER``: makes new files of what can be read of the damaged ones, and mends
+"""``python -m shardproc.repair FOLDER``: makes new files from what can be read of damaged ones, and fixes
 contradictions in the others.
 
-The server must not run.  Of a file that is whole, only the rows that contradict each other are mended.  Of a
-damaged one a new file is made in the folder `REPAIR`, looked at, and flushed; then a note says that it is
-ready, and from there on it takes the place of the old one, however often that is interrupted.  The old one is
-kept beside it.  Writes a JSON object for each shard that was changed, or that has contradictions left; why it
-cannot be done is one line for people on standard error.
+The server must not run. In a file that is whole, only rows that contradict each other are fixed. For a
+damaged one a new file is made in the folder `REPAIR`, checked, and flushed; then a note marks it as ready.
+After that it takes the place of the old one, however often that is interrupted. The old file is kept beside
+it. Writes a JSON object for each shard that was changed, or that has contradictions left; if it cannot be
+done, one line for people on standard error says why.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from shardproc.storage.repair.salvage import Salvaged, salvage
 
 FAILED = 1
 SPARE = 1.1  # a new file takes about as much as what can be read of the old one
-COPIES = 3  # a file with a damaged beginning is copied before it is read
-READY = "ready.json"  # from there on the new file counts
+COPIES = 3  # a file with a damaged header is copied before it is read
+READY = "ready.json"  # once this exists, the new file counts
 
 
 class Ready(msgspec.Struct):
@@ -56,7 +56,7 @@ class Ready(msgspec.Struct):
 
 
 def main(folder: Path) -> int:
-    """Run it; the exit status."""
+    """Run it; returns the exit status."""
     os.umask(0o077)
     try:
         manifest = read_manifest(folder)
@@ -90,7 +90,7 @@ def _repair(folder: Path, shard: int) -> None:
         return
     _say(f"shard {shard}: {file.name} is damaged, reading what can be read")
     _check_space(folder, file)
-    shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
+    shutil.rmtree(place, ignore_errors=True)  # of an interrupted run
     place.mkdir(mode=0o700)
     made = place / file.name
     salvaged = salvage(file, made, lambda text: _say(f"shard {shard}: {text}"))
@@ -125,11 +125,11 @@ def _finish(folder: Path) -> None:
     file, kept = shard_file(folder, ready.shard), folder / ready.kept_as
     made = place / file.name
     if made.exists():
-        with suppress(FileExistsError):  # a run that was interrupted came as far
+        with suppress(FileExistsError):  # an interrupted run got this far
             os.link(file, kept)
         log = Path(f"{file}-wal")
         if log.exists():
-            log.replace(f"{kept}-wal")  # the newest changes to the old file may stand there
+            log.replace(f"{kept}-wal")  # it may contain the newest changes to the old file
         Path(f"{file}-shm").unlink(missing_ok=True)
         sync(folder)
         made.replace(file)

@@ -1,5 +1,5 @@
-"""The replicated log: what a batch changed, as a record; who may append it; how a file is built from it.
+"""The replicated log: the changes of a batch as a record, ownership of the log, and building a file from it.
 
-No engine and no command belongs here.  Records hold effects on the file, so two versions of the engine may
+No engine and no command belongs here. Records hold effects on the file, so two versions of the engine may
 write and read one log.
 """

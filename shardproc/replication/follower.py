@@ -1,10 +1,11 @@
-"""Follows the logs of shards that other hosts own: their files here are up to date, ready to be taken over.
+"""Follows the logs of shards that other hosts own, so their files here are up to date and ready for a
+take-over.
 
-One process for all of them.  It reads lines of JSON from its standard input, `Orders`, and writes one with
-each look at the store, `Report`.  When its input ends, it ends.
+One process follows all of them. It reads `Orders` as lines of JSON from its standard input, and writes a
+`Report` after each poll of the store. It ends when its input ends.
 
-A file that is let go of (no longer in the orders) is closed before the report that leaves it out: then a
-shard's process may open it.
+A file that is no longer in the orders is closed before the report that omits it: after that a shard's process
+may open it.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from .shard import set_aside
 from .snapshot_maker import SnapshotMaker
 from .start import bring_snapshot
 
-LOOK_S = 0.25  # between two looks at the store
-AGAIN_S = 1.0  # while the store is away
+LOOK_S = 0.25  # between two polls of the store
+AGAIN_S = 1.0  # while the store is unavailable
 BATCH = 500  # records of a shard that are read at once
-SHUT_OUT_S = 5.0  # before a file is tried again that could not be followed
+SHUT_OUT_S = 5.0  # before another try to follow a file after a failure
 
 _SHARDS = "select id, epoch, owner, beat from bunqueue.shards where id = any(%s)"
 _RECORDS = """
@@ -67,26 +68,26 @@ _log = get_logger("follower")
 
 
 class Orders(msgspec.Struct):
-    """What to follow from now on."""
+    """Which shards to follow."""
 
     follow: list[int]
     number: int = 0  # of the order
 
 
 class Sight(msgspec.Struct):
-    """What is known of a shard that is followed."""
+    """What is known of a followed shard."""
 
     shard: int
     position: int
     token: str
     epoch: int
     beat: int
-    unchanged_s: float  # since when the beat has been that
+    unchanged_s: float  # time since the heartbeat last changed
 
 
 class Report(msgspec.Struct):
-    """The shards whose files are open here, after each look.  ``away_s``: the store has not answered for that
-    long.  ``order``: the number of the order that was carried out."""
+    """The shards whose files are open here, after each poll. ``away_s``: how long the store has not answered.
+    ``order``: the number of the order that was carried out."""
 
     sights: list[Sight]
     away_s: float = 0.0
@@ -112,20 +113,20 @@ class Followed:
     file: Path
     database: Database
     position: int
-    beat: tuple[str, int, int] | None = None  # token, epoch, beat
+    beat: tuple[str, int, int] | None = None  # token, epoch, heartbeat
     beat_since: float = 0.0
     snapshots: SnapshotMaker | None = None
     applied: int = field(default=0)  # bytes
 
 
 class Follower:
-    """Follows what it is ordered to; call `look` again and again."""
+    """Follows the shards it is ordered to; call `look` again and again."""
 
     def __init__(self, host: str, settings: Settings) -> None:
         self._host, self._settings = host, settings
         self._folder = Path(settings.data_dir)
         self.wanted: set[int] = set()
-        self.order = 0  # the number of the one that says so
+        self.order = 0  # the number of the order that says so
         self._open: dict[int, Followed] = {}
         self._not_before: dict[int, float] = {}
         self._connection: Any = None
@@ -135,7 +136,7 @@ class Follower:
         self._is_away = False
 
     def look(self) -> Report:
-        """Close what is not wanted any more, open what is, and bring all files up to date."""
+        """Close the files that are not wanted any more, open the wanted ones, and bring all up to date."""
         for shard in self._open.keys() - self.wanted:
             self._close(shard)
         try:
@@ -175,7 +176,7 @@ class Follower:
                 context.__exit__(None, None, None)
 
     def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows; StoreError if the store does not answer."""
+        """Run a query; returns rows. StoreError if the store does not answer."""
         import psycopg
 
         try:
@@ -188,7 +189,7 @@ class Follower:
     # -- files
 
     def _begin(self, shard: int) -> None:
-        """Open a shard's file, with a snapshot in it if its log does not go back so far."""
+        """Open a shard's file, with a snapshot in it if its log does not reach back far enough."""
         file = shard_file(self._folder, shard)
         try:
             bring_snapshot(self._connection, self._settings.store, file, shard)
@@ -208,7 +209,7 @@ class Follower:
         followed.database.close()
 
     def _read(self) -> bool:
-        """Apply the records that are new; whether there may be more."""
+        """Apply new records; returns whether there may be more."""
         shards = list(self._open)
         positions = [self._open[shard].position for shard in shards]
         found: dict[int, list[Entry]] = {}
@@ -244,11 +245,11 @@ class Follower:
     # -- owners
 
     def _see(self) -> None:
-        """Look whether the owners live, and say how far the files are."""
+        """Check the owners' heartbeats, and write the positions of the files."""
         asked = time.monotonic()
         found = self._ask(_SHARDS, list(self._open))
         now = time.monotonic()
-        # While the store is away, or stands still, no owner can change its beat.
+        # While the store is unavailable or stalled, no owner can change its heartbeat.
         waited_s = now - (self._answered_at if self._is_away else asked)
         for shard, epoch, owner, beat in found:
             followed = self._open[shard]
@@ -271,7 +272,7 @@ class Follower:
 
 
 def main() -> int:
-    """Run until standard input ends; the exit status."""
+    """Run until standard input ends; returns the exit status."""
     pending = b""
     while b"\n" not in pending:
         data = os.read(0, 1 << 16)
