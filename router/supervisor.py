@@ -58,7 +58,7 @@ class ShardProcess:
         self.damaged: str | None = None  # why it must not be restarted
         self.task: asyncio.Task[None] | None = None  # keeps it running
         self.wanted = True  # restarted when it ends
-        self.seen: dict[str, object] | None = None  # of its owner on another host: see `shardproc.process`
+        self.seen: dict[str, object] | None = None  # its owner on another host: see `shardproc.process`
         self.unlinked = asyncio.Event()  # there is no link
         self.unlinked.set()
         self.last_words = ""  # why it ended, if it said so

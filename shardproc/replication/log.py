@@ -1,6 +1,6 @@
-"""A shard's log, as the shard uses it: what its `Owner` wants is sent over a link, and answers come back.
+"""A shard's log, as the shard uses it: sends the requests of its `Owner` over a link, and takes the answers.
 
-Nothing here blocks and nothing reads a clock, so that a simulation can stand in for PostgreSQL.
+Nothing here blocks or reads a clock, so a simulation can replace PostgreSQL.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from bunqueue.protocol.commands.monitoring import COMMIT_MS
 
 from .owner import Answer, Append, Beat, Claim, Done, Doubt, Entry, Owner, Phase, Request
 
-WEIGHT = 0.1  # of the latest round trip in their mean
-PATIENCE_S = (
-    15.0  # for an answer; doubled each time that it was not enough, as a standby may be away for long
-)
+WEIGHT = 0.1  # weight of the latest round trip in the moving average
+PATIENCE_S = 15.0  # for an answer; doubled after each timeout, as a standby may be down for long
 MAX_PATIENCE_S = 600.0
 
 
@@ -30,11 +28,11 @@ class Link(Protocol):
         """The descriptor to poll; None while there is nothing to wait for."""
 
     def send(self, request: Request) -> Answer | None:
-        """Begin a request; its answer, if that comes at once."""
+        """Begin a request; returns its answer, if that comes at once."""
 
     def receive(self) -> Answer | None:
-        """Take what has come; the answer, once it is whole.  `Doubt` also when nothing was asked and the
-        connection has ended."""
+        """Take what has arrived; returns the answer, once it is whole. Returns `Doubt` also when nothing was
+        asked and the connection has ended."""
 
     def close(self) -> None:
         """Drop the connection."""
@@ -46,34 +44,35 @@ class ShardLog:
     def __init__(self, owner: Owner, link: Link) -> None:
         self.owner = owner
         self.link = link
-        self._request: Request | None = None  # under way
+        self._request: Request | None = None  # in flight
         self._sent_at = 0.0
         self._patience_s = PATIENCE_S
         self.round_trip_s = 0.0
-        """The mean time until a commit was acknowledged, the latest counting most."""
+        """The moving average of the time until a commit is acknowledged; recent commits count most."""
         self.appended = 0
         """Bytes of records that were acknowledged."""
         self.commits = [0] * (len(COMMIT_MS) + 1)
-        """How many took up to each of COMMIT_MS, and longer."""
+        """The number of commits that took up to each of COMMIT_MS, and longer."""
         self.commits_s = 0.0
-        """How long all of them took together."""
+        """The total time of all commits."""
         self.is_protected = True
-        """Whether a standby was waited for when that was last looked at."""
+        """Whether commits waited for a standby at the last check."""
 
     @property
     def is_owned(self) -> bool:
-        """Whether the shard is ours as far as is known, and its whole log was read."""
+        """Whether the shard is ours, as far as is known, and its whole log was read."""
         return self.owner.phase is Phase.OWNING
 
     @property
     def position(self) -> int:
-        """That of the last record that is acknowledged, or was read."""
+        """The position of the last record that was acknowledged or read."""
         return self.owner.position
 
     def turn(self, now: float) -> Sequence[Entry]:
-        """Take what has come, and send what is next; records that the shard's file lacks, in order.
+        """Take what has arrived, and send the next request; returns records that the shard's file lacks, in
+        order.
 
-        ``now``: monotonic, seconds.  Raises Fenced and LogDamaged.
+        ``now``: monotonic, seconds. Raises Fenced and LogDamaged.
         """
         entries: list[Entry] = []
         if self.link.fileno is not None:
@@ -109,7 +108,7 @@ class ShardLog:
     def _give_up(self, now: float) -> None:
         """No answer has come: the server may hang, and another one may be the leader by now.
 
-        What was asked may still be carried out, which is what every doubt is about.
+        The request may still be carried out; every `Doubt` means that.
         """
         self.link.close()
         self._request = None
@@ -117,7 +116,7 @@ class ShardLog:
         self._patience_s = min(2 * self._patience_s, MAX_PATIENCE_S)
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until `turn` may have something to do by itself; None: an answer has to come first."""
+        """Seconds until `turn` may have something to do on its own; None: an answer has to come first."""
         if self._request is not None:
             return max(0.0, self._sent_at + self._patience_s - now)
         return self.owner.wait_s(now)

@@ -1,6 +1,6 @@
-"""Owning a shard's log: claim it, read its tail, append to it, one record at a time.  No I/O, no clock.
+"""Owning a shard's log: claim it, read its tail, append to it, one record at a time. No I/O, no clock.
 
-An `Owner` says which request comes next, and is given the answer.  Somebody else has the connection:
+An `Owner` decides the next request, and is given the answer. Another object has the connection:
 
     connect ─► look ─► claim ─► read the tail ─► append, append, ...
        ▲         │ another owner lives: wait
@@ -8,15 +8,15 @@ An `Owner` says which request comes next, and is given the answer.  Somebody els
 
 The rules, and why they hold:
 
-- *Who owns* a shard is an epoch.  A claim raises it by one, and only from the epoch that was seen, so of two
-  claims one fails.  An append succeeds only under the current epoch.
-- *Claim first, then read.*  The claim is itself a replicated commit, so what is read after it is replicated.
-- *Any doubt* (a lost connection, a notice, a row count other than one) is settled in one way: connect, claim
-  again, look at the tail.  An append that was under way is in the tail, or can never be any more.
-- *Fenced*: if another owner is found once this one has owned the shard, it must forget all and end.
-- *Leases* only say when to try: another owner's beat was unchanged for TTL_S on this process's own monotonic
-  clock.  While the log is away, or stands still, nobody can change a beat, so that time does not count.  A
-  wrong guess costs the other owner its shard, and never a record.
+- *Ownership* of a shard is an epoch. A claim raises it by one, and only from the epoch that was seen, so one
+  of two claims fails. An append succeeds only under the current epoch.
+- *Claim first, then read.* The claim is itself a replicated commit, so what is read after it is replicated.
+- *Any doubt* (a lost connection, a notice, a row count other than one) is resolved in one way: connect, claim
+  again, look at the tail. An append that was in flight is in the tail, or never will be.
+- *Fenced*: if another owner is found after this one has owned the shard, it must forget everything and end.
+- *Leases* only decide when to try: another owner's heartbeat was unchanged for TTL_S on this process's own
+  monotonic clock. While the log is unavailable or stalled, no owner can change its heartbeat, so that time
+  does not count. A wrong guess costs the other owner its shard, but never a record.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TTL_S = 4.0  # a beat that has not changed for so long is that of a dead owner
+TTL_S = 4.0  # an owner whose heartbeat has not changed for this long is dead
 PROOF_S = TTL_S / 2  # how long an answer of the log proves that the shard is still owned
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # before connecting again
-LOOK_S = 0.5  # between two looks at another owner's beat
-STANDS_STILL_S = 1.0  # a look that takes longer says that the log stands still, not that the machine is busy
+LOOK_S = 0.5  # between two polls of another owner's heartbeat
+STANDS_STILL_S = 1.0  # a poll that takes longer means that the log is stalled, not that the machine is busy
 TAIL = 500  # records of the tail in one answer
 
 
@@ -43,12 +43,12 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Who owns the shard?  Answer: `Holder`."""
+    """Ask for the shard's owner. Answer: `Holder`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Own the shard, if its epoch is still this one.  Answer: `Done`, or `Refused`."""
+    """Own the shard, if its epoch is still this one. Answer: `Done`, or `Refused`."""
 
     epoch: int
     token: str
@@ -56,7 +56,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The records after a position, at most `most`.  Answer: `Records`."""
+    """Read the records after a position, at most `most`. Answer: `Records`."""
 
     after: int
     most: int = TAIL
@@ -64,7 +64,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add a record at this position, if the epoch is the current one.  Answer: `Done`, or `Refused`."""
+    """Add a record at this position, if the epoch is the current one. Answer: `Done`, or `Refused`."""
 
     position: int
     epoch: int
@@ -73,16 +73,17 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Change the shard's beat, if the epoch is the current one.  Answer: `Done`, or `Refused`.
+    """Send the shard's heartbeat, if the epoch is the current one. Answer: `Done`, or `Refused`.
 
-    It has to be a replicated commit like an append: it proves that the shard is still owned."""
+    It has to be a replicated commit like an append: it proves that the shard is still owned.
+    """
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Own the shard no more, if the epoch is the current one.  Answer: `Done`, or `Refused`."""
+    """Give the shard up, if the epoch is the current one. Answer: `Done`, or `Refused`."""
 
     epoch: int
 
@@ -97,7 +98,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """``token`` is "" while nobody has claimed the shard; ``beat`` changes as long as the owner lives."""
+    """``token`` is "" while the shard is unclaimed; ``beat`` changes as long as the owner lives."""
 
     epoch: int
     token: str
@@ -113,8 +114,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """``snapshot`` is the position of the newest snapshot, up to which records may be gone; ``end`` that of
-    the last record there has ever been."""
+    """``snapshot`` is the position of the newest snapshot, up to which records may be gone; ``end`` is that
+    of the last record ever written."""
 
     entries: Sequence[Entry]
     is_all: bool
@@ -124,7 +125,8 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Carried out, and replicated.  ``is_protected``: whether a standby is waited for, if that was asked."""
+    """Carried out, and replicated. ``is_protected``: whether commits wait for a standby, if the request
+    asks."""
 
     is_protected: bool | None = None
 
@@ -136,7 +138,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Nobody knows what became of the request: the connection was lost, or the log gave a notice."""
+    """The outcome of the request is unknown: the connection was lost, or the log gave a notice."""
 
     why: str
 
@@ -156,11 +158,11 @@ class Phase(enum.Enum):
 
 
 class Fenced(Exception):
-    """Another process owns the shard now.  Nothing that this one has in memory counts any more."""
+    """Another process owns the shard now. Nothing that this one has in memory counts any more."""
 
 
 class LogDamaged(Exception):
-    """The log contradicts itself, or this shard's file: a position is missing, or holds something else."""
+    """The log contradicts itself, or this shard's file: a position is missing, or has another record."""
 
 
 class LogShorter(LogDamaged):
@@ -168,13 +170,13 @@ class LogShorter(LogDamaged):
 
 
 def identity_of(token: str) -> str:
-    """The data folder of an owner.  Its lock lets in one process at a time, so an older one is dead."""
+    """The data folder of an owner. Its lock admits one process at a time, so an older process is dead."""
     return token.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Another owner's beat, and since when it has been that, on this machine's monotonic clock."""
+    """Another owner's heartbeat, and since when it has been unchanged, on this machine's monotonic clock."""
 
     token: str
     epoch: int
@@ -183,43 +185,43 @@ class Seen:
 
 
 def seen_since(since: float, now: float, waited_s: float) -> float:
-    """Since when another owner's beat has been unchanged, after a look that took ``waited_s``.  Time in which
-    the log stood still does not count: nobody could change a beat."""
+    """Since when another owner's heartbeat has been unchanged, after a poll that took ``waited_s``. Time in
+    which the log was stalled does not count: no owner could change its heartbeat."""
     return min(now, since + waited_s) if waited_s > STANDS_STILL_S else since
 
 
 class Owner:
     """One shard's claim to its log.
 
-    ``token`` is "FOLDER/PROCESS": the folder's identity and something that is new for each process.
-    ``position`` is that of the last record in the shard's file.
+    ``token`` is "FOLDER/PROCESS": the folder's identity and a part that is new for each process. ``position``
+    is that of the last record in the shard's file.
     """
 
     def __init__(self, token: str, position: int, seen: Seen | None = None) -> None:
-        """``seen``: what is known of another owner already."""
+        """``seen``: what is already known of another owner."""
         self.token = token
         self.position = position
-        """The last record that is acknowledged, or was read."""
+        """The position of the last record that was acknowledged or read."""
         self.epoch = 0
         self.phase = Phase.AWAY
         self.trouble = ""
-        """Why the log is away, for people; "" while it is not."""
+        """Why the log is unavailable, for people; "" while it is available."""
         self._pending: bytes | None = None  # a record that is not acknowledged yet
-        self._asked: Request | None = None  # under way
+        self._asked: Request | None = None  # in flight
         self._asked_at = 0.0
         self._proven_at = float("-inf")
         self._not_before = 0.0
         self._pause = FIRST_PAUSE_S
         self._has_owned = False
         self._releases = False
-        self._seen: tuple[str, int, int] | None = None  # token, epoch, beat of another owner
+        self._seen: tuple[str, int, int] | None = None  # token, epoch, heartbeat of another owner
         self._seen_at = 0.0
         if seen is not None:
             self._seen, self._seen_at = (seen.token, seen.epoch, seen.beat), seen.since
-        self._doubted_at: float | None = None  # since the last look
+        self._doubted_at: float | None = None  # since the last poll
         self._holder_epoch = 0
 
-    # -- what the shard asks
+    # -- called by the shard
 
     @property
     def is_idle(self) -> bool:
@@ -227,18 +229,18 @@ class Owner:
         return self.phase is Phase.OWNING and self._pending is None and self._asked is None
 
     def append(self, body: bytes) -> None:
-        """Add a record.  It is the owner's from now on, through any doubt, until it is acknowledged."""
+        """Add a record. The owner keeps it, through any doubt, until it is acknowledged."""
         assert self.is_idle
         assert body
         self._pending = body
 
     def release(self) -> None:
-        """Give the shard up, once nothing is under way.  Nothing is appended any more."""
+        """Give the shard up, once nothing is in flight. Nothing may be appended after that."""
         assert self.is_idle
         self._releases = True
 
     def owns(self, now: float) -> bool:
-        """Whether the last answer of the log is so new that nobody else can have the shard yet."""
+        """Whether the last answer of the log is so recent that no other process can own the shard yet."""
         return self.phase not in (Phase.FENCED, Phase.RELEASED) and now - self._proven_at < PROOF_S
 
     def look_now(self) -> None:
@@ -246,7 +248,7 @@ class Owner:
         if self.phase is Phase.WAITING:
             self._not_before = 0.0
 
-    # -- what the connection asks
+    # -- called by the connection
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until `next_request` may have something; None: an answer or a record has to come first."""
@@ -259,7 +261,7 @@ class Owner:
         return 0.0
 
     def next_request(self, now: float) -> Request | None:
-        """What to ask the log now; None if an answer is under way, or there is nothing to ask."""
+        """The request to send now; None if one is in flight, or there is nothing to ask."""
         if self.wait_s(now) != 0.0:
             return None
         if self.phase is Phase.WAITING:
@@ -283,9 +285,9 @@ class Owner:
         return Append(self.position + 1, self.epoch, self._pending)
 
     def answered(self, answer: Answer, now: float) -> Sequence[Entry]:
-        """Take the answer to the last request.  Returns records to apply to the shard's file, in order.
+        """Take the answer to the last request. Returns records to apply to the shard's file, in order.
 
-        Raises Fenced and LogDamaged, after which this object is of no use.
+        Raises Fenced and LogDamaged, after which this object must not be used.
         """
         asked, self._asked = self._asked, None
         if isinstance(answer, Doubt):
@@ -310,11 +312,11 @@ class Owner:
         return ()
 
     def lost(self, why: str, now: float) -> None:
-        """The connection ended, whether or not something was under way."""
+        """The connection ended, whether or not a request was in flight."""
         self._asked = None
         self._doubt(why, now)
 
-    # -- the moves
+    # -- the transitions
 
     def _doubt(self, why: str, now: float) -> None:
         self.phase, self.trouble = Phase.AWAY, why
@@ -356,7 +358,7 @@ class Owner:
         """The tail, after the claim: what other owners wrote, or this one's record that was in doubt."""
         fresh: list[Entry] = []
         for entry in tail.entries:
-            if entry.epoch > self.epoch:  # since our claim, while the question was under way
+            if entry.epoch > self.epoch:  # after our claim, while the question was in flight
                 self.phase = Phase.FENCED
                 raise Fenced(
                     f"another process owns the shard since epoch {entry.epoch}: it has written position "
@@ -377,7 +379,7 @@ class Owner:
         return fresh
 
     def _check_end(self, tail: Records) -> None:
-        """Whether the file is where the log is, although there may be no record to tell."""
+        """Check that the file's position fits the log, even if there are no records to compare."""
         if self.position < tail.snapshot:
             raise LogDamaged(
                 f"the file ends at position {self.position}, and the records up to {tail.snapshot} are gone: "

@@ -1,9 +1,9 @@
-"""A shard's connection to its log in PostgreSQL.  It never blocks: its socket joins the shard's poll.
+"""A shard's connection to its log in PostgreSQL. It never blocks: its socket joins the shard's poll.
 
-One request is under way at a time.  Each is one statement, and so one transaction, whose commit is answered
-only when a synchronous standby has it.  *Any* notice makes the answer `Doubt`: when a wait for the standby is
-cancelled, PostgreSQL says so with a warning alone, and reports success.  For the same reason nothing is ever
-cancelled here.
+One request is in flight at a time. Each is one statement, and so one transaction, whose commit is answered
+only when a synchronous standby has it. *Any* notice makes the answer `Doubt`: when a wait for the standby is
+cancelled, PostgreSQL gives only a warning, and reports success. For the same reason nothing is ever cancelled
+here.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ class _Connecting:
             return False
 
     def take(self) -> pq.abc.PGconn | None:
-        """What was made, once it is done; None if that failed: see `problem`."""
+        """The connection, once it is made; None if that failed: see `problem`."""
         os.close(self.reader)
         return self.made
 
     def abandon(self) -> None:
-        """Nobody waits any more: what was made is dropped, also if that comes later."""
+        """Drop the connection, also if it is made later."""
         with self._lock:
             self._abandoned = True
             if self.made is not None:
@@ -167,7 +167,7 @@ class PostgresLink:
         return None if self._conn is None else self._conn.socket
 
     def send(self, request: Request) -> Answer | None:
-        """Begin a request.  An answer comes at once if it cannot be sent."""
+        """Begin a request. An answer comes at once if it cannot be sent."""
         if isinstance(request, Connect):
             self.close()
             self._connecting = _Connecting(self._conninfo)
@@ -184,7 +184,7 @@ class PostgresLink:
         return None
 
     def receive(self) -> Answer | None:
-        """Take what has come; the answer, once it is whole."""
+        """Take what has arrived; returns the answer, once it is whole."""
         if self._connecting is not None:
             return self._end_connecting() if self._connecting.is_done else None
         if self._conn is None:
@@ -205,7 +205,7 @@ class PostgresLink:
         return self._answer(asked, results)
 
     def close(self) -> None:
-        """Drop the connection.  What is under way may still be carried out."""
+        """Drop the connection. A request in flight may still be carried out."""
         if self._connecting is not None:
             self._connecting.abandon()
         if self._conn is not None:
@@ -262,7 +262,7 @@ def _opened(conninfo: bytes) -> pq.abc.PGconn:
 
 
 def _connected(conninfo: bytes) -> pq.abc.PGconn:
-    """Connect, see that the tables are those that this version knows, and prepare what will be asked."""
+    """Connect, check that the tables have the format that this version knows, and prepare the statements."""
     conn = _opened(conninfo)
     found = conn.exec_params(b"select format from bunqueue.store", None, result_format=0)
     if found.status != pq.ExecStatus.TUPLES_OK or found.ntuples != 1:
@@ -278,7 +278,7 @@ def _connected(conninfo: bytes) -> pq.abc.PGconn:
 
 
 def _records(result: pq.abc.PGresult, most: int) -> Records:
-    """The tail; a row without a record if there is none."""
+    """The tail; the result has a row without a record if the tail is empty."""
     snapshot, end = (int.from_bytes(result.get_value(0, column) or b"", "big") for column in range(2))
     rows = [row for row in range(result.ntuples) if result.get_value(row, 2) is not None]
     return Records([_entry(result, row) for row in rows], len(rows) < most, snapshot, max(snapshot, end))

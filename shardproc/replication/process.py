@@ -1,4 +1,4 @@
-"""What the process of a shard does differently when the shard has a log."""
+"""The parts of a shard's process that differ when the shard has a log."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .start import bring_up
 if TYPE_CHECKING:
     from shardproc.process import Start
 
-OWNERS_PATIENCE = 2.0  # as an owner has better things to do than a follower
+OWNERS_PATIENCE = 2.0  # as an owner is busier than a follower
 
 REFUSED = (StoreNotReady, RecordTooNew, RecordDamaged, SchemaTooNew, DataFolderError, DatabaseBusy)
-"""A new process would meet the same: somebody has to do something."""
+"""A new process would fail in the same way: an operator has to act."""
 LOST = (StoreError, Fenced, LogDamaged, *DISK_ERRORS)
-"""A new process finds its way, with a snapshot or another file."""
+"""A new process can recover, with a snapshot or another file."""
 
 
 def open_shard(
@@ -40,7 +40,7 @@ def open_shard(
     report: Callable[[str], None],
     options: dict[str, Any],
 ) -> ReplicatedShard:
-    """Own the shard; its file holds all of its log.  Raises one of REFUSED and LOST."""
+    """Own the shard, with a file that contains all of its log. Raises one of REFUSED and LOST."""
     folder = Path(settings.data_dir)
     file = shard_file(folder, start.shard)
     opened = bring_up(
@@ -66,7 +66,7 @@ def _seen(start: Start) -> Seen | None:
 def server_of(
     shard: ReplicatedShard, sock: socket.socket, start: Start, settings: Settings
 ) -> ReplicatedServer:
-    """The loop that serves it, and has snapshots made; in a cluster the shard's followers come first."""
+    """The loop that serves the shard and has snapshots made; in a cluster its followers make them first."""
     file = Path(shard.store.database.path)
     patience = OWNERS_PATIENCE if start.in_cluster else 1.0
     snapshots = SnapshotMaker(settings.store, start.shard, file, settings.store_snapshots, patience)

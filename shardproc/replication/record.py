@@ -1,10 +1,9 @@
 """A record of the log: the statements of one batch, as numbers and parameters.
 
-In the log an array of MessagePack: ``[format, schema, at, changes]``.  The changes are
-``[[number, [parameters, ...]], ...]``: in format 1 as they are, in format 2 as bytes of that, compressed with
-zstd.  Short ones stay in format 1.  To compress costs the shard less than half a microsecond a job.  It saves
-several times that at each node of the store, which writes a large value in pieces of 2 kB, each with an entry
-in an index.
+In the log it is an array of MessagePack: ``[format, schema, at, changes]``. The changes are ``[[number,
+[parameters, ...]], ...]``: in format 1 as they are, in format 2 as bytes of that, compressed with zstd. Short
+ones stay in format 1. Compression costs the shard less than half a microsecond a job. It saves several times
+that at each node of the store, which writes a large value in pieces of 2 kB, each with an entry in an index.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from zstandard import ZstdCompressor, ZstdDecompressor, ZstdError, frame_content
 PLAIN, COMPRESSED = 1, 2
 FORMAT = COMPRESSED  # the newest that this version reads
 COMPRESSED_FROM = 1_000  # bytes of changes: shorter ones gain nothing
-MAX_CHANGES = 1 << 30  # bytes: PostgreSQL holds no larger value, so what claims to be larger is damaged
+MAX_CHANGES = 1 << 30  # bytes: PostgreSQL stores no larger value, so a larger size means damage
 
-Parameters = Any  # of one row: a list, or a map of names for statements that name theirs
+Parameters = Any  # of one row: a list, or a map of names for statements with named parameters
 Change = tuple[int, list[Parameters]]  # a statement's number, and the rows that it was carried out for
 
 
@@ -29,12 +28,12 @@ class RecordTooNew(Exception):
 
 
 class RecordDamaged(Exception):
-    """What was read is no record."""
+    """The bytes are not a valid record."""
 
 
 class Record(Struct, array_like=True, frozen=True):
     """``schema`` is that of the file when the batch was written: a reader whose file is older migrates it
-    first.  ``at`` is the time of the batch, epoch ms, for people only."""
+    first. ``at`` is the time of the batch, epoch ms, for people only."""
 
     format: int
     schema: int

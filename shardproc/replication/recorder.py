@@ -1,7 +1,7 @@
-"""Collects what a batch changes in the file, while it is carried out.
+"""Collects the changes that a batch makes to the file, while it is carried out.
 
-Nothing that writes can be overlooked: a statement that is neither numbered nor known to be of this file alone
-is refused before it is carried out.
+No write can be missed: a statement that is neither numbered nor known to concern only this file is refused
+before it is carried out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _READS = frozenset({"select", "with", "pragma", "explain", "begin", "commit", "v
 
 
 class Unnumbered(Exception):
-    """A statement that changes the file has no number: it could not be replicated."""
+    """A statement that changes the file has no number, so it could not be replicated."""
 
 
 class Recorder:
@@ -33,7 +33,7 @@ class Recorder:
         return bool(self._changes)
 
     def take(self, schema: int, at: int) -> bytes:
-        """The record of the batch; the next one begins empty."""
+        """The record of the batch; the next batch begins empty."""
         changes, self._changes = self._changes, []
         self._marks.clear()
         return encode(schema, at, changes)
@@ -63,7 +63,7 @@ class Recorder:
             raise Unnumbered(f"not in shardproc/storage/statements.py: {sql}")
 
     def _rollback(self, name: str | None) -> None:
-        """To a savepoint, which stays, or all of it."""
+        """Undo to a savepoint, which stays, or undo everything."""
         if name is None:
             self.clear()
             return
@@ -80,7 +80,7 @@ class Recorder:
 
 
 class RecordingConnection(sqlite3.Connection):
-    """A connection whose changes are recorded.  Without a log the plain one is used, which costs nothing."""
+    """A connection whose changes are recorded. Without a log the plain one is used, which costs nothing."""
 
     recorder: Recorder
 
@@ -93,7 +93,7 @@ class RecordingConnection(sqlite3.Connection):
         return cursor
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
-        rows = list(parameters)  # the caller may use its list again
+        rows = list(parameters)  # the caller may reuse its list
         number = self._number(sql)
         with self._undoing():
             cursor = super().executemany(sql, rows)
@@ -109,7 +109,7 @@ class RecordingConnection(sqlite3.Connection):
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
-        """Some errors end the whole transaction, without a word: a full disk does."""
+        """Some errors, such as a full disk, silently end the whole transaction: clear the changes then."""
         before = self.in_transaction
         try:
             yield

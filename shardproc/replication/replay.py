@@ -13,11 +13,11 @@ from .owner import Entry
 from .record import Change, Record, RecordTooNew, decode
 
 READ_APPLIED = "select value from meta where key = 'applied'"
-LOCAL_META = frozenset({"applied", "identity", "probe"})  # keys that say something about one file
+LOCAL_META = frozenset({"applied", "identity", "probe"})  # keys that describe one file only
 
 
 def applied(connection: sqlite3.Connection) -> int:
-    """The position of the last record that the file holds; 0 for a new file."""
+    """The position of the last record in the file; 0 for a new file."""
     if not connection.execute("pragma user_version").fetchone()[0]:
         return 0
     row = connection.execute(READ_APPLIED).fetchone()
@@ -29,11 +29,12 @@ def apply(
     entries: Sequence[Entry],
     changed: Callable[[list[Change]], None] = lambda changes: None,
 ) -> None:
-    """Carry out records that follow each other, as one transaction where no migration comes between.
-    ``changed`` is called with the statements of each.
+    """Carry out consecutive records, as one transaction unless a migration comes between. ``changed`` is
+    called with the statements of each.
 
-    Raises `RecordTooNew`, `RecordDamaged`, and what SQLite raises; the file then holds all or none of the
-    records since the last migration."""
+    Raises `RecordTooNew`, `RecordDamaged`, and SQLite's errors; the file then has all or none of the records
+    since the last migration.
+    """
     schema = connection.execute("pragma user_version").fetchone()[0]
     run: list[tuple[Entry, Record]] = []
     for entry in entries:
@@ -71,7 +72,7 @@ def _carry_out(connection: sqlite3.Connection, record: Record) -> None:
 
 
 def differences(one: sqlite3.Connection, other: sqlite3.Connection) -> list[str]:
-    """Tables in which two files of a shard are not the same, with the first row that differs."""
+    """Tables in which two files of a shard differ, with the first row that differs."""
     found = []
     for table in sorted(_tables(one) | _tables(other)):
         if table not in _tables(one) & _tables(other):

@@ -1,15 +1,15 @@
 """The loop of a shard process that has a log.
 
-As `shardproc.server`, but a batch is released only when the log has its record, and the next one begins after
-that; what arrives in the meantime waits, so that nothing is ever carried out on top of what may be lost.
+Like `shardproc.server`, but a batch is released only when the log has its record, and the next batch begins
+after that. What arrives in between waits, so nothing is ever carried out on top of changes that may be lost.
 
     arrived ─► a batch is carried out ─► sealed ─► appended ─► acknowledged ─► committed, replies leave
 
-A batch that changes nothing needs no record: its replies leave while the last answer of the log is so new
-that nobody else can have the shard yet.
+A batch that changes nothing needs no record: its replies are sent while the last answer of the log is so
+recent that no other process can own the shard yet.
 
-While the log is away, time stands still for the engine.  After AWAY_S what arrives is refused, so that
-clients need not wait; only questions about the server itself are answered.
+While the log is unavailable, time is paused for the engine. After AWAY_S new commands are refused, so clients
+need not wait; only questions about the server itself are answered.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .owner import LogDamaged, Phase
 from .shard import RETRY_AFTER_MS, UNPROTECTED, ReplicatedShard
 from .snapshot_maker import SnapshotMaker
 
-AWAY_S = 1.0  # without a proof that the shard is owned: then what arrives is refused
-MAX_ARRIVED = 32 << 20  # bytes that wait for the next batch; beyond, the router has to wait
-PONG_S = 1.0  # the router hears that often from a shard that does not read
-LEAVE_S = 2.0  # for what is under way between shards, before another host takes the shard over
+AWAY_S = 1.0  # without a proof that the shard is owned; then new commands are refused
+MAX_ARRIVED = 32 << 20  # bytes that wait for the next batch; above it, the router has to wait
+PONG_S = 1.0  # a shard that does not read sends the router a PONG this often
+LEAVE_S = 2.0  # for exchanges between shards to end, before another host takes the shard over
 CLOSE_S = 3.0  # for the last record, when the server stops
-STOOD_STILL_S = 2.0  # the log was away for longer: nobody could renew a lock meanwhile
+STOOD_STILL_S = 2.0  # if the log was unavailable for longer, no worker could renew a lock
 IDLE_MS = 1_000
 
 _log = get_logger("shard")
@@ -59,11 +59,11 @@ class ReplicatedServer(Server):
         self._log = shard.log
         self._arrived: deque[Envelope] = deque()
         self._arrived_bytes = 0
-        self._pinged = False  # since the last batch, which every ping causes, as in `Server`
+        self._pinged = False  # since the last batch; every ping causes one, as in `Server`
         self._record = b""  # sealed; the log does not have it yet
-        self._position = 0  # of the record that is being appended; 0: none is
+        self._position = 0  # of the record that is being appended; 0: there is no record
         self._holds = False  # a batch waits for the log
-        self._leaves_at: float | None = None  # another host takes the shard over: by when at the latest
+        self._leaves_at: float | None = None  # another host takes the shard over: the latest time to leave
         self._doubted_at: float | None = None  # since when there has been no proof that the shard is owned
         self._spoken_at = 0.0
         self._polled: dict[int, int] = {}  # descriptor -> what it is polled for
@@ -75,9 +75,10 @@ class ReplicatedServer(Server):
     # -- the loop ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the end of the link.  Everything that was answered is in the log by then.
+        """Run until the end of the link. Everything that was answered is in the log by then.
 
-        Fenced if the shard is another process's now, StorageFailed if the log contradicts itself."""
+        Raises Fenced if the shard is another process's now, StorageFailed if the log contradicts itself.
+        """
         try:
             super().run()
         except LogDamaged as error:
@@ -101,7 +102,7 @@ class ReplicatedServer(Server):
         return self._leaves_at is None or not self._may_leave(now)
 
     def _may_leave(self, now: float) -> bool:
-        """Whether all that has arrived is answered, and nothing is under way between shards."""
+        """Whether everything that has arrived is answered, and no exchange between shards is in progress."""
         if self._holds or self._arrived or self._rounds:
             return False
         state = self._shard.engine.state
@@ -110,7 +111,7 @@ class ReplicatedServer(Server):
         return not under_way or now > self._leaves_at
 
     def _poll_both(self, limit_ms: float) -> list[tuple[int, int]]:
-        """Wait for the routers, the log or the time; what there is to read from routers."""
+        """Wait for the routers, the log or the time; returns the router sockets that can be read."""
         wanted = {}
         if self._arrived_bytes <= MAX_ARRIVED:
             wanted[self._sock.fileno()] = select.POLLIN
@@ -160,7 +161,7 @@ class ReplicatedServer(Server):
         return True
 
     def _advance(self, now: float) -> None:
-        """Let the log go on."""
+        """Advance the log."""
         was_protected = self._log.is_protected
         if self._log.turn(now):
             raise LogDamaged("another owner has written to the log of a shard that is still this one's")
@@ -179,7 +180,8 @@ class ReplicatedServer(Server):
     # -- a batch -------------------------------------------------------------------------------
 
     def _begin_batch(self, now: float) -> None:
-        """While there is proof that the shard is owned: so what only reads never has to wait."""
+        """Begin a batch, only while the shard is proved to be owned, so read-only commands never have to
+        wait."""
         if not self._has_arrived and self._idle_ms() > 0:
             return
         if self._has_arrived:
@@ -187,8 +189,8 @@ class ReplicatedServer(Server):
             self._pinged = False
         self._carry_out(self._next_arrived())
         record = self._shard.seal()
-        # The time anew: this process may have been stopped for long since the turn began, and what was read
-        # after that counts only if the shard is still owned.
+        # Read the time again: this process may have been paused for long since the turn began, and what was
+        # read after that counts only if the shard is still owned.
         self._seal(record, time.monotonic())
 
     def _arrivals(self) -> Iterable[Envelope]:
@@ -199,7 +201,7 @@ class ReplicatedServer(Server):
         return self._next_arrived()
 
     def _next_arrived(self) -> list[Envelope]:
-        """As much as one read from the router would bring."""
+        """As many as one read from the router would bring."""
         some: list[Envelope] = []
         size = 0
         while self._arrived and size < READ_SIZE:
@@ -229,7 +231,8 @@ class ReplicatedServer(Server):
             self._snapshots.look(self._log.appended)
 
     def _close_in_order(self) -> None:
-        """The last record: the next start need not doubt that it knows all, or wait for this one's end."""
+        """Write the last record, so the next start knows that nothing is missing and need not wait for this
+        one's lease."""
         end = time.monotonic() + CLOSE_S
         owner = self._log.owner
         self._seal(self._shard.mark_closed(), time.monotonic())
@@ -243,7 +246,7 @@ class ReplicatedServer(Server):
                 self._advance(now)
 
     def _hand_over(self) -> None:
-        """Give back the commands that wait here, and the shard."""
+        """Send back the commands that wait here, and give the shard up."""
         shard = self._shard
         returned: dict[tuple[int, int], list[bytes]] = {}
         for client, payload in shard.engine.parked(shard.now()):
@@ -256,7 +259,7 @@ class ReplicatedServer(Server):
             self._control.append(link.answer(link.CONTROL, link.RELEASED))
         self._send()
 
-    # -- while the log is away -----------------------------------------------------------------
+    # -- while the log is unavailable ----------------------------------------------------------
 
     def _look_whether_away(self, now: float) -> None:
         if self._log.owner.owns(now):
@@ -290,7 +293,8 @@ class ReplicatedServer(Server):
             shard.stood_still()
 
     def _refuse_arrived(self, trouble: Trouble) -> None:
-        """Answer the commands that have arrived.  All else waits: connections that ended, other shards."""
+        """Refuse the commands that have arrived. Everything else waits: ended connections, other shards'
+        messages."""
         kept: deque[Envelope] = deque()
         for envelope in self._arrived:
             (conn, kind), body = envelope
@@ -302,7 +306,7 @@ class ReplicatedServer(Server):
         self._arrived_bytes = sum(len(body) for _, body in kept)
 
     def _answer_while_away(self, conn: int, version: int, payloads: list[bytes], trouble: Trouble) -> None:
-        client = Client(conn, version)  # not that of the shard, whose replies wait
+        client = Client(conn, version)  # not the shard's client object, whose replies wait
         frames = [encode_frame(self._reply_while_away(client, payload, trouble)) for payload in payloads]
         slow = sum(map(is_slow_payload, payloads))
         self._parts(conn).append(link.answer(conn, link.REPLIES, b"".join(frames), len(frames), slow))

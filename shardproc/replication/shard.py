@@ -1,8 +1,8 @@
-"""A shard whose batches are in a log before their replies leave.
+"""A shard whose batches are in a log before their replies are sent.
 
 A batch is *sealed* when its rows are written into the file's transaction, which stays open, and its record is
-made.  Once the log has acknowledged the record, the batch is committed and its replies leave.  So the file is
-never ahead of the log, and nobody hears of what is not replicated.
+made. Once the log has acknowledged the record, the batch is committed and its replies are sent. So the file
+is never ahead of the log, and nobody sees a change that is not replicated.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from .recorder import Recorder
 
 _OPERATIONAL = tuple({spec.reply for spec in COMMANDS.values() if spec.operational})
 EPOCH_BYTES = 8
-RETRY_AFTER_MS = 1_000  # for clients, while the store is away
+RETRY_AFTER_MS = 1_000  # for clients, while the store is unavailable
 UNPROTECTED = "the store has no synchronous standby: what is acknowledged is on one machine only"
 
 
 class FileDamaged(StorageFailed):
-    """The file cannot be read or written any more.  It is built anew from the log."""
+    """The file cannot be read or written any more. It is built anew from the log."""
 
 
 class ReplicatedShard(ResilientShard):
-    """See above.  ``database`` holds all that the log does, and its connection records into ``recorder``."""
+    """See above. ``database`` contains all that the log does, and its connection records into
+    ``recorder``."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class ReplicatedShard(ResilientShard):
         self.log = log
         self._recorder = recorder
         self._sealed = False
-        self._epochs: dict[int, int] = {}  # of the other shards' owners: the highest that was heard of
+        self._epochs: dict[int, int] = {}  # of the other shards' owners: the highest seen
         self.held = 0
         """Bytes of the batch that waits for its acknowledgement."""
         self.away_since: int | None = None  # epoch ms
@@ -73,13 +74,13 @@ class ReplicatedShard(ResilientShard):
         return self.log.owner.epoch
 
     def keep_alive(self) -> None:
-        """Others take a shard over whose owner is not heard of."""
+        """Renew the lease, so no other host takes over during a long recovery."""
         self.log.turn(time.monotonic())
 
     # -- a batch -------------------------------------------------------------------------------
 
     def seal(self) -> bytes:
-        """Write the batch into the file's open transaction; its record, b"" if it changes nothing."""
+        """Write the batch into the file's open transaction; returns its record, b"" if it changes nothing."""
         if self._mode in (Mode.READ_ONLY, Mode.FAILED):
             return b""
         out, state = self.engine.out, self.engine.state
@@ -106,12 +107,12 @@ class ReplicatedShard(ResilientShard):
             raise StorageFailed(f"what the log has acknowledged cannot be stored: {error}") from error
 
     def mark_closed(self) -> bytes:
-        """The record that says that the shard was closed in order."""
+        """The record that marks the shard as closed cleanly."""
         self.store.mark_closed()
         return self.seal()
 
     def ask_about_server(self, client: Client, command: Command) -> Reply | Raw:
-        """The reply to a question that needs nothing of the log.  ``client`` is not one of the shard's."""
+        """The reply to a question that needs nothing of the log. ``client`` is not one of the shard's."""
         state, out = self.engine.state, self.engine.out
         before, size = len(out.replies), out.size
         self.engine.handle(client, command, state.now)
@@ -134,18 +135,18 @@ class ReplicatedShard(ResilientShard):
     # -- other shards --------------------------------------------------------------------------
 
     def peer_messages(self) -> list[tuple[int, bytes]]:
-        """With the epoch of their sender before them, so that those of a former owner can be told."""
+        """Messages prefixed with the epoch of their sender, so those of a former owner can be recognized."""
         epoch = self.log.owner.epoch.to_bytes(EPOCH_BYTES)
         return [(shard, epoch + message) for shard, message in super().peer_messages()]
 
     def receive(self, source: int, body: bytes, now: int) -> None:
         epoch = int.from_bytes(body[:EPOCH_BYTES])
         if epoch < self._epochs.get(source, 0):
-            return  # of a process that has lost its shard, and does not know it yet
+            return  # from a process that has lost its shard, and does not know it yet
         self._epochs[source] = epoch
         super().receive(source, body[EPOCH_BYTES:], now)
 
-    # -- trouble -------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
         if disk_problem(error) == "damaged":
@@ -185,13 +186,13 @@ class ReplicatedShard(ResilientShard):
         return msgspec.structs.replace(found, log=figures, trouble=trouble, warnings=warnings)
 
     def set_aside(self) -> Path:
-        """Close the damaged file, and move it out of the way; where it is now."""
+        """Close the damaged file, and move it out of the way; returns its new path."""
         self.close()
         return set_aside(Path(self.store.database.path))
 
 
 def set_aside(file: Path) -> Path:
-    """Move a damaged file out of the way, so that the next start builds another; where it is now."""
+    """Move a damaged file out of the way, so the next start builds another; returns its new path."""
     aside = file.with_name(f"{file.name}.damaged")
     file.replace(aside)
     for suffix in ("-wal", "-shm"):

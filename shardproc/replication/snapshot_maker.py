@@ -1,8 +1,8 @@
 """Makes a snapshot of the shard's file whenever its log has become long, and trims the log after it.
 
-A thread of its own: it copies the file as any reader does, compresses it and keeps it, and the shard goes on
-meanwhile.  A snapshot holds only what is committed to the file, and that is in the log, so one that is made
-by a process that has lost its shard is as good as any.
+It runs in a thread of its own, which copies the file as any reader does, compresses it and stores it, while
+the shard keeps serving. A snapshot contains only what is committed to the file, and that is in the log, so
+one made by a process that has lost its shard is as good as any.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from bunqueue.store import partitions, snapshots
 from bunqueue.store.database import StoreError, connected
 
 LEAST = 16 << 20  # bytes of log: less is read quickly enough
-PART = 0.5  # of the last snapshot: a start reads at most that much besides
+PART = 0.5  # of the last snapshot: the most log that a start reads after it
 AGAIN_S = 60.0  # after a failure
 
 _log = get_logger("shard")
 
 
 class SnapshotMaker:
-    """Of one shard.  Call `look` now and then with how many bytes the log has become longer."""
+    """The snapshots of one shard. Call `look` now and then with the bytes appended so far."""
 
     def __init__(self, url: str, shard: int, file: Path, where: str, patience: float = 1.0) -> None:
-        """``patience``: how many times as long the log may become, if others make snapshots, too."""
+        """``patience``: factor on the allowed length of the log, if other hosts make snapshots as well."""
         self._url, self._shard, self._file, self._where = url, shard, file, where
         self._patience = patience
         snapshots.remove_copies(file)
         try:
             self._since, self._size = log_since_snapshot(url, shard)
-        except StoreError:  # away at this moment: as much as makes the first look ask again
+        except StoreError:  # unavailable at this moment: enough to make the first `look` ask again
             self._since, self._size = int(patience * LEAST) + 1, 0
         self._counted = 0
         self._thread: threading.Thread | None = None
@@ -54,7 +54,8 @@ class SnapshotMaker:
         return log_bytes > self._patience * max(LEAST, PART * self._size)
 
     def _look_closer(self, appended: int) -> None:
-        """Others may have made one meanwhile."""
+        """Check the store, as others may have made a snapshot in the meantime, and make one if it is still
+        due."""
         begun = time.monotonic()
         self._not_before = begun + AGAIN_S
         try:
@@ -68,7 +69,7 @@ class SnapshotMaker:
 
     def _make(self, begun: float) -> None:
         made = snapshots.make(self._url, self._shard, self._file, self._where)
-        if made is not None:  # else somebody else has made one
+        if made is not None:  # else another process has made one
             self._since, self._size = 0, made.bytes
             took = int((time.monotonic() - begun) * 1000)
             _log.info("made a snapshot", position=made.seq, bytes=made.bytes, took_ms=took)
@@ -77,7 +78,7 @@ class SnapshotMaker:
 
 
 def log_since_snapshot(url: str, shard: int) -> tuple[int, int]:
-    """How many bytes of a shard's log its newest snapshot lacks, and the bytes of that one.  StoreError."""
+    """The bytes of a shard's log since its newest snapshot, and the bytes of that snapshot. StoreError."""
     query = "select coalesce(sum(length(body)), 0) from bunqueue.log where shard = %s and seq > %s"
     with connected(url) as connection:
         found = snapshots.newest(connection, shard)

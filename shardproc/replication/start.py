@@ -30,7 +30,7 @@ from .record import encode
 from .recorder import Recorder, RecordingConnection, recording
 from .shard import set_aside
 
-AGAIN_S = 1.0  # between two tries while the store is away
+AGAIN_S = 1.0  # between two tries while the store is unavailable
 SAY_S = 1.0  # between two reports of what is waited for
 
 Report = Callable[[str], None]
@@ -42,8 +42,8 @@ class RouterGone(ConnectionError):
 
 
 class Opened:
-    """The file, its recorder and its log, once the shard is owned and the file holds all of the log; and the
-    live jobs, if they were read while another one owned it."""
+    """The file, its recorder and its log, once the shard is owned and the file has all of the log; and the
+    live jobs, if they were read while another process owned it."""
 
     def __init__(
         self, database: Database, recorder: Recorder, log: ShardLog, preloaded: Preloaded | None
@@ -62,11 +62,13 @@ def bring_up(
     report: Report,
     seen: Seen | None = None,
 ) -> Opened:
-    """Own the shard, and have its file hold all that its log does.  Waits for the store, and for another
-    owner's end, however long that takes; ``report`` is called with what is waited for.  ``seen`` is what is
-    known of another owner already.
+    """Own the shard, and bring its file up to its log. Waits for the store, and for another owner's end,
+    however long that takes; ``report`` is called with what it waits for. ``seen`` is what is already known of
+    another owner.
 
-    StoreNotReady, RecordTooNew, RecordDamaged, LogDamaged, FilesMismatch, SQLite's errors, and RouterGone."""
+    Raises StoreNotReady, RecordTooNew, RecordDamaged, LogDamaged, FilesMismatch, SQLite's errors, and
+    RouterGone.
+    """
     fetch_snapshot(url, file=file, shard=shard, shards=shards, sock=sock, report=report)
     return catch_up(str(file), PostgresLink(url, shard), token, sock, report, seen)
 
@@ -80,7 +82,7 @@ def catch_up(
     seen: Seen | None = None,
     kind: type[RecordingConnection] = RecordingConnection,
 ) -> Opened:
-    """As `bring_up`, for a file that lacks nothing but what the log still has."""
+    """Like `bring_up`, for a file that only lacks records which the log still has."""
     recorder = Recorder()
     database = Database(path, full_sync=False, factory=recording(recorder, kind), migrates=False)
     try:
@@ -98,7 +100,7 @@ def catch_up(
 def fetch_snapshot(
     url: str, *, file: Path, shard: int, shards: int, sock: socket.socket, report: Report
 ) -> None:
-    """Put a snapshot in the place of a file that lacks what it holds, and whose log is gone."""
+    """Replace the file with a snapshot if it lacks records that are no longer in the log."""
     while True:
         try:
             with connected(url) as connection:
@@ -113,7 +115,7 @@ def fetch_snapshot(
 def bring_snapshot(
     connection: Any, url: str, file: Path, shard: int, report: Report = lambda text: None
 ) -> None:
-    """As `fetch_snapshot`, without waiting.  PlaceError if no snapshot can be read."""
+    """Like `fetch_snapshot`, without waiting. PlaceError if no snapshot can be read."""
     found = snapshots.newest(connection, shard)
     position = _position(file)
     if not found or found[0].seq <= position:
@@ -133,7 +135,7 @@ def bring_snapshot(
 
 
 def _mark_as(file: Path, new: Path) -> None:
-    """Have a new file say that it belongs where ``file`` is: it comes from another folder."""
+    """Give a new file, which comes from another folder, the identity that belongs at ``file``."""
     place = place_of(file)
     if place is not None:
         with closing(sqlite3.connect(new, isolation_level=None)) as connection:
@@ -141,7 +143,7 @@ def _mark_as(file: Path, new: Path) -> None:
 
 
 def _position(file: Path) -> int:
-    """That of a file, which is set aside if it cannot be read; -1 without one."""
+    """The position of a file, which is moved away if it cannot be read; -1 if there is no file."""
     if not file.exists():
         return -1
     try:
@@ -160,7 +162,7 @@ def _pause(sock: socket.socket, seconds: float) -> None:
 
 
 class _Catching:
-    """Drives a log until its shard is owned, and the file holds all of it, in this version's schema."""
+    """Drives a log until its shard is owned, and the file has all of it, in this version's schema."""
 
     def __init__(
         self, connection: sqlite3.Connection, log: ShardLog, sock: socket.socket, report: Report
@@ -175,7 +177,7 @@ class _Catching:
         self._until_idle()
         (schema,) = self._connection.execute("pragma user_version").fetchone()
         if schema < CURRENT:
-            # A record of its own, so that every file migrates at the same position.
+            # A record of its own, so every file migrates at the same position.
             body = encode(CURRENT, int(time.time() * 1000), [])
             position = self._log.position + 1
             self._log.owner.append(body)
@@ -202,8 +204,8 @@ class _Catching:
         replay.apply(self._connection, entries, changed)
 
     def _stand_by(self) -> None:
-        """Another owner lives, or its lease has not ended: do now what takes long, and then say that it may
-        give the shard up."""
+        """Another owner lives, or its lease has not ended: do the slow work now, and then report that the
+        owner may give the shard up."""
         self._stands_by = True
         self.preloaded = preload(self._connection)
         self._sock.sendall(link.answer(link.CONTROL, link.STANDBY))
@@ -220,7 +222,7 @@ class _Catching:
             self._hear()
 
     def _hear(self) -> None:
-        """All that a router says to a shard that is not ready: that its owner has given it up."""
+        """The only message from a router to a shard that is not ready: its owner has given it up."""
         data = self._sock.recv(1 << 16)
         if not data:
             raise RouterGone("the router is gone")

@@ -1,4 +1,4 @@
-"""Making the new files.  Nothing of the old ones is touched."""
+"""Making the new files. The old ones are not changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WINDOW = 5_000  # jobs copied at a time, some 20 ms: then progress is reported
 
 def build(folder: Path, inventory: Inventory, manifest: Manifest, report: Report) -> None:
     """Make the files of all new shards in ``folder``, whole and on disk, for the folder that ``manifest``
-    describes; ReshardError says why not."""
+    describes. ReshardError if that is not possible."""
     with explained(shard_file(folder, 0)), ExitStack() as opened:
         targets = []
         for number in range(inventory.new):
@@ -45,7 +45,7 @@ class _Build:
         inventory = self._inventory
         for family in families(inventory.old, inventory.new):
             numbers = QueueNumbers(family)
-            # The jobs of the first one keep their numbers, so that has to be the one with most of them.
+            # The jobs of the first source keep their numbers, so it has to be the one with most jobs.
             for source in sorted(family.sources, key=inventory.jobs_of, reverse=True):
                 self._put_queues(source, family, numbers)
                 self._copy_jobs(source, family)
@@ -60,7 +60,7 @@ class _Build:
             target.finish(self._places[number].identity)
 
     def _put_queues(self, source: int, family: Family, numbers: QueueNumbers) -> None:
-        """The queues of a source, and where their jobs are to come from."""
+        """Write the queues of a source, and note the source of their jobs."""
         found: dict[int, list[tuple[int, str, int]]] = {target: [] for target in family.targets}
         moved: dict[int, list[tuple[int, int]]] = {target: [] for target in family.targets}
         for queue in self._inventory.queues[source]:
@@ -100,7 +100,7 @@ class _Build:
             yield from logs.read(source, file.events())
 
     def _put_broadcasts(self) -> None:
-        """Every shard has all of them."""
+        """Write the broadcasts; every shard has all of them."""
         for file in self._inventory.sources:
             with explained(file.path):
                 for sent in file.broadcasts():
@@ -108,7 +108,7 @@ class _Build:
                         target.put_broadcasts([sent])
 
     def _put_directory(self) -> None:
-        """Where jobs are that are elsewhere than their ids say."""
+        """Write the places of jobs that are elsewhere than their ids suggest."""
         new = self._inventory.new
         for file, queues in zip(self._inventory.sources, self._inventory.queues, strict=True):
             homes = {queue.id: shard_of(queue.name, new) for queue in queues}
@@ -119,6 +119,6 @@ class _Build:
 
 
 def _named(sources: Sequence[int]) -> str:
-    """Shards that follow each other: "shard 1", or "shards 0 to 3"."""
+    """A name for consecutive shards: "shard 1", or "shards 0 to 3"."""
     first, last = sources[0], sources[-1]
     return f"shard {first}" if first == last else f"shards {first} to {last}"

@@ -1,4 +1,4 @@
-"""What keeps a data folder from being resharded."""
+"""Errors that keep a data folder from being resharded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ UNCHANGED = "nothing was changed"
 
 
 class ReshardError(Exception):
-    """The old files stay as they are; the text is one line that says what to do."""
+    """The old files stay unchanged; the text is one line that says what to do."""
 
 
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """ReshardError for whatever goes wrong with the file of a shard, or with the disk while it is read."""
+    """Raise ReshardError for any error in the file of a shard, or of the disk while it is read."""
     try:
         yield
     except DatabaseBusy as error:

@@ -1,4 +1,4 @@
-"""What is in the old files, looked at before anything is made: nothing is written here."""
+"""Inspects the old files before anything is made. It writes nothing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .errors import UNCHANGED, ReshardError, damaged, explained
 from .plan import Share, shard_of, shares
 from .records import Placing
 
-Report = Callable[[str], None]  # takes how far it is; told often, it passes on a line now and then
+Report = Callable[[str], None]  # takes the progress; called often, prints a line now and then
 
 
 class Inventory:
-    """The old files, which nobody else may open for as long as this is open."""
+    """The old files, which no other process may open while this is open."""
 
     def __init__(self, folder: Path, old: int, new: int, report: Report) -> None:
         """ReshardError when they cannot become files for another number of shards."""
         self.old, self.new = old, new
         self._open = ExitStack()
-        with self._open:  # closed here unless all goes well
+        with self._open:  # closed here if there is an error
             self.sources: list[Source] = []
             self.queues: list[list[QueueSize]] = []
             for number in range(old):
@@ -78,7 +78,7 @@ class Inventory:
         return queues
 
     def _records(self) -> list[list[Record]]:
-        """By new shard."""
+        """The records, by new shard."""
         placing = Placing(self.old, self.new)
         for number, source in enumerate(self.sources):
             with explained(source.path):

@@ -1,11 +1,12 @@
 """The event logs of a family of shards: split by queue, or merged by time.
 
-Where one log becomes several, all keep its numbers: an event that is elsewhere leaves a gap, and whoever has
-read up to a number reads on from it in each of them.  Where several become one they get new numbers above all
-old ones: whoever has read up to an old number reads the whole log once more, but misses nothing.
+Where one log becomes several, all keep its numbers: an event that is elsewhere leaves a gap, and a client
+that has read up to a number continues from it in each of them. Where several become one, it gets new numbers
+above all old ones: a client that has read up to an old number reads the whole log once more, but misses
+nothing.
 
-With the events stand the pushes with idempotency keys, and a log must show from when on it knows them all:
-its oldest row does, or a row with a list of none (see `shardproc.engine.handlers.idempotency.recover`).
+The log also stores pushes with idempotency keys, and must show since when it knows all of them: its oldest
+row does, or a row with an empty list (see `shardproc.engine.handlers.idempotency.recover`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _encode = Encoder().encode
 
 
 class Batch(Struct):
-    """A row of a log, read."""
+    """A row of a log, decoded."""
 
     source: int
     first_seq: int
@@ -36,7 +37,7 @@ class Batch(Struct):
     entries: list[Any]  # None: was forgotten on request
     pushed: (
         list[tuple[str, Any]] | None
-    )  # queue and key with a blank between, answer; []: older ones are lost
+    )  # queue and key, separated by a blank, and answer; []: older ones are lost
     is_oldest: bool
 
 
@@ -52,7 +53,7 @@ def read(source: int, log: Iterable[EventRow]) -> Iterator[Batch]:
 def shared_out(
     logs: Sequence[Iterator[Batch]], numbers: QueueNumbers, family: Family, new: int, first: int | None
 ) -> Iterator[tuple[int, EventRow]]:
-    """Rows of the targets' logs, in order, from the sources' logs; numbered from ``first`` on, if given.
+    """The rows of the targets' logs, in order, from the sources' logs; numbered from ``first``, if given.
 
     ``new`` is the number of all shards.
     """
@@ -67,7 +68,7 @@ def shared_out(
             yield target, part.row(number)
         if first is not None:
             first += len(batch.entries)
-    if batch is not None:  # a log goes on after its newest row, so each has that one
+    if batch is not None:  # a log resumes after its newest row, so each gets that one
         had = set(parts)
         _complete(parts, batch, family)
         for target in parts.keys() - had:
@@ -75,8 +76,9 @@ def shared_out(
 
 
 def _showing_gaps(batches: Iterable[Batch], *, several: bool) -> Iterator[Batch]:
-    """Where ``several`` logs become one, others may have older rows than a log whose own are forgotten, and
-    which does not know what was pushed before.  A row of its own says so, with one forgotten event."""
+    """Add a row that marks a gap. Where ``several`` logs become one, others may have older rows than a log
+    whose own old rows are forgotten, and which does not know the pushes before them. The added row shows
+    that, with one forgotten event."""
     for batch in batches:
         if several and batch.is_oldest and batch.first_seq > 1:
             yield Batch(batch.source, batch.first_seq, batch.at, [None], [], is_oldest=True)
@@ -93,7 +95,7 @@ class Part:
         self.pushed: list[tuple[str, Any]] | None = [] if batch.pushed == [] else None
 
     def row(self, first_seq: int) -> EventRow:
-        """A row of its log."""
+        """A row of the target's log."""
         pushed = None if self.pushed is None else _encode(self.pushed)
         return first_seq, self._at, len(self.entries), _encode(self.entries), pushed
 
@@ -116,6 +118,6 @@ def _split(batch: Batch, numbers: QueueNumbers, new: int) -> dict[int, Part]:
 
 
 def _complete(parts: dict[int, Part], batch: Batch, family: Family) -> None:
-    """All targets get a row, some perhaps one without any events."""
+    """Give all targets a row, even if it has no events."""
     for target in family.targets:
         parts.setdefault(target, Part(batch))

@@ -1,8 +1,8 @@
-"""Which queues go where when the number of shards changes.  Pure.
+"""Which queues go where when the number of shards changes. Pure.
 
-Both numbers are powers of two and a shard is the low bits of a queue's slot, so with K the smaller number all
-shards with the same remainder by K are a *family*: what one had before goes to several, or what several had
-goes to one, and no queue ever leaves its family.
+Both numbers are powers of two, and a shard is the low bits of a queue's slot. So, with K the smaller number,
+all shards with the same remainder by K are a *family*: the contents of one go to several, or those of several
+go to one, and no queue ever leaves its family.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shardproc.storage.transfer import QueueSize
 
 
 class Family(NamedTuple):
-    """Shards before and after that have to do with each other; either is only one."""
+    """Related shards before and after; one of the two ranges has only one shard."""
 
     sources: range
     targets: range
@@ -31,7 +31,7 @@ def shard_of(queue: str, shards: int) -> int:
 
 
 class Share:
-    """What a shard will have, and how much of it from another one."""
+    """What a shard will have, and how much of it comes from another one."""
 
     def __init__(self) -> None:
         self.queues = self.jobs = self.bytes = 0
@@ -48,7 +48,7 @@ class Share:
 
 
 def shares(held: Sequence[Sequence[QueueSize]], new: int) -> list[Share]:
-    """What each of the new shards will have; ``held`` is what the old ones do."""
+    """What each of the new shards will have; ``held`` is what the old ones have."""
     found = [Share() for _ in range(new)]
     for source, queues in enumerate(held):
         for queue in queues:
@@ -60,8 +60,8 @@ def shares(held: Sequence[Sequence[QueueSize]], new: int) -> list[Share]:
 class QueueNumbers:
     """Where the queues of a family go, and under which number there.
 
-    Of a queue that is no more only events are left, without its name: they stay together.  With one
-    source all numbers stay; with several every queue gets another one.
+    A removed queue has left only events, without its name: they stay together. With one source all numbers
+    stay; with several, every queue gets another one.
     """
 
     def __init__(self, family: Family) -> None:
@@ -71,7 +71,7 @@ class QueueNumbers:
         self._last = 0
 
     def enter(self, source: int, number: int, target: int) -> int:
-        """A queue goes to a target; its number there."""
+        """Assign a queue to a target; returns its number there."""
         if not self._keep:
             self._last += 1
         there = number if self._keep else self._last
@@ -79,7 +79,7 @@ class QueueNumbers:
         return there
 
     def of(self, source: int, number: int) -> tuple[int, int]:
-        """The target, and the number there."""
+        """The target of a queue, and its number there."""
         place = self._known.get((source, number))
         if place is None:
             self.enter(source, number, self._default)
