@@ -1,18 +1,19 @@
-"""A shard that outlives a full or broken disk, a deleted file and memory that is used up.
+"""A shard that survives a full or broken disk, a deleted file and exhausted memory.
 
-A batch that cannot be committed has not happened: all its commands are answered with an error, and as
-memory is ahead of the disk then, it is read anew from there.  From that moment on the shard is in
-trouble and says so, and looks once a second whether it is over:
+A batch that cannot be committed has not happened: all its commands are answered with an error, and as memory
+is then ahead of the disk, the state is read from disk again. After that the shard is in trouble, reports so,
+and checks once a second whether the trouble is over:
 
-- NO_GROWTH: what needs space is refused (pushes), all else goes on with the space that was set aside.  It
-  begins long before the disk is full: see `storage.disk_space`.
-- READ_ONLY: there is not even room for that, or another program holds the file's write lock.  What changes
-  anything is refused, and time stands still.
+- NO_GROWTH: commands that need space (pushes) are refused; everything else continues with the space that was
+  set aside. It begins long before the disk is full: see `storage.disk_space`.
+- READ_ONLY: there is not even room for that, or another program holds the file's write lock. Commands that
+  change anything are refused, and time is paused.
 
-What needs space is refused, too, while a file is gone (`file_watch`) or memory is used up (`pressure`).
+Commands that need space are also refused while a file is missing (`file_watch`) or memory is used up
+(`pressure`).
 
-What was agreed with other shards cannot be taken back in silence.  If the batch, or work in hand, is about
-that, the process ends when it has answered, and a new one goes on: others know how to deal with it.
+Agreements with other shards cannot be withdrawn silently. If the batch, or a task in progress, concerns one,
+the process ends once it has answered, and a new one takes over: the other shards can handle that.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from .storage.second_look import ReadFailed
 
 PROBE_MS = 1_000
 LAST_PROBE_MS = 30_000  # the wait doubles when a probe works and the next batches do not
-CALM_MS = 60_000  # without trouble, and the next one begins with the first wait
+CALM_MS = 60_000  # without trouble; after it, the next trouble begins with the first wait
 SMALL_PROBE = 16 * 1024  # bytes: room for a batch of acks
 LARGE_PROBE = 1024 * 1024
 
@@ -69,7 +70,7 @@ class Mode(enum.Enum):
 
 
 class ResilientShard(Shard):
-    """See above: the shard of a server.  While all is well it costs two looks at the clock for each batch."""
+    """See above: the shard of a server. While all is well it costs two clock readings per batch."""
 
     def __init__(
         self,
@@ -81,8 +82,8 @@ class ResilientShard(Shard):
         memory: int = 0,
         **options: Any,
     ) -> None:
-        """``wal_limit``: bytes of WAL beyond which pushes are refused.  ``memory``: bytes that the process
-        may take; 0 for no limit.  The rest as for `Shard`."""
+        """``wal_limit``: bytes of WAL above which pushes are refused. ``memory``: bytes that the process may
+        take; 0 for no limit. The rest as for `Shard`."""
         self._pressure = Pressure(memory, lambda: self.store.database.shrink())
         self.files = FileWatch()
         in_memory = path == ":memory:"
@@ -101,15 +102,15 @@ class ResilientShard(Shard):
             self._disk_space = DiskSpace(self.store.database, self._reserve, shards, wal_limit)
         self._warnings = Warnings(path)
         self._mode = Mode.NORMAL
-        self._narrow = False  # it failed although nothing that grows was let in
+        self._narrow = False  # it failed although nothing that grows was accepted
         self._trouble: Trouble | None = None
         self._probe_at = 0
         self._probe_every = PROBE_MS
         self._recovered_at = -CALM_MS
-        self._missed: list[Callable[[int], None]] = []  # what happened while nothing could be changed
+        self._missed: list[Callable[[int], None]] = []  # postponed while nothing could be changed
         self._asked = self._kept_back = 0  # questions to other shards, and messages, from before READ_ONLY
-        self._heard = False  # from another shard, in this batch
-        self._end: Exception | None = None  # of the process, as soon as the answers are sent
+        self._heard = False  # a message from another shard, in this batch
+        self._end: Exception | None = None  # ends the process, as soon as the answers are sent
 
     def _new_engine(self) -> Engine:
         engine = super()._new_engine()
@@ -135,7 +136,8 @@ class ResilientShard(Shard):
         return count
 
     def _look(self, disk_space: DiskSpace) -> None:
-        """See how much room there is.  Only while memory is as the disk is: it may refuse what comes."""
+        """Check how much room there is. Call it only while memory equals the disk: it may restrict
+        commands."""
         disk = disk_space.look(len(self.engine.state.jobs), refusing=self._mode is not Mode.NORMAL)
         self._warnings.look(disk)
         press(self.engine.state.upkeep, self.store, self._folder, disk_space.is_pressed)
@@ -215,7 +217,7 @@ class ResilientShard(Shard):
         self._part(partial(super().gone, owner), now)
 
     def _part(self, what: Callable[..., None], now: int) -> None:
-        """A client has left: that is put off while nothing can be changed."""
+        """A client has left: that is postponed while nothing can be changed."""
         try:
             if self._mode not in (Mode.FAILED, Mode.READ_ONLY):
                 self.store.check_lock()
@@ -234,7 +236,7 @@ class ResilientShard(Shard):
         self._hear(partial(super().peer_is_up, shard), now)
 
     def _hear(self, what: Callable[[int], None], now: int) -> None:
-        """A message of another shard: it is put off while nothing can be changed."""
+        """A message from another shard: it is postponed while nothing can be changed."""
         if self._mode in (Mode.FAILED, Mode.READ_ONLY):
             self._missed.append(partial(self._hear, what))
             return
@@ -243,7 +245,7 @@ class ResilientShard(Shard):
             what(now)
         except DISK_ERRORS as error:
             self._fail(error)
-            if self._is_locked_out(error):  # it was not begun with
+            if self._is_locked_out(error):  # it was not begun
                 self._missed.append(partial(self._hear, what))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
@@ -317,7 +319,7 @@ class ResilientShard(Shard):
         answer(self.engine.state, client, command, error_of(self._trouble, command.req_id))
 
     def _fail(self, error: Exception) -> None:
-        """What is left of the batch is refused; `commit` will give it up."""
+        """The rest of the batch is refused; `commit` will discard it."""
         problem = disk_problem(error)
         if problem is None:
             raise error
@@ -346,8 +348,8 @@ class ResilientShard(Shard):
         _log.error("changes are refused: another program has locked the file", error=trouble.error)
 
     def _withhold(self, error: FlushFailed) -> list[tuple[int, Reply | Raw]]:
-        """The batch is stored, and was not flushed: nobody is told that it survives a power cut.  What other
-        shards are to know of it waits until it does."""
+        """The batch is stored, but was not flushed: no client gets an answer that promises durability.
+        Messages about it to other shards wait until it is flushed."""
         out, state = self.engine.out, self.engine.state
         out.durable = False
         trouble = self._suffer(disk_problem(error) or "broken", str(error), self._clock.now_ms())
@@ -360,7 +362,8 @@ class ResilientShard(Shard):
         return [(conn, error_of(trouble, request_of(reply))) for conn, reply in replies]
 
     def _suffer(self, problem: str, error: str, now: int) -> Trouble:
-        """``problem`` as of `disk_problem`; ``error`` is what SQLite says, or nothing before it does."""
+        """Record trouble. ``problem`` as from `disk_problem`; ``error`` is SQLite's message, "" before it
+        fails."""
         since = now if self._trouble is None else self._trouble.since
         disk = self._disk_space.disk if self._disk_space is not None else Disk()
         found = Found(problem, error, disk, self._folder, self.store.database.path, self.store.damage.cure)
@@ -368,7 +371,7 @@ class ResilientShard(Shard):
         return self._trouble
 
     def _give_up(self) -> list[tuple[int, Reply | Raw]]:
-        """The batch has not happened: refuse all its commands, and go back to what is on disk."""
+        """The batch has not happened: refuse all its commands, and return to the state on disk."""
         assert self._trouble is not None
         if self._trouble.code is Code.STORAGE_DAMAGED:
             self._look_twice()
@@ -402,7 +405,7 @@ class ResilientShard(Shard):
         return answers
 
     def _look_twice(self) -> None:
-        """Reading may have failed for a moment."""
+        """Try again, as reading may have failed only for a moment."""
         self.store.database.rollback()
         try:
             self.store.database.look_twice()
@@ -410,10 +413,11 @@ class ResilientShard(Shard):
             self._suffer("broken", str(error), self._clock.now_ms())
 
     def _put_aside(self) -> bool:
-        """The batch touched what is damaged: put the jobs aside that did it; whether these are known."""
+        """The batch touched what is damaged: quarantine the jobs that did; returns whether these are
+        known."""
         assert self._trouble is not None
         database, damage = self.store.database, self.store.damage
-        jobs, purges = list(self.engine.out.dirty), bool(self.engine.out.purges)  # which end from now on
+        jobs, purges = list(self.engine.out.dirty), bool(self.engine.out.purges)  # purges stop after this
         database.rollback()
         table, seqs = self.store.suspects(jobs)
         damage.note(table, self._trouble.error)
@@ -457,11 +461,11 @@ class ResilientShard(Shard):
 
     def _look_who_locks(self, now: int) -> None:
         if self._trouble is not None and self._trouble.code is Code.STORAGE_LOCKED:
-            self._probe_at = now + PROBE_MS  # it passes in a moment
+            self._probe_at = now + PROBE_MS  # such locks pass soon
             self._suffer("locked", "", now)
 
     def _resume(self, now: int) -> None:
-        """Time goes on: nobody could renew a lock while it stood still."""
+        """Resume time: no worker could renew a lock while it was paused."""
         self._enter(Mode.NO_GROWTH)
         self.store.attach(self.engine.out)
         self._ticked_at = now

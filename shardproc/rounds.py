@@ -1,7 +1,7 @@
-"""What connections have queued at a shard: turn by turn, so that none of them waits for all that another one
-has sent.
+"""The commands that connections have queued at a shard, served turn by turn, so no connection waits for
+everything that another one has sent.
 
-The order of what one connection has sent stays.  Commands that the router asks several shards for a
+The order of the commands of one connection is kept. Commands that the router sends to several shards for a
 connection are in that connection's turn (`link.ASKER`).
 """
 
@@ -12,11 +12,11 @@ from time import monotonic
 
 from bunqueue.pace import LATELY_S
 
-MANY = 1000  # connections of which it is known for longer than needed that they had much queued
+MANY = 1000  # connections that may stay in ``lately`` longer than needed
 
 
 class Waiting:
-    """An envelope that waits: all of it, or the commands that are left of it."""
+    """An envelope that waits: all of it, or its remaining commands."""
 
     __slots__ = ("body", "conn", "kind", "payloads")
 
@@ -28,28 +28,28 @@ class Waiting:
 
 
 class Rounds:
-    """The queues of all connections; whose turn it is stands first."""
+    """The queues of all connections; the one with the next turn comes first."""
 
     __slots__ = ("lately", "queues")
 
     def __init__(self) -> None:
-        # Public, because they are looked at for each envelope.
+        # Public, because they are read for each envelope.
         self.queues: dict[int, deque[Waiting]] = {}
-        self.lately: dict[int, float] = {}  # when they had more than one slice's work, the latest last
+        self.lately: dict[int, float] = {}  # when they last had more than one slice's work, most recent last
 
     def __bool__(self) -> bool:
         return bool(self.queues)
 
     def is_busy(self, turn: int) -> bool:
-        """Whether one of ``lately`` had much to do just now.  What it sends is part of that, and queued too:
-        nobody waits for just that one command."""
+        """Whether one of ``lately`` had much to do just now. What it sends is then a part of that work, and
+        is queued as well: no client waits for that one command alone."""
         if monotonic() - self.lately[turn] < LATELY_S:
             return True
         self._forget()
         return False
 
     def _forget(self) -> None:
-        """Those that have had little since."""
+        """Remove those that have had little to do since."""
         late = monotonic() - LATELY_S
         for turn, at in list(self.lately.items()):
             if at > late:
@@ -57,14 +57,14 @@ class Rounds:
             del self.lately[turn]
 
     def note(self, turn: int) -> None:
-        """It has more than one slice's work."""
+        """Note that a connection has more than one slice's work."""
         self.lately.pop(turn, None)
         self.lately[turn] = monotonic()
         if len(self.lately) > 2 * len(self.queues) + MANY:
             self._forget()
 
     def add(self, turn: int, waiting: Waiting) -> None:
-        """Behind what the connection has queued."""
+        """Add an envelope after what the connection has queued."""
         queue = self.queues.get(turn)
         if queue is None:
             self.queues[turn] = deque((waiting,))
@@ -74,11 +74,11 @@ class Rounds:
             queue.append(waiting)
 
     def next(self) -> tuple[int, deque[Waiting]]:
-        """The connection whose turn it is, and what it has queued: take from there, then call `done`."""
+        """The connection with the next turn, and its queue: take from there, then call `done`."""
         return next(iter(self.queues.items()))
 
     def done(self, turn: int) -> None:
-        """The next turn of the connection comes after all others'."""
+        """Put the connection after all others."""
         queue = self.queues.pop(turn)
         if queue:
             self.queues[turn] = queue

@@ -1,11 +1,11 @@
-"""The further routers of a shard's host: `bunqueue start --routers`.
+"""The secondary routers of a shard's host: `bunqueue start --routers`.
 
-The first router has started the shard, and the shard has dialled it.  The others dial the shard.  What they
-send are commands of their clients, and that these have gone; whatever is between shards, or about the shard
-itself, goes over the first one.
+The first router has started the shard, and the shard has dialled it. The secondary ones dial the shard. They
+send their clients' commands, and that clients have disconnected; everything between shards, or about the
+shard itself, goes through the first router.
 
-A router that ends takes nothing along but the connections of its clients: these have broken.  One that does
-not read what it is sent is dropped, so that the shard never waits for it.
+When a router ends, only its clients' connections are lost: they count as broken. A router that does not read
+what it is sent is dropped, so the shard never waits for it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from msgspec import MsgspecError
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link
 
-READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes all there is
-MAX_UNREAD = 128 << 20  # bytes that a router has not taken; then it is dropped, as it stands still
+READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes everything
+MAX_UNREAD = 128 << 20  # bytes that a router has not taken; above it, the router is stalled and is dropped
 
 Envelope = tuple[tuple[int, ...], bytes]  # connection and kind, and the body
 
@@ -31,46 +31,46 @@ _log = get_logger("shard")
 
 
 class Router:
-    """The connection of one."""
+    """The connection of one router."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.number = -1  # `router_of` its connections, once it has said so
-        self.has_ended = False  # it has nothing more to ask
-        self.parts: list[bytes] = []  # what goes to it at the end of this turn
+        self.number = -1  # `router_of` its connections, known after its greeting
+        self.has_ended = False  # it has no more commands
+        self.parts: list[bytes] = []  # to be sent at the end of this turn
         self.unread = bytearray()  # what it has not taken yet
-        self.waits = False  # it is polled for that
-        self.connections: set[int] = set()  # of its clients, those that have asked something
+        self.waits = False  # polled for writing
+        self.connections: set[int] = set()  # of its clients, those that have sent commands
         self.splitter = link.EnvelopeSplitter(link.TO_SHARD)
 
 
 class Routers:
-    """All of them."""
+    """All secondary routers."""
 
     def __init__(self, path: str, secret: str, connections: Callable[[], Iterable[int]]) -> None:
-        """They dial ``path`` and show ``secret``.  ``connections``: those that the shard knows."""
-        self.changed = True  # what is to be polled
+        """They dial ``path`` and present ``secret``. ``connections``: those that the shard knows."""
+        self.changed = True  # the descriptors to poll have changed
         self.heard = 0  # bytes, the last time
         self._secret = secret
         self._connections = connections
         self._buffer = memoryview(bytearray(READ_SIZE))
         self._routers: dict[int, Router] = {}  # by descriptor
         self._by_number: dict[int, Router] = {}
-        Path(path).unlink(missing_ok=True)  # that of the shard's last process
+        Path(path).unlink(missing_ok=True)  # of the shard's last process
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(path)
         self._listener.listen(link.MAX_ROUTERS)
         self._listener.setblocking(False)
 
     def close(self) -> None:
-        """Hear nobody any more."""
+        """Close the connections of all of them."""
         for router in self._routers.values():
             router.sock.close()
         self._listener.close()
 
     @property
     def have_ended(self) -> bool:
-        """Whether none has anything more to ask."""
+        """Whether no router has any more commands."""
         return all(router.has_ended for router in self._by_number.values())
 
     @property
@@ -82,7 +82,7 @@ class Routers:
         return wanted
 
     def poll(self, first: socket.socket) -> select.poll:
-        """For all of them, and the first router."""
+        """A poll object for all of them, and the first router."""
         self.changed = False
         poll = select.poll()
         poll.register(first, select.POLLIN)
@@ -109,7 +109,7 @@ class Routers:
         return found
 
     def _accept(self) -> None:
-        with suppress(OSError):  # it has left again
+        with suppress(OSError):  # it has disconnected again
             sock, _ = self._listener.accept()
             sock.setblocking(False)
             self._routers[sock.fileno()] = Router(sock)
@@ -145,7 +145,7 @@ class Routers:
             found.append(envelope)
 
     def _greet(self, router: Router, body: bytes, found: list[Envelope]) -> bool:
-        """Somebody says that it is a router; whether that is so."""
+        """A process claims to be a router; returns whether it is one."""
         try:
             hello = link.decode_router_hello(body)
         except MsgspecError:
@@ -154,7 +154,7 @@ class Routers:
             _log.warning("refused a process that claims to be a router", router=hello.router)
             return False
         before = self._by_number.get(hello.router)
-        if before is not None:  # it has ended, which is only about to be seen
+        if before is not None:  # it has ended, but that was not noticed yet
             self._end(before, found)
         router.number = hello.router
         self._by_number[hello.router] = router
@@ -162,7 +162,7 @@ class Routers:
         return True
 
     def _end(self, router: Router, found: list[Envelope]) -> None:
-        """It is gone, and all connections of its clients are broken."""
+        """A router is gone: report all connections of its clients as broken."""
         if self._routers.pop(router.sock.fileno(), None) is None:
             return
         self.changed = True
@@ -176,12 +176,13 @@ class Routers:
     # Out
 
     def parts(self, conn: int, otherwise: list[bytes]) -> list[bytes]:
-        """What goes to the router of a connection, or a ticket, in this turn; ``otherwise``: to the first."""
+        """The list of messages to the router of a connection, or a ticket, in this turn; ``otherwise``: that
+        to the first."""
         router = self._by_number.get(link.router_of(conn))
         return otherwise if router is None else router.parts
 
     def send(self) -> None:
-        """Let go what is to go."""
+        """Send the messages of this turn."""
         for router in self._by_number.values():
             if not router.parts:
                 continue
@@ -199,7 +200,7 @@ class Routers:
         self._look_at(router)
 
     def _look_at(self, router: Router) -> None:
-        """What it has not read is more or less than before."""
+        """The amount that it has not read has changed."""
         waits = bool(router.unread)
         self.changed = self.changed or waits != router.waits
         router.waits = waits
@@ -211,10 +212,10 @@ class Routers:
 
 
 def _sent(sock: socket.socket, data: bytes | bytearray) -> int:
-    """How much of it the kernel takes now."""
+    """The number of bytes that the kernel takes now."""
     try:
         return sock.send(data)
     except BlockingIOError:
         return 0
-    except OSError:  # it is gone, as reading shows
+    except OSError:  # it is gone, as reading will show
         return len(data)

@@ -1,13 +1,13 @@
 """The loop of a shard process: read a batch, handle each command, commit once, answer.
 
-A blocking loop and no event loop: there is one socket, and everything that is read from it at once
-is one transaction.  The router never stops reading, so sending cannot block for long.  Where the host has
-several routers, the sockets of the others are in `shardproc.routers`, and are read in the same turns.
+This is a blocking loop, not an event loop: there is one socket, and everything that is read from it at once
+is one transaction. The router never stops reading, so sending cannot block for long. If the host has several
+routers, the sockets of the others are in `shardproc.routers`, and are read in the same turns.
 
-What one connection has queued never stands before what another one asks.  What it sends is carried out at
-once, for AT_ONCE_S; the rest is queued (`shardproc.rounds`), and all that have something queued take turns of
-a slice.  Between two slices the loop looks for what has arrived: a connection with nothing queued is answered
-at once, and `bunqueue.pace` says how long the next slice waits for such.
+The queue of one connection never delays the commands of another. What a connection sends is carried out at
+once, for AT_ONCE_S; the rest is queued (`shardproc.rounds`), and all connections with a queue take turns of a
+slice. Between two slices the loop checks for new commands: a connection without a queue is answered at once,
+and `bunqueue.pace` decides how long the next slice waits for such commands.
 """
 
 from __future__ import annotations
@@ -31,47 +31,48 @@ from .engine.state import Client
 from .rounds import Rounds, Waiting
 from .routers import READ_SIZE, Envelope, Routers
 
-MAX_UNSENT = 8 << 20  # bytes of replies in one batch; what would cause more waits for the next
+MAX_UNSENT = 8 << 20  # bytes of replies in one batch; commands that would cause more wait for the next
 ENDS = frozenset({link.CLOSED, link.SEVERED, link.BROKEN})  # of a connection
 _log = get_logger("shard")
 
 
 class Server:
-    """Serves one shard over its link to the router until the router goes or says DRAIN."""
+    """Serves one shard over its link to the router until the router goes or sends DRAIN."""
 
     def __init__(self, shard: Shard, sock: socket.socket, busy_poll_us: int = 0) -> None:
         self._shard = shard
         self._sock = sock
         self._window = busy_poll_us * 1000  # ns
         self._splitter = link.EnvelopeSplitter(link.TO_SHARD)
-        # Kept: fresh memory of that size for each read would take longer than all else about a small one.
+        # Kept: fresh memory of that size for each read would take longer than everything else about a small
+        # one.
         self._buffer = memoryview(bytearray(READ_SIZE))
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._routers: Routers | None = None  # beside the first
+        self._routers: Routers | None = None  # besides the first
         self._told_to_end = False
         self._is_alone = False  # the first router has gone
         self._answered_at = 0  # the last batch, ns
-        self._prompt = False  # it had come within the window after the one before
-        self._control: list[bytes] = []  # messages to the router beside replies
+        self._prompt = False  # it came within the window after the batch before
+        self._control: list[bytes] = []  # messages to the router other than replies
         self._rounds = Rounds()
         self._pace = Pace()
-        self._last: tuple[Slice, int] | None = None  # of this batch, and whose turn it was
-        self._is_owed = False  # a slice of what is queued, as others were answered before it
+        self._last: tuple[Slice, int] | None = None  # the last slice of this batch, and its connection
+        self._is_owed = False  # queued work is due a slice, as new commands were answered first
         self._askers: dict[int, int] = {}  # ticket -> the connection in whose turn its command is
 
     def share(self, routers: Routers) -> None:
-        """Serve further routers, too."""
+        """Serve secondary routers as well."""
         self._routers = routers
 
     def close(self) -> None:
-        """Hear no further router any more."""
+        """Close the connections of secondary routers."""
         if self._routers is not None:
             self._routers.close()
 
     @property
     def draining(self) -> bool:
-        """Told to end, and no router has anything more to ask."""
+        """True once the server should end and no router has any more commands."""
         return self._told_to_end and self._others_have_ended
 
     @property
@@ -79,11 +80,11 @@ class Server:
         return self._routers is None or self._routers.have_ended
 
     def connections(self) -> Iterable[int]:
-        """Those that the shard knows."""
+        """The connections that the shard knows."""
         return self._shard.engine.state.clients
 
     def run(self) -> None:
-        """Until the end of the link.  Everything that was answered is committed by then."""
+        """Run until the link ends. Everything that was answered is committed by then."""
         try:
             while (not self.draining or self._busy) and self._turn():
                 pass
@@ -92,18 +93,19 @@ class Server:
 
     @property
     def _has_queued(self) -> bool:
-        """Commands, or what is left of long ones."""
+        """Whether there are commands, or unfinished long tasks."""
         return bool(self._rounds or self._shard.engine.state.works)
 
     @property
     def _busy(self) -> bool:
-        """Whether a server that is told to end has still something to do."""
+        """Whether a server that should end still has work."""
         return self._has_queued
 
     def _wait(self, limit_ms: int) -> list[tuple[int, int]]:
-        """What there is to read, and from whom, within that time.
+        """Wait at most that long for data to read; returns the ready descriptors.
 
-        Whom it answered may ask again at once: see `bunqueue.busy_poll`.
+        Polls briefly before it sleeps, as a client that was just answered may ask again at once: see
+        `bunqueue.busy_poll`.
         """
         if self._routers is not None and self._routers.changed:
             self._poll = self._routers.poll(self._sock)
@@ -117,7 +119,7 @@ class Server:
         return poll(limit_ms)
 
     def _turn(self) -> bool:
-        """One batch, or one moment that was waited for; False when the router has gone."""
+        """Run one batch, or one wait; False when the router has gone."""
         shard = self._shard
         envelopes: Iterable[Envelope] = ()
         if ready := self._wait(self._idle_ms()):
@@ -129,7 +131,7 @@ class Server:
         self._carry_out(envelopes)
         self._commit_and_send()
         if self._last is not None:
-            self._pace.worked(*self._last)  # to answer is a part of it
+            self._pace.worked(*self._last)  # answering is a part of it
             self._last = None
         if ready:
             self._answered_at = time.monotonic_ns()
@@ -146,7 +148,7 @@ class Server:
         ready = self._wait(0)
         arrived = self._receive_from(ready) if ready else ()
         if arrived is None:
-            self._is_alone = True  # what is done is committed, all the same
+            self._is_alone = True  # the finished work is committed all the same
         elif arrived:
             self._shard.hear()
         return arrived or ()
@@ -168,7 +170,7 @@ class Server:
         return found + others
 
     def _read(self) -> bytes:
-        """What has arrived from the first router; nothing when it has gone."""
+        """What has arrived from the first router; empty when it has gone."""
         size = self._sock.recv_into(self._buffer)
         self._note(size)
         if not size:
@@ -176,24 +178,24 @@ class Server:
         return bytes(self._buffer[:size])
 
     def _note(self, size: int) -> None:
-        """So many bytes have come."""
+        """Note the number of bytes that have arrived."""
         self._prompt = size <= SMALL and time.monotonic_ns() - self._answered_at < self._window
 
     def _carry_out(self, envelopes: Iterable[Envelope]) -> None:
-        """A batch, up to its commit: what is due, what has arrived, and some of what is queued."""
+        """A batch, up to its commit: what is due, what has arrived, and some of the queued work."""
         now = self._shard.tick()
         heard = self._sort_in(envelopes, now)
         if not self._has_queued or self._pace.rest_s:
             return
-        if heard and not self._is_owed:  # who was heard is answered first
+        if heard and not self._is_owed:  # new commands are answered first
             self._is_owed = True
         else:
             self._is_owed = False
             self._work_off(now)
 
     def _work_off(self, now: int) -> None:
-        """What is queued, slice by slice, until somebody else asks, there is enough to answer, or it has gone
-        on for long."""
+        """Work on the queue, slice by slice, until another connection asks, there is enough to answer, or the
+        time of a batch is over."""
         out, works = self._shard.engine.out, self._shard.engine.state.works
         until = time.monotonic() + self._shard.batch_s
         while self._has_queued:
@@ -211,11 +213,11 @@ class Server:
                 return
 
     def _sort_in(self, envelopes: Iterable[Envelope], now: int) -> bool:
-        """Carry out what has arrived, or queue it behind what its connection has queued already; whether
-        somebody was answered who has little to ask, and nothing queued."""
+        """Carry out what has arrived, or queue it after what its connection has queued already. Returns
+        whether a connection was answered that has little to do, and nothing queued."""
         rounds, works, heard, last = self._rounds, self._shard.engine.state.works, False, link.CONTROL
         queues, lately, who = rounds.queues, rounds.lately, link.CONTROL
-        slice_: Slice | None = None  # of the last one, once it has sent several
+        slice_: Slice | None = None  # of the last connection, once it has sent several
         for (conn, kind), body in envelopes:
             turn = conn
             if kind == link.PING:
@@ -229,7 +231,7 @@ class Server:
                 continue
             if conn >= link.TICKET:
                 turn = self._askers.pop(conn, conn)
-            if turn != last or turn == link.CONTROL:  # which is whatever routers and shards say
+            if turn != last or turn == link.CONTROL:  # which stands for all messages of routers and shards
                 last, slice_ = turn, None
             elif slice_ is None:
                 slice_ = Slice(AT_ONCE_S)
@@ -290,11 +292,12 @@ class Server:
             self._end_others(link.router_of(conn), frozenset(link.unpack_connections(body)), now)
 
     def _client(self, turn: int, conn: int, version: int) -> Client:
-        """Who asks.  A ticket is asked once; its number comes again only after all others."""
+        """The client object. A ticket is used once; its number is reused only after all others."""
         return Client(conn, version, turn) if conn >= link.TICKET else self._shard.client(conn, version)
 
     def _end_others(self, router: int, live: frozenset[int], now: int) -> None:
-        """A router says which of its connections are open: others have ended while it was not connected."""
+        """A router reports which of its connections are open: the others have ended while it was not
+        connected."""
         for conn in {*self.connections(), *self._rounds.queues}:
             if link.router_of(conn) != router or conn in live:
                 continue
@@ -312,7 +315,7 @@ class Server:
                 return
 
     def _give_turn(self, slice_: Slice, now: int) -> None:
-        """One turn for the connection that has waited longest."""
+        """Give one turn to the connection that has waited longest."""
         turn, queue = self._rounds.next()
         out = self._shard.engine.out
         while queue:
@@ -328,7 +331,7 @@ class Server:
         self._rounds.done(turn)
 
     def _go_on(self, slice_: Slice, turn: int, waiting: Waiting, now: int, *, gone: bool) -> None:
-        """With what is left of an envelope; its client may have left."""
+        """Continue with the rest of an envelope; its client may have left."""
         if waiting.payloads is None:
             waiting.payloads = deque(link.split_frames(waiting.body))
         client = self._client(turn, waiting.conn, waiting.kind)
@@ -338,7 +341,7 @@ class Server:
             self._execute(slice_, client, waiting.payloads, now)
 
     def _finish_off(self, turn: Slice, client: Client, payloads: deque[bytes], now: int) -> None:
-        """As `_execute` for a client that has left: what it asked to be done is done, its questions are not
+        """Like `_execute`, for a client that has left: its changes are made, its questions are not
         answered."""
         while payloads:
             self._shard.execute_unheard(client, payloads.popleft(), now)
@@ -346,7 +349,7 @@ class Server:
                 return
 
     def _commit_and_send(self) -> None:
-        """Commit, then let the replies go: one envelope a connection."""
+        """Commit, then send the replies: one envelope per connection."""
         answers: dict[int, list[bytes]] = {}
         for conn, reply in self._shard.commit():
             frames = answers.get(conn)
@@ -355,8 +358,8 @@ class Server:
             else:
                 frames.append(encode_frame(reply))
         parts, clients = self._control, self._shard.engine.state.clients
-        # Peer messages go before replies: a client that reads its reply finds done what the command caused
-        # on other shards.
+        # Peer messages go before replies, so a client that reads its reply finds that the command's effects
+        # on other shards are done.
         for peer, message in self._shard.peer_messages():
             parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + message))
         if self._shard.published:
@@ -378,11 +381,11 @@ class Server:
         self._send()
 
     def _parts(self, conn: int) -> list[bytes]:
-        """What goes to the router of a connection, or a ticket, in this turn."""
+        """The messages to the router of a connection, or a ticket, in this turn."""
         return self._control if self._routers is None else self._routers.parts(conn, self._control)
 
     def _by_router(self, conns: Iterable[int]) -> list[tuple[list[bytes], list[int]]]:
-        """Connections, by the router that is to hear of them."""
+        """Connections, by the list of messages to their router."""
         if self._routers is None:
             return [(self._control, list(conns))]
         found: dict[int, tuple[list[bytes], list[int]]] = {}
@@ -392,7 +395,7 @@ class Server:
         return list(found.values())
 
     def _send(self) -> None:
-        """Let go what is to go."""
+        """Send the messages of this turn."""
         if self._control:
             self._sock.sendall(b"".join(self._control))
             self._control.clear()

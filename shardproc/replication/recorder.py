@@ -27,7 +27,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
-        self._marks: list[tuple[str, int]] = []  # savepoints: their names, and how many changes there were
+        self._marks: list[tuple[str, int]] = []  # savepoints: their names, and the number of earlier changes
 
     def __bool__(self) -> bool:
         return bool(self._changes)

@@ -1,4 +1,4 @@
-"""The life of the process that reshards: what it checks, in which order, and what it says.
+"""The process that reshards: what it checks, in which order, and what it prints.
 
 ``python -m shardproc.resharding FOLDER SHARDS [--dry-run]``; `bunqueue reshard` has checked the arguments.
 """
@@ -35,13 +35,13 @@ from .inventory import Inventory, Report
 
 FAILED, INTERRUPTED = 1, 130
 DRY_RUN = "--dry-run"
-SPARE = 1.1  # new files take about as much as the old ones; renumbered jobs have one index entry more
+SPARE = 1.1  # new files take about as much as the old ones; renumbered jobs have one more index entry
 EMPTY_BYTES = 256 * 1024  # of a file without jobs
 REPORT_S = 1.0  # between two lines about the progress
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; the exit status."""
+    """Run it; returns the exit status."""
     folder, shards, *flags = arguments
     os.umask(0o077)
     try:
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def reshard(folder: Path, new: int, *, dry_run: bool) -> None:
-    """Make ``folder`` one for ``new`` shards.  DataFolderError, ReshardError and OSError say why not."""
+    """Turn ``folder`` into one for ``new`` shards. DataFolderError, ReshardError or OSError if that is not
+    possible."""
     shards_of(folder)  # before `own_data_folder` could make a folder
     _check_user(folder)
     report = _Report()
@@ -98,19 +99,19 @@ def _change(folder: Path, inventory: Inventory, manifest: Manifest, report: Repo
         raise
     swap.finish(folder)
     took = time.monotonic() - begun
-    with suppress(OSError):  # nobody reads it
+    with suppress(OSError):  # standard output is closed
         print(f"done in {took:.1f} s; start the server with --shards {inventory.new}", flush=True)
 
 
 def _check_user(folder: Path) -> None:
-    """The server must be able to open what is made here."""
+    """Refuse to run as another user than the server, which must be able to open the new files."""
     owner = (folder / NAME).stat().st_uid
     if owner != os.geteuid():
         refuse(folder, f"belongs to user {owner}; run this as that user, like the server; {UNCHANGED}")
 
 
 def _check_space(folder: Path, inventory: Inventory) -> None:
-    """The old files stay until the new ones are whole."""
+    """Check that there is room for the new files, as the old ones stay until those are whole."""
     size = sum(source.size() for source in inventory.sources)
     needed, free = int(size * SPARE) + inventory.new * EMPTY_BYTES, shutil.disk_usage(folder).free
     print(f"needs {decimal(needed)} of the {decimal(free)} that are free on the disk")
@@ -119,7 +120,7 @@ def _check_space(folder: Path, inventory: Inventory) -> None:
 
 
 def _show(folder: Path, inventory: Inventory) -> None:
-    """What will be where, and what of it is elsewhere now."""
+    """Print what each shard will have, and how much of that comes from another one."""
     print(f"{folder}: from {inventory.old} to {inventory.new} shards, {inventory.jobs:,} jobs")
     print(f"{'':6}{'has then':^34}{'of these from elsewhere':^34}")
     line = "{:>5} {:>9} {:>13} {:>10} {:>9} {:>13} {:>10}".format
@@ -131,7 +132,7 @@ def _show(folder: Path, inventory: Inventory) -> None:
 
 
 class _Report:
-    """Says from time to time how far it is."""
+    """Prints the progress from time to time."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + REPORT_S

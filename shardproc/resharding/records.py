@@ -1,4 +1,4 @@
-"""Where records go, the settings of queues, schedules and so on: each kind says so where it is declared."""
+"""Where records (settings of queues, schedules and so on) go: each kind declares that itself."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Placing:
         self._old, self._new = old, new
         self._found: list[dict[tuple[str, str], str]] = [{} for _ in range(new)]
         self._unsettled: set[str] = set()  # flows
-        self._calls = 0  # jobs that one shard is to add for a dead one of another
+        self._calls = 0  # jobs that one shard is about to add for a dead one of another shard
 
     def add(self, source: int, record: Record) -> None:
-        """A record of an old shard; ReshardError when nobody knows where it belongs."""
+        """Add a record of an old shard; ReshardError when its kind is unknown."""
         kind, key, value = record
         known = RECORDS.get(kind)
         if known is None:
@@ -53,7 +53,7 @@ class Placing:
             there[kind, key] = value
 
     def records(self) -> list[list[Record]]:
-        """By shard; ReshardError when the old shards are not done with each other."""
+        """The records by shard; ReshardError when exchanges between the old shards are unfinished."""
         if self._unsettled or self._calls:
             what = f"{self._calls} job(s) were being pushed from shard to shard"
             if self._unsettled:
@@ -67,8 +67,8 @@ class Placing:
 
 
 def entries(ids: Iterable[tuple[str, int]], new: int) -> Iterator[tuple[int, Record]]:
-    """The directory of ids, as (shard, record): for each job, given with its new home, that is elsewhere than
-    its id says."""
+    """The directory of ids, as (shard, record): an entry for each job (given with its new home) that is not
+    where its id suggests."""
     for job_id, home in ids:
         pointer = slot_of_id(job_id) & (new - 1)
         if pointer != home:

@@ -1,7 +1,7 @@
-"""The moment at which new files take the place of the old ones, in steps of which each may be the last one.
+"""Replacing the old files with the new ones, in steps after any of which the process may end.
 
-Until `complete` the old files are those that count, and what is in the folder `RESHARD` is of no use to
-anybody.  From then on the new ones are, and `finish` puts them in place, however often it has to begin.
+Until `complete` the old files count, and the contents of the folder `RESHARD` are of no use. After it the new
+ones count, and `finish` puts them in place, however often it has to start over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shards = Annotated[int, msgspec.Meta(ge=0, le=MAX_SHARDS)]
 
 
 class Change(msgspec.Struct):
-    """What is to be finished: the file `COMPLETE`."""
+    """The change to finish: the contents of the file `COMPLETE`."""
 
     format: int
     old: Shards = 0
@@ -34,33 +34,33 @@ class Change(msgspec.Struct):
 
 
 def begin(folder: Path) -> Path:
-    """An empty folder for the new files."""
+    """Make an empty folder for the new files."""
     place = folder / RESHARD
-    shutil.rmtree(place, ignore_errors=True)  # what is left of a run that came to an end
+    shutil.rmtree(place, ignore_errors=True)  # left over from an earlier run
     place.mkdir(mode=0o700)
     return place
 
 
 def give_up(folder: Path) -> None:
-    """The old files stay; what is not whole goes, as far as that is possible."""
+    """Keep the old files, and remove the incomplete new ones as far as possible."""
     if not data_folder.is_resharded(folder):
         shutil.rmtree(folder / RESHARD, ignore_errors=True)
 
 
 def complete(folder: Path, old: int, manifest: Manifest) -> None:
-    """The new files are whole and on disk: from now on they count, and ``manifest`` is to be the folder's."""
-    sync(folder / RESHARD)  # their names are, too
+    """The new files are whole and on disk: make them count, with ``manifest`` as the folder's."""
+    sync(folder / RESHARD)  # their names as well
     sync(folder)
     change = Change(FORMAT, old, manifest.shards, manifest.id, manifest.generation)
     data_folder.write_whole(folder / RESHARD / COMPLETE, change)
 
 
 def finish(folder: Path) -> Change:
-    """Put the new files in place; what has changed."""
+    """Put the new files in place; returns the change."""
     place = folder / RESHARD
     change = _read(folder)
     made = [number for number in range(change.new) if shard_file(place, number).exists()]
-    for number in made:  # first the logs of old files, which new ones of that name must never meet
+    for number in made:  # first the logs of old files, which new files of the same name must never meet
         for end in ("-wal", "-shm"):
             Path(f"{shard_file(folder, number)}{end}").unlink(missing_ok=True)
     sync(folder)
@@ -74,7 +74,7 @@ def finish(folder: Path) -> Change:
             left.unlink(missing_ok=True)
     sync(folder)
     shutil.rmtree(place)
-    with suppress(OSError):  # it is done, and would only be done again
+    with suppress(OSError):  # it is done; at worst it is done again
         sync(folder)
     return change
 

@@ -1,1 +1,1 @@
-"""One SQLite file, one writer: the only place of a shard that knows SQL."""
+"""One SQLite file, one writer: the only part of a shard that knows SQL."""

@@ -1,4 +1,4 @@
-"""Rows of attempts, and what else is known of them."""
+"""Rows of attempts, and their notes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(db: sqlite3.Connection, attempts: Sequence[Attempt]) -> None:
 
 
 def latest(db: sqlite3.Connection, seq: int, hidden: str) -> list[Attempt]:
-    """The last attempts of a job, but for those with a ``hidden`` outcome; in order."""
+    """The last attempts of a job, except those with a ``hidden`` outcome; in order."""
     past = db.execute(_LATEST, (seq, hidden, MAX_PAST)).fetchall()
     if not past:
         return []

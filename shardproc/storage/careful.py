@@ -1,8 +1,8 @@
-"""A store that reads around what is damaged.
+"""A store that reads around damage.
 
-Each read is first made as `Store` makes it.  When that meets damage, it is made again piece by piece: what
-cannot be read is marked and left out, and everything else is found.  Whoever asks for a single job that
-cannot be read gets that refusal.
+Each read is first made as `Store` makes it. If that meets damage, it is made again piece by piece: unreadable
+rows are marked and left out, and everything else is found. A command for a single job that cannot be read is
+refused for that reason.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LETTERS_OF = "select seq, queue_id from dead_letters where seq between ? and ? 
 
 
 class CarefulStore(Store):
-    """See above.  While nothing is damaged it costs a test of an empty map."""
+    """See above. While nothing is damaged it costs a test of an empty map."""
 
     def __init__(self, database: Database, retention: Retention = DEFAULT_RETENTION) -> None:
         super().__init__(database, retention)
@@ -69,7 +69,7 @@ class CarefulStore(Store):
         self._quiet_until = 0  # the event log is not trimmed until then
 
     def look_again(self) -> None:
-        """Whether what was found to be damaged still is.  Call it between two transactions."""
+        """Check whether what was damaged still is. Call it between two transactions."""
         if self.damage and not self._in_transaction and self.damage.has_passed(self._db):
             self._quiet_until = 0
 
@@ -114,7 +114,7 @@ class CarefulStore(Store):
         yield from (job for job in found.jobs if job.seq not in self.damage.seqs)
 
     def _lose(self, lost: list[int]) -> None:
-        """Jobs that may be live cannot be read.  Raises ShardDamaged unless that is accepted."""
+        """Jobs that may be live cannot be read. Raises ShardDamaged unless that is accepted."""
         text = f"{len(lost):,} jobs that may not have finished cannot be read; {self.damage.text('jobs')}"
         if not self.damage.serve:
             raise ShardDamaged(f"{text}; --damaged-shard serve leaves them out until then")
@@ -169,7 +169,7 @@ class CarefulStore(Store):
 
     @contextmanager
     def _telling(self, table: str) -> Iterator[None]:
-        """Damage found within is reported to the caller."""
+        """Report damage found within to the caller."""
         try:
             yield
         except DAMAGE as error:
@@ -205,8 +205,8 @@ class CarefulStore(Store):
     def _each(
         self, seqs: list[int], read: Callable[[list[int]], dict[int, T]], table: str | None = None
     ) -> dict[int, T]:
-        """What ``read`` gives for these jobs, without those that cannot be read.  ``table``: the one that it
-        reads; a job is not lost when it is unreadable there."""
+        """The result of ``read`` for these jobs, without those that cannot be read. ``table``: the one that
+        it reads; a job is not lost when it is unreadable there."""
         seqs = seqs if table else self.damage.readable(seqs)
         try:
             return read(seqs)
@@ -250,13 +250,13 @@ class CarefulStore(Store):
                 yield row[0]
 
     def _marking(self, table: str) -> Callable[[int], None]:
-        """What is reported of keys that cannot be read."""
+        """A function that reports keys that cannot be read."""
         error = sqlite3.DatabaseError("database disk image is malformed")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         return lambda seq: self.damage.met(table, error)
 
     def _last(self) -> int:
-        """No finished job has a larger number."""
+        """An upper bound of the numbers of finished jobs."""
         return self._next_seq()
 
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
@@ -285,7 +285,7 @@ class CarefulStore(Store):
             due = ((again, seq) for _, seq, _, again in self._dead(queue_id) if again and again <= until)
             found = [seq for _, seq in sorted(due)]
         readable = self.damage.readable(found)[:limit]
-        # What cannot be loaded stays due for ever, so it is looked at here, once.
+        # A job that cannot be loaded stays due for ever, so it is tried here, once.
         return list(self.load(readable)) if self.damage else readable
 
     def old_dead_letters(
@@ -307,7 +307,7 @@ class CarefulStore(Store):
         return self._to_purge(lambda: Store.expired(self, until, limit), [])
 
     def _to_purge(self, read: Callable[[], T], nothing: T) -> T:
-        """Nothing is deleted from a damaged file: SQLite would join what is left of its pages with others."""
+        """Delete nothing from a damaged file: SQLite would merge what is left of its pages with others."""
         if not self.damage:
             try:
                 return read()
@@ -318,7 +318,7 @@ class CarefulStore(Store):
     # -- searches -----------------------------------------------------------------------------
 
     def prepare_searches(self, now: int) -> bool:
-        if self.damage:  # what is not summed up is looked at
+        if self.damage:  # searches scan jobs that are not indexed
             return False
         try:
             return super().prepare_searches(now)
@@ -337,7 +337,7 @@ class CarefulStore(Store):
             super().forget_events(now)
         except DAMAGE as error:
             self.damage.met("events", error)
-            self._quiet_until = MAX_SEQ  # the oldest rows cannot be found: it is for the repair
+            self._quiet_until = MAX_SEQ  # the oldest rows cannot be found: left to the repair
 
     def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
         with self._telling("events"):
@@ -365,7 +365,7 @@ class CarefulStore(Store):
                 self.damage.met("events", error)
 
     def _unmovable(self, error: Exception) -> None:
-        self.damage.met("completed", error)  # what is left keeps the times of the wrong clock
+        self.damage.met("completed", error)  # the rest keeps the times of the wrong clock
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -390,8 +390,8 @@ class CarefulStore(Store):
         self._db.execute("release settle")
 
     def suspects(self, jobs: list[Job]) -> tuple[str, list[int]]:
-        """After a batch could not be written: the table, and those of its jobs whose rows stand in pages, or
-        belong into pages, that are damaged."""
+        """After a batch could not be written: the table, and those of its jobs whose rows are in damaged
+        pages, or belong there."""
         found: list[int] = []
         table = ""
         for job in jobs:
@@ -411,7 +411,7 @@ class CarefulStore(Store):
         return table or self._damaged_table(), found
 
     def _damaged_table(self) -> str:
-        """One into which nothing can be written."""
+        """A table into which nothing can be written."""
         for table, query in _ENDS.items():
             try:
                 self._db.execute(query).fetchall()
@@ -420,7 +420,7 @@ class CarefulStore(Store):
         return "jobs"
 
 
-# Where the rows of a job are, or would be: by these a page is met that writing would meet.
+# Where the rows of a job are, or would be: these queries read the pages that writing would touch.
 _PLACES = {
     "jobs": "select * from jobs where seq = :seq",
     "jobs by id": "select seq from jobs where id = :id and own_id = 1",
@@ -450,7 +450,7 @@ _ENDS = {
 
 
 class _CarefulLog(EventLog):
-    """Goes back no further than it can be read."""
+    """Reaches back no further than it can be read."""
 
     def __init__(self, db: sqlite3.Connection, retention: Retention, damage: Damage) -> None:
         super().__init__(db, retention)
@@ -461,7 +461,7 @@ class _CarefulLog(EventLog):
             return super().recover()
         except DAMAGE as error:
             self._damage.met("events", error)
-            last = self._next_seq - 1  # without it numbers would come again
+            last = self._next_seq - 1  # without it numbers would be reused
             if last == 0:
                 raise
             query = "select first_seq from events where first_seq between ? and ? order by first_seq"
@@ -484,4 +484,4 @@ class _CarefulLog(EventLog):
                 yield at, pushed
         except DAMAGE as error:
             self._damage.met("events", error)
-            yield at, []  # what was pushed before is not known any more
+            yield at, []  # the pushes before that are not known any more

@@ -1,8 +1,8 @@
-"""Giving free space in a shard's file back to the disk at once, by writing the file anew.
+"""Returning free space in a shard's file to the disk at once, by writing the file anew.
 
-While it serves, `shrinking` does so slice by slice.  The file is written anew only when that saves much: when
-the server stops and nobody waits, and when the disk is full and what is left in the file is little.  A file
-of an older version becomes one that can shrink by that.
+While the shard serves, `shrinking` does so slice by slice. The file is written anew only when that saves
+much: when the server stops and no client waits, and when the disk is full and little is left in the file.
+This also turns a file of an older version into one that can shrink.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from bunqueue.logs import get_logger
 from .database import DISK_ERRORS, MAX_LOG, MEMORY, PAGE_SIZE, Database
 
 MIN_FREE = 1 << 20  # bytes: less is not worth the work
-MAX_KEPT = 64 << 20  # bytes to be written: some hundred ms, of the seconds that a stop may take
+MAX_KEPT = 64 << 20  # bytes to write: some hundred ms, of the seconds that a stop may take
 SPARE_ROOM = MAX_LOG  # bytes that must stay free on the disk meanwhile
-LITTLE = 4 << 20  # bytes to be written while others wait: some ten ms
+LITTLE = 4 << 20  # bytes to write while others wait: some ten ms
 
 _log = get_logger("shard")
 
 
 def compact(database: Database, most: int = MAX_KEPT, spare: int = SPARE_ROOM) -> bool:
-    """Rewrite the file if more than half of it is free; whether that was done.
+    """Rewrite the file if more than half of it is free; returns whether that was done.
 
-    ``most`` bytes are written at most, and ``spare`` bytes must stay free.  A crash in the middle leaves the
+    At most ``most`` bytes are written, and ``spare`` bytes must stay free. A crash in the middle leaves the
     file as it was.
     """
     if database.path == MEMORY or database.connection.in_transaction:

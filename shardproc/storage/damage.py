@@ -1,7 +1,7 @@
-"""What of a shard's file cannot be read or written, remembered for as long as the process lives.
+"""Remembers which parts of a shard's file cannot be read or written, for as long as the process lives.
 
-A damaged page is met again and again: by lists, by retention, by whoever asks for the job.  What was found
-once is not looked for a second time, and the log says it once.
+A damaged page is met again and again: by lists, by retention, by commands for the job. Known damage is not
+searched for a second time, and is logged once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .second_look import AGAIN_S, is_whole
 
 DAMAGE = (sqlite3.DatabaseError, MsgspecError, KeyError, TypeError, ValueError)
 """What reading a damaged row may raise; `is_damage` distinguishes it from other errors."""
-FIRST_LOOK_S, LAST_LOOK_S = 5.0, 600.0  # between two looks at what was found; doubled each time
-MAX_LOGGED = 20  # lines about single jobs; after that the count in the metrics says how many there are
+FIRST_LOOK_S, LAST_LOOK_S = 5.0, 600.0  # between two checks of known damage; doubled each time
+MAX_LOGGED = 20  # log lines about single jobs; after that the metrics give the number
 PARKED = "damage"  # key in meta: what was found when something could not be stored
 
 _CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -38,19 +38,19 @@ class Unstorable(sqlite3.DatabaseError):
 
 
 class Unreadable(CommandError):
-    """What a command asks for lies in a damaged part of the file."""
+    """The data that a command asks for is in a damaged part of the file."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, Code.STORAGE_DAMAGED)
 
 
 class ShardDamaged(Exception):
-    """The shard must not serve: what it would serve is not all that was there."""
+    """The shard must not serve, as a part of its data would be missing."""
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether an error of DAMAGE says that what was read is damaged."""
-    if isinstance(error, Unstorable):  # met by a read, as that comes after the writes of its batch
+    """Whether an error of DAMAGE means that the data read is damaged."""
+    if isinstance(error, Unstorable):  # raised by a read after the writes of its batch
         return False
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -59,17 +59,15 @@ def is_damage(error: BaseException) -> bool:
 
 
 class Damage:
-    """Of one file."""
+    """The damage of one file."""
 
     def __init__(self, path: str) -> None:
         self._file = Path(path)
-        self.seqs: dict[int, str] = {}  # number of a job -> the table in which it cannot be read
+        self.seqs: dict[int, str] = {}  # number of a job -> the table where it cannot be read
         self.tables: dict[str, str] = {}  # table -> the error
         self.serve = False  # whether to serve without live jobs that cannot be read
-        self._lasts = (
-            False  # something was stored of it, or its pages are in order: it passes with a repair alone
-        )
-        self._again_at, self._again_s = 0.0, FIRST_LOOK_S  # when it is looked at again, monotonic
+        self._lasts = False  # a note of it was stored, or its pages are sound: only a repair ends it
+        self._again_at, self._again_s = 0.0, FIRST_LOOK_S  # time of the next check, monotonic
         self.look: Callable[[], None] | None = None
         """Raises an error of the disk if the file is not damaged: see `second_look`."""
         self.intolerable: type[Exception] | None = None  # raised instead: the file can be built anew
@@ -78,7 +76,7 @@ class Damage:
         return bool(self.tables)
 
     def met(self, table: str, error: BaseException, seq: int | None = None) -> None:
-        """Something cannot be read.  Raises the error again when it is about something else."""
+        """Something cannot be read. Raises the error again when it does not mean damage."""
         if not is_damage(error):
             raise error
         if not isinstance(error, sqlite3.Error):
@@ -105,17 +103,17 @@ class Damage:
         return f"stop the server and run bunqueue doctor --repair --data-dir {self._file.parent}"
 
     def text(self, table: str | None = None) -> str:
-        """A sentence for people: file, table and cure."""
+        """A sentence for people: file, table and fix."""
         names = [table] if table else list(self.tables)
         error = self.tables.get(names[0], "it cannot be read") if names else ""
         return f"{self._file.name} is damaged in {', '.join(names)} ({error}): {self.cure}"
 
     def unreadable(self, table: str) -> Unreadable:
-        """The refusal of a command for what cannot be read."""
+        """The refusal of a command for data that cannot be read."""
         return Unreadable(self.text(table))
 
     def has_passed(self, db: sqlite3.Connection) -> bool:
-        """Look again at what was found, now and then; whether all of it can be read, and is forgotten now."""
+        """Check known damage again, now and then; returns whether all of it can be read and was forgotten."""
         now = time.monotonic()
         if self._lasts or now < self._again_at:
             return False
@@ -129,11 +127,11 @@ class Damage:
         return True
 
     def readable(self, seqs: Iterable[int]) -> list[int]:
-        """Those that were not found to be damaged."""
+        """The jobs that are not known to be damaged."""
         return [seq for seq in seqs if seq not in self.seqs] if self.seqs else list(seqs)
 
     def recover(self, db: sqlite3.Connection) -> None:
-        """Take over what an earlier process has parked."""
+        """Take over the damage that an earlier process has recorded."""
         row = db.execute("select value from meta where key = ?", (PARKED,)).fetchone()
         if row is not None:
             self._lasts = True
@@ -143,7 +141,7 @@ class Damage:
             self.seqs.update({int(seq): table for seq, table in found["jobs"].items()})
 
     def park(self, db: sqlite3.Connection, seqs: Iterable[int], table: str) -> None:
-        """Put jobs aside whose changes cannot be stored; later processes know of it, too."""
+        """Quarantine jobs whose changes cannot be stored, and record that for later processes."""
         self._lasts = True
         self.seqs.update(dict.fromkeys(seqs, table))
         found = {"tables": self.tables, "jobs": {str(seq): name for seq, name in self.seqs.items()}}
