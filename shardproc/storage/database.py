@@ -1,4 +1,4 @@
-"""Opening a shard's file: pragmas, schema, and the guarantee that nobody else writes to it."""
+"""Opening a shard's file: pragmas, schema, and the guarantee that no other process writes to it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ from .schema import migrate
 
 PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measured
 CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, still quick to replay
-MAX_LOG = 64 << 20  # bytes of WAL that stay once it is reset: while somebody reads long, it grows beyond
+MAX_LOG = 64 << 20  # bytes of WAL kept after a reset: during long reads it grows beyond that
 CACHE_KIB = 65_536
 SMALL_CACHE_KIB = 2_048
 _INCREMENTAL = 2  # of pragma auto_vacuum
 MEMORY = ":memory:"  # instead of a path
 OPEN_BUSY_MS = 5_000  # for a reader that is just opening the file
-BUSY_MS = 1_000  # for a short write of another program; meanwhile the shard answers nobody
-LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
+BUSY_MS = 1_000  # for a short write of another program; the shard answers no client in that time
+LOCK_WAIT_S = 10.0  # a predecessor that lost its router may still be committing
 
 DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
 
 
-DISK_ERRORS = (
-    sqlite3.DatabaseError,
-)  # what may be raised when the disk is full or broken, or a file damaged
+DISK_ERRORS = (sqlite3.DatabaseError,)  # raised when the disk is full or broken, or a file damaged
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL = sqlite3.SQLITE_FULL
 _BROKEN = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
@@ -46,9 +44,10 @@ _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_
 
 
 def disk_problem(error: Exception) -> str | None:
-    """ "full" or "broken" when an error of DISK_ERRORS is the disk's, "locked" when another program holds the
-    write lock: these may pass.  "damaged" when it is the file's, which does not; else None."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than is of use here
+    """ "full" or "broken" when an error of DISK_ERRORS comes from the disk, "locked" when another program
+    holds the write lock: these may pass. "damaged" when the file is damaged, which does not pass; else
+    None."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the remaining bits are not needed here
     if code == _FULL:
         return "full"
     if code in _LOCKED:
@@ -58,8 +57,8 @@ def disk_problem(error: Exception) -> str | None:
 
 
 def is_out_of_space(folder: str) -> bool:
-    """Whether nothing can be written because there is no space, or no quota, left: of the latter SQLite says
-    no more than that writing has failed."""
+    """Whether writing fails because there is no space, or no quota, left: for a used-up quota SQLite only
+    reports that writing has failed."""
     try:
         with TemporaryFile(dir=folder, prefix="shard-") as file:
             os.pwrite(file.fileno(), bytes(PAGE_SIZE), 0)
@@ -69,7 +68,7 @@ def is_out_of_space(folder: str) -> bool:
 
 
 class FlushFailed(sqlite3.DatabaseError):
-    """What is committed is in the file, and may not survive a power cut."""
+    """The commit is in the file, but may not survive a power cut."""
 
     def __init__(self, error: OSError) -> None:
         why = error.strerror or str(error)
@@ -94,18 +93,20 @@ class Database:
         factory: type[sqlite3.Connection] = sqlite3.Connection,
         migrates: bool = True,
     ) -> None:
-        """Waits for the file's owner to leave, LOCK_WAIT_S unless told otherwise; then DatabaseBusy.
-        ``factory`` makes the connection: a class of the caller's sees what is written.  A file that follows a
-        log is not migrated here (``migrates`` false), as its log says when: call `take_place` afterwards.
+        """Waits LOCK_WAIT_S, or ``lock_wait_s``, for the file's owner to leave; then DatabaseBusy.
+        ``factory`` makes the connection: a class of the caller's can see what is written. A file that follows
+        a log is not migrated here (``migrates`` false), as its log decides when: call `take_place`
+        afterwards.
 
-        FilesMismatch when it is in a data folder that expects another file there, or had one."""
+        FilesMismatch when it is in a data folder that expects another file there, or had one.
+        """
         self.path = path
         self._full_sync = full_sync
         self.damage = Damage(path)
         self.checkpoint_failures = 0
-        self.checkpoint_error = ""  # of the last checkpoint; nothing while they work
+        self.checkpoint_error = ""  # of the last checkpoint; "" while they work
         self.checkpoint_pages = CHECKPOINT_PAGES  # of WAL, after which SQLite makes one
-        self._unflushed = False  # a flush has failed: what it was about is nowhere but in the kernel's memory
+        self._unflushed = False  # a flush has failed: its data is only in the kernel's memory
         self._named = False  # its name survives a power loss
         self.presence: Presence | None = None  # None: in memory
         self._lock: FileLock | None = None
@@ -114,7 +115,7 @@ class Database:
             check_place(Path(path), self._place)  # before a file is made
             self._lock = own(Path(path), LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
         try:
-            check_place(Path(path), self._place)  # who had it may have mended it
+            check_place(Path(path), self._place)  # its previous owner may have fixed it
             self.connection = sqlite3.connect(
                 path,
                 isolation_level=None,
@@ -143,7 +144,7 @@ class Database:
     def _prepare(self) -> None:
         execute = self.connection.execute
         execute(f"pragma page_size = {PAGE_SIZE}")
-        if not self.is_incremental():  # saying so again would write into the file
+        if not self.is_incremental():  # setting it again would write into the file
             execute("pragma auto_vacuum = incremental")  # of a new file, or when it is written anew
         execute("pragma journal_mode = wal")
         execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -153,14 +154,15 @@ class Database:
         execute(f"pragma synchronous = {'full' if self._full_sync else 'normal'}")
 
     def take_place(self) -> None:
-        """Write into the file which data folder it belongs to, unless it says so, and watch its name."""
+        """Write into the file which data folder it belongs to, unless it is there already, and watch its
+        name."""
         if self._place is not None:
             mark(self.connection, self._place.identity)
         if self._lock is not None:
             self.presence = Presence(self.path, self._lock.descriptor)
 
     def flush(self) -> None:
-        """Have all commits so far survive a power loss, where commits do not do so by themselves."""
+        """Make all commits so far survive a power loss, where commits do not do so on their own."""
         if self._full_sync or self.presence is None:
             return
         try:
@@ -173,20 +175,20 @@ class Database:
             raise FlushFailed(error) from error
 
     def abandon(self) -> None:
-        """In a forked child: let go of the lock, which lasts as long as anybody has its handle open.
+        """In a forked child: release the lock, which lasts as long as any process has its handle open.
 
         The connection must be kept and never be used or closed again: it is the parent's.
         """
-        self._unlock()  # by closing it: anything else would take the parent's lock away
+        self._unlock()  # by closing it: anything else would release the parent's lock
 
     def checkpoint_every(self, pages: int) -> None:
-        """Have the WAL copied into the database whenever it has so many pages."""
+        """Have the WAL copied into the database whenever it has this many pages."""
         self.checkpoint_pages = pages
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}")
 
     def checkpoint(self, how: Literal["passive", "restart", "truncate"]) -> bool:
-        """Copy the WAL into the database now, and restart it; False when there is no space for that,
-        or a reader needs it.  Waits for nobody."""
+        """Copy the WAL into the database now, and restart it; False when there is no space for that, or a
+        reader needs it. Does not wait for locks."""
         try:
             with self._waiting_for_nobody():
                 busy = self.connection.execute(f"pragma wal_checkpoint({how})").fetchone()[0]
@@ -213,7 +215,7 @@ class Database:
         """Bytes by which the next checkpoint makes the database file larger."""
         pages, _ = self.pages()
         found = os.stat(self.path)
-        there = min(found.st_size, found.st_blocks * 512)  # there are holes, where a reader was in the way
+        there = min(found.st_size, found.st_blocks * 512)  # it has holes where a reader was in the way
         return max(0, pages * PAGE_SIZE - there)
 
     def unused(self) -> int:
@@ -228,15 +230,15 @@ class Database:
             return 0
 
     def rollback(self) -> None:
-        """Give up the open transaction, if the error has left one."""
+        """Roll back the open transaction, if the error has left one."""
         if self.connection.in_transaction:
             self.connection.execute("rollback")
 
     def probe(self, size: int) -> None:
-        """Write so many bytes and delete them again; raises what writing raises.  Once a flush has failed, it
-        also flushes, after the database has all that is in the log: the kernel writes a page whose write has
-        failed no second time."""
-        try:  # two transactions: what is deleted in its own never reaches the disk
+        """Write this many bytes and delete them again; raises what writing raises. Once a flush has failed,
+        it also flushes, after the log is copied into the database: the kernel does not retry a page whose
+        write has failed."""
+        try:  # two transactions: data deleted in its own never reaches the disk
             self.connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (size,))
             self.connection.execute("delete from meta where key = 'probe'")
             if self._unflushed:
@@ -248,7 +250,7 @@ class Database:
             raise
 
     def can_write(self, size: int) -> bool:
-        """Whether so many bytes can be written, as `probe` does.  Waits for nobody."""
+        """Whether this many bytes can be written, as `probe` does. Does not wait for locks."""
         try:
             with self._waiting_for_nobody():
                 self.probe(size)
@@ -258,7 +260,7 @@ class Database:
 
     @contextmanager
     def small_cache(self) -> Iterator[None]:
-        """Keep hardly any pages in memory meanwhile."""
+        """Keep hardly any pages in memory for the duration."""
         self.connection.execute(f"pragma cache_size = -{SMALL_CACHE_KIB}")
         try:
             yield
@@ -266,7 +268,7 @@ class Database:
             self.connection.execute(f"pragma cache_size = -{CACHE_KIB}")
 
     def pages(self) -> tuple[int, int]:
-        """How many pages of PAGE_SIZE there are, and how many of these are free."""
+        """The number of pages of PAGE_SIZE, and how many of them are free."""
         execute = self.connection.execute
         return execute("pragma page_count").fetchone()[0], execute("pragma freelist_count").fetchone()[0]
 
@@ -275,12 +277,13 @@ class Database:
         return bool(self.connection.execute("pragma auto_vacuum").fetchone()[0] == _INCREMENTAL)
 
     def cut(self, pages: int) -> int:
-        """Cut so many free pages off the file, in a transaction of its own; how many that were."""
+        """Cut up to this many free pages off the file, in a transaction of its own; returns the number
+        cut."""
         execute = self.connection.execute
         before, _ = self.pages()
         try:
             execute("begin immediate")
-            for _ in range(pages):  # sqlite3 goes one step of this pragma, which is one page
+            for _ in range(pages):  # sqlite3 does one step of this pragma, which is one page
                 execute("pragma incremental_vacuum(1)")
             execute("commit")
         except DISK_ERRORS:
@@ -289,11 +292,11 @@ class Database:
         return before - self.pages()[0]
 
     def shrink(self) -> None:
-        """Give up the memory of pages that can be read again."""
+        """Free the memory of pages that can be read again."""
         self.connection.execute("pragma shrink_memory")
 
     def size(self) -> int:
-        """Bytes that it takes on disk, or in memory."""
+        """The bytes that it takes on disk, or in memory."""
         if self.path == ":memory:":
             pages: int = self.connection.execute("pragma page_count").fetchone()[0]
             return pages * PAGE_SIZE
@@ -308,7 +311,7 @@ class Database:
         if self.presence is not None:
             self.presence.close()
             self.presence = None
-        self._unlock()  # last: to close a descriptor of the file would take SQLite's own locks away
+        self._unlock()  # last: closing a descriptor of the file releases SQLite's own locks
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -326,7 +329,7 @@ class FileLock:
         self._beside, self.descriptor = beside, descriptor
 
     def take(self) -> bool:
-        """Whether nobody else has it."""
+        """Try to take both locks; returns whether that worked."""
         try:
             fcntl.flock(self._beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -339,13 +342,13 @@ class FileLock:
 
 
 def own(path: Path, wait_s: float) -> FileLock:
-    """Lock the file, which is made if need be, and others are kept out; DatabaseBusy after ``wait_s``."""
+    """Lock the file, and make it if it is missing; DatabaseBusy after ``wait_s``."""
     deadline = time.monotonic() + wait_s
     while True:
         lock = _opened(path)
         if lock.take():
             return lock
-        lock.close()  # reopened: a file may have been put in its place
+        lock.close()  # reopened: another file may have been put in its place
         if time.monotonic() > deadline:
             raise DatabaseBusy(
                 f"{path} is in use by another process: stop that server, or choose another folder"
@@ -354,7 +357,8 @@ def own(path: Path, wait_s: float) -> FileLock:
 
 
 def _opened(path: Path) -> FileLock:
-    """SQLite gives what it makes beside the file the same mode."""
+    """Open, or make, the file and its lock file as private. SQLite gives the files that it adds the same
+    mode."""
     beside = open(path.with_suffix(".lock"), "w", opener=private)
     try:
         return FileLock(beside, private(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))

@@ -1,4 +1,4 @@
-"""The event log of a shard: a row a batch, numbered without gaps, and never longer than it may be."""
+"""The event log of a shard: one row per batch, numbered without gaps, with a bounded length."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shardproc.engine.outbox import EventEntry, LogRow, Pushed, PushedEntry, Tri
 
 from . import statements
 
-ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
+ROW_EVENTS = 1000  # in one row at most: reading one event decodes all of its row
 SLICE = 20  # rows read at once when a queue is trimmed
 TRIM_ROWS = 200  # deleted at once, some hundred microseconds
-PRESSED_EVENTS = 1_000  # kept while the disk is full: enough for those that follow the log
-TRIM_EVERY_MS = 5_000  # between two looks at the age of the oldest row
+PRESSED_EVENTS = 1_000  # kept while the disk is full: enough for clients that follow the log
+TRIM_EVERY_MS = 5_000  # between two checks of the age of the oldest row
 
 _encode = Encoder().encode
 _decode_pushed = Decoder(list[tuple[str, str | Pushed]]).decode
@@ -27,8 +27,8 @@ decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on r
 
 
 class Retention(Struct, frozen=True):
-    """How much of the log is kept, a batch more or less; the newest row always is, as the numbers go on
-    from it."""
+    """How much of the log is kept, give or take a batch; the newest row always is, as it fixes the next
+    number."""
 
     max_age_ms: int = 7 * DAY_MS
     max_count: int = 1_000_000
@@ -42,14 +42,14 @@ class LoggedEvent(NamedTuple):
 
     seq: int
     at: int  # epoch ms of its batch
-    kind: str  # of bunqueue.model.events.NAMES, or "unknown" when a newer version wrote it
+    kind: str  # from bunqueue.model.events.NAMES, or "unknown" when a newer version wrote it
     queue_id: int
     job_id: str  # "" when it is about the queue
     fields: dict[str, Any]
 
 
 class EventLog:
-    """The table ``events`` of one shard.  What it writes is part of the caller's transaction."""
+    """The table ``events`` of one shard. What it writes is part of the caller's transaction."""
 
     def __init__(self, db: sqlite3.Connection, retention: Retention) -> None:
         self._db = db
@@ -58,10 +58,10 @@ class EventLog:
         self._oldest = 1
         self._next_look = 0
         self.pressed = False  # the disk is full: only PRESSED_EVENTS are kept
-        self.is_long = False  # there was more to forget than goes at once
+        self.is_long = False  # more rows are due than one trim deletes
 
     def recover(self) -> int | None:
-        """Go on after the last event that was committed; when that happened, epoch ms, 0 if nothing ever has.
+        """Resume after the last committed event; returns its time, epoch ms, or 0 if there never was one.
         None: its time is not known any more."""
         last = self._db.execute("select first_seq + count from events order by first_seq desc limit 1")
         self._next_seq = (last.fetchone() or (1,))[0]
@@ -73,7 +73,7 @@ class EventLog:
         return int(last_at[0])
 
     def write(self, entries: list[EventEntry], at: int, pushed: list[PushedEntry]) -> None:
-        """Append the events of a batch, and what was pushed in it with idempotency keys."""
+        """Append the events of a batch, and its pushes with idempotency keys."""
         if len(entries) <= ROW_EVENTS:
             self._append(entries, at, pushed)
             return
@@ -89,8 +89,8 @@ class EventLog:
         self._next_seq += len(entries)
 
     def pushed(self) -> Iterator[tuple[int, list[PushedEntry] | None]]:
-        """When each batch was, and what was pushed in it with idempotency keys; the newest first.  At the end
-        of a log whose older rows were forgotten comes the time of the oldest, with an empty list."""
+        """The time of each batch, and its pushes with idempotency keys; the newest first. If older rows were
+        forgotten, the last entry has the time of the oldest row, with an empty list."""
         at = 0
         for at, pushed in self._db.execute("select at, pushed from events order by first_seq desc"):
             yield at, None if pushed is None else _decode_pushed(pushed)
@@ -103,7 +103,7 @@ class EventLog:
 
     @property
     def _limit(self) -> int:
-        """Events from which on it is worth trimming: not at every batch, once the log is full."""
+        """The number of events at which trimming is worthwhile: not at every batch, once the log is full."""
         return self._most * 65 // 64 + ROW_EVENTS
 
     @property
@@ -112,7 +112,8 @@ class EventLog:
         return min(most, PRESSED_EVENTS) if self.pressed else most
 
     def oldest_kept(self, now: int) -> int:
-        """Where to `forget`, so that rows which are too old or too many go, a few at a time; 0: nowhere."""
+        """The number to pass to `forget`, so rows that are too old or too many are deleted, a few at a time;
+        0: none."""
         query = f"select first_seq, at, count from events order by first_seq limit {TRIM_ROWS + 1}"
         rows = self._db.execute(query).fetchall()
         oldest_at = now - self._retention.max_age_ms
@@ -137,8 +138,8 @@ class EventLog:
         return self._oldest, self._next_seq
 
     def since(self, at: int) -> int:
-        """See `shardproc.engine.outbox.Archive.event_since`.  Halves the log again and again: times have no
-        index, but they ascend as the numbers do.  These have gaps where the number of shards has changed."""
+        """See `shardproc.engine.outbox.Archive.event_since`. A binary search: times have no index, but they
+        ascend as the numbers do. The numbers have gaps where the number of shards has changed."""
         low, high = self._oldest, self._next_seq
         while low < high:
             middle = (low + high) // 2
@@ -160,12 +161,12 @@ class EventLog:
         return self._next_seq
 
     def look_anew(self) -> None:
-        """The clock was ahead: what is old is looked for at once."""
+        """The clock was ahead: check for old rows at once."""
         self._next_look = 0
 
     @property
     def newest_at(self) -> int:
-        """When the last row was written, epoch ms; 0 without one."""
+        """The time of the last row, epoch ms; 0 if there is no row."""
         row = self._db.execute("select at from events order by first_seq desc limit 1").fetchone()
         return 0 if row is None else int(row[0])
 
@@ -192,7 +193,7 @@ class EventLog:
 
 
 def rows(db: sqlite3.Connection, after: int) -> Iterator[LogRow]:
-    """The rows that hold events with numbers above ``after``, in order."""
+    """The rows that contain events with numbers above ``after``, in order."""
     query = (
         "select first_seq, at, count, payload from events where first_seq >="
         " (select coalesce(max(first_seq), 0) from events where first_seq <= ?) order by first_seq"

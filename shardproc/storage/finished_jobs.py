@@ -1,5 +1,5 @@
-"""Reads of finished jobs, and of what else stands on disk alone: all of `shardproc.engine.outbox.Archive` but
-the event log and searches."""
+"""Reads of finished jobs, and of everything else that is only on disk: all of
+`shardproc.engine.outbox.Archive` except the event log and searches."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MAX_IDS = 1 << 20  # characters of ids in one answer
 
 
 class FinishedJobs:
-    """Of one file; see `Archive` for what each method gives."""
+    """The finished jobs of one file; see `Archive` for each method."""
 
     _db: sqlite3.Connection
     _queue_names: dict[int, str]
 
     def _see(self) -> None:
-        """Reads come after the writes of the batch so far."""
+        """Write what the batch has collected so far, so reads see it."""
         raise NotImplementedError
 
     def find(self, job_id: str) -> Job | None:
@@ -69,7 +69,7 @@ class FinishedJobs:
         return found
 
     def _numbered(self, column: str, seqs: list[int], condition: str) -> Iterator[tuple[int, Any]]:
-        """The number of each of these jobs that meets a condition, and what it has in a column."""
+        """For each of these jobs that meets a condition: its number, and its value of a column."""
         self._see()
         for start in range(0, len(seqs), 500):
             some = seqs[start : start + 500]

@@ -1,6 +1,6 @@
-"""Which rows a batch of touched jobs needs: one write a job, however often it moved.
+"""Which rows a batch of touched jobs needs: one write per job, however often it moved.
 
-What is written is the job as it is when the batch ends, so memory and disk agree by construction.
+A job is written as it is when the batch ends, so memory and disk agree by construction.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, *OF_ATTEMPTS)
 PURGE_EXPIRIES = (statements.DELETE_EXPIRIES,)
 PURGE_RUNS = (statements.DELETE_STEPS, statements.DELETE_SIGNALS)
 
-# An outcome is deleted before another may take its place; a job's other rows go after all that may still
-# be written of it.
+# An outcome is deleted before another may take its place; a job's other rows are deleted after everything
+# that may still be written about it.
 ORDER = (
     statements.DELETE_DEAD,
     statements.DELETE_COMPLETED,
@@ -58,13 +58,13 @@ class Journal:
         self._queue_ids, self._search = queue_ids, search
         self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}
         self._unlocked: list[int] = []
-        self._ended: list[int] = []  # jobs that finished, but for those whose lock ended with them
+        self._ended: list[int] = []  # jobs that finished, except those whose lock ended with them
         self._removed: list[int] = []
-        self._without_steps: list[int] = []  # of the removed ones, those whose steps go, too
+        self._without_steps: list[int] = []  # of the removed ones, those whose steps are deleted as well
         self.has_steps = False  # or signals; else no purge looks for them
         self.has_expiries = False  # else no purge looks for them
-        self.live_from = 0  # jobs of lower numbers that are live stand among the stragglers
-        self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> how many more
+        self.live_from = 0  # live jobs with lower numbers are in the table of stragglers
+        self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> change of the count
 
     def write(self, dirty: list[Job], connection: sqlite3.Connection, next_seq: int, now: int) -> None:
         """Bring the rows of ``dirty`` up to date within the open transaction, at that time."""
@@ -110,7 +110,7 @@ class Journal:
             self._book(connection)
 
     def _delete(self, connection: sqlite3.Connection) -> None:
-        """Have the rows of removed jobs deleted."""
+        """Delete the rows of removed jobs."""
         gone = runs(self._removed)
         self._search.removed()
         for sql in (statements.DELETE_JOBS, *OF_ATTEMPTS):
@@ -123,7 +123,7 @@ class Journal:
             self._without_steps.clear()
 
     def purge(self, purges: dict[int, list[int]], connection: sqlite3.Connection) -> None:
-        """Delete all rows of finished jobs, named by number for each queue id."""
+        """Delete all rows of finished jobs, given by number for each queue id."""
         self._search.removed()
         for queue_id, seqs in purges.items():
             gone = runs(seqs)
@@ -140,7 +140,7 @@ class Journal:
         self._book(connection)
 
     def _book(self, connection: sqlite3.Connection) -> None:
-        """Have the counts of queues agree with their rows."""
+        """Make the counts of queues agree with their rows."""
         counts = self._counts
         changes = [(counts[q, COMPLETED_ROW], counts[q, DEAD_ROW], q) for q in {q for q, _ in counts}]
         connection.executemany(statements.COUNT, changes)
@@ -149,7 +149,7 @@ class Journal:
     def _collect(self, job: Job, queue_id: int, now: int) -> None:
         todo = self._parameters
         what, job.dirty = job.dirty, CLEAN
-        if what == CLEAN:  # another object stands for the job by now
+        if what == CLEAN:  # another object represents the job by now
             return
         stored = job.stored
         if job.state == REMOVED:
@@ -174,7 +174,7 @@ class Journal:
         job.stored = JOB_ROW | (stored & STEP_ROWS) | place
 
     def _place(self, job: Job, queue_id: int) -> int:
-        """The row beside its own that a job has in its state."""
+        """Write the row that a job has in its state, in addition to its own; returns which one that is."""
         todo = self._parameters
         if job.state == ACTIVE and job.lock is not None:
             todo[statements.PUT_LOCK].append(rows.lock_row(job, job.lock))
@@ -226,17 +226,17 @@ class Journal:
 
 
 def write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:
-    """Store records, or with None delete them."""
+    """Store records; those with None are deleted."""
     put = [(kind, key, value) for (kind, key), value in records.items() if value is not None]
     db.executemany(statements.DELETE_RECORD, [place for place, value in records.items() if value is None])
     db.executemany(statements.PUT_RECORD, put)
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Numbers as runs of neighbours, (first, last) each.
+    """Consecutive numbers as ranges, (first, last) each.
 
-    Jobs are worked on about in the order in which they came, so most locks end beside each other,
-    and deleting a range costs a fraction of deleting its rows one by one.
+    Jobs are processed roughly in the order of their arrival, so most locks that end are adjacent, and
+    deleting a range costs a fraction of deleting its rows one by one.
     """
     numbers.sort()
     out = []
@@ -261,7 +261,7 @@ def _is_success(job: Job) -> bool:
 
 
 def _is_plain(job: Job) -> bool:
-    """Nothing but what a push without options brings."""
+    """Whether a job has only what a push without options gives it."""
     return (
         job.timeline is None
         and job.unique_key is None

@@ -1,6 +1,5 @@
-"""Which keys of encryption stored payloads need: their names stand in what clients have encoded, in words for
-people and as a field; see docs/codecs.md.  What is encrypted is not looked into.
-"""
+"""Which encryption keys stored payloads need. Encoded payloads contain the names of their keys, as text for
+people and as a field; see docs/codecs.md. Encrypted content itself is not inspected."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _decode = Decoder().decode
 _encode = Encoder().encode
 _IN_WORDS = re.compile(rb"encrypted with key ([A-Za-z0-9._-]{1,64}) \(AES-GCM\)")
 _AS_FIELD = re.compile(rb"\xa3key(?:[\xa1-\xbf]|\xd9[\x01-\x40])([A-Za-z0-9._-]{1,64})\xa5nonce")
-MAX_SLICE = 4 << 20  # bytes of data and results that are read in one go, and then one job more
+MAX_SLICE = 4 << 20  # bytes of data and results that are read in one step, which may end with one more job
 _NEXT = """
 select jobs.seq, length(jobs.data) + coalesce(length(completed.result), length(large_outcomes.result), 0)
 from jobs left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
@@ -50,7 +49,7 @@ _OF_JOBS: dict[str, What] = {
     "steps.error": "step",
     "signals.data": "signal",
 }
-"""Columns that have what clients give, and what it is."""
+"""Columns with content from clients, and its kind."""
 _JOIN = {"completed": "completed.queue_id = jobs.queue_id and completed.seq = jobs.seq"}
 
 
@@ -65,7 +64,7 @@ _QUERIES = [(column.partition(".")[0], what, _query(column)) for column, what in
 
 
 class KeyReads:
-    """Of one file."""
+    """The keys needed by one file."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class KeyReads:
         see: Callable[[], None],
         guard: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        """``see`` has the writes of the batch so far written; ``guard`` is around reads of a table."""
+        """``see`` writes what the batch has collected so far; ``guard`` is around reads of a table."""
         self._db, self._see, self._guard = db, see, guard
 
     def of_jobs(self, after: int, limit: int) -> tuple[list[StoredKey], int | None]:
@@ -98,7 +97,7 @@ class KeyReads:
         return found, last
 
     def of_others(self) -> list[StoredKey]:
-        """Of what belongs to no job: schedules, broadcasts, what is on its way between shards."""
+        """Keys of what belongs to no job: schedules, broadcasts, messages between shards."""
         self._see()
         found = []
         with self._guard("broadcasts"):
@@ -116,21 +115,21 @@ class KeyReads:
 
 
 def _in_extra(value: bytes) -> list[tuple[What, bytes]]:
-    """What stands among the rarer fields of a job: the job that follows its failure, and a traceback."""
+    """Content among the rarer fields of a job: the job that follows its failure, and a traceback."""
     extra = _decode(value)
     on_dead: bytes = extra.pop("onDead", None) or b""
     return [("on-dead", on_dead), ("error", _encode(extra))]
 
 
 def keys_in(value: bytes) -> set[str]:
-    """The names of the keys that are needed for what is encoded in a payload, or in a text."""
+    """The names of the keys needed to decode a payload, or a text."""
     if _MARK not in value:
         return set()
     return {name.decode() for pattern in (_IN_WORDS, _AS_FIELD) for name in pattern.findall(value)}
 
 
 def _keys_in(record: Any) -> set[str]:
-    """Bytes stand in JSON as Base64."""
+    """The same for a record in JSON, where bytes are Base64."""
     found: set[str] = set()
     for text in _texts(record):
         found |= keys_in(text.encode())

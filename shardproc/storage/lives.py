@@ -1,4 +1,5 @@
-"""Which life of the server a file is in, and what the one before has left to be settled between shards."""
+"""Which incarnation of the server a file is in, and what the previous one has left unresolved between
+shards."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from . import statements
 def enter(
     db: sqlite3.Connection, begin: Callable[[], None], epoch: str, last: int | None, *, others: bool
 ) -> bool:
-    """Begin, or go on with, the life of a router; whether it is a new one.
+    """Begin, or resume, the incarnation of a router; returns whether it is a new one.
 
-    The connections of another one are gone for good.  With ``others``, other shards may know more, or less,
-    than this one by now, which knows what happened until ``last``.  What is written is part of the
+    The connections of another incarnation are gone for good. With ``others``, other shards may now know more,
+    or less, than this one, which knows what happened until ``last``. What is written is part of the
     transaction that ``begin`` opens.
     """
     stored = dict(db.execute("select key, value from meta where key in ('epoch', 'closed')"))

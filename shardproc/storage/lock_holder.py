@@ -1,6 +1,6 @@
-"""Which other program holds the write lock of a shard's file, for the text of a refusal.
+"""Finds the program that holds the write lock of a shard's file, for the text of a refusal.
 
-Linux lists all locks in /proc/locks, by inode and byte.  Elsewhere, or when the program is out of sight (in
+Linux lists all locks in /proc/locks, by inode and byte. Elsewhere, or when the program is not visible (in
 another container), the text says how to find it.
 """
 
@@ -17,7 +17,7 @@ _MOST = 3  # programs that are named
 
 
 def holder(path: str) -> str:
-    """The program that holds it, in words."""
+    """A description of the program that holds the lock."""
     return (
         _named(_holding(Path(f"{path}-shm")))
         or _named(_using(path))
@@ -26,7 +26,7 @@ def holder(path: str) -> str:
 
 
 def _named(found: Iterator[int]) -> str:
-    """Processes in words; "" without any."""
+    """Processes as text; "" if there are none."""
     others = [pid for pid in dict.fromkeys(found) if pid > 0 and pid != os.getpid()]
     return ", ".join(f"process {pid}{_name(pid)}" for pid in others[:_MOST])
 

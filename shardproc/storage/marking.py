@@ -1,4 +1,4 @@
-"""Writing into a file which data folder it belongs to; `bunqueue.shard_identity` reads it."""
+"""Writes into a file which data folder it belongs to; `bunqueue.shard_identity` reads it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bunqueue.shard_identity import KEY, Identity
 
 
 def mark(connection: sqlite3.Connection, identity: Identity) -> None:
-    """Write it unless it is there.  It stands in the file itself then, not in the log alone: who checks a
-    folder looks at files without their logs."""
+    """Write the identity unless it is there, and copy it from the log into the file itself: a check of a
+    folder reads files without their logs."""
     text = _text(identity)
     if connection.execute("select value from meta where key = ?", (KEY,)).fetchone() == (text,):
         return
@@ -20,7 +20,7 @@ def mark(connection: sqlite3.Connection, identity: Identity) -> None:
 
 
 def put_mark(connection: sqlite3.Connection, identity: Identity) -> None:
-    """Write it as a part of whatever is written."""
+    """Write the identity as a part of the caller's changes."""
     connection.execute("insert or replace into meta values (?, ?)", (KEY, _text(identity)))
 
 

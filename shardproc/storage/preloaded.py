@@ -1,8 +1,8 @@
 """The live jobs of a file, read while its shard still has another owner, and brought up to date afterwards.
 
-Whoever waits for a shard reads them meanwhile, as that takes half a second for 100,000 of them.  Once the
-shard is owned, and the file holds all of its log, only those are read again that the log has touched since.
-Nothing is guessed: where it is not certain which jobs a statement touches, all of them are read again.
+A process that waits for a shard reads them in the meantime, as that takes half a second for 100,000 jobs.
+Once the shard is owned, and the file has all of its log, only the jobs that the log has touched since are
+read again. Nothing is guessed: if it is uncertain which jobs a statement touches, all of them are read again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .database import DISK_ERRORS
 from .schema import CURRENT
 
 PIECE = 10_000  # jobs that are read again with one statement
-MOST = 20_000  # jobs to read again, or half of all if these are more; beyond, reading all is not slower
+MOST = 20_000  # jobs to read again, or half of all if that is more; above it, reading all is as fast
 
 Numbers = Iterable[int]
 
 _LIVE_TABLES = frozenset({"jobs", "locks", "completed", "dead_letters"})
-"""Their rows say which jobs are live, and what is known of these."""
+"""Their rows determine which jobs are live, and the state of those jobs."""
 _TABLE = re.compile(r"(?:insert(?: or \w+)? into|update(?: or \w+)?|delete from) (\w+)")
 
 
@@ -62,7 +62,7 @@ _NUMBERS: dict[str, Callable[[Sequence[Any]], Numbers]] = {
     statements.INSERT_LOCK: _first,
     statements.PUT_LOCK: _first,
     statements.DELETE_LOCKS: _between,
-    statements.FORGET_CONNECTIONS: _none,  # jobs that have a lock are always read again
+    statements.FORGET_CONNECTIONS: _none,  # jobs with a lock are always read again
     statements.INSERT_SUCCESS: _second,
     statements.PUT_COMPLETED: _second,
     statements.DELETE_COMPLETED: _second,
@@ -78,8 +78,8 @@ _NUMBERS: dict[str, Callable[[Sequence[Any]], Numbers]] = {
 
 
 def touches(number: int) -> Callable[[Sequence[Any]], Numbers] | None:
-    """What tells the numbers of the live jobs that a numbered statement may change, by its parameters; None
-    if nothing does."""
+    """The function that gives, for a numbered statement's parameters, the numbers of the live jobs that it
+    may change; None if unknown."""
     sql = statements.BY_NUMBER.get(number)
     if sql is None:
         return None
@@ -93,7 +93,7 @@ _TOUCHES = {number: touches(number) for number in statements.BY_NUMBER}
 
 
 class Preloaded:
-    """See above.  Used once: the jobs belong to the engine then."""
+    """See above. Used once: the jobs belong to the engine afterwards."""
 
     def __init__(self, jobs: dict[int, Job]) -> None:
         self._jobs: dict[int, Job] | None = jobs  # None: all have to be read again
@@ -121,14 +121,15 @@ class Preloaded:
             self.forget()
 
     def forget(self) -> None:
-        """All have to be read again."""
+        """All jobs have to be read again."""
         self._jobs = None
         self._touched.clear()
 
     def take(self, db: sqlite3.Connection, queues: dict[int, str]) -> list[Job] | None:
         """The live jobs as the file has them now, in order of arrival; None if all have to be read.
 
-        ``queues``: the names of all queues, by id.  What SQLite raises, and MsgspecError."""
+        ``queues``: the names of all queues, by id. Raises SQLite's errors and MsgspecError.
+        """
         jobs, self._jobs = self._jobs, None
         if jobs is None:
             return None
@@ -143,11 +144,11 @@ class Preloaded:
 
 
 def preload(db: sqlite3.Connection) -> Preloaded | None:
-    """Read the live jobs of a file; None if it has another schema, or cannot be read whole, which is for the
-    recovery to find."""
+    """Read the live jobs of a file; None if it has another schema, or cannot be read whole, which the
+    recovery will find."""
     if db.execute("pragma user_version").fetchone()[0] != CURRENT:
         return None
-    gc.disable()  # as in a recovery: there are only objects that stay
+    gc.disable()  # as in a recovery: all objects stay
     try:
         queues = dict(db.execute("select id, name from queues"))
         stored = db.execute("select value from meta where key = 'live_from'").fetchone()

@@ -1,6 +1,6 @@
-"""Whether the files that are open still have their names: others may delete or replace them at any time.
+"""Whether the open files still have their names: other programs may delete or replace them at any time.
 
-What is written to a file without a name is gone with the process.
+Data written to a file without a name is gone with the process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 
 class Absence(enum.Enum):
-    """What happened; the texts are read after the name of the file."""
+    """What happened; the texts follow the name of the file."""
 
     DELETED = "was deleted"
     REPLACED = "was replaced by another file"
@@ -21,12 +21,12 @@ class Presence:
     """The file and its log, as they were opened."""
 
     def __init__(self, path: str, descriptor: int) -> None:
-        """``descriptor`` is one of the file, kept open by somebody else."""
+        """``descriptor`` is one of the file, kept open by the caller."""
         self._path, self._descriptor = path, descriptor
         self.log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
 
     def absence(self) -> Absence | None:
-        """What is wrong; None: nothing.  Two calls of the system."""
+        """What is wrong; None: nothing. It takes two system calls."""
         try:
             if not os.path.samestat(os.stat(self._path), os.fstat(self._descriptor)):
                 return Absence.REPLACED

@@ -1,7 +1,7 @@
-"""Finished jobs, brought back to the true time after the clock was ahead.
+"""Shifts the times of finished jobs back to the true time after the clock was ahead.
 
-Their times have no index, so each table is read once, a few rows in each step.  A row that was moved stays as
-it is, so all of it may begin anew after a crash.
+Their times have no index, so each table is read once, a few rows in each step. A shifted row stays as it is
+when it is read again, so all of it may start over after a crash.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .damage import DAMAGE
 from .event_log import EventLog
 from .search.index import SearchIndex
 
-KEY = "set_back"  # in meta: times are being brought back
-ROWS = 1_000  # of a table looked at in one step: some 5 ms, if all of them are moved
+KEY = "set_back"  # in meta: times are being shifted back
+ROWS = 1_000  # of a table read in one step: some 5 ms, if all of them are shifted
 
 _MOVES = (
     ("dead_letters", statements.MOVE_DEAD_LETTERS),
@@ -33,7 +33,7 @@ _MOVES = (
 
 
 class Rebase:
-    """Of one file.  All it writes is part of the next commit."""
+    """The shift of one file. All it writes is part of the next commit."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Rebase:
         met: Callable[[Exception], None],
         search: SearchIndex,
     ) -> None:
-        """``now``: the time of each step; ``write_out`` opens the transaction, and writes what was asked for;
+        """``now``: the time of each step; ``write_out`` opens the transaction, and writes what is pending;
         ``met`` is called with an error, and may raise it again."""
         self._db, self._events, self._now, self.write_out, self._met = db, events, now, write_out, met
         self._search = search
 
     def begin(self, back: SetBack, next_seq: int) -> Pending:
-        """Remember what is to be done until `end`."""
+        """Record what remains to be done until `end`."""
         pending = Pending(back, next_seq, self._events.next_seq)
         self.write_out()
         self._db.execute(statements.PUT_META, (KEY, msgspec.json.encode(pending).decode()))
@@ -58,18 +58,19 @@ class Rebase:
         return pending
 
     def begun(self) -> Pending | None:
-        """What an earlier process has not finished."""
+        """The shift that an earlier process has not finished."""
         row = self._db.execute("select value from meta where key = ?", (KEY,)).fetchone()
         return None if row is None else msgspec.json.decode(row[0], type=Pending)
 
     def end(self) -> None:
-        """All is done."""
+        """The shift is complete."""
         self.write_out()
         self._db.execute(statements.DELETE_META, (KEY,))
         self._search.forget(self._now())
 
     def steps(self, pending: Pending) -> Iterator[int]:
-        """How many dead letters are to be tried earlier, for each step.  Live jobs have been moved."""
+        """Shift the rows; yields for each step the number of dead letters to retry earlier. Live jobs have
+        been shifted already."""
         try:
             yield from self._steps(pending)
         except DAMAGE as error:
@@ -104,7 +105,7 @@ class Rebase:
 def _ranges(
     db: sqlite3.Connection, table: str, key: str, end: int, where: str = ""
 ) -> Iterator[tuple[int, int]]:
-    """Keys between which a table has about ROWS rows, up to the last one below ``end``."""
+    """Ranges of keys with about ROWS rows of a table each, up to the last one below ``end``."""
     after, last = -1, end - 1
     query = (
         f"select {key} from {table} where {where} {key} > ? and {key} <= ? order by {key} limit 1 offset ?"

@@ -1,1 +1,1 @@
-"""Reading and saving what is left of a damaged, deleted or contradictory file."""
+"""Reading and salvaging what is left of a damaged, deleted or contradictory file."""

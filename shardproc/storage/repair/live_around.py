@@ -1,6 +1,6 @@
-"""The live jobs of a file in which some rows cannot be read, and which of those may have been live.
+"""The live jobs of a file with unreadable rows, and which of the unreadable jobs may have been live.
 
-Whether a job has ended shows in its outcome; where that cannot be read, by the event log.
+The outcome of a job shows whether it has ended; if it cannot be read, the event log does.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _OUTCOMES = (
 )
 _ENDED = {events.COMPLETED, events.REMOVED, events.DISCARDED, events.DROPPED}
 _GONE = {events.REMOVED, events.DROPPED}
-_UNTOLD = {events.DUPLICATED}  # says nothing of the state of its job
+_UNTOLD = {events.DUPLICATED}  # says nothing about the state of its job
 
 
 class Found(NamedTuple):
     """What could be read."""
 
     jobs: list[Job]
-    lost: list[int]  # numbers of those that may be live, and cannot be read whole
+    lost: list[int]  # numbers of jobs that may be live, but cannot be read whole
 
 
 class Fates:
-    """What the event log says of some jobs."""
+    """What the event log says about some jobs."""
 
     def __init__(
         self, db: sqlite3.Connection, wanted: set[int], log: sqlite3.Connection | None = None
     ) -> None:
         """``log``: where the event log is, if that is another file."""
-        self.ended: dict[int, bool] = {}  # by number: whether the last that is known of it was its end
+        self.ended: dict[int, bool] = {}  # by number: whether its last known event was its end
         self.gone: set[int] = set()  # nothing is left of these
         self.ids: dict[int, str] = {}
-        self.whole = True  # the log goes back to the first job, and could be read
+        self.whole = True  # the log reaches back to the first job, and could be read
         self._wanted = wanted
         self._numbers = self._own_ids(db)
         self._read(log or db)
 
     def may_live(self, seq: int) -> bool:
-        """Whether a job of which no outcome can be read is to be taken for a live one."""
+        """Whether a job whose outcome cannot be read counts as live."""
         return not self.ended.get(seq, self.whole)
 
     def _own_ids(self, db: sqlite3.Connection) -> dict[str, int]:
@@ -118,7 +118,7 @@ def live_around(
     queues: Mapping[int, str],
     met: Callable[[str, Exception, int | None], None],
 ) -> Found:
-    """The live jobs with numbers from ``first`` on; ``met`` is called with what cannot be read."""
+    """The live jobs with numbers of ``first`` and above; ``met`` is called with what cannot be read."""
     reader = _Reader(db, dict(queues), met)
     for row in reader.candidates(first, live_from):
         reader.look(row)
@@ -142,7 +142,7 @@ class _Reader:
         self.jobs: list[Job] = []
         self.bad: list[int] = []  # the row cannot be read
         self.unknown: set[int] = set()  # the outcome or the lock cannot be read
-        self.doubtful: dict[int, rows.Row] = {}  # the outcome alone cannot be read
+        self.doubtful: dict[int, rows.Row] = {}  # only the outcome cannot be read
 
     def candidates(self, first: int, live_from: int) -> Iterator[rows.Row]:
         """Rows of jobs that may be live."""
@@ -171,7 +171,7 @@ class _Reader:
             return False
 
     def look(self, row: rows.Row) -> None:
-        """Whether a job is live, and as what."""
+        """Decide whether a job is live, and add it if it is."""
         seq = row[0]
         try:
             where = {"seq": seq, "queue": row[2]}
@@ -185,7 +185,7 @@ class _Reader:
                 self.add(row)
 
     def add(self, row: rows.Row) -> None:
-        """Take a job for live."""
+        """Add a job as live."""
         table = "locks"
         try:
             lock = self._db.execute(_LOCK, (row[0],)).fetchone() or (None,) * 9

@@ -1,6 +1,7 @@
-"""Making the rows of a whole file agree with each other, where there is no doubt about what is right.
+"""Makes the rows of a whole file agree with each other, where there is no doubt about what is right.
 
-Only for the files of a stopped server.  What the checks of `recount` find, and nothing here settles, is left.
+Only for the files of a stopped server. Contradictions that `recount` finds, but nothing here can fix, are
+left.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BOTH = "from {other} other where other.queue_id = {table}.queue_id and other.se
 CURES: dict[str, tuple[str, ...]] = {
     "one state a job": (
         f"delete from locks where seq in ({LOCKS_OF_ENDED})",
-        # Of two ends the later one counts.
+        # Of two outcomes, the later one counts.
         f"""delete from completed where exists (
                 select 1 {_BOTH.format(other="dead_letters", table="completed")}
                 and other.finished_at > completed.finished_at)""",
@@ -43,21 +44,21 @@ CURES: dict[str, tuple[str, ...]] = {
         if check.name == "unfinished jobs"
     ),
 }
-"""By the name of the check that finds it."""
+"""The statements that fix a contradiction, by the name of the check that finds it."""
 
 
 class Mended(Struct):
-    """What became of the contradictions in a file."""
+    """What was done about the contradictions in a file."""
 
     mended: dict[str, str] = field(default_factory=dict)  # check -> what was wrong
     left: dict[str, str] = field(default_factory=dict)
 
 
 def mend(file: Path) -> Mended:
-    """Settle what can be settled in one transaction.  sqlite3.Error."""
+    """Fix what can be fixed, in one transaction. May raise sqlite3.Error."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         if db.execute("pragma user_version").fetchone()[0] != CURRENT:
-            return Mended()  # its next start brings it to the present
+            return Mended()  # its next start migrates it
         before = _problems(db)
         if not before:
             return Mended()

@@ -1,6 +1,6 @@
-"""Recounts a shard's file and reports contradictions.  Only reads, and only while the server is stopped.
+"""Recounts a shard's file and reports contradictions. Only reads, and only while the server is stopped.
 
-Each check is a query whose rows are what is wrong.  It takes as long as reading the file takes.
+Each check is a query whose rows are errors. It takes as long as reading the file takes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .. import rows
 from ..schema import CURRENT
 from .remains import unreadable
 
-SHOWN = 5  # of what is wrong
+SHOWN = 5  # examples of an error
 
 
 class Check(NamedTuple):
-    """What must not be: a query for the numbers or names of what is so."""
+    """A contradiction, with a query for the numbers or names that show it."""
 
     name: str
     wrong: str
@@ -92,7 +92,7 @@ CHECKS = (
 
 
 class Finding(NamedTuple):
-    """What a check has found; ``problem`` None: nothing."""
+    """The result of a check; ``problem`` None: nothing was found."""
 
     check: str
     problem: str | None
@@ -108,8 +108,7 @@ class Counts(NamedTuple):
 
 
 def damage_of(file: Path) -> str | None:
-    """What is wrong with a file so that not all of it can be read, or its indexes do not agree with it; None:
-    nothing."""
+    """Why not all of a file can be read, or its indexes do not agree with it; None: it is whole."""
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             found = [str(row[0]) for row in connection.execute("pragma integrity_check(5)")]
@@ -136,7 +135,7 @@ def _cure(file: Path) -> str:
 
 
 def _unreadable(file: Path) -> str | None:
-    """Which jobs cannot be read; None: that is not known."""
+    """Which jobs cannot be read; None: there are no such jobs."""
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             names = unreadable(connection)

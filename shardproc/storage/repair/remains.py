@@ -16,7 +16,7 @@ _DEAD = "select 1 from dead_letters where seq = ?"
 
 
 def remains_of(db: sqlite3.Connection, seq: int, damage: str) -> Remains:
-    """``damage`` says what is damaged, and what to do."""
+    """``damage``: the text that says what is damaged, and what to do."""
     job_id, name, created_at = _row(db, _HEAD, seq) or ("", "", 0)
     try:
         state = "completed" if _read(db, _DEAD, seq) is None else "failed"
@@ -45,8 +45,8 @@ def _unknown(error: Exception) -> str:
 
 
 def unreadable(db: sqlite3.Connection) -> list[str]:
-    """The jobs whose rows cannot be read, by their ids, or else by their numbers.  Numbers of jobs that were
-    removed may be among them, where the event log does not say so."""
+    """The jobs whose rows cannot be read, by their ids, or else by their numbers. These may include numbers
+    of removed jobs, where the event log does not show the removal."""
     last = db.execute("select max(seq) from jobs").fetchone()[0] or 0
     lost: set[int] = set()
     for _ in walk(by_number(db, _JOBS), 1, last, lost.add):

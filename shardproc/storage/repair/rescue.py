@@ -1,4 +1,4 @@
-"""Rewriting a file that was deleted while it was open: the connection still has all of it."""
+"""Rewrites a file that was deleted while it was open: the connection still has all of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ RescueError = (OSError, sqlite3.Error)  # what `rescue` may raise
 
 
 def rescue(connection: sqlite3.Connection, path: Path, absence: Absence, goes_on: Callable[[], None]) -> bool:
-    """Have all that was committed at ``path`` again, on disk.  The connection must be closed then, and the
-    file reopened.  False where another file is in the way: all is beside it then, see `rescued`."""
+    """Write everything that was committed at ``path`` to disk again. The connection must be closed
+    afterwards, and the file reopened. False if another file is in the way: then the copy is beside it, see
+    `rescued`."""
     if absence is Absence.LOG_DELETED:
         _empty_log(connection, path)
         return True
@@ -29,14 +30,14 @@ def rescue(connection: sqlite3.Connection, path: Path, absence: Absence, goes_on
         return False
     _copy(connection, copy, goes_on)
     _remove_logs(path)  # the new file must not meet them
-    os.link(copy, path)  # fails where there is a file meanwhile
+    os.link(copy, path)  # fails if a file is there by now
     copy.unlink()
     sync(path.parent)
     return True
 
 
 def rescued(path: Path) -> Path:
-    """Where the copy of a file is made."""
+    """The path of a file's copy."""
     return path.with_name(f"{path.name}.rescued")
 
 
