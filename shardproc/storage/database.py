@@ -145,7 +145,7 @@ class Database:
         execute = self.connection.execute
         execute(f"pragma page_size = {PAGE_SIZE}")
         if not self.is_incremental():  # setting it again would write into the file
-            execute("pragma auto_vacuum = incremental")  # of a new file, or when it is written anew
+            execute("pragma auto_vacuum = incremental")  # for a new file, or one that is written anew
         execute("pragma journal_mode = wal")
         execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
         execute(f"pragma journal_size_limit = {MAX_LOG}")

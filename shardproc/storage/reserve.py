@@ -1,4 +1,4 @@
-"""Space set aside on the disk, so that work in hand can go on when everything else is full."""
+"""Space set aside on the disk, so work in progress can continue when everything else is full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEP = 1024 * 1024  # bytes: the size is a multiple of it
 
 
 class Reserve:
-    """A file beside the data that holds nothing but space."""
+    """A file beside the data that only occupies space."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -19,8 +19,8 @@ class Reserve:
             self.size = path.stat().st_size
 
     def hold(self, needed: int, spare: int) -> bool:
-        """Have at least ``needed`` bytes set aside, and give back what is more than ``spare`` beyond that;
-        False when the disk does not have that many."""
+        """Set at least ``needed`` bytes aside, and release what exceeds that by more than ``spare``; False
+        when the disk does not have that much space."""
         size = -(-needed // STEP) * STEP
         if size < self.size - spare:
             self._cut(size)
@@ -36,7 +36,7 @@ class Reserve:
         return True
 
     def give(self, size: int) -> None:
-        """Let at least so many bytes of it be used, or all there are."""
+        """Release at least this many bytes, or all there are."""
         left = (self.size - size) // STEP * STEP
         if left > 0:
             self._cut(left)
@@ -44,7 +44,7 @@ class Reserve:
             self.release()
 
     def release(self) -> None:
-        """Let all of it be used."""
+        """Release all of it."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
         self.size = 0
@@ -60,7 +60,7 @@ class Reserve:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Blocks that are the file's own, not a hole."""
+    """Allocate blocks of the file's own, not a hole."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return

@@ -16,12 +16,12 @@ from shardproc.engine.outbox import COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW
 
 Row = tuple[Any, ...]
 
-MAX_PURGE = 1 << 20  # bytes of payload deleted in one go: each page is read, and needs room in the WAL
+MAX_PURGE = 1 << 20  # bytes of payload deleted at once: each page is read, and needs room in the WAL
 MAX_INLINE = 1000  # bytes of a result that are kept in the row of completed
 
 
 class Family(Struct, rename="camel"):
-    """Of `Extra`: whose child a job is."""
+    """The part of `Extra` that names a job's parent."""
 
     parent_id: str | None = None
     flow_id: str | None = None
@@ -115,7 +115,7 @@ def run_job_update(job: Job) -> Row:
 
 
 def _run(job: Job) -> Row:
-    """What a job with steps has, and what it waits for."""
+    """The data of a job with steps, and what it waits for."""
     run = job.run
     waits = run.waits if run is not None else None
     return _encode(run), None if waits is None else "signal" if waits.signal else "children"
@@ -141,7 +141,7 @@ def lock_row(job: Job, lock: Lock) -> Row:
 
 
 def success_row(job: Job, queue_id: int) -> Row:
-    """A job without progress and without an unusual life."""
+    """A job without progress and with an ordinary history."""
     return (
         queue_id,
         job.seq,
@@ -154,7 +154,7 @@ def success_row(job: Job, queue_id: int) -> Row:
 
 
 def is_large(job: Job) -> bool:
-    """Whether the outcome of a completed job has to be stored apart."""
+    """Whether the outcome of a completed job has to be stored in a row of its own."""
     result = job.result
     return job.timeline is not None or (result is not None and len(result) > MAX_INLINE)
 
@@ -196,14 +196,14 @@ def dead_letter_row(job: Job, queue_id: int) -> Row:
 
 
 def expiry_row(job: Job, queue_id: int) -> Row | None:
-    """Of a finished job: when it goes, if it says that itself."""
+    """When a finished job should be removed; None unless the job sets that itself."""
     kept = None if job.extra is None else job.extra.kept_for(job.state)
     if kept is None or job.finished_at is None:
         return None
     return (job.seq, queue_id, job.finished_at, job.finished_at + int(kept))
 
 
-# Numbers, ids, times and bytes of finished jobs.  Of those that are too young no payload is looked up.
+# Numbers, ids, times and bytes of finished jobs. For jobs that are too young, the payload is not read.
 OLD_COMPLETED = """
 select old.seq, jobs.id, old.finished_at, expiries.at,
        length(jobs.data) + coalesce(length(large_outcomes.result), 0)
@@ -258,7 +258,7 @@ and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)
 
 
 def _live_of(maybe: str) -> str:
-    """The live ones of some jobs, in order of arrival; ``maybe`` selects their numbers."""
+    """The query for the live jobs among some, in order of arrival; ``maybe`` selects their numbers."""
     return f"""
 select {", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))},
        locks.token, locks.owner, locks.ttl, locks.started_at, locks.conn,
@@ -279,8 +279,8 @@ LIVE_AMONG = _live_of("select value as seq from json_each(?)")
 LOCKS_OF_ENDED = """select locks.seq from locks cross join dead_letters on dead_letters.seq = locks.seq
                     union select locks.seq from locks cross join jobs on jobs.seq = locks.seq
                     cross join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq"""
-"""Older files have them, of workflows that were undone.  A cross join begins with the few locks: a start must
-not take longer the more jobs have ended."""
+"""Older files contain such locks, of workflows that were undone. The cross join begins with the locks, which
+are few: a start must not take longer the more jobs have ended."""
 
 
 def live_job(row: Row, queues: dict[int, str]) -> Job:
@@ -318,13 +318,13 @@ def _job(row: Row, queues: dict[int, str]) -> Job:
         timed_out=bool(row[14]),
         extra=None if row[17] is None else _decode_extra(row[17]),
         run=None if row[18] is None else _decode_run(row[18]),
-        stored=0 if row[18] is None else STEP_ROWS,  # it may have steps: looking for them costs more
+        stored=0 if row[18] is None else STEP_ROWS,  # it may have steps: checking costs more
     )
 
 
 @lru_cache(maxsize=1024)
 def _name(name: str) -> str:
-    """The same string object for the same job name: a million copies of it would add up."""
+    """The same string object for the same job name: a million copies would add up."""
     return name
 
 
@@ -369,7 +369,7 @@ def finished_job(row: Row, queues: dict[int, str]) -> Job | None:
 
 
 def bounded(found: Iterable[Row]) -> Iterator[Row]:
-    """Rows until their last column, bytes to be deleted, adds up to MAX_PURGE."""
+    """Rows until their last column, the bytes to delete, adds up to MAX_PURGE."""
     size = 0
     for row in found:
         yield row

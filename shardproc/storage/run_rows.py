@@ -66,7 +66,7 @@ order by steps.seq, steps.number limit ?6
 
 
 def write(db: sqlite3.Connection, writes: list[RunWrite]) -> None:
-    """Carry these out in order, those of one kind that follow each other in one go."""
+    """Carry out the writes in order; consecutive ones of the same kind are carried out together."""
     for op, some in groupby(writes, key=_FIRST):
         db.executemany(_SQL[op], [parameters for _, parameters in some])
 
@@ -80,7 +80,7 @@ class RunReads:
         see: Callable[[], None],
         guard: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        """``see`` has what was asked for written; ``guard`` wraps the reads of a table."""
+        """``see`` writes what is pending; ``guard`` wraps the reads of a table."""
         self._db, self._see, self._guard = db, see, guard
 
     def _rows(self, table: str, query: str, parameters: Any = ()) -> list[Row]:
@@ -123,7 +123,7 @@ class RunReads:
 
     def name(self, seq: int, number: int) -> str:
         query = "select name from steps where seq = ? and number = ?"
-        with self._guard("steps"):  # mostly it was written long ago, and what is pending can wait
+        with self._guard("steps"):  # mostly it was written long ago, and pending writes can wait
             row = self._db.execute(query, (seq, number)).fetchone()
         rows = [row] if row is not None else self._rows("steps", query, (seq, number))
         return str(rows[0][0]) if rows else ""

@@ -1,10 +1,10 @@
 """Tables and numbered migrations, applied with sqlite-utils.
 
-A job's life touches as little as possible of the disk: pushing inserts one row of ``jobs``, which
-holds the payload and is then left alone; being worked on is a small row of ``locks``; the outcome
-is one of ``completed`` or ``dead_letters``.  (Updating the job's row at every step was measured at
-twice the cost, as a row that grows splits pages, and it rewrites the payload each time.)  The view
-``job_history`` shows all of it as one row a job.
+A job touches the disk as little as possible: pushing inserts one row of ``jobs``, which contains the payload
+and is not changed after that; an active job has a small row of ``locks``; the outcome is a row of
+``completed`` or ``dead_letters``. (Updating the job's row at every step was measured at twice the cost, as a
+row that grows splits pages, and each update rewrites the payload.) The view ``job_history`` shows all of it
+as one row per job.
 
 A migration that has been released is never edited; a new one is added below it.
 """
@@ -378,8 +378,7 @@ class SchemaTooNew(Exception):
 
 
 def migrate(connection: sqlite3.Connection, to: int = CURRENT) -> None:
-    """Bring a file to a schema, the current one unless told otherwise; raises SchemaTooNew for one of the
-    future."""
+    """Migrate a file to a schema, by default the current one; SchemaTooNew if the file has a newer one."""
     version = connection.execute("pragma user_version").fetchone()[0]
     if version > CURRENT:
         raise SchemaTooNew(

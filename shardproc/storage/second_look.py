@@ -1,7 +1,7 @@
-"""Before a file is called damaged: is it the file, or has reading it failed for a moment?
+"""Decides whether a file is damaged, or reading it only failed for a moment.
 
-SQLite calls a page that it could not read, for an I/O error, malformed.  So the file itself is read, which
-names such an error; and all tables are read again without what SQLite has in its memory.
+SQLite reports a page that it could not read, because of an I/O error, as malformed. So the file itself is
+read, which shows such an error; and all tables are read again without SQLite's cache.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import sqlite3
 import time
 
 CHUNK = 1 << 20
-LONGEST_S = 2.0  # for each of both: meanwhile the shard answers nobody
-AGAIN_S = 0.25  # the same for a verdict that is looked at again
-_STEPS = 100_000  # of SQLite from one look at the clock to the next; some ms
+LONGEST_S = 2.0  # for each of the two; the shard answers no client in that time
+AGAIN_S = 0.25  # the same for checking a verdict again
+_STEPS = 100_000  # of SQLite between two readings of the clock; some ms
 
 
 class ReadFailed(sqlite3.DatabaseError):
-    """The file cannot be read, or could not a moment ago: that is no damage, and may pass."""
+    """The file cannot be read, or could not a moment ago: this is not damage, and may pass."""
 
     sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
 
 
 def look(db: sqlite3.Connection, descriptor: int | None) -> None:
-    """Raise ReadFailed unless the file is damaged, as far as that can be told in LONGEST_S.
+    """Raise ReadFailed unless the file is damaged, as far as LONGEST_S is enough to find out.
 
-    ``descriptor`` is one of the file, kept open by somebody else; None: it is in memory."""
+    ``descriptor`` is one of the file, kept open by the caller; None: the database is in memory.
+    """
     if descriptor is None:
         return
     _read(descriptor)
@@ -34,7 +35,7 @@ def look(db: sqlite3.Connection, descriptor: int | None) -> None:
 
 
 def reading_fails(path: str) -> ReadFailed | None:
-    """Why a file that nobody in this process has open cannot be read at present."""
+    """Why a file that is not open in this process cannot be read at present."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -58,7 +59,7 @@ def _read(descriptor: int) -> None:
 
 
 def is_whole(db: sqlite3.Connection, longest_s: float) -> bool:
-    """Whether all pages were found to be in order within that time."""
+    """Whether all pages were found to be sound within that time."""
     end = time.monotonic() + longest_s
     db.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
     try:

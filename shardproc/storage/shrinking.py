@@ -1,8 +1,8 @@
-"""Giving free pages of a shard's file back to the disk while it serves, a slice at a time.
+"""Returning free pages of a shard's file to the disk while it serves, a slice at a time.
 
-SQLite keeps the pages of deleted rows for new ones.  After a purge most of a file may be free: then the last
-pages are moved into free ones and cut off, so few at a time that nobody feels it.  Some free pages stay, so
-that a queue which is filled and emptied in turns does not pay for it each time.
+SQLite keeps the pages of deleted rows for new ones. After a purge most of a file may be free: then the last
+pages are moved into free ones and cut off, so few at a time that clients do not notice. Some free pages stay,
+so a queue that is filled and emptied in turns does not pay for it each time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bunqueue.logs import get_logger
 
 from .database import DISK_ERRORS, PAGE_SIZE, Database
 
-LOOK_MS = 5_000  # between two looks at how much is free
-PATIENCE_MS = 30_000  # so long much must have been free: new jobs may need it
+LOOK_MS = 5_000  # between two checks of the free space
+PATIENCE_MS = 30_000  # much must have been free for this long: new jobs may need it
 PACE_MS = 25  # between two slices
 SLICE = 32  # pages; a quarter of a megabyte, some 0.3 ms
-MIN_FREE = 512  # pages: 4 MiB are not worth the work
-BEGIN, END = 4, 16  # it begins where a fourth of the file is free, and ends where a sixteenth is
+MIN_FREE = 512  # pages: less than 4 MiB is not worth the work
+BEGIN, END = 4, 16  # it begins when a fourth of the file is free, and ends when a sixteenth is
 
 _log = get_logger("shard")
 
@@ -28,22 +28,22 @@ class Shrinking:
 
     def __init__(self) -> None:
         self._next_at = 0
-        self._since: int | None = None  # much has been free since then
+        self._since: int | None = None  # since when much has been free
         self._works = False
         self._freed = 0  # pages, since this began
 
     def step(self, database: Database, now: int) -> None:
-        """Do a slice if one is due: call it between two transactions, and often while `wait_ms` says so."""
+        """Do a slice if one is due: call it between two transactions, and as soon as `wait_ms` allows."""
         if now < self._next_at and self._next_at - now <= LOOK_MS:  # else the clock was set back
             return
         try:
             self._next_at = now + (self._slice(database) if self._works else self._look(database, now))
-        except DISK_ERRORS as error:  # the next commit finds out what is wrong with the disk
+        except DISK_ERRORS as error:  # the next commit will show what is wrong with the disk
             _log.warning("free space in the file could not be given back", error=str(error))
             self._works, self._since, self._next_at = False, None, now + LOOK_MS
 
     def wait_ms(self, now: int) -> int | None:
-        """When `step` wants to be called again; None: whenever something else happens."""
+        """The time until `step` should be called again; None: at the next occasion."""
         return max(0, self._next_at - now) if self._works else None
 
     def _look(self, database: Database, now: int) -> int:

@@ -1,8 +1,8 @@
-"""What can be read of a damaged file, as a new one.
+"""Makes a new file from what can be read of a damaged one.
 
-Tables are read around their damaged pages.  Then all that is in the new file is made to agree: rows without
-their job go, and a job that has ended, but whose outcome cannot be read, becomes a dead letter, so that
-nobody does it again.
+Tables are read around their damaged pages. Then the contents of the new file are made to agree: rows without
+their job are dropped, and a job that has ended, but whose outcome cannot be read, becomes a dead letter, so
+it is not run again.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ BY_NUMBER = {
     "queues": "id", "jobs": "seq", "locks": "seq", "large_outcomes": "seq", "dead_letters": "seq",
     "expiries": "seq",
 }  # fmt: skip
-SEVERAL = ("attempts", "attempt_notes", "job_logs", "steps", "signals")  # several rows a job
+SEVERAL = ("attempts", "attempt_notes", "job_logs", "steps", "signals")  # several rows per job
 NOT_KEPT = frozenset({"live_from", "probe", PARKED, SEARCH})  # of meta: they follow from the rest
 OF_JOBS = (
     "completed", "dead_letters", "locks", "large_outcomes", "attempts", "attempt_notes", "job_logs",
     "steps", "signals", "expiries",
 )  # fmt: skip
-BEYOND = 3000  # keys that one unreadable page at the end may have held
-FIRST_FREE = (
-    100_000  # numbers of events left out when the newest ones cannot be read: they must not come again
-)
-SEARCHED = 32_768  # numbers of events that lead nowhere, after which no more are looked for; about a second
+BEYOND = 3000  # the most keys that one unreadable page at the end may have held
+FIRST_FREE = 100_000  # numbers of events skipped when the newest ones cannot be read: they must not be reused
+SEARCHED = 32_768  # numbers of events without a row, after which the search ends; about a second
 MAX_EVENT = 2**53
 SHOWN = 1000  # ids of lost jobs that are shown
 UNKNOWN = "its outcome stood in a damaged part of the file"
@@ -60,17 +58,17 @@ _ROOT = b"\x01\0\0\0\0"  # in a pointer map: a root, which no other page points 
 
 
 class Salvaged(Struct):
-    """What became of a file."""
+    """The result of salvaging a file."""
 
     kept: dict[str, int] = field(default_factory=dict)  # rows by table
-    lost: dict[str, int] = field(default_factory=dict)  # keys of rows that could not be read, at most
+    lost: dict[str, int] = field(default_factory=dict)  # the most rows that could not be read, by table
     jobs: int = 0  # known to be lost
     ids: list[str] = field(default_factory=list)  # of these, as far as they are known
-    unknown: int = 0  # jobs that are dead letters now, because they have ended in an unknown way
+    unknown: int = 0  # jobs that have ended in an unknown way, and are now dead letters
 
 
 def salvage(source: Path, target: Path, progress: Progress) -> Salvaged:
-    """Make ``target`` of what can be read of ``source``, which stays as it is.  OSError, sqlite3.Error."""
+    """Make ``target`` from what can be read of ``source``, which stays unchanged. OSError, sqlite3.Error."""
     target.unlink(missing_ok=True)
     os.close(private(str(target), os.O_RDWR | os.O_CREAT))
     with closing(_open(source, target.parent)) as old, closing(_fresh(target, incremental=True)) as new:
@@ -92,8 +90,8 @@ def _fresh(path: Path, *, incremental: bool) -> sqlite3.Connection:
 
 
 def _open(source: Path, folder: Path) -> sqlite3.Connection:
-    """The file to read; a copy with another first page, if that is damaged, or with pages in place of those
-    that were cut off."""
+    """Open the file to read; or a copy with another first page, if that is damaged, or with pages added where
+    some were cut off."""
     db = _reader(source)
     size = source.stat().st_size
     with source.open("rb") as file:
@@ -136,8 +134,7 @@ def _mended(source: Path, copy: Path, head: bytes) -> Path:
 
 
 def _has_pointer_map(file: Path) -> bool:
-    """Whether the file can give free pages back: its second page then says of the third that it is the root
-    of a table."""
+    """Whether the file can return free pages: its second page then marks the third as the root of a table."""
     with file.open("rb") as opened:
         opened.seek(PAGE_SIZE)
         return opened.read(len(_ROOT)) == _ROOT
@@ -150,7 +147,7 @@ def _has_tables(file: Path) -> bool:
 
 
 class _Enough(Exception):
-    """Nothing more is to be found."""
+    """There is nothing more to find."""
 
 
 class _Salvage:
@@ -182,7 +179,7 @@ class _Salvage:
     # -- copying ------------------------------------------------------------------------------
 
     def _highest(self) -> int:
-        """No job has a larger number."""
+        """An upper bound of the numbers of jobs."""
         known, short = [0], False
         for table in ("jobs", "locks", "dead_letters", "large_outcomes", "stragglers"):
             try:
@@ -225,7 +222,7 @@ class _Salvage:
             self._progress(text)
 
     def _queue_names(self) -> None:
-        """A queue whose row is gone may still stand in the index of names."""
+        """Add queues from the index of names, which may still list a queue whose row is gone."""
         with suppress(*DAMAGE):
             query = "select id, name from queues indexed by sqlite_autoindex_queues_1 order by name"
             for queue_id, name in self._old.execute(query):
@@ -247,7 +244,7 @@ class _Salvage:
         self._put("completed", found())
 
     def _texts(self, table: str, *keys: str) -> None:
-        """A small table with texts for keys: from its beginning, and from its end, to what is damaged."""
+        """Copy a small table with text keys: from its beginning, and from its end, up to the damage."""
         columns = self._columns(table)
         kept: dict[Row, Row] = {}
         whole = True
@@ -263,7 +260,7 @@ class _Salvage:
             else:
                 break
         if not whole:
-            self.found.lost[table] = 1  # how many nobody can say
+            self.found.lost[table] = 1  # the number is unknown
         self._put(table, (row for row in kept.values() if table != "meta" or row[0] not in NOT_KEPT))
 
     def _events(self) -> None:
@@ -283,7 +280,7 @@ class _Salvage:
             self._new.execute(put, (last + FIRST_FREE, time.time_ns() // 1_000_000))
 
     def _last_event(self) -> int:
-        """The newest row of the event log that can be found when the newest one cannot be read."""
+        """The newest row of the event log that can be found when the end of the log cannot be read."""
         last = missed = 0
 
         def miss(number: int) -> None:
@@ -297,7 +294,7 @@ class _Salvage:
                 last, missed = row[0], 0
         return last
 
-    # -- making it agree ----------------------------------------------------------------------
+    # -- making the rows agree -----------------------------------------------------------------
 
     def _agree(self) -> None:
         new = self._new
@@ -312,7 +309,7 @@ class _Salvage:
             new.execute(cure)
 
     def _lost_jobs(self) -> None:
-        """Jobs that other rows or events speak of, and whose own row is gone."""
+        """Count jobs that other rows or events mention, but whose own row is gone."""
         parts = " union ".join(f"select seq from {table}" for table in ("completed", "dead_letters", "locks"))
         query = f"""select seq from ({parts}) where seq not in (select seq from jobs)
                     union select seq from jobs where queue_id not in (select id from queues)"""
@@ -325,7 +322,7 @@ class _Salvage:
         self.found.jobs = len(lost)
 
     def _end_unknown(self) -> None:
-        """Jobs that have ended and whose outcome is gone become dead letters."""
+        """Turn jobs that have ended, but whose outcome is gone, into dead letters."""
         if not (self._bad.get("completed") or self._bad.get("dead_letters")):
             return
         undecided = dict(self._new.execute(_UNDECIDED))
@@ -341,7 +338,8 @@ class _Salvage:
                 self._new.execute("delete from locks where seq = ?", (seq,))
 
     def _surely_finished(self, undecided: set[int]) -> set[int]:
-        """Below `live_from` all jobs have finished that are no stragglers, as far as these can be read."""
+        """Of these jobs, those that have finished for sure: they are below `live_from` and are no stragglers,
+        as far as both can be read."""
         try:
             stored = self._old.execute("select value from meta where key = 'live_from'").fetchone()
             stragglers = {row[0] for row in self._old.execute("select seq from stragglers")}
@@ -355,7 +353,7 @@ _FIRST = "select first_seq from events where first_seq between ? and ? order by 
 
 
 def _is_job(row: Row) -> bool:
-    """Whether a row of jobs can be understood.  Columns are in the order of the table."""
+    """Whether a row of jobs can be decoded. Columns are in the order of the table."""
     named: dict[str, Any] = dict(zip(_JOB_TABLE, row, strict=True))
     try:
         rows.live_job((*(named[name.strip()] for name in rows.JOB_COLUMNS.split(",")), *(None,) * 9), _ANY)

@@ -1,7 +1,7 @@
 """Reading a table around its damaged pages.
 
-A scan ends at the first page that is damaged.  What follows it can still be found by its key: so from there
-on the table is read in blocks, and a block that fails is halved until single keys remain.
+A scan ends at the first damaged page. Rows after it can still be found by key, so from that point the table
+is read in blocks, and a block that fails is halved until single keys remain.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Row = tuple[Any, ...]
 Read = Callable[[int, int], Iterable[Row]]
 """The rows with keys from the first number to the second, in ascending order."""
 
-BLOCK = 1024  # keys: more than a page holds, and few enough that a block is quickly halved
+BLOCK = 1024  # keys: more than a page contains, and few enough that a block is quickly halved
 
 
 def walk(
     read: Read, low: int, high: int, bad: Callable[[int], None], *, repeated: bool = False
 ) -> Iterator[Row]:
-    """All rows that can be read, in ascending order of their first column; ``bad`` is called with
-    each key whose row cannot be read.  ``repeated``: a key has several rows, and some may come twice."""
+    """All rows that can be read, in ascending order of their first column; ``bad`` is called with each key
+    whose row cannot be read. ``repeated``: a key has several rows, and some may come twice."""
     step = 0 if repeated else 1
     while low <= high:
         try:
@@ -41,7 +41,7 @@ def walk(
 
 
 def walk_back(read: Read, low: int, high: int, bad: Callable[[int], None]) -> Iterator[Row]:
-    """The same from the last row to the first, in blocks from the beginning."""
+    """The same from the last row to the first, in blocks from the start."""
     while low <= high:
         start = max(low, high - BLOCK + 1)
         yield from reversed(list(_block(read, start, high, bad)))
@@ -68,8 +68,8 @@ def _block(read: Read, low: int, high: int, bad: Callable[[int], None]) -> Itera
 
 
 def by_number(db: sqlite3.Connection, query: str, *first: Any) -> Read:
-    """`Read` for a query that ends with "between ? and ?", after parameters of its own.  A single key is
-    looked up without looking at the next one, which may stand in a damaged page."""
+    """`Read` for a query that ends with "between ? and ?", after parameters of its own. A single key is
+    looked up without reading the next one, which may be in a damaged page."""
     single = query.replace("between ? and ?", "= ?")
 
     def read(low: int, high: int) -> Iterable[Row]:

@@ -1,7 +1,7 @@
-"""Finding jobs by what they are: what is known of each block of jobs, and the reading of those that remain.
+"""Finding jobs by their properties: a summary of each block of jobs, and reading the blocks that may match.
 
-Most of the work of a search is to leave jobs out.  For each block of 1024 numbers, in the order of arrival,
-one row says which names, tags and groups its jobs have, and when they were created; a few narrow ones say
-when they finished.  That costs a job some nanoseconds where an index would cost microseconds, and a search
-for a rare name looks at a few blocks of a million jobs.
+Most of the work of a search is ruling jobs out. For each block of 1024 numbers, in the order of arrival, one
+row records the names, tags and groups of its jobs, and when they were created; a few narrow rows record when
+they finished. That costs a job some nanoseconds, where an index would cost microseconds, and a search for a
+rare name reads a few blocks among a million jobs.
 """

@@ -1,4 +1,4 @@
-"""Where jobs may be that meet some conditions, by what is known of the blocks."""
+"""The blocks that may contain jobs which meet some conditions, according to the blocks' summaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ranges = list[tuple[int, int]]
 
 
 def ranges(db: sqlite3.Connection, conditions: Sequence[Condition], first: int, last: int) -> Ranges:
-    """Runs of numbers within these bounds, ascending, outside of which no job meets all conditions."""
+    """Ascending ranges of numbers within these bounds; outside of them no job meets all conditions."""
     tests, parameters = _of_blocks(conditions)
     if not tests or first > last:
         return [(first, last)] if first <= last else []
@@ -34,7 +34,7 @@ _FINISHES = "block in (select block from search_finishes where since <= ? and un
 
 
 def _of_blocks(conditions: Sequence[Condition]) -> tuple[list[str], list[Any]]:
-    """What the row of a block must say, and parameters."""
+    """Tests of the row of a block, and their parameters."""
     tests: list[str] = []
     parameters: list[Any] = []
     for condition in conditions:
@@ -55,7 +55,7 @@ def _of_blocks(conditions: Sequence[Condition]) -> tuple[list[str], list[Any]]:
 
 
 def _span(conditions: Sequence[Condition], field: str) -> tuple[int, int] | None:
-    """The first and the last moment that a time may be; stored ones are whole numbers."""
+    """The earliest and the latest value that a time may have; stored times are whole numbers."""
     low, high = -(2**62), 2**62
     mine = [condition for condition in conditions if condition.field == field]
     for condition in mine:

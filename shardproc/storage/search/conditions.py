@@ -1,7 +1,7 @@
 """Which jobs of a range meet some conditions.
 
-What SQLite can compare, it does; tags, groups and fields of data stand in MessagePack, so SQLite only looks
-whether their bytes occur, and Python looks at what is left.
+SQLite makes the comparisons that it can. Tags, groups and fields of data are in MessagePack, so SQLite only
+checks whether their bytes occur, and Python checks the remaining rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardproc.engine.criteria import LIVE, Criteria, Finding
 from .index import group_of, tags_of
 
 _SIGNS = {EQUAL: "=", UNEQUAL: "<>", LESS: "<", AT_MOST: "<=", MORE: ">", AT_LEAST: ">="}
-MAX_LISTED = 100  # queues in a query; of more Python looks at the rows
+MAX_LISTED = 100  # queues in a query; if there are more, Python checks the rows
 
 _STATE = """case when completed.seq is not null then 'completed' when dead_letters.reason in
 ('cancelled', 'stuck') then dead_letters.reason when dead_letters.seq is not null then 'failed' end"""
@@ -46,7 +46,7 @@ _COLUMNS = {
     "attempts": "coalesce(completed.attempts, dead_letters.attempts)",
     "workflow": "(jobs.run is not null)",
 }
-_FIXED = frozenset({"name", "created"})  # the row of a live job says the same as memory does
+_FIXED = frozenset({"name", "created"})  # the row of a live job has the same values as memory
 _SELECT = """select jobs.seq, jobs.queue_id,
 case when completed.seq is not null then 3 when dead_letters.reason = 'cancelled' then -1
 when dead_letters.seq is not null then 4 else 0 end,
@@ -88,12 +88,12 @@ class Search:
         self._queries = [f"{select} {source} {rest}" for source in _sources(criteria)]
 
     def read(self, db: sqlite3.Connection, first: int, last: int) -> list[Finding]:
-        """What is found with numbers from ``first`` to ``last``, in ascending order.  Live jobs are found by
-        what does not change."""
+        """The jobs found with numbers from ``first`` to ``last``, in ascending order. Live jobs are found by
+        values that do not change."""
         found: list[Finding] = []
         for query in self._queries:
             numbers: tuple[int, ...] = (first, last)
-            if first == last:  # a scan would look at the next one, too, which may stand in a damaged page
+            if first == last:  # a scan would also read the next row, which may be in a damaged page
                 query, numbers = query.replace("between ? and ?", "= ?", 1), (first,)
             rows = db.execute(query, (*numbers, *self._parameters))
             found += [Finding(*row[:3]) for row in rows if all(test(row) for test in self._tests)]
@@ -102,7 +102,7 @@ class Search:
 
 
 def _sources(criteria: Criteria) -> list[str]:
-    """Where rows come from."""
+    """The sources of rows."""
     queues = criteria.queues
     if criteria.live or (criteria.completed and not criteria.by_queue):
         where = "" if criteria.live else " and (completed.seq is not null or dead_letters.seq is not null)"
@@ -119,7 +119,8 @@ def _sources(criteria: Criteria) -> list[str]:
 
 
 def _sql(condition: Condition) -> tuple[str, list[Any]]:
-    """What SQLite tests: all of a condition on a column; of one on a MessagePack value, what it can."""
+    """The part of a condition that SQLite tests: all of it for a column; for a MessagePack value, as much as
+    it can."""
     column = _COLUMNS.get(condition.field)
     if column is None:
         return _occurs(condition)
@@ -138,7 +139,7 @@ def _sql(condition: Condition) -> tuple[str, list[Any]]:
 
 
 def _portable(value: Any) -> Any:
-    """SQLite has no larger integers."""
+    """A value that SQLite can bind: it has no larger integers."""
     return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 

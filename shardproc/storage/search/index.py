@@ -1,9 +1,9 @@
-"""What is written for searches.
+"""Maintains the tables for searches.
 
-While jobs are stored, the words of their block are collected in memory, some ten nanoseconds a job; when its
-last number has been given away, they are written, as one row.  That a job finished is noted with its batch,
-once for a block and a second.  Blocks whose words were not collected, as the process ended meanwhile or the
-file is of an earlier version, are read and summed up one by one, in the background.
+While jobs are stored, the words of their block are collected in memory, at some ten nanoseconds per job; once
+its last number is used, they are written as one row. Finishes are recorded with their batch, once per block
+and second. A block whose words were not collected, because the process ended in between or the file is of an
+earlier version, is read and summarized in the background, one block at a time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bunqueue.model.job import Job, JobOptions
 from .. import rows, statements
 
 BITS = 10  # a block has 1024 numbers
-MAX_WORDS = 16_384  # of a block; one with more is looked at by every search
-SPAN_MS = 60_000  # one row of finishes is no longer
-ROUND_MS = 1_000  # a row may say that jobs finished so much later than they did, so that it is written seldom
-MAX_SPANS = 10_000  # remembered; for one that was forgotten another row is begun
-SWEPT = 200  # blocks looked at in one go, to see whether they still have jobs; some 1 ms
+MAX_WORDS = 16_384  # of a block; every search reads a block with more
+SPAN_MS = 60_000  # the longest span of one row of finishes
+ROUND_MS = 1_000  # a row may record finishes this much later than they happened, so it is written rarely
+MAX_SPANS = 10_000  # remembered; for a span that was forgotten, another row is begun
+SWEPT = 200  # blocks checked at once for whether they still have jobs; some 1 ms
 SWEEP_MS = 1_000
 
 NAME, TAG, GROUP = b"n", b"t", b"g"
@@ -37,18 +37,18 @@ _NAMES = "select distinct name from jobs where seq between :first and :last"
 _TIMES = "select min(created_at), max(created_at) from jobs where seq between :first and :last"
 _OPTIONS = "select distinct options from jobs where seq between :first and :last and options is not null"
 _EXTRAS = "select extra from jobs where seq between :first and :last and extra is not null"
-KEY = "search"  # in meta: why the tables are of no use
+KEY = "search"  # in meta: why the tables cannot be used
 _BROKEN = "select 1 from meta where key = ?"
 _BEGUN = "select 1 from jobs where seq >= ? limit 1"
 _BLOCK = "select since, until, words from search_blocks where block = ?"
 
 
 Write = tuple[str, Any]  # a statement, and its parameters
-_name = itemgetter(3)  # of a row of INSERT_FRESH
+_name = itemgetter(3)  # in a row of INSERT_FRESH
 
 
 class _Grouped(Struct, rename="camel"):
-    """What of `bunqueue.model.job.Extra` is looked at."""
+    """The part of `bunqueue.model.job.Extra` that is read here."""
 
     group_id: str | None = None
 
@@ -63,17 +63,17 @@ def tags_of(options: bytes) -> tuple[str, ...]:
 
 
 def group_of(extra: bytes) -> str | None:
-    """The group in a stored value of what few jobs have."""
+    """The group in a stored value of `Extra`."""
     return _decode_extra(extra).group_id
 
 
 def word(kind: bytes, text: str) -> bytes:
-    """What stands for a name, a tag or a group; another one may have the same."""
+    """A hash of a name, a tag or a group; others may have the same one."""
     return zlib.crc32(kind + text.encode("utf-8", "surrogatepass")).to_bytes(4, "big")
 
 
 class _Block:
-    """What has been collected of a block."""
+    """What has been collected about a block."""
 
     __slots__ = ("groups", "names", "since", "tags", "until")
 
@@ -98,27 +98,27 @@ class _Block:
 
 
 class SearchIndex:
-    """Of one file.  What it writes is part of the caller's transaction."""
+    """The search tables of one file. What it writes is part of the caller's transaction."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        self.is_broken = False  # what it says is not all, so nobody may rely on it
+        self.is_broken = False  # the tables are incomplete, so they must not be used
         self.on_damage: Callable[[Exception], None] = _raise
         """Called with an error of its tables; may raise it again."""
         self._stored = 0  # all jobs with smaller numbers are in the file
-        self._first = 0  # the first block that is collected from its beginning on
+        self._first = 0  # the first block that is collected from its start
         self._open: dict[int, _Block] = {}
-        self._left: list[int] = []  # blocks that are to be read, the first to come last
+        self._left: list[int] = []  # blocks still to read, the first one last
         self._spans: dict[int, tuple[int, int]] = {}
         self._swept = self._next_sweep = 0
         self._removed = False  # jobs were removed since the last sweep began
         self._looks_again = False  # rows of blocks were forgotten
-        self._known: set[int] = set()  # blocks that are summed up; only for `recover`
+        self._known: set[int] = set()  # blocks that have a summary; only for `recover`
         self._problem = ""  # the tables cannot be read
 
     def check(self) -> None:
-        """Read all of both tables, outside of a transaction: a batch that met a damaged page of them could
-        not be committed."""
+        """Read all of both tables, outside of a transaction: a batch that met one of their damaged pages
+        could not be committed."""
         try:
             for _ in self._db.execute(_ALL_FINISHES):
                 pass
@@ -128,7 +128,7 @@ class SearchIndex:
             self._known, self._problem = set(), str(error)
 
     def recover(self, next_seq: int) -> list[Write]:
-        """Find what has to be summed up, after `check`; what is to be written at once."""
+        """Find the blocks that need a summary, after `check`; returns writes to make at once."""
         self._stored, self._first = next_seq, next_seq >> BITS
         self._first += self._db.execute(_BEGUN, (self._first << BITS,)).fetchone() is not None
         self._looks_again = False
@@ -151,8 +151,8 @@ class SearchIndex:
             self._db.execute(sql, row)
 
     def stored(self, found: Sequence[rows.Row], next_seq: int, now: int) -> None:
-        """Jobs with nothing unusual were stored, that were created ``now``: rows of INSERT_FRESH.  Their
-        numbers are below ``next_seq``, and above those of earlier batches."""
+        """Ordinary jobs, created ``now``, were stored: rows of INSERT_FRESH. Their numbers are below
+        ``next_seq``, and above those of earlier batches."""
         block = self._stored >> BITS
         if (next_seq - 1) >> BITS == block:
             if block >= self._first:
@@ -179,7 +179,7 @@ class SearchIndex:
         return block
 
     def _amend(self, block: int, job: Job) -> None:
-        """Add a job to what was written of its block, if anything was."""
+        """Add a job to the stored summary of its block, if there is one."""
         row = None if self.is_broken else self._db.execute(_BLOCK, (block,)).fetchone()
         if row is not None:
             since, until, words = row
@@ -191,7 +191,7 @@ class SearchIndex:
             self._write(statements.PUT_BLOCK, row)
 
     def wrote(self, next_seq: int) -> None:
-        """All jobs below that number are stored: write what has been collected of whole blocks."""
+        """All jobs below that number are stored: write what was collected about complete blocks."""
         block, end = self._stored >> BITS, next_seq >> BITS
         self._stored = next_seq
         if block == end:
@@ -205,7 +205,7 @@ class SearchIndex:
                 self._left.append(number)
 
     def ended(self, runs: Sequence[tuple[int, int]], now: int) -> None:
-        """Jobs with these numbers finished, (first, last) of each run."""
+        """Jobs with these numbers finished, given as ranges (first, last)."""
         blocks = {first >> BITS for first, _ in runs}
         for first, last in runs:
             if last >> BITS != first >> BITS:
@@ -236,8 +236,9 @@ class SearchIndex:
         return not self.is_broken and (bool(self._left) or due or self._looks_again)
 
     def next_writes(self, now: int) -> list[Write]:
-        """Read one block that is left, or see whether some are empty, and what to write then: less than 1 ms.
-        Outside of a transaction, which could not be committed if what is read is damaged."""
+        """Summarize one of the remaining blocks, or check whether some are empty; returns the writes for
+        that. It takes less than 1 ms. Call it outside of a transaction, which could not be committed if what
+        is read is damaged."""
         if self._looks_again:
             self.check()
             return self.recover(self._stored)
@@ -253,7 +254,7 @@ class SearchIndex:
         groups = {group_of(extra) for (extra,) in self._db.execute(_EXTRAS, numbers)}
         words |= {word(GROUP, group) for group in groups if group is not None}
         since, until = self._db.execute(_TIMES, numbers).fetchone()
-        self._spans.pop(block, None)  # a row of its own may take the place of this one
+        self._spans.pop(block, None)  # a row of its own may replace this one
         return [
             (statements.FIND_FINISHES, {"block": block, **numbers}),
             (statements.PUT_BLOCK, (block, since, until, _joined(words))),
@@ -273,11 +274,11 @@ class SearchIndex:
     # -- when the clock was wrong
 
     def look_again(self) -> None:
-        """What was to be written was not."""
+        """Pending writes were lost."""
         self._looks_again = True
 
     def forget(self, now: int) -> None:
-        """What is said of times after ``now``: they were brought back."""
+        """Forget everything about times after ``now``: they were shifted back."""
         self._db.execute(statements.FORGET_BLOCKS, {"now": now})
         self._db.execute(statements.FORGET_FINISHES, {"now": now})
         self._spans.clear()

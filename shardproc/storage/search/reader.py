@@ -16,10 +16,10 @@ from .index import SearchIndex
 
 
 class Reader:
-    """Of one file."""
+    """Searches in one file."""
 
     def __init__(self, db: sqlite3.Connection, index: SearchIndex, see: Callable[[], None]) -> None:
-        """``see`` has the writes of the batch so far written."""
+        """``see`` writes what the batch has collected so far."""
         self._db, self._index, self._see = db, index, see
 
     def first_seq(self) -> int:
@@ -46,7 +46,7 @@ class Reader:
 
 
 class CarefulReader(Reader):
-    """Reads around what is damaged."""
+    """Reads around damage."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class CarefulReader(Reader):
         damage: Damage,
         table_of: Callable[[int], str],
     ) -> None:
-        """``table_of``: the table in which a job cannot be read."""
+        """``table_of``: the table where a job cannot be read."""
         super().__init__(db, index, see)
         self._damage, self._table_of = damage, table_of
 
