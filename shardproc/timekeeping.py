@@ -1,13 +1,13 @@
 """What a shard does about a wall clock that jumps, while it runs or between two starts.
 
-- Forward: the shard follows at once.  Delays, schedules and limits end earlier; locks restart.  Retention
-  ignores the jump for an hour (`engine/memory/clock_doubt.py`), in case it was a mistake.
-- Back: times that came from the wrong clock are moved back (`engine/clock_rebase.py`): those that workers
-  wait for at once, the others for SLICE_S in each batch.  The file says so until all are moved.
+- Forward: the shard follows at once. Delays, schedules and limits end earlier; locks restart. Retention
+  ignores the jump for an hour (`engine/memory/clock_doubt.py`), in case it was an error.
+- Back: times that came from the wrong clock are shifted back (`engine/clock_rebase.py`): those that workers
+  wait for at once, the others for SLICE_S in each batch. The file records this until all are shifted.
 
-Each jump is a warning in the log, and counted.  A start knows of a jump by the mark in the shard's file, in
-which the wall clock stands beside one that nobody sets.  Where that one has begun anew, since the machine was
-started or the file came from another one, all it knows is what time it was when the file was last written.
+Each jump is logged as a warning, and counted. At a start a shard detects a jump by the mark in its file,
+which has the wall clock together with a clock that cannot be set. If that one has restarted, because the
+machine was started or the file comes from another machine, the shard only knows the time of the last write.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .engine.memory.clock_doubt import Doubt
 from .engine.memory.vitals import ClockNews
 from .storage.store import Store
 
-SLICE_S = 0.01  # of a batch, for times that are brought back
+SLICE_S = 0.01  # of a batch, for shifting times back
 MARK_MS = 5_000  # between two marks in the file
-ABSENT_MS = 86_400_000  # a file that is older may have been away for long, or its clock is wrong now
+ABSENT_MS = 86_400_000  # an older file may have been unused for long, or its clock is wrong now
 
 _log = get_logger("shard")
 
 
 class Timekeeping:
-    """Of one shard, for as long as its process lives."""
+    """The timekeeping of one shard, for as long as its process lives."""
 
     def __init__(self, clock: Clock) -> None:
         self.doubt = Doubt()
@@ -45,11 +45,11 @@ class Timekeeping:
 
     @property
     def news(self) -> ClockNews:
-        """For those who ask."""
+        """The figures for metrics."""
         return ClockNews(self._jumps, self._last_jump, self._moved, self.doubt.ms)
 
     def believed(self, store: Store, now: int) -> int:
-        """At a start: the time without jumps forward that may be mistakes."""
+        """At a start: the time without forward jumps that may be errors."""
         mark = store.last_mark()
         if mark is None:
             return now
@@ -60,14 +60,14 @@ class Timekeeping:
         newest, mark = store.last_times()
         pending, self._moving = store.rebase.begun(), None
         if pending is not None:
-            newest = 0  # that may be a time which is still to be brought back
+            newest = 0  # it may be a time that is still to be shifted back
             self._begin(engine, store, pending, Counter())
         last = max(newest, 0 if mark is None else mark.wall)
         jump = None if mark is None else self._clock.set_since(mark)
         if mark is not None and mark.doubt > self.doubt.ms:
             self.doubt.add(mark.doubt - self.doubt.ms, now)
             engine.set_forward(mark.doubt, now)
-        ahead = max(last - now, -(jump or 0))  # the latter however long the shard was away
+        ahead = max(last - now, -(jump or 0))  # the latter however long the shard was down
         if ahead > JUMP_MS:
             self._back(engine, store, SetBack(now, now + ahead, ahead))
         elif jump is not None and jump > JUMP_MS:
@@ -77,7 +77,7 @@ class Timekeeping:
             _log.info("retention waits to see whether the clock is right", away_ms=now - last)
 
     def look(self, engine: Engine, store: Store) -> int:
-        """A batch begins: the time, once it is known whether the clock was set."""
+        """A batch begins: check whether the clock was set, and return the time."""
         jump, now = self._clock.look(), self._clock.now_ms()
         if jump > 0:
             self._forward(engine, store, jump, now)
@@ -135,11 +135,11 @@ class Timekeeping:
 
     @property
     def moves(self) -> bool:
-        """Whether times are still being brought back."""
+        """Whether times are still being shifted back."""
         return self._moving is not None
 
     def _go_on(self, store: Store, seconds: float = SLICE_S) -> None:
-        """Bring more times back, in the transaction of this batch."""
+        """Shift more times back, in the transaction of this batch."""
         end = time.monotonic() + seconds
         while self._moving is not None:
             store.write_out()
@@ -150,7 +150,7 @@ class Timekeeping:
                 return
 
     def finish(self, store: Store) -> None:
-        """Bring all times back that are left, in the transaction of this batch."""
+        """Shift all remaining times back, in the transaction of this batch."""
         self._go_on(store, math.inf)
 
     def _count(self, store: Store, jump: int, now: int) -> None:

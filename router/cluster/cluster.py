@@ -58,7 +58,7 @@ STOOD_STILL_S = 2.5  # between two polls: this host was stopped, so it must not 
 WITHDRAW_S = 8.0  # for other hosts to take the shards over when this one shuts down cleanly
 HOLDING_S = 2.0  # for the other hosts to stop sending to a shard that is given up
 STANDBY_S = 20.0  # after it, a process that waits in vain for the owner's end ends itself
-READY_S = 3 * LOOK_S  # for which a host is ready to own a shard after it has said so; it says so at each look
+READY_S = 3 * LOOK_S  # time for which a host counts as ready to own a shard after saying so, at each poll
 
 _decode_workers = Decoder(WorkerList).decode
 _log = get_logger("cluster")

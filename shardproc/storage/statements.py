@@ -1,9 +1,10 @@
-"""Every statement that changes a shard's file, numbered once and for ever.
+"""Every statement that changes a shard's file, numbered permanently.
 
-The replicated log holds numbers and parameters, no SQL, so a record means the same to every later version.
-A number is never given again and its text never changes in meaning: a statement that must do something else
-gets the next number, and the old one stays for records that were written with it.  Statements depend on
-nothing but the file and their parameters: no clock, no randomness, no order that SQLite is free to choose.
+The replicated log contains numbers and parameters but no SQL, so a record means the same to every later
+version. A number is never reused, and the meaning of its text never changes: a statement that must do
+something else gets the next number, and the old one stays for records that were written with it. Statements
+depend on nothing but the file and their parameters: not on a clock, on randomness, or on an order that SQLite
+is free to choose.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ def _numbered(number: int, sql: str) -> str:
     return sql
 
 
-# The usual rows have statements of their own that leave columns to their defaults: binding a null
-# costs sqlite3 half a microsecond, as it looks for an adapter first.
+# The usual rows have statements of their own that leave columns to their defaults: binding a null costs
+# sqlite3 half a microsecond, as it looks for an adapter first.
 INSERT_FRESH = _numbered(
     1,
     "insert into jobs (seq, id, queue_id, name, priority, created_at, run_at, data) values (?,?,?,?,?,?,?,?)",
@@ -149,7 +150,7 @@ UPDATE_RUN_JOB = _numbered(
     "holds_key=?, timeline=?, lost_token=?, timed_out=?, options=?, data=?, extra=?, run=?, waits=? "
     "where seq=?",
 )
-# Most steps: they have completed at their first attempt.
+# Most steps: they completed at their first attempt.
 INSERT_STEP = _numbered(
     62,
     "insert into steps (seq, number, name, started_at, ended_at, worker, arguments, result) "
@@ -204,7 +205,7 @@ MOVE_SIGNALS = _numbered(
     "update signals set at = min(at - :by, :now), expires_at = expires_at - :by "
     "where seq > :after and seq <= :until and at > :now and at <= :last",
 )
-# When jobs go that say themselves how long they are kept.
+# Expiries of jobs that set themselves how long they are kept.
 PUT_EXPIRY = _numbered(
     87, "insert or replace into expiries (seq, queue_id, finished_at, at) values (?,?,?,?)"
 )
@@ -232,7 +233,7 @@ REOPEN_WAITS = _numbered(
     "and kind in ('sleep', 'signal') and status='cancelled' and error=?",
 )
 
-# 110 and on: what a search need not look at.
+# 110 and above: summaries that let a search skip blocks.
 PUT_BLOCK = _numbered(110, "insert or replace into search_blocks values (?,?,?,?)")
 PUT_FINISHES = _numbered(111, "insert or replace into search_finishes values (?,?,?)")
 FIND_FINISHES = _numbered(
@@ -260,7 +261,7 @@ FORGET_BLOCKS = _numbered(
 )
 FORGET_FINISHES = _numbered(116, "delete from search_finishes where until > :now")
 
-# About the file alone, and so not numbered: another file of the same shard has its own.
+# About this file alone, and so not numbered: another file of the same shard has its own.
 PUT_APPLIED = "insert or replace into meta values ('applied', ?)"  # the last record of the log that it holds
 LOCAL = frozenset(
     {
@@ -271,8 +272,8 @@ LOCAL = frozenset(
     }
 )
 
-# 130 and on: signals whose data does not fit.  One that was set aside has `taken_by` 0, which is the number
-# of no step, and before its data the reason, as `run_writes.set_aside` makes it.
+# 130 and above: signals whose data does not fit. A signal that was set aside has `taken_by` 0, which is not
+# the number of any step, and the reason before its data, as `run_writes.set_aside` makes it.
 SET_ASIDE = _numbered(130, "update signals set taken_by=0, data=? where seq=? and number=?")
 REOPEN_WAIT = _numbered(
     131,

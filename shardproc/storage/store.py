@@ -1,7 +1,7 @@
 """A shard's storage: recovery, group commit, and reads of finished jobs.
 
-The interface is narrow on purpose, so that another database can stand in: `recover`, `commit`, and
-the few reads of the engine's `Archive`.
+The interface is narrow on purpose, so another database could replace SQLite: `recover`, `commit`, and the few
+reads of the engine's `Archive`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .rebase import Rebase
 from .search.index import SearchIndex, Write
 from .search.reader import Reader
 
-SETTLE = 500  # jobs looked at in one go; about 1 ms
-MANY = 100_000  # finished jobs that a start may look at in vain
+SETTLE = 500  # jobs inspected at once; about 1 ms
+MANY = 100_000  # finished jobs that a start may read needlessly
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
 class Store(FinishedJobs):
-    """Writes what the outbox asks for; implements `shardproc.engine.outbox.Archive`."""
+    """Writes what the outbox has collected; implements `shardproc.engine.outbox.Archive`."""
 
     def __init__(self, database: Database, retention: Retention = DEFAULT_RETENTION) -> None:
         self.database = database
@@ -54,33 +54,33 @@ class Store(FinishedJobs):
         self._next_seq: Callable[[], int] = lambda: 0  # the number that the next job gets
         self._in_transaction = False
         self.writes_out = False
-        """Whether a read writes first what the batch has changed so far: if that fails, it stays true."""
+        """Whether a read is writing the changes of the batch so far; it stays true if that fails."""
         self.replicated = False
         """Whether a transaction ends only after a log has acknowledged its record: see `applied`."""
         self.preloaded: Preloaded | None = None  # for the first recovery
         self.mark = ""  # of the clock, to be stored with the next batch
-        self._cleaned = 0  # up to which number stragglers were looked at
+        self._cleaned = 0  # the number up to which stragglers were cleaned up
 
     # -- recovery ---------------------------------------------------------------------------
 
     def attach(self, out: Outbox | None) -> None:
-        """The outbox whose writes reads must see; None when there is nothing to be written."""
+        """Set the outbox whose writes reads must see; None when there is nothing to write."""
         self._out = out
 
     def recover(
         self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None], *, believed: int
     ) -> int:
-        """Give the engine its queues and live jobs back; how many jobs these are.
+        """Give the engine its queues and live jobs back; returns the number of live jobs.
 
-        ``epoch`` names the life of the router: connection numbers of an earlier one mean nothing.
-        ``believed`` is the time without jumps of the clock: what is that old is forgotten.
+        ``epoch`` names the incarnation of the router: connection numbers of an earlier one mean nothing.
+        ``believed`` is the time without jumps of the clock; keys that are too old by it are forgotten.
         """
         self.attach(engine.out)
         self._search.check()
-        engine.state.now = now  # records may be too old to be kept
+        engine.state.now = now  # records may be too old to keep
         last = self._events.recover()
         if lives.enter(self._db, self.begin, epoch, last, others=engine.state.shards > 1):
-            self.end_transaction(flush=True)  # after a power cut the file must not pass for one in order
+            self.end_transaction(flush=True)  # after a power cut the file must not look cleanly closed
             engine.new_life(now)
         self._time, self._next_seq = lambda: engine.state.now, lambda: engine.state.next_seq
         engine.recover_pushed(self._events.pushed(), believed)
@@ -108,7 +108,8 @@ class Store(FinishedJobs):
         return len(engine.state.jobs)
 
     def _locks_of_ended(self) -> list[int]:
-        """The numbers of jobs that have ended and still have locks: run again, they would pass for active."""
+        """The numbers of jobs that have ended but still have locks: if they are run again, they would seem
+        active."""
         return [seq for (seq,) in self._db.execute(rows.LOCKS_OF_ENDED)]
 
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
@@ -140,7 +141,7 @@ class Store(FinishedJobs):
 
     @property
     def pressed(self) -> bool:
-        """Whether the disk is so full that old events make room."""
+        """Whether the disk is so full that old events are removed."""
         return self._events.pressed
 
     @pressed.setter
@@ -153,14 +154,14 @@ class Store(FinishedJobs):
         return self._in_transaction
 
     def forget_events(self, now: int) -> None:
-        """Keep the event log from growing for ever; call it often, it does little at once."""
+        """Trim the event log; call it often, as each call does little."""
         if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):
             self.begin()
             self._events.forget(oldest)
 
     def prepare_searches(self, now: int) -> bool:
-        """Sum up jobs for searches; call it often, between two batches: it does little at once.  Whether
-        there is more to do."""
+        """Summarize jobs for searches; call it often, between two batches, as each call does little. Returns
+        whether there is more to do."""
         if not self._in_transaction and self._search.has_work(now):
             writes = self._search.next_writes(now)
             try:
@@ -176,16 +177,17 @@ class Store(FinishedJobs):
             self._db.execute(sql, parameters)
 
     def commit(self, out: Outbox, next_seq: int, live: int) -> None:
-        """Make everything the outbox asks for durable; after it the replies may leave.
+        """Make everything in the outbox durable; after that the replies may be sent.
 
-        The next start shall look at no more than about twice the ``live`` jobs: the number of the next one
-        tells how many there were."""
+        The next start should read no more than about twice the number of ``live`` jobs: ``next_seq`` shows
+        how many jobs there have been.
+        """
         self.write(out, next_seq, live)
         self.end_transaction(flush=out.durable)
         out.durable = False
 
     def write(self, out: Outbox, next_seq: int, live: int) -> None:
-        """Write all that `commit` commits into the open transaction."""
+        """Write everything that `commit` commits into the open transaction."""
         if out.writes:
             self._write(out)
         if next_seq - self._journal.live_from >= 2 * live + MANY:
@@ -194,7 +196,8 @@ class Store(FinishedJobs):
     def end_transaction(self, *, flush: bool = False) -> None:
         """Commit what is written, if anything is; ``flush``: so that it survives a power cut.
 
-        A replicated file waits: what is written now is part of the next record."""
+        A replicated file does not commit here: what is written now is part of the next record.
+        """
         if self.replicated:
             return
         if self._in_transaction:
@@ -204,7 +207,7 @@ class Store(FinishedJobs):
             self.database.flush()
 
     def write_nothing(self) -> None:
-        """End a transaction that has changed nothing of the shard."""
+        """End a transaction that has changed nothing in the shard."""
         if self._in_transaction:
             self._db.execute("commit")
             self._in_transaction = False
@@ -217,13 +220,13 @@ class Store(FinishedJobs):
         self._in_transaction = False
 
     def _settle(self) -> None:
-        """Have the next start pass over some more finished jobs.  Part of the batch's transaction: if this
-        fails, the batch must not be there either."""
+        """Let the next start skip some more finished jobs. This is part of the batch's transaction: if it
+        fails, the batch must not be stored either."""
         first, end = self._journal.live_from, self._journal.live_from + SETTLE
         self.begin()
         self._db.execute(statements.NEW_STRAGGLERS, (first, end))
         self._db.execute(statements.PUT_META, ("live_from", str(end)))
-        # Of those that were found live before, many have finished since.
+        # Many of the jobs that were live at an earlier check have finished since.
         span = self._db.execute(
             "select max(seq) from (select seq from stragglers where seq > ? order by seq limit ?)",
             (self._cleaned, SETTLE),
@@ -233,7 +236,7 @@ class Store(FinishedJobs):
         self._journal.live_from, self._cleaned = end, span or 0
 
     def _write(self, out: Outbox) -> None:
-        """Write the rows of every touched job as it is now, in one statement a kind."""
+        """Write the rows of every touched job as it is now, in one statement per kind."""
         db = self._db
         self.begin()
         many = db.executemany
@@ -253,7 +256,7 @@ class Store(FinishedJobs):
             out.attempts.clear()
         if out.logs or out.kept_logs:
             self._write_logs(out)
-        if out.runs:  # before jobs that are removed, as their steps go with them
+        if out.runs:  # before jobs that are removed, as their steps are removed with them
             run_rows.write(db, out.runs)
             self._journal.has_steps = True
             out.runs.clear()
@@ -274,7 +277,7 @@ class Store(FinishedJobs):
             self.mark = ""
 
     def _write_logs(self, out: Outbox) -> None:
-        """Lines of job logs, after those that are not kept have gone."""
+        """Write lines of job logs, after deleting those that are not kept."""
         many = self._db.executemany
         many(statements.TRIM_LOG, [(seq, seq, kept) for seq, kept in out.kept_logs.items()])
         out.kept_logs.clear()
@@ -286,15 +289,16 @@ class Store(FinishedJobs):
     def begin(self) -> None:
         """Begin a transaction, unless one is open.
 
-        A batch does so before it changes anything, so that memory is not ahead of a file whose write lock
-        another program holds.  But not before it reads: a transaction that meets damage cannot be committed.
+        A batch calls this before it changes anything, so memory is never ahead of a file whose write lock
+        another program holds. It does not call it before it reads: a transaction that meets damage cannot be
+        committed.
         """
         if not self._in_transaction:
             self._db.execute("begin immediate")
             self._in_transaction = True
 
     def check_lock(self) -> None:
-        """Raise what `begin` raises while another program holds the write lock."""
+        """Raise the error of `begin` while another program holds the write lock."""
         if not self._in_transaction:
             self.begin()
             self.write_nothing()
@@ -302,24 +306,25 @@ class Store(FinishedJobs):
     # -- time -----------------------------------------------------------------------------------
 
     def last_times(self) -> tuple[int, Mark | None]:
-        """What the file knows of the clock: when the newest event was, 0 without one, and the last mark."""
+        """What the file knows of the clock: the time of the newest event, 0 if there is none, and the last
+        mark."""
         return self._events.newest_at, self.last_mark()
 
     def last_mark(self) -> Mark | None:
-        """Both clocks, as they were when the file was written; None of a new file."""
+        """Both clocks, as they were when the file was written; None for a new file."""
         row = self._db.execute("select value from meta where key = 'clock'").fetchone()
         return None if row is None else msgspec.json.decode(row[0], type=Mark)
 
     @property
     def rebase(self) -> Rebase:
-        """To bring the times of finished jobs and of events back."""
+        """Shifts the times of finished jobs and of events back."""
         return Rebase(self._db, self._events, self._time, self.write_out, self._unmovable, self._search)
 
     def _unmovable(self, error: Exception) -> None:
         raise error
 
     def write_out(self) -> None:
-        """Write what has been asked for so far, in the transaction of the next commit."""
+        """Write what the outbox has collected so far, in the transaction of the next commit."""
         self.begin()
         self._see()
 
@@ -331,14 +336,14 @@ class Store(FinishedJobs):
     # -- reads of the event log ----------------------------------------------------------------
 
     def _see(self) -> None:
-        """Reads come after the writes of the batch so far."""
+        """Write the changes of the batch so far, so reads see them."""
         if self._out is not None and self._out.writes:
             self.writes_out = True
             self._write(self._out)
             self.writes_out = False
 
     def _guard(self, table: str) -> AbstractContextManager[None]:
-        """Around reads of a table that may be damaged."""
+        """A context for reads of a table that may be damaged."""
         return nullcontext()
 
     def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
@@ -356,14 +361,14 @@ class Store(FinishedJobs):
         return event_log.rows(self._db, after)
 
     def end(self) -> None:
-        """Close in order: the next start need not doubt that it knows all that this shard knew."""
+        """Close cleanly, so the next start can be sure that it knows everything this shard knew."""
         with suppress(*DISK_ERRORS):
             self.mark_closed()
             self.end_transaction()
         self.close()
 
     def mark_closed(self) -> None:
-        """Write that the file is closed in order."""
+        """Mark the file as closed cleanly."""
         self.begin()
         self._db.execute(statements.PUT_META, ("closed", "1"))
 

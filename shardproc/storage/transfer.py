@@ -1,9 +1,9 @@
-"""Jobs with all their rows from one file into another: what resharding does to SQLite.
+"""Copies jobs with all their rows from one file to another: the SQLite part of resharding.
 
-Jobs are numbered by their shard, so where files become one the jobs of all but one of them get other numbers.
-Their ids do not tell these; they are found like ids that clients chose, by the index of ``own_id``.
+Jobs are numbered by their shard, so where files are merged, the jobs of all but one get other numbers. Their
+ids do not encode these; they are found like ids that clients chose, by the index of ``own_id``.
 
-A file that is being made has no journal and is not flushed before it is whole: until then nobody needs it.
+A file under construction has no journal and is not flushed until it is whole: before that it may be lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PER_JOB = (
     "jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "attempt_notes",
     "job_logs", "steps", "signals", "expiries",
 )  # fmt: skip
-# The others: from stragglers on they follow from these.
+# The others: stragglers and those after it follow from these.
 APART = (
     "queues", "records", "events", "broadcasts", "stragglers", "meta", "search_blocks", "search_finishes",
 )  # fmt: skip
@@ -74,7 +74,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 class QueueSize(NamedTuple):
-    """A queue of a file, and how much it has; ``bytes`` are those of payloads and results."""
+    """A queue of a file, and its size; ``bytes`` are those of payloads and results."""
 
     id: int
     name: str
@@ -84,13 +84,13 @@ class QueueSize(NamedTuple):
 
 
 class Source:
-    """The file of a shard, for nobody else until it is closed, and never written to."""
+    """The file of a shard, locked until it is closed, and never written to."""
 
     def __init__(self, path: Path) -> None:
-        """DatabaseBusy when somebody has it; SchemaTooNew; SchemaTooOld."""
+        """DatabaseBusy when another process has it; SchemaTooNew; SchemaTooOld."""
         self.path = path
         self._open = ExitStack()
-        with self._open:  # closed here unless all goes well
+        with self._open:  # closed here if there is an error
             self._open.enter_context(closing(own(path, LOCK_WAIT_S)))
             self.uri = _uri(path)
             self._db = sqlite3.connect(self.uri, uri=True, isolation_level=None)
@@ -115,7 +115,7 @@ class Source:
         return [QueueSize(*row) for row in self._db.execute(_SIZES)]
 
     def jobs(self) -> int:
-        """How many there are, also those that belong to no queue."""
+        """The number of jobs, including those that belong to no queue."""
         return int(self._db.execute("select count(*) from jobs").fetchone()[0])
 
     def windows(self, size: int) -> Iterator[tuple[int, int]]:
@@ -127,7 +127,7 @@ class Source:
             after = last
 
     def own_ids(self) -> Iterator[tuple[str, int]]:
-        """The ids that do not tell the number of their job, with the queue."""
+        """The ids that do not encode the number of their job, with the queue."""
         return self._db.execute("select id, queue_id from jobs where own_id = 1")
 
     def records(self) -> Iterator[Record]:
@@ -142,7 +142,7 @@ class Source:
         return self._db.execute(f"select {_EVENT} from events order by first_seq")
 
     def next_event(self) -> int:
-        """The number of the first event that is not yet there."""
+        """The number that the next event would get."""
         query = "select coalesce(max(first_seq + count), 1) from events"
         return int(self._db.execute(query).fetchone()[0])
 
@@ -151,7 +151,7 @@ class Source:
 
 
 def _uri(path: Path) -> str:
-    """How to open a file so that nothing is written, also not beside it if that can be helped."""
+    """A URI that opens a file without writing to it and, if possible, without writing beside it."""
     log = Path(f"{path}-wal")
     is_logged = log.exists() and log.stat().st_size > 0
     return f"{path.absolute().as_uri()}?mode=ro" + ("" if is_logged else "&immutable=1")
@@ -170,7 +170,7 @@ def _check_version(db: sqlite3.Connection) -> None:
 
 
 class Target:
-    """A file that is being made.  Between `attach` and `detach` it takes the jobs of one source."""
+    """A file under construction. Between `attach` and `detach` it takes the jobs of one source."""
 
     def __init__(self, path: Path) -> None:
         """``path`` must not exist."""
@@ -190,12 +190,12 @@ class Target:
         execute("begin")
 
     def attach(self, source: Source, moved: Iterable[tuple[int, int]]) -> None:
-        """Take jobs from there: those of these queues, as (their number there, their number here).
+        """Take jobs from a source: those of these queues, as (their number there, their number here).
 
         Their numbers are kept if the file has no jobs yet.
         """
         self._offset = self.last_seq
-        self._db.execute("commit")  # outside of which files come and go
+        self._db.execute("commit")  # files can only be attached outside a transaction
         self._db.execute("attach ? as source", (source.uri,))
         self._db.execute(f"pragma source.cache_size = -{CACHE_KIB}")
         self._db.execute("begin")
@@ -204,7 +204,7 @@ class Target:
         self.last_seq += source.last_seq
 
     def copy(self, after: int, last: int) -> int:
-        """Take the jobs with these numbers there; how many they were."""
+        """Copy the jobs with these numbers in the source; returns the number of jobs copied."""
         span = {"after": after, "last": last, "offset": self._offset}
         jobs, *_ = [self._db.execute(sql, span).rowcount for sql in self._copies]
         if jobs:
@@ -224,7 +224,8 @@ class Target:
         self._db.executemany(statements.PUT_RECORD, records)
 
     def put_broadcasts(self, broadcasts: Iterable[BroadcastRow]) -> None:
-        """One that is there already has been delivered only if it was everywhere."""
+        """Add broadcasts. One that is there already counts as delivered only if it was delivered
+        everywhere."""
         put = f"""insert into broadcasts ({_SENT}) values (?, ?, ?, ?, ?, ?, ?)
                   on conflict (id) do update set delivered = min(delivered, excluded.delivered)"""
         self._db.executemany(put, broadcasts)
@@ -233,9 +234,9 @@ class Target:
         self._db.executemany(f"insert into events ({_EVENT}) values (?, ?, ?, ?, ?)", events)
 
     def finish(self, identity: Identity) -> None:
-        """The file is whole, says where it belongs, and is on disk."""
+        """Complete the file: record where it belongs, and flush it to disk."""
         self._db.execute(_COUNTS)
-        # All live jobs stand among the stragglers.
+        # All live jobs are among the stragglers.
         self._db.execute("insert into meta values ('live_from', ?)", (str(self.last_seq + 1),))
         put_mark(self._db, identity)
         self._db.execute("commit")
@@ -243,12 +244,12 @@ class Target:
         sync(self.path)
 
     def close(self) -> None:
-        """Safe to call twice; what was not finished is of no use."""
+        """Safe to call twice; an unfinished file is of no use."""
         self._db.close()
 
 
 def _copy(db: sqlite3.Connection, table: str) -> str:
-    """A statement that takes over the rows that jobs have in a table."""
+    """A statement that copies the rows that jobs have in a table."""
     columns = [name for _, name, *_ in db.execute(f"pragma main.table_info({table})")]
     given = {
         "seq": "its.seq + :offset",

@@ -1,11 +1,12 @@
 """`bunqueue store adopt`: the jobs of a stopped server's data folder move into a new store.
 
-1. The store says that it takes over this folder: no server may work on it.
-2. A snapshot of each shard is kept, as the log's position 1.  None is listed yet.
-3. The folder says that it belongs to the store: no server may work on it without.
+1. The store records that it takes over this folder: no server may work on it.
+2. A snapshot of each shard is stored, as the log's position 1.  None of them is listed yet.
+3. The folder records that it belongs to the store: no server may work on it without the store.
 4. One transaction lists the snapshots and lets servers work on the store.
 
-Interrupted before the third step, the folder may still be served as before, and all of it is done again.
+If this is interrupted before the third step, the folder may still be served as before, and all steps are
+repeated.
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ from shardproc.storage.schema import CURRENT, SchemaTooNew
 from .folder import Moved, check_quiet, each_file, forget_position, has_tables, jobs_in, set_position, use_of
 from .progress import Progress
 
-POSITION = 1  # of what a store begins with that has taken over a folder; its first record is the next
+POSITION = 1  # where a store that has taken over a folder begins; its first record is the next
 
 
 def adopt(url: str, folder: Path, where: str, report: Progress) -> Moved:
-    """Move the jobs of ``folder`` into the store at ``url``, whose snapshots are kept ``where``.
+    """Move the jobs of ``folder`` into the store at ``url``, which keeps its snapshots at ``where``.
 
-    StoreError and DataFolderError say why not; the jobs are then where they were."""
+    StoreError or DataFolderError if that is not possible; the jobs are then where they were.
+    """
     manifest = read_identified(folder)  # before `own_data_folder` could make a folder
     with own_data_folder(folder):
         check_quiet(folder)
         check_places(folder, manifest)
         if not read_manifest(folder).id:
-            save_manifest(folder, manifest)  # the next run has to know that it is the same folder
+            save_manifest(folder, manifest)  # so the next run knows that it is the same folder
         if not _is_done(url, folder, manifest):
             _move(url, folder, manifest, where, report)
         jobs = each_file(folder, manifest.shards, lambda database: set_position(database, POSITION))
@@ -57,7 +59,7 @@ def adopt(url: str, folder: Path, where: str, report: Progress) -> Moved:
 
 
 def _is_done(url: str, folder: Path, manifest: Manifest) -> bool:
-    """Whether only what follows the last step is left to do."""
+    """Whether only the work after the last step is left."""
     if not manifest.store:
         return False
     with connected(url) as connection:
@@ -93,7 +95,7 @@ def _check(file: Path) -> None:
 
 
 def _keep(url: str, folder: Path, shard: int, shards: int, where: str, report: Progress) -> Snapshot | None:
-    """A snapshot of a shard, not listed; None if the shard has nothing yet."""
+    """Store a snapshot of a shard, not listed; None if the shard has nothing yet."""
     file = shard_file(folder, shard)
     if not file.exists():
         return None
@@ -103,7 +105,7 @@ def _keep(url: str, folder: Path, shard: int, shards: int, where: str, report: P
         (schema,) = database.connection.execute("pragma user_version").fetchone()
         if schema > CURRENT:
             raise SchemaTooNew(f"{file} was written by a newer version of bunqueue: upgrade this one")
-        forget_position(database)  # of a store that it belonged to once
+        forget_position(database)  # of a store that it belonged to before
         read, size = 0, database.size()
         what = f"shard {shard} of {shards} ({jobs_in(database.connection):,} jobs)"
         report(f"{what}: copying {size / 1e6:,.0f} MB")
@@ -119,6 +121,6 @@ def _keep(url: str, folder: Path, shard: int, shards: int, where: str, report: P
 
 
 def _stamp(copy: Path) -> None:
-    """A file that is not one of the folder's: it needs neither lock nor mark."""
+    """Set the position of a copy. It is not one of the folder's files, so it needs neither lock nor mark."""
     with closing(Database(str(copy), full_sync=True, migrates=False)) as database:
         set_position(database, POSITION)

@@ -1,4 +1,4 @@
-"""The data folder that a move is about: what is in it, and how its files are marked."""
+"""The data folder that a command works on: its contents, and the marks in its files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FORGET_APPLIED = "delete from meta where key = 'applied'"
 
 
 class Moved(Struct):
-    """What a move came to."""
+    """The result of a move."""
 
     shards: int
     jobs: int  # in all states
 
 
 def check_quiet(folder: Path) -> None:
-    """DataFolderError while something else about the folder is to be finished first."""
+    """DataFolderError while another operation on the folder has to be finished first."""
     if is_resharded(folder):
         refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
     if (folder / REPAIR / "ready.json").exists():
@@ -35,12 +35,13 @@ def check_quiet(folder: Path) -> None:
 
 
 def use_of(kind: str, manifest: Manifest, folder: Path) -> Use:
-    """What the store says of itself because of a folder."""
+    """The note about a folder that the store keeps."""
     return Use(kind, manifest.id, f"{socket.gethostname()}:{folder}")
 
 
 def each_file(folder: Path, shards: int, work: Callable[[Database], int]) -> int:
-    """The sum of what ``work`` returns for each shard that has a file; nobody else has it meanwhile."""
+    """The sum of what ``work`` returns for each shard that has a file; each file is locked during the
+    call."""
     total = 0
     for shard in range(shards):
         file = shard_file(folder, shard)
@@ -57,12 +58,13 @@ def has_tables(connection: sqlite3.Connection) -> bool:
 
 
 def jobs_in(connection: sqlite3.Connection) -> int:
-    """How many jobs a file has, in all states."""
+    """The number of jobs in a file, in all states."""
     return int(connection.execute("select count(*) from jobs").fetchone()[0])
 
 
 def set_position(database: Database, position: int) -> int:
-    """Have a file say that it holds the log up to a position, unless it says more; its jobs."""
+    """Mark a file as containing the log up to a position, unless it is further; returns the number of its
+    jobs."""
     connection = database.connection
     if not has_tables(connection):
         return 0
@@ -72,7 +74,7 @@ def set_position(database: Database, position: int) -> int:
 
 
 def forget_position(database: Database) -> int:
-    """Have a file say nothing of a log, as it does not follow one; its jobs."""
+    """Remove the position from a file, as it does not follow a log; returns the number of its jobs."""
     connection = database.connection
     if not has_tables(connection):
         return 0

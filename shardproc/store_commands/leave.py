@@ -1,7 +1,7 @@
 """`bunqueue store leave`: the jobs of a store move into a data folder, to be served without the store.
 
 1. Every shard is claimed, which no living owner allows, and the folder's file catches up with its log.
-2. One transaction says that the jobs are in the folder, unless somebody has claimed a shard in between.
+2. One transaction records that the jobs are in the folder, unless a server has claimed a shard in between.
 3. The files forget the log, and the folder forgets the store.
 
 Until the second step the folder is a copy of the store like that of any server.
@@ -45,7 +45,8 @@ TAKEN = "another server has taken a shard in the meantime: stop all servers of t
 def leave(url: str, folder: Path, report: Progress) -> Moved:
     """Move the jobs of the store at ``url`` into ``folder``, that of a server of this store or a new one.
 
-    StoreError, DataFolderError and LogDamaged say why not; the jobs are then where they were."""
+    StoreError, DataFolderError or LogDamaged if that is not possible; the jobs are then where they were.
+    """
     with connected(url) as connection:
         store = read(connection)
     with own_data_folder(folder):
@@ -59,7 +60,7 @@ def leave(url: str, folder: Path, report: Progress) -> Moved:
 
 
 def leave_without(folder: Path) -> Moved:
-    """As `leave`, for a store that is lost: the folder keeps what its files hold."""
+    """Like `leave`, for a store that is lost: the folder keeps what its files contain."""
     with own_data_folder(folder):
         check_quiet(folder)
         manifest = read_manifest(folder)
@@ -101,9 +102,10 @@ def _move(url: str, folder: Path, store: Store, report: Progress) -> None:
 
 
 def _unowned(connection: Any, identity: str, report: Progress) -> dict[int, Holding]:
-    """The shards, none of which a server has that lives, but for one of the folder with that identity.
+    """The shards, once no living server has any of them, except a server of the folder with that identity.
 
-    StoreError if another one does: its beat changes."""
+    StoreError if another server has one: its heartbeat changes.
+    """
     seen = moving.holdings(connection)
     if all(not holding.owner or identity_of(holding.owner) == identity for holding in seen.values()):
         return seen
@@ -121,8 +123,8 @@ def _unowned(connection: Any, identity: str, report: Progress) -> dict[int, Hold
 
 
 def _catch_up(url: str, folder: Path, shard: int, shards: int, token: str, report: Progress) -> int:
-    """Have a file hold all of its log; the epoch under which that is so."""
-    ours, theirs = socket.socketpair()  # nothing comes: there is no router
+    """Bring a file up to its log; returns the epoch under which that is so."""
+    ours, theirs = socket.socketpair()  # nothing arrives: there is no router
     with ours, theirs:
         opened = bring_up(
             url,

@@ -1,7 +1,7 @@
-"""The life of the process that works for `bunqueue store`.
+"""The process that works for `bunqueue store`.
 
 ``python -m shardproc.store_commands VERB --settings-fd N [--json] [--without-store] [--shard N]``: the
-command line has checked the arguments, and hands the settings over through a pipe, as they hold a password.
+command line has checked the arguments, and passes the settings through a pipe, as they contain a password.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .leave import leave, leave_without
 from .progress import Progress
 from .verify import COLUMNS, verify
 
-# Their texts say what to do; of the others the first that matches gives status and code.
+# The texts of REFUSED say what to do; in _STATUSES the first match gives status and code.
 REFUSED = (StoreError, DataFolderError, LogDamaged, RecordDamaged, RecordTooNew, DatabaseBusy, SchemaTooNew)
 BROKEN = (OSError, sqlite3.Error, UnreadableShard, NoRoom)
 _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
@@ -45,7 +45,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; the exit status."""
+    """Run it; returns the exit status."""
     with plain_streams():
         return _main(arguments)
 

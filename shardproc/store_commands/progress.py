@@ -1,4 +1,4 @@
-"""Lines on standard error about how far long work is, for people who wait for it."""
+"""Progress lines on standard error, for people who wait for a long command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REPORT_S = 1.0  # between two lines
 
 
 class Progress:
-    """Call it as often as there is something to say; it says it once a second."""
+    """Call it as often as there is progress; it prints one line a second."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + REPORT_S

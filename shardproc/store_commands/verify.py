@@ -1,8 +1,8 @@
-"""`bunqueue store verify`: the store's snapshots and log make the file that the data folder has.
+"""`bunqueue store verify`: checks that the store's snapshots and log make the file that the data folder has.
 
-For each shard a file is built in a scratch folder: from the whole log if that is there, else from the
-earliest snapshot from which the log goes on.  At the position of each later snapshot, and of the folder's
-file, both are compared, table by table; then the rest of the log is read.  A server may be at work meanwhile.
+For each shard a file is built in a scratch folder: from the whole log if it exists, else from the earliest
+snapshot that the log continues. At the position of each later snapshot, and of the folder's file, both are
+compared, table by table; then the rest of the log is read. A server may run at the same time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .progress import Progress
 READ = 500  # records at a time
 NOTHING = "the log does not begin at position 1, and there is no snapshot"
 OK, PROBLEM = "ok", "problem"
-LAST = 2**62  # no log goes so far
-TRIES = 3  # while the log is trimmed under our hands
+LAST = 2**62  # no log is that long
+TRIES = 3  # for when the log is trimmed during the check
 COLUMNS = (
     Column("shard", Kind.NUMBER),
     Column("status", Kind.STATE),
@@ -48,8 +48,8 @@ Other = Snapshot | Path  # the file of a snapshot, or a copy of the folder's
 
 
 class Verified(Struct):
-    """What was found of a shard.  ``begun`` is the position of the snapshot that its file was built from, 0
-    if it was built from the whole log; ``compared`` are the positions at which another file was like it."""
+    """The result for a shard. ``begun`` is the position of the snapshot that its file was built from, 0 if it
+    was built from the whole log; ``compared`` are the positions at which another file was compared."""
 
     shard: int
     status: str = OK
@@ -61,11 +61,11 @@ class Verified(Struct):
 
 
 class _Trimmed(Exception):
-    """The log no longer has what comes next."""
+    """The log no longer has the next record."""
 
 
 def verify(url: str, folder: Path, shard: int | None, report: Progress) -> Iterator[Verified]:
-    """What is found of each shard, or of one.  StoreError if the store cannot be asked."""
+    """The result for each shard, or for one. StoreError if the store does not answer."""
     with connected(url) as connection:
         store = read(connection)
     if shard is not None and not 0 <= shard < store.shards:
@@ -131,7 +131,7 @@ class _Shard:
             self._apply(connection, built, LAST, found)
 
     def _begin(self, known: list[Snapshot]) -> int:
-        """Build what the log is to be applied to; its position."""
+        """Build the file that the log is applied to; returns its position."""
         self._built.unlink(missing_ok=True)
         if snapshots.is_whole_log(self._url, self._shard, 0):
             return 0
@@ -142,7 +142,7 @@ class _Shard:
         raise LogDamaged("records are missing after the newest snapshot" if known else NOTHING)
 
     def _others(self, known: list[Snapshot], begun: int, copy: Path | None) -> list[tuple[int, Other]]:
-        """What is to be compared, and at which position."""
+        """What to compare, and at which position."""
         found: list[tuple[int, Other]] = [(one.seq, one) for one in known if one.seq > begun]
         if copy is not None:
             found.append((snapshots.position_of(copy), copy))
@@ -163,7 +163,7 @@ class _Shard:
         try:
             snapshots.restore(snapshot, self._url, target, prepare=lambda new: None)
         except PlaceError:
-            if not snapshots.is_listed(self._url, snapshot):  # newer ones have taken its place
+            if not snapshots.is_listed(self._url, snapshot):  # newer ones have replaced it
                 raise _Trimmed from None
             raise
         with closing(_opened(target)) as file:
@@ -208,7 +208,7 @@ def _too_old(position: int, begun: int) -> str:
 
 
 def _opened(file: Path) -> sqlite3.Connection:
-    """A file of our own, which nobody needs after a crash."""
+    """Open a temporary file, which a crash may lose."""
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("pragma synchronous = off")
     connection.execute("pragma journal_mode = memory")
