@@ -87,7 +87,7 @@ class Bounds:
 def _without_change(
     before: tuple[int, int] | None, size: int, enough: int, *, shrinks: bool = False
 ) -> tuple[int, int]:
-    """The size to compare with, and the number of sweeps in which it has not changed by ``enough``.
+    """The size to compare with, and the number of sweeps without a change by ``enough``.
 
     A smaller size than before means another frame or, with ``shrinks``, the wanted progress.
     """

@@ -147,7 +147,7 @@ def _refuse(text: str, status: int) -> int:
 
 
 class RouterProcess:
-    """Everything that runs, in the order in which it starts; it stops in the opposite order."""
+    """Everything that runs, in its starting order; it stops in the opposite order."""
 
     def __init__(
         self, settings: Settings, launcher: Launcher, command: Sequence[str] = COMMAND, secrets_in: str = ""

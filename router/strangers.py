@@ -57,7 +57,7 @@ class Strangers:
             del self._by_origin[found.who]
 
     def give_way(self) -> bool:
-        """Close the oldest one to make room for another; False if there is none."""
+        """Close the oldest one to make room for another; False if all clients have authenticated."""
         if not self._all:
             return False
         self._drop(next(iter(self._all)))

@@ -173,7 +173,7 @@ class Shard:
         return BATCH_S
 
     def wait_ms(self) -> int:
-        """How long there is nothing to do unless a command arrives."""
+        """The time for which there is nothing to do unless a command arrives."""
         if self._time.moves:
             return 0
         longest = FORGET_MS if self.store.forgets or self._sums_up else MAX_WAIT_MS

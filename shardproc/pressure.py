@@ -17,7 +17,7 @@ from bunqueue.logs import get_logger
 
 LOOK_S = 0.1  # between two checks: some MB of pushes
 WARN, CALM = 0.8, 0.7  # of the share: for a warning, and for allowing another one
-ROOM = 0.9  # of the share, and of the jobs at which it was reached: below, there is room again
+ROOM = 0.9  # of the share, and of the jobs when it was reached: below both, there is room again
 FOR_JOBS = 0.1  # of the share: the least that is left for jobs
 CREEP = 1.05  # of the memory at which jobs were refused: above it, later jobs are larger
 FREED = 0.95  # of the jobs at the last time: below it, returning memory is worth trying

@@ -61,7 +61,7 @@ class Start(msgspec.Struct):
     epoch: str
     settings: str
     seen: SeenOwner | None = None
-    routers: str = ""  # path of the socket that secondary routers dial; "": there are none
+    routers: str = ""  # path of the socket that secondary routers dial; "": no secondary routers
     in_cluster: bool = False
 
 

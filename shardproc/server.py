@@ -138,7 +138,7 @@ class Server:
         return not self._is_alone
 
     def _idle_ms(self) -> int:
-        """How long there is nothing to do unless something arrives."""
+        """The time for which there is nothing to do unless something arrives."""
         if self._has_queued:
             return math.ceil(1000 * self._pace.rest_s)
         return self._shard.wait_ms()

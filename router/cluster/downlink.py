@@ -34,7 +34,7 @@ class Downlink(HostConnection):
         self._hello: host_link.Hello | None = None
         self.origin = 0  # of the connections it has
         self.life = ""
-        self.is_holding: set[int] = set()  # shards given up here, to which it sends no more
+        self.is_holding: set[int] = set()  # shards given up here; it sends them no more
 
     # -- the greeting
 

@@ -143,7 +143,7 @@ def _mark_as(file: Path, new: Path) -> None:
 
 
 def _position(file: Path) -> int:
-    """The position of a file, which is moved away if it cannot be read; -1 if there is no file."""
+    """The position of a file; -1 if there is no file, or it cannot be read and was renamed."""
     if not file.exists():
         return -1
     try:

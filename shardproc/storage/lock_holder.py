@@ -26,7 +26,7 @@ def holder(path: str) -> str:
 
 
 def _named(found: Iterator[int]) -> str:
-    """Processes as text; "" if there are none."""
+    """Processes as text; "" without any."""
     others = [pid for pid in dict.fromkeys(found) if pid > 0 and pid != os.getpid()]
     return ", ".join(f"process {pid}{_name(pid)}" for pid in others[:_MOST])
 

@@ -205,7 +205,7 @@ MOVE_SIGNALS = _numbered(
     "update signals set at = min(at - :by, :now), expires_at = expires_at - :by "
     "where seq > :after and seq <= :until and at > :now and at <= :last",
 )
-# Expiries of jobs that set themselves how long they are kept.
+# The expiries of jobs with a retention time of their own.
 PUT_EXPIRY = _numbered(
     87, "insert or replace into expiries (seq, queue_id, finished_at, at) values (?,?,?,?)"
 )
@@ -262,7 +262,7 @@ FORGET_BLOCKS = _numbered(
 FORGET_FINISHES = _numbered(116, "delete from search_finishes where until > :now")
 
 # About this file alone, and so not numbered: another file of the same shard has its own.
-PUT_APPLIED = "insert or replace into meta values ('applied', ?)"  # the last record of the log that it holds
+PUT_APPLIED = "insert or replace into meta values ('applied', ?)"  # the last record of the log in this file
 LOCAL = frozenset(
     {
         "insert or replace into meta values (?, ?)",  # which data folder the file belongs to

@@ -306,7 +306,7 @@ class Store(FinishedJobs):
     # -- time -----------------------------------------------------------------------------------
 
     def last_times(self) -> tuple[int, Mark | None]:
-        """What the file knows of the clock: the time of the newest event, 0 if there is none, and the last
+        """What the file knows of the clock: the time of the newest event (0 without events), and the last
         mark."""
         return self._events.newest_at, self.last_mark()
 

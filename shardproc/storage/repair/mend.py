@@ -22,7 +22,7 @@ _BOTH = "from {other} other where other.queue_id = {table}.queue_id and other.se
 CURES: dict[str, tuple[str, ...]] = {
     "one state a job": (
         f"delete from locks where seq in ({LOCKS_OF_ENDED})",
-        # Of two outcomes, the later one counts.
+        # The later one of two outcomes counts.
         f"""delete from completed where exists (
                 select 1 {_BOTH.format(other="dead_letters", table="completed")}
                 and other.finished_at > completed.finished_at)""",

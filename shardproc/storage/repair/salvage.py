@@ -338,8 +338,8 @@ class _Salvage:
                 self._new.execute("delete from locks where seq = ?", (seq,))
 
     def _surely_finished(self, undecided: set[int]) -> set[int]:
-        """Of these jobs, those that have finished for sure: they are below `live_from` and are no stragglers,
-        as far as both can be read."""
+        """Those of these jobs that have certainly finished: they are below `live_from` and not among the
+        stragglers, as far as both can be read."""
         try:
             stored = self._old.execute("select value from meta where key = 'live_from'").fetchone()
             stragglers = {row[0] for row in self._old.execute("select seq from stragglers")}
