@@ -170,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
             self.subscription.caught_up()
         self.gate.open(SLOW_READER)
 
-    # What the hub and the links ask for
+    # Called by the hub and the links
 
     def deliver(self, shard: int, replies: int, slow: int, body: bytes) -> None:
         """Replies of a shard, ready to send."""

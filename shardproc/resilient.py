@@ -461,7 +461,7 @@ class ResilientShard(Shard):
 
     def _look_who_locks(self, now: int) -> None:
         if self._trouble is not None and self._trouble.code is Code.STORAGE_LOCKED:
-            self._probe_at = now + PROBE_MS  # such locks pass soon
+            self._probe_at = now + PROBE_MS  # the lock will pass soon
             self._suffer("locked", "", now)
 
     def _resume(self, now: int) -> None:

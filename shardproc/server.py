@@ -7,7 +7,7 @@ routers, the sockets of the others are in `shardproc.routers`, and are read in t
 The queue of one connection never delays the commands of another. What a connection sends is carried out at
 once, for AT_ONCE_S; the rest is queued (`shardproc.rounds`), and all connections with a queue take turns of a
 slice. Between two slices the loop checks for new commands: a connection without a queue is answered at once,
-and `bunqueue.pace` decides how long the next slice waits for such commands.
+and `bunqueue.pace` decides how long the next slice waits for them.
 """
 
 from __future__ import annotations

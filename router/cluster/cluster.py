@@ -101,7 +101,7 @@ class Cluster:
         # this host tries to own them
         self._standing_by: dict[int, float] = {}  # shards whose process waits for the owner's end, since when
         self._wanted_by: dict[int, tuple[str, float]] = {}  # shards here that another host is ready to own,
-        # and when it said so
+        # and the time of its report
         self._moves: dict[int, asyncio.Task[None]] = {}
         self._holding: dict[int, asyncio.Event] = {}
         self._changed = asyncio.Event()
@@ -172,7 +172,7 @@ class Cluster:
         with suppress(Exception):
             await asyncio.wait_for(self.store.close(), 2.0)
 
-    # -- each look -----------------------------------------------------------------------------
+    # -- polling the store ---------------------------------------------------------------------
 
     def look_soon(self) -> None:
         """Something has happened: poll now."""
@@ -401,7 +401,7 @@ class Cluster:
 
         return sum(order(host) > order(me) for host in shard.followers if host != me and self.lives_on(host))
 
-    # -- what the supervisor says --------------------------------------------------------------
+    # -- called by the supervisor --------------------------------------------------------------
 
     def stands_by(self, shard: int) -> None:
         """A shard's process here is ready, apart from waiting for its owner's end."""
@@ -513,7 +513,7 @@ class Cluster:
         if shard in self._holding:
             self._holding[shard].set()
 
-    # -- what other hosts say ------------------------------------------------------------------
+    # -- messages from other hosts -------------------------------------------------------------
 
     def released(self, shard: int) -> None:
         """A shard has no owner now; a process here may become the next one."""

@@ -85,7 +85,7 @@ class Downlink(HostConnection):
         self._flush()
         self._transport.close()
 
-    # -- what comes
+    # -- incoming
 
     def heard(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
@@ -121,7 +121,7 @@ class Downlink(HostConnection):
         replies, slow, frames = self._links.hub.tickets.refused(shard, body)
         self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
-    # -- what goes
+    # -- outgoing
 
     def from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
         """Pass on what a shard of this host answers to a connection, or a ticket, of the other one."""

@@ -87,7 +87,7 @@ class Forwards:
             del self._asked[number]
         return answer.result() if answer.done() else None
 
-    # What other hosts say
+    # Messages from other hosts
 
     def hear(self, connection: HostConnection, number: int, payload: bytes) -> None:
         """Another host asks."""

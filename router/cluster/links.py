@@ -193,7 +193,7 @@ class Links:
         """The host's name, for people."""
         return self.hosts[host].name if host in self.hosts else host
 
-    # -- who one is ----------------------------------------------------------------------------
+    # -- identity and greeting -----------------------------------------------------------------
 
     def hello(self) -> host_link.Hello:
         oldest, newest = host_link.VERSIONS
@@ -312,7 +312,7 @@ class Links:
                 self._known[downlink.origin] |= future.result()
         return found
 
-    # -- what this host says of its shards -----------------------------------------------------
+    # -- reports about shards of this host -----------------------------------------------------
 
     def say(self, kind: int, shard: int, body: bytes = b"") -> None:
         """Tell all hosts that use the shards here."""
@@ -323,7 +323,7 @@ class Links:
     def downlinks(self) -> list[Downlink]:
         return list(self._downlinks.values())
 
-    # -- what shards here answer to others' connections ----------------------------------------
+    # -- answers of shards here to others' connections -----------------------------------------
 
     def answer(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
         """Answer a connection, or a ticket, of another host."""

@@ -219,7 +219,7 @@ class ClusterStore:
         async with _Asking(self) as connection:
             await connection.execute("delete from bunqueue.hosts where id = %s", (self._host.id,))
 
-    # -- what operators want
+    # -- commands of operators
 
     async def drain(self, host: str, *, draining: bool) -> bool:
         """Have all shards leave a host, or let it have some again; returns whether the host exists."""

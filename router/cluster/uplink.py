@@ -57,7 +57,7 @@ class Uplink(HostConnection):
         self.begin_watching()
         self._links.uplink_made(self)
 
-    # -- what comes
+    # -- incoming
 
     def heard(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes

@@ -199,7 +199,7 @@ class FurtherRouters:
                     router.kill()
                 link.say(router_link.PING)
 
-    # What the links say
+    # Called by the links
 
     def begun(self, link: PeerRouter) -> None:
         """It accepts clients."""
@@ -239,7 +239,7 @@ class FurtherRouters:
             del self._holding[shard]
             done()
 
-    # What they receive
+    # Messages to them
 
     @property
     def _links(self) -> list[PeerRouter]:

@@ -8,7 +8,7 @@ this never fails:
 - Below `Disk.refused_below` bytes of free space pushes are refused, and the reserve is used bit by bit.
 - When that lasts, or too little is left even for work in progress, finished jobs and old events are removed
   before their time, the oldest first: new rows use their pages, as the file does not shrink. With enough of
-  such pages and free space, pushes are accepted again.
+  these pages and free space, pushes are accepted again.
 - A file that is mostly free pages is rewritten.
 - SQLite does not report when its own checkpoint fails. The WAL shows it, as it grows beyond the length at
   which it is copied: then a checkpoint is made here, which reports the error.

@@ -1,7 +1,7 @@
 """Decides whether a file is damaged, or reading it only failed for a moment.
 
 SQLite reports a page that it could not read, because of an I/O error, as malformed. So the file itself is
-read, which shows such an error; and all tables are read again without SQLite's cache.
+read, which shows the error; and all tables are read again without SQLite's cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`bunqueue store adopt`: the jobs of a stopped server's data folder move into a new store.
 
 1. The store records that it takes over this folder: no server may work on it.
-2. A snapshot of each shard is stored, as the log's position 1.  None of them is listed yet.
+2. A snapshot of each shard is stored, as the log's position 1. None of them is listed yet.
 3. The folder records that it belongs to the store: no server may work on it without the store.
 4. One transaction lists the snapshots and lets servers work on the store.
 

@@ -135,7 +135,7 @@ def _cure(file: Path) -> str:
 
 
 def _unreadable(file: Path) -> str | None:
-    """Which jobs cannot be read; None: there are no such jobs."""
+    """Which jobs cannot be read; None if all can be read."""
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             names = unreadable(connection)
