@@ -279,8 +279,8 @@ LIVE_AMONG = _live_of("select value as seq from json_each(?)")
 LOCKS_OF_ENDED = """select locks.seq from locks cross join dead_letters on dead_letters.seq = locks.seq
                     union select locks.seq from locks cross join jobs on jobs.seq = locks.seq
                     cross join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq"""
-"""Older files contain locks of ended jobs, from workflows that were undone. The cross join begins with the locks, which
-are few: a start must not take longer the more jobs have ended."""
+"""Older files contain locks of ended jobs, from workflows that were undone. The cross join begins with the
+locks, which are few: a start must not take longer the more jobs have ended."""
 
 
 def live_job(row: Row, queues: dict[int, str]) -> Job:
