@@ -104,7 +104,7 @@ class Holds:
         return sum(_count(held.frames) for held in self._held.get(shard, ()) if held.client is client)
 
     def returned(self, shard: int, client: ClientConnection | None, body: bytes) -> None:
-        """Keep frames that an owner has sent back, which follow the byte of their kind."""
+        """Keep frames that an owner has sent back, which follow the byte of their version."""
         if client is not None:
             self.add(shard, client, body[0], [body[1:]])
 
