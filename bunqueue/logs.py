@@ -33,7 +33,7 @@ MAX_VALUE_CHARS = 1000
 """Longer text is cut.  This is enough for any address or reason, and too little for a payload to flood the
 log."""
 MAX_TRACEBACK_CHARS = 8000
-"""Of a longer traceback the end is kept, because it says what went wrong."""
+"""A longer traceback loses its beginning; the end says what went wrong."""
 _SECRET_WORDS = ("token", "secret", "password", "authorization")
 _PAYLOAD_NAMES = frozenset({"data", "payload", "result", "body", "frame"})
 _RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})

@@ -25,7 +25,8 @@ _KILLS_V1 = ("memory",), "memory.oom_control"
 
 
 def share_of(limit: int, shards: int) -> int:
-    """The memory in bytes at which one of ``shards`` shards stops taking jobs; 0: no limit."""
+    """The memory limit in bytes for each of ``shards`` shards: beyond it, a shard takes no more jobs.  0: no
+    limit."""
     part, whole = FOR_SHARDS
     return max(LEAST_SHARE, limit * part // whole // shards) if limit else 0
 

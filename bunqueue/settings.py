@@ -321,7 +321,7 @@ def _declared() -> tuple[Option, ...]:
     )
 
 
-OPTIONS = _declared()  # in the order in which they are shown
+OPTIONS = _declared()  # in display order
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 

@@ -135,7 +135,7 @@ def _look(file: Path, how: str) -> Look:
 
 
 def identity_of(file: Path) -> Identity | None:
-    """The identity of a file; None if it has none or cannot be read."""
+    """The identity of a file; None if there is no identity or it cannot be read."""
     try:
         return look(file).identity if file.exists() else None
     except (sqlite3.Error, msgspec.DecodeError):

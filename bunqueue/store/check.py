@@ -141,7 +141,7 @@ def _one_of(names: list[str]) -> str:
 
 
 class Standby(NamedTuple):
-    """A server that receives the commits; ``sync`` is None if the role may not see it."""
+    """A server that receives the commits; ``sync``: None if the role may not see it."""
 
     name: str
     state: str | None

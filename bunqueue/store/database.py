@@ -61,7 +61,7 @@ class Use(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Use:
-        """Parse the `use` column of a store's row; the fields are empty if it has none."""
+        """Parse the `use` column of a store's row; if it is empty, so are the fields."""
         kind, _, rest = text.partition(" ")
         folder, _, where = rest.partition(" ")
         return cls(kind, folder, where)
@@ -117,7 +117,7 @@ def shown(url: str) -> str:
 
 @contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """A connection in autocommit mode.  StoreUnavailable if there is none, or if it breaks in the block;
+    """A connection in autocommit mode.  StoreUnavailable if it cannot be made or breaks in the block;
     StoreError if PostgreSQL refuses a statement in the block."""
     info = conninfo(url)
     import psycopg
