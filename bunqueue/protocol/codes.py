@@ -28,10 +28,10 @@ class Kind(enum.StrEnum):
 
 
 class Row(NamedTuple):
-    """What there is to say of a code."""
+    """What a code means."""
 
     meaning: str
-    status: int  # of HTTP
+    status: int  # HTTP status
     kind: Kind = Kind.REFUSED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the specification's limit: a longer frame ends the connection
+MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the specification's limit: longer frames end the connection
 HEADER = 4
 
 

@@ -110,10 +110,10 @@ class Gather:
         add: Addition | None = None,
         reply: type[Reply] = Reply,
     ) -> None:
-        """``reply``: the kind of answer, whose fields say how their numbers are merged."""
+        """``reply``: the type of the answer; its fields say how their numbers are merged."""
         self._merge = _MERGES[merge]
         self._reply = reply
-        self._add = add  # puts into the merged answer what no shard knows
+        self._add = add  # adds to the merged answer what no shard knows
         self._parts = parts
         self._ids = ids
         self._replies: dict[int, bytes] = {}
@@ -228,7 +228,7 @@ def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: t
 
 
 def _whole(payload: memoryview) -> Answer:
-    """An answer, with everything that can be decoded: one user's payload must not spoil the others' results."""
+    """An answer with everything that can be decoded: one user's payload must not spoil others' results."""
     try:
         return _decode(payload)  # type: ignore[no-any-return]
     except DECODE_ERRORS:

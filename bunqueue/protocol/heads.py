@@ -6,9 +6,9 @@ _CONTAINERS = frozenset([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
 
 CONTAINERS = bytes(sorted(_CONTAINERS))
-"""How lists and maps begin."""
+"""The first bytes of lists and maps."""
 
-HEAD = 5  # bytes that tell everything: the kind, and at most four of a length
+HEAD = 5  # bytes that are enough: the kind, and at most four bytes of length
 
 # First byte -> number of bytes that follow; or the size of the length field, and of what else precedes the
 # content.
