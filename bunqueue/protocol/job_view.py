@@ -58,7 +58,7 @@ class _Undo(Struct, gc=False):
 
 class _Workflow(Struct, omit_defaults=True, gc=False):
     """What a worker must know before it runs a job with steps.  ``steps``: there may be recorded steps;
-    ``suspended``: the number of runs that ended in order to wait; ``waited``: if the last run did, the steps
+    ``suspended``: the number of runs that were suspended; ``waited``: if the last run did, the steps
     that it waited for, as the first and last number of each range; ``keys``: 1 if ":" and "%" in the job's id
     are written as "%3A" and "%25" in the keys of its steps."""
 
@@ -72,7 +72,7 @@ class _Workflow(Struct, omit_defaults=True, gc=False):
 
 
 class _Own(Struct, rename="camel", gc=False):
-    """A job's own fields, in the order in which they are sent."""
+    """A job's own fields, in wire order."""
 
     id: str
     created_at: float

@@ -73,7 +73,7 @@ CONTROL = 0  # the "connection" of messages that concern no client
 # A connection's number has a bit for tickets, eight bits for the router (its *origin*, 0 if it is the only
 # one), and the number that this router gave it.  If a host has several routers, the first five bits of that
 # number identify the router.
-TICKET = 0x8000_0000  # numbers from here on are tickets of gathered commands
+TICKET = 0x8000_0000  # numbers of at least this are tickets of gathered commands
 ORIGIN_SHIFT = 23
 MAX_NUMBER = (1 << ORIGIN_SHIFT) - 1
 MAX_ORIGIN = 255

@@ -40,7 +40,7 @@ class Moment:
 
 
 class MaybeMoment:
-    """A `Moment` that may be missing: None if the field is None."""
+    """A `Moment` that may be missing: None for a field without a value."""
 
     def __init__(self, field: str) -> None:
         self._field = field

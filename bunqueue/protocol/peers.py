@@ -443,7 +443,7 @@ class CloseGathering(Message):
 
 
 class AskForMembers(Message):
-    """Query the outcomes of the jobs for which these nodes wait.  The answer is the same message."""
+    """Query the outcomes of the jobs that these nodes wait for.  The answer is the same message."""
 
     ids: list[str]
 
