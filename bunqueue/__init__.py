@@ -1,7 +1,7 @@
-"""bunqueue: a job queue. This module offers its client: `Queue`, `Worker`, `Admin` and what belongs to them.
+"""bunqueue: a job queue. This module exports the client: `Queue`, `Worker`, `Admin` and related names.
 
-The names are loaded when they are first used: the server's processes import `bunqueue.protocol` and must
-not pay for a client they never run.
+Names are loaded on first use: the server's processes import `bunqueue.protocol` and must not pay for a
+client that they never run.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     value: object = getattr(import_module(module), name)
-    globals()[name] = value  # so that this function is asked only once
+    globals()[name] = value  # so this function is called only once per name
     return value
 
 

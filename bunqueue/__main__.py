@@ -1,4 +1,4 @@
-"""`python -m bunqueue` is the command `bunqueue`."""
+"""`python -m bunqueue` runs the `bunqueue` command."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Accepts connections, and never more than there are descriptors for.
+"""Accepts connections, but never more than there are descriptors for.
 
-The event loop's own way takes at once all that wait, thousands after a stall, before anybody can refuse one:
-then the process has no descriptor left for anything else.  Here a turn of the loop takes a few, and what is
-too much is closed before it is anything but a number.
+The event loop's own code accepts all waiting connections at once, thousands after a stall, before any can be
+refused.  Then the process has no descriptor left for anything else.  Here one turn of the loop accepts a
+few, and surplus connections are closed while each is still only a descriptor.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from functools import partial
 from socket import socket
 from typing import TypeAlias
 
-MADE_ROOM = 8  # of them in the place of others, which are closed a turn later only
-A_TURN = 32  # connections from one turn of the event loop: about a millisecond that others wait
-HANDSHAKE_S = 10.0  # a client that does not speak is one of a bounded number, so it must not stay
-SHUTDOWN_S = 2.0  # for the client to say goodbye, too
-PAUSE_S = 0.1  # when accepting fails: no file can be opened, mostly
+MADE_ROOM = 8  # of these may replace others, because the replaced ones are only closed one turn later
+A_TURN = 32  # connections per turn of the event loop: delays everything else by about a millisecond
+HANDSHAKE_S = 10.0  # a silent client occupies one of a limited number of places, so it must not stay
+SHUTDOWN_S = 2.0  # for the client to close its side as well
+PAUSE_S = 0.1  # after accepting has failed, usually because no file can be opened
 
 
 Counted: TypeAlias = Callable[[], None]
 
 
 class Acceptor:
-    """Makes protocols of what connects to listening sockets, which it closes in the end."""
+    """Accepts connections on listening sockets and makes a protocol for each.  `close` closes the sockets."""
 
     def __init__(
         self,
@@ -34,40 +34,40 @@ class Acceptor:
         most: int,
         give_way: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``held`` gives the number of open connections.  A protocol calls what ``make`` got as soon as it is
-        one of them: until then it is counted here.  No more than ``most`` are let in.  Then ``give_way`` may
-        end one to make room for the next; False if none can be spared."""
+        """``held`` returns the number of open connections.  A protocol calls the argument of ``make`` as soon
+        as ``held`` includes it; before that, it is counted here.  At most ``most`` connections are accepted.
+        At that limit ``give_way`` may end one to make room for the next; it returns False if it ends none."""
         self.tls: ssl.SSLContext | None = None
-        """For those that come from now on."""
+        """For new connections."""
         self.most = most
-        self.refused = 0  # closed at once, since somebody set it to 0
-        self.failed = 0  # at the TLS handshake, the same
-        self.reason = ""  # of the last that failed
+        self.refused = 0  # connections closed at once, since the caller last reset this to 0
+        self.failed = 0  # failed TLS handshakes, counted in the same way
+        self.reason = ""  # of the last failed handshake
         self._make = make
         self._held = held
         self._other_gives_way = give_way
         self._sockets: list[socket] = []
-        self._greeting: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        self._greeting: dict[asyncio.Task[None], None] = {}  # oldest first
 
     def listen(self, sock: socket, backlog: int) -> None:
-        """Let clients in."""
+        """Start to accept clients."""
         sock.listen(backlog)
         sock.setblocking(False)
         self._sockets.append(sock)
         self._resume(sock)
 
     def leave(self, sock: socket) -> None:
-        """Let nobody in there any more, but leave it open for others."""
+        """Stop accepting on this socket, but leave it open: other processes may use it."""
         if sock in self._sockets:
             self._sockets.remove(sock)
             asyncio.get_running_loop().remove_reader(sock.fileno())
 
     def _resume(self, sock: socket) -> None:
-        if sock in self._sockets:  # else it was closed meanwhile
+        if sock in self._sockets:  # else it has been closed in the meantime
             asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
 
     def _accept(self, sock: socket) -> None:
-        """Take some of those that wait; the loop comes again for the others."""
+        """Accept some of the waiting connections; the loop calls again for the rest."""
         loop = asyncio.get_running_loop()
         made_room = 0
         for _ in range(A_TURN):
@@ -75,7 +75,7 @@ class Acceptor:
                 return
             try:
                 accepted, _ = sock.accept()
-            except (BlockingIOError, ConnectionError):  # nobody any more; or it has just left
+            except (BlockingIOError, ConnectionError):  # none is left, or the client has just gone
                 return
             except OSError:
                 loop.remove_reader(sock.fileno())
@@ -93,7 +93,7 @@ class Acceptor:
             greeting.add_done_callback(self._greeted)
 
     def _give_way(self) -> bool:
-        """Have the oldest that still shakes hands go: who means it needs a moment only."""
+        """Drop the oldest unfinished handshake: an honest client needs only a moment for it."""
         if self.tls is None or not self._greeting:
             return self._other_gives_way()
         oldest = next(iter(self._greeting))
@@ -113,19 +113,19 @@ class Acceptor:
             await asyncio.get_running_loop().connect_accepted_socket(
                 make, accepted, ssl=self.tls, **(limits if self.tls else {})
             )
-        except OSError as error:  # TLS errors are such, and timeouts
+        except OSError as error:  # includes TLS errors and timeouts
             self.failed += 1
             self.reason = getattr(error, "reason", None) or str(error) or type(error).__name__
 
     def renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
-        """Use this for handshakes from now on.  With ``again`` clients who used the old one are closed."""
+        """Use this context for new handshakes.  With ``again``, cancel those that use the old one."""
         self.tls = tls
         if again:
             for task in self._greeting:
                 task.cancel()
 
     def close(self) -> None:
-        """Let nobody in any more, and give up what is half way; who is in stays."""
+        """Stop accepting and cancel unfinished handshakes; keep established connections."""
         loop = asyncio.get_running_loop()
         sockets, self._sockets = self._sockets, []
         for sock in sockets:

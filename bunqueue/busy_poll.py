@@ -1,8 +1,8 @@
-"""Looking out for a moment before going to sleep, where that is worth it.
+"""Polls briefly before sleeping, where that is worth it.
 
-Waking a sleeping process takes 20 to 50 us, and a command wakes up four: half of all that somebody who
-adds jobs one at a time waits for.  So who was asked again at once goes on looking for a moment; who was
-not, sleeps.  While they look, they give way to every other process that wants the core.
+Waking a sleeping process takes 20 to 50 us, and one command wakes four processes.  For a client that adds
+jobs one at a time, this is half of the latency.  So after a prompt follow-up request, a process polls briefly
+before it sleeps; otherwise it sleeps at once.  While it polls, it yields the core to any other process.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import os
 import time
 from collections.abc import Callable
 
-SMALL = 2048  # bytes; who reads more at once has no single command to hurry for, and others need the core
+SMALL = 2048  # bytes; a larger read is bulk work, so latency matters less and others need the core
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class LoopPoll:
-    """Keeps an event loop from sleeping: it polls for ``window_us`` after what it hears, if that came within
-    as long a time after what it heard before."""
+    """Keeps an event loop from sleeping: polls for ``window_us`` after each read that came within
+    ``window_us`` of the read before."""
 
     def __init__(self, window_us: int) -> None:
         self._window = window_us * 1000
@@ -26,7 +26,7 @@ class LoopPoll:
         self._runs = False
 
     def heard(self, size: int) -> None:
-        """So many bytes were read."""
+        """Record that ``size`` bytes were read."""
         if size > SMALL:
             return
         now = time.monotonic_ns()
@@ -42,7 +42,7 @@ class LoopPoll:
         if time.monotonic_ns() >= self._until:
             self._runs = False
             return
-        if self._until == self._seen:  # nothing came since the last look
+        if self._until == self._seen:  # nothing has come since the last poll
             give_way()
         self._seen = self._until
-        self._call_soon(self._look)  # which has the loop poll without waiting
+        self._call_soon(self._look)  # makes the loop poll without waiting

@@ -1,11 +1,11 @@
-"""The folder of a server: for how many shards it was made, in which format, and who may work on it.
+"""The data folder of a server: its number of shards, its format, and which process may use it.
 
-Jobs are found by their shard, so the same files under another number of shards would hide jobs from
-their queues.  Therefore the number is written down before the first shard starts, and checked from
-then on.  `bunqueue reshard` changes it, together with the files.
+Jobs are found by their shard, so with another number of shards the same files would hide jobs from their
+queues.  Therefore the number is stored before the first shard starts, and checked at every start after that.
+`bunqueue reshard` changes it, together with the files.
 
-The folder also has an id, which its files repeat (see `shard_identity`), and knows which of them there were:
-a missing, empty or foreign file is refused.
+The folder also has an id, which its files repeat (see `shard_identity`), and records which files existed.  A
+missing, empty or foreign file is refused.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ LOCK = "server.lock"
 FORMAT = 1
 FORMAT_WITH_STORE = 2  # an older version would serve such a folder without its store
 REPAIR = ".repair"  # where `bunqueue doctor --repair` makes new files
-RESHARD = ".reshard"  # where `bunqueue reshard` makes new files; without `COMPLETE` in it nobody needs it
+RESHARD = ".reshard"  # where `bunqueue reshard` makes new files; can be deleted unless it contains `COMPLETE`
 DATABASE = b"SQLite format 3\0"  # how every file of jobs begins, unless it is empty
-COMPLETE = "complete.json"  # they are whole and take the place of the old ones, whatever happens
+COMPLETE = "complete.json"  # the new files are whole and will replace the old ones, whatever happens
 
 
-MAX_BYTES = 1 << 20  # of a manifest and the like: some kB, and a line for each loss
+MAX_BYTES = 1 << 20  # limit for a manifest or similar file; usually a few kB, plus a line for each loss
 
 T = TypeVar("T")
 
 
 class DataFolderError(Exception):
-    """The folder cannot be used like that; the text is one line that says what to do."""
+    """The folder cannot be used in this way; the text is one line that says what to do."""
 
 
 MISMATCH = "DATA_MISMATCH"
@@ -52,7 +52,7 @@ MISMATCH = "DATA_MISMATCH"
 
 
 class FilesMismatch(DataFolderError):
-    """Files that do not belong together; a line for each."""
+    """Files do not belong together; the text has a line for each."""
 
     def __init__(self, folder: Path, wrong: dict[int, str]) -> None:
         self.lines = [
@@ -69,7 +69,7 @@ Shards = Annotated[
 
 
 class Loss(msgspec.Struct):
-    """A file that was given up."""
+    """A file that was given up, by accept-data-loss."""
 
     shard: int
     at: str  # UTC
@@ -77,26 +77,26 @@ class Loss(msgspec.Struct):
 
 
 class Versioned(msgspec.Struct):
-    """What is read of ``manifest.json`` first."""
+    """The part of ``manifest.json`` that is read first."""
 
     format: int
     store: str = ""
 
 
 class Manifest(msgspec.Struct, omit_defaults=True):
-    """What ``manifest.json`` holds."""
+    """The content of ``manifest.json``."""
 
     format: int
     shards: Annotated[int, msgspec.Meta(le=MAX_SHARDS)] = 0
-    id: str = ""  # of the folder; "" until a version that gives one has started
+    id: str = ""  # of the folder; "" until a version that assigns ids has started
     generation: int = 1  # increased by each reshard
     created: Shards = []  # the shards that have a file with an identity
-    unmarked: Shards = []  # those whose file may be from before there were identities
+    unmarked: Shards = []  # the shards whose file may be older than identities
     losses: list[Loss] = []
     store: str = ""  # the id of the store that keeps the jobs; the files here are copies then
 
     def places(self) -> list[Place]:
-        """What is expected of the file of each shard.  One that a store keeps may be missing."""
+        """What is expected of each shard's file.  With a store, the file may be missing."""
         known = not self.store
         return [
             Place(
@@ -108,16 +108,16 @@ class Manifest(msgspec.Struct, omit_defaults=True):
         ]
 
     def resharded(self, shards: int) -> Manifest:
-        """That of the same folder after a reshard."""
+        """The manifest of the same folder after a reshard."""
         return Manifest(FORMAT, shards, self.id, self.generation + 1, list(range(shards)))
 
 
 def open_data_folder(folder: Path, shards: int, *, is_new: bool = False, store: str = "") -> None:
-    """Make ``folder`` and its manifest if need be.  DataFolderError unless it is a folder for ``shards``, and
-    its files can be what they should be; then nothing has changed.
+    """Make ``folder`` and its manifest if needed.  Raise DataFolderError, and change nothing, if it is not a
+    folder for ``shards``, or a file in it does not belong there.
 
-    ``is_new``: it has no files yet, even if the manifest of an older version does not say so.  ``store``: the
-    id of the store that keeps the jobs; "" without one.
+    ``is_new``: the folder has no files yet, even if the manifest of an older version does not say so.
+    ``store``: the id of the store that keeps the jobs; "" without one.
     """
     with _usable(folder):
         if is_resharded(folder):
@@ -143,7 +143,7 @@ def open_data_folder(folder: Path, shards: int, *, is_new: bool = False, store: 
 
 
 def _with_store(folder: Path, manifest: Manifest, store: str) -> Manifest:
-    """The manifest of a folder for that store; refuses to mix jobs of a folder with those of a store."""
+    """The manifest of a folder for that store.  Refuse to mix the jobs of a folder with those of a store."""
     if manifest.store == store:
         return manifest
     if manifest.store and not store:
@@ -168,7 +168,7 @@ def _new_id() -> str:
 
 
 def _identified(folder: Path, found: Manifest, filled: Iterable[int]) -> Manifest:
-    """The manifest of a folder that had no id: the one that its files have, if they do."""
+    """The manifest with an id, for a folder that had none: the id in its files if they have one."""
     said = (identity_of(shard_file(folder, shard)) for shard in filled)
     known = Counter((one.folder, one.generation) for one in said if one is not None)
     number, generation = known.most_common(1)[0][0] if known else (_new_id(), found.generation)
@@ -176,13 +176,13 @@ def _identified(folder: Path, found: Manifest, filled: Iterable[int]) -> Manifes
 
 
 def read_identified(folder: Path) -> Manifest:
-    """The manifest, with an id in any case; DataFolderError if it is missing."""
+    """The manifest, always with an id; DataFolderError if the manifest is missing."""
     found = read_manifest(folder)
     return found if found.id else _identified(folder, found, range(found.shards))
 
 
 def check_places(folder: Path, manifest: Manifest) -> None:
-    """FilesMismatch unless each file may be what it should be."""
+    """Raise FilesMismatch if any file does not belong where it is."""
     wrong = {
         shard: why
         for shard, place in enumerate(manifest.places())
@@ -193,20 +193,20 @@ def check_places(folder: Path, manifest: Manifest) -> None:
 
 
 def check_place(file: Path, place: Place | None) -> None:
-    """FilesMismatch unless a file may be at its place."""
+    """Raise FilesMismatch if the file does not belong where it is."""
     if place is not None and (why := misfit(file, place)) is not None:
         raise FilesMismatch(file.parent, {place.identity.shard: why})
 
 
 def losses_ahead(folder: Path) -> list[Loss]:
-    """The files that were given up, of shards that have no other yet."""
+    """The losses of shards that have no new file yet."""
     found = read_manifest(folder)
     filled = {*found.created, *found.unmarked}
     return [loss for loss in found.losses if loss.shard not in filled]
 
 
 def note_files(folder: Path) -> None:
-    """All shards have started: from now on their files must be there."""
+    """Record that all shards have started: from now on their files must exist."""
     found = read_manifest(folder)
     there = {
         shard
@@ -220,8 +220,8 @@ def note_files(folder: Path) -> None:
 
 
 def place_of(file: Path) -> Place | None:
-    """What the folder around a file expects of it; None where nothing is.  DataFolderError for a manifest
-    that cannot be read."""
+    """What the folder around a file expects of it; None if it expects nothing.  DataFolderError if the
+    manifest cannot be read."""
     match = re.fullmatch(r"shard-(\d\d)\.db", file.name)
     if match is None or not (file.parent / NAME).exists():
         return None
@@ -232,7 +232,7 @@ def place_of(file: Path) -> Place | None:
 
 
 def _check_files(folder: Path) -> None:
-    """Refuse what would stop a shard again and again, and jobs that SQLite would throw away in silence."""
+    """Refuse files that would stop a shard again and again, and jobs that SQLite would silently discard."""
     for log in sorted(folder.glob("*.db-wal")):
         file = log.with_name(log.name.removesuffix("-wal"))
         if log.stat().st_size and not (file.exists() and file.stat().st_size):
@@ -244,13 +244,13 @@ def _check_files(folder: Path) -> None:
 
 
 def may_be_database(file: Path) -> bool:
-    """Whether an existing file begins as those of SQLite do, or is empty."""
+    """Whether an existing file begins like an SQLite file, or is empty."""
     with file.open("rb") as opened:
         return opened.read(len(DATABASE)) in (b"", DATABASE)
 
 
 class FolderLock:
-    """The lock of a data folder, until it is closed or the process ends, however it ends."""
+    """The lock of a data folder.  It lasts until it is closed or the process ends, in any way."""
 
     def __init__(self, beside: TextIO, folder: int) -> None:
         self.beside, self.folder = beside, folder
@@ -269,10 +269,11 @@ class FolderLock:
 
 
 def own_data_folder(folder: Path) -> FolderLock:
-    """Make ``folder`` if need be, and keep other servers out until the lock is closed; DataFolderError when
-    one is in already.
+    """Make ``folder`` if needed, and keep other servers out until the lock is closed.  DataFolderError if
+    another server has the folder already.
 
-    Two locks: on a file, which older versions know, and on the folder, which nobody can remove.
+    There are two locks: one on a file, which older versions check, and one on the folder, which cannot be
+    removed.
     """
     with _usable(folder):
         lock = FolderLock((folder / LOCK).open("w"), os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
@@ -283,9 +284,9 @@ def own_data_folder(folder: Path) -> FolderLock:
 
 
 def is_served(folder: Path) -> bool:
-    """Whether a server has the folder (`own_data_folder`).
+    """Whether a server has locked the folder (`own_data_folder`).
 
-    A server that starts in the very moment of this look is turned away, so look only where it matters.
+    A server that starts at the very moment of this check is refused, so check only where it matters.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -301,7 +302,7 @@ def is_served(folder: Path) -> bool:
 
 
 def is_resharded(folder: Path) -> bool:
-    """Whether new files for another number of shards have to take the place of the old ones."""
+    """Whether complete new files for another number of shards are waiting to replace the old ones."""
     return (folder / RESHARD / COMPLETE).exists()
 
 
@@ -328,21 +329,21 @@ def refuse(folder: Path, why: str) -> NoReturn:
 
 
 def write_manifest(folder: Path, shards: int) -> None:
-    """Say for how many shards the folder is; the next start gives it an id."""
+    """Store the folder's number of shards; the next start gives the folder an id."""
     save_manifest(folder, Manifest(FORMAT, shards))
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest, whole and on disk."""
+    """Write the manifest, atomically and durably."""
     write_whole(folder / NAME, manifest)
     for place in folder.parents:  # the folders above may be as new as this one
-        with suppress(PermissionError):  # those are not
+        with suppress(PermissionError):  # such a folder is not new
             sync(place)
 
 
 def write_whole(path: Path, content: msgspec.Struct) -> None:
-    """Write a JSON file whole or not at all, and so that it is still there after a power loss."""
-    temporary = path.with_name(f".{path.name}.new")  # left behind by a crash, and then written over
+    """Write a JSON file atomically, and so that it survives a power loss."""
+    temporary = path.with_name(f".{path.name}.new")  # a crash may leave it behind; the next write replaces it
     with open(temporary, "wb", opener=private) as file:
         file.write(msgspec.json.encode(content) + b"\n")
         file.flush()
@@ -352,7 +353,7 @@ def write_whole(path: Path, content: msgspec.Struct) -> None:
 
 
 def read_whole(path: Path, kind: type[T]) -> T:
-    """What `write_whole` has written. msgspec.DecodeError for anything else, and OSError."""
+    """Read what `write_whole` has written. Raises msgspec.DecodeError for anything else, and OSError."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -361,12 +362,12 @@ def read_whole(path: Path, kind: type[T]) -> T:
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener`: a new file is nobody's but its owner's, whatever the umask."""
+    """An `opener`: only the owner can access a new file, whatever the umask."""
     return os.open(path, flags, 0o600)
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, survive a power loss."""
+    """Flush a file, or the names in a folder, to disk, so that they survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -376,7 +377,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def _usable(folder: Path) -> Iterator[None]:
-    """Make ``folder`` if need be; DataFolderError when it cannot be used."""
+    """Make ``folder`` if needed; DataFolderError if it cannot be used."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -389,7 +390,7 @@ def _usable(folder: Path) -> Iterator[None]:
 def _read(folder: Path) -> Manifest | None:
     path = folder / NAME
     try:
-        made = read_whole(path, Versioned)  # a newer format may say all else otherwise
+        made = read_whole(path, Versioned)  # in a newer format everything else may differ
         newest = FORMAT_WITH_STORE if made.store else FORMAT
         found = read_whole(path, Manifest) if made.format <= newest else None
     except FileNotFoundError:

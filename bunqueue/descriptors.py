@@ -1,7 +1,7 @@
-"""How the open files of a process are shared out: whatever clients do, some are left for the server.
+"""How the open files of a process are shared out.  Whatever clients do, some are left for the server.
 
-A server without a free descriptor cannot start a shard again, and hears nobody.  Router and gateway have the
-same limit, and each of them counts what it accepts against its part of it.
+A server without a free descriptor cannot restart a shard or accept a connection.  Router and gateway have the
+same limit, and each counts the connections that it accepts against its own share.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import os
 import resource
 from typing import NamedTuple
 
-OWN = 32  # standard streams, listening sockets, event loop, logs, files that are read for a moment
-PER_SHARD = 6  # its link, and while it starts its pipes
-MAX_LINGERING = 200  # connections on their way out: a client sees why only if the socket stays for a moment
-MAX_WAITING = 500  # connections from the gateway to the router that wait for an answer, one for each command
-SHARED_LINES = 32  # between the two, for all other commands
+OWN = 32  # standard streams, listening sockets, event loop, logs, files that are read briefly
+PER_SHARD = 6  # its link, and its pipes while it starts
+MAX_LINGERING = 200  # closing connections: the socket stays open briefly so the client can read the error
+MAX_WAITING = 500  # connections from gateway to router that wait for an answer, one for each command
+SHARED_LINES = 32  # connections from gateway to router for all other commands
 
 
 class Share(NamedTuple):
-    """How many connections a process may have open, of each kind."""
+    """How many connections of each kind a process may have open."""
 
     clients: int
-    lingering: int  # beside the clients
-    waiting: int  # between gateway and router, beside these
+    lingering: int  # in addition to the clients
+    waiting: int  # between gateway and router, in addition to both
 
 
 def raise_file_limit() -> int:
-    """Allow this process, and those it starts, as many open files as the system lets it; how many."""
+    """Raise the limit of open files to the system's maximum, also for child processes; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -37,9 +37,9 @@ def raise_file_limit() -> int:
 
 
 def share(files: int, clients: int, *, shards: int = 0, gateway: bool = False) -> Share:
-    """What of ``files`` descriptors goes to whom; ``clients`` is how many are wanted at most.
+    """How ``files`` descriptors are shared out; ``clients`` is the largest number of clients wanted.
 
-    Where there are few, each kind gets a fraction, so that even a small server works.
+    If there are few, each kind gets a fraction, so that even a small server works.
     """
     own = min(OWN + PER_SHARD * shards, files // 3)
     lingering = min(MAX_LINGERING, files // 8)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 class BunqueueError(Exception):
     """The root of all errors of this package.
 
-    `queue`, `job_id`, `command` and `address` are set as far as they are known. If it is about something that
-    was given, `field` says what that is, `value` what it was, and `bound` what it may be.
+    `queue`, `job_id`, `command` and `address` are set as far as they are known. If the error is about an
+    argument, `field` is its name, `value` what it was, and `bound` what is allowed.
     """
 
     code: str = "error"
@@ -46,9 +46,9 @@ class BunqueueError(Exception):
 
 
 class ConnectionLost(BunqueueError, ConnectionError):
-    """The connection ended while a command was under way.
+    """The connection ended while a command was in flight.
 
-    Unless the text says otherwise the outcome is unknown: the server may or may not have carried it out.
+    Unless the text says otherwise, the outcome is unknown: the server may or may not have run the command.
     """
 
     code = "connection_lost"
@@ -57,7 +57,7 @@ class ConnectionLost(BunqueueError, ConnectionError):
 class StorageError(ConnectionLost):
     """The file of an embedded queue could not be read or written: the disk is full, or worse.
 
-    The outcome of the command is unknown. The next one reopens the file, and finds what was stored.
+    The outcome of the command is unknown. The next command reopens the file, and finds what was stored.
     """
 
     code = "storage"
@@ -82,7 +82,7 @@ class CommandTimeout(BunqueueError, TimeoutError):
 
 
 class AuthError(BunqueueError):
-    """The server refuses the token, or wants one."""
+    """The server refuses the token, or requires one."""
 
     code = "auth_failed"
 
@@ -94,16 +94,16 @@ class TlsError(BunqueueError, ConnectionError):
 
 
 class OptionError(BunqueueError, ValueError, TypeError):
-    """There is no such option, its value is not allowed, or it does not go with another. Nothing was sent.
+    """An option is unknown, has a value that is not allowed, or conflicts with another. Nothing was sent.
 
-    `field` is the option, or the path to it, as in "jobs[3].priority"; `value` is what was given, and `bound`
-    what it may be, as far as the refusal is about one.
+    `field` is the option, or the path to it, as in "jobs[3].priority". `value` is what was given, and `bound`
+    what is allowed; both are set only if the refusal is about a value.
     """
 
     code = "option"
 
     def within(self, what: str, field: str | None = None) -> OptionError:
-        """The same refusal of a part of `what`, whose name is `field` unless that is the same."""
+        """The same refusal for a part of `what`. The path begins with `field`, by default with `what`."""
         path = ".".join(part for part in (what if field is None else field, self.field) if part)
         return OptionError(f"{what}: {self}", field=path or None, value=self.value, bound=self.bound)
 
@@ -115,9 +115,9 @@ class PayloadError(BunqueueError, ValueError):
 
 
 class CodecError(BunqueueError):
-    """A payload is encoded in a way that this program does not know, or there is no codec here at all.
+    """A payload has an encoding that this program does not know, or this program has no codec at all.
 
-    `key` is the name of the key that it is encrypted with; None: it is not encrypted.
+    `key` is the name of the key that the payload is encrypted with; None: it is not encrypted.
     """
 
     code = "codec"
@@ -129,28 +129,28 @@ class CodecError(BunqueueError):
 
 class KeyMissing(CodecError):
     """A payload is encrypted with the key `key`, which this program does not have. A worker puts the job back
-    without an attempt: another one may have the key."""
+    without using an attempt: another worker may have the key."""
 
     code = "key_missing"
 
 
 class NotEncrypted(CodecError):
-    """The data of a job, or a result, is not encrypted, and this program takes nothing else: see
-    `accept_plain` of `Encryption`. A worker puts the job back without an attempt."""
+    """The data of a job, or a result, is not encrypted, and this program accepts only encrypted payloads: see
+    `accept_plain` of `Encryption`. A worker puts the job back without using an attempt."""
 
     code = "not_encrypted"
 
 
 class PayloadTampered(CodecError):
-    """A payload is not what was sent: somebody changed it, or its key has another value here. A job with such
-    data is a dead letter at once."""
+    """A payload is not what was sent: it was changed, or its key has another value in this program. A job
+    with tampered data becomes a dead letter at once."""
 
     code = "payload_tampered"
 
 
 class PayloadTooLarge(CodecError):
-    """A payload would be larger than the codec's `max_size` when it is decompressed; that was not done.
-    `together`: only together with others of the same answer, so by itself it can be had."""
+    """A payload was not decompressed because it would be larger than the codec's `max_size`. `together`: only
+    all payloads of the answer together are too large, so this one can be fetched alone."""
 
     code = "payload_too_large"
 
@@ -160,8 +160,8 @@ class PayloadTooLarge(CodecError):
 
 
 class Unrecoverable(BunqueueError):
-    """Raise it in a handler, or inherit from it, when trying again would not help: the job is a dead letter
-    at once, whatever attempts it has left."""
+    """Raise it in a handler, or inherit from it, if another attempt would not help: the job becomes a dead
+    letter at once, whatever attempts it has left."""
 
     code = "unrecoverable"
 
@@ -182,9 +182,9 @@ class Unrecoverable(BunqueueError):
 
 
 class ArgumentsError(Unrecoverable, TypeError, ValueError):
-    """A typed job cannot be called so. When it was added: nothing was sent. When it was to run: it is a dead
-    letter at once, as no retry would help; `argument`, and `field`, is the path of the value, as far as there
-    is one.
+    """The arguments do not fit a typed job. If the job was being added, nothing was sent. If it was about to
+    run, it becomes a dead letter at once, because no retry would help. `argument` and `field` are the path of
+    the wrong value, if there is one.
     """
 
     code = "arguments"
@@ -203,8 +203,8 @@ class ArgumentsError(Unrecoverable, TypeError, ValueError):
 
 
 class ResultError(Unrecoverable, TypeError, ValueError):
-    """What a handler gave back is not what its annotation says, cannot be encoded, or is too large. The job
-    is a dead letter at once: its handler has run, and would do everything again."""
+    """The return value of a handler does not fit its annotation, cannot be encoded, or is too large. The job
+    becomes a dead letter at once: its handler has already run, and a retry would do everything again."""
 
     code = "result"
 
@@ -212,10 +212,10 @@ class ResultError(Unrecoverable, TypeError, ValueError):
 class CommandFailed(BunqueueError):
     """The server refused a command and changed nothing. `reason` is the server's own text.
 
-    `server_code` is the code of the refusal, see docs/errors.md; `code` is the same where this exception has
-    none of its own. `field`, `value` and `bound` say which field of the command is wrong, what it was and
-    what it may be, as far as the refusal is about one. `retry_after` are the ms until the same command may
-    succeed, where the server can say so.
+    `server_code` is the code of the refusal, see docs/errors.md; `code` is the same unless this exception has
+    its own code. If the refusal is about a field of the command, `field`, `value` and `bound` say which field
+    it is, what it was and what is allowed. `retry_after` is the number of ms until the same command may
+    succeed, if the server knows that.
     """
 
     code = "command_failed"
@@ -250,29 +250,29 @@ class ShardUnavailable(CommandFailed):
 
 
 class StorageDamaged(CommandFailed):
-    """A part of the server's data cannot be read. `reason` names the file and what to do; until then the
-    same command is refused again."""
+    """A part of the server's data cannot be read. `reason` names the file and says what to do; until that is
+    done, the same command is refused again."""
 
     code = "STORAGE_DAMAGED"
     server_code = "STORAGE_DAMAGED"
 
 
 class JobNotFound(CommandFailed):
-    """There is no such job, or it was removed."""
+    """The job does not exist, or was removed."""
 
     code = "job_not_found"
     server_code = "JOB_NOT_FOUND"
 
 
 class WrongState(CommandFailed):
-    """There is no such job, or it is in a state in which this cannot be done to it."""
+    """The job does not exist, or its state does not allow this."""
 
     code = "wrong_state"
     server_code = "JOB_STATE"
 
 
 class NotFound(CommandFailed):
-    """There is no such cron job, webhook or worker."""
+    """The cron job, webhook or worker does not exist."""
 
     code = "not_found"
 
@@ -285,7 +285,7 @@ class ScheduleConflict(CommandFailed):
 
 
 class DuplicateJob(CommandFailed):
-    """Another job holds the unique key, and this one was to be refused then. Nothing was added.
+    """Another job holds the unique key, and the push asked to be refused in this case. Nothing was added.
 
     `holder` is the id of the job that holds it.
     """
@@ -300,8 +300,8 @@ class DuplicateJob(CommandFailed):
 
 
 class QueueFull(CommandFailed):
-    """As many jobs, or bytes of their data, wait in the queue as it allows. Nothing was added; try again
-    later, or have the client wait with `wait_if_full`.
+    """The queue has reached its limit of waiting jobs, or of bytes of their data. Nothing was added; try
+    again later, or let the client wait with `wait_if_full`.
     """
 
     code = "queue_full"
@@ -309,17 +309,17 @@ class QueueFull(CommandFailed):
 
 
 class LockLost(CommandFailed):
-    """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
+    """The token no longer holds the job: the lock expired, or the job was completed or moved without it."""
 
     code = "lock_lost"
     server_code = "LOCK_LOST"
 
 
 class JobFailed(BunqueueError):
-    """A job whose result was asked for is a dead letter.
+    """A job whose result was requested is a dead letter.
 
-    `error` is the text of its last error, `reason` why it was the last attempt ("max_attempts_exceeded",
-    "timeout", "stalled", or "unknown" when somebody discarded it), `attempts` how many have failed.
+    `error` is the text of its last error, `reason` why there was no further attempt ("max_attempts_exceeded",
+    "timeout", "stalled", or "unknown" for a discarded job), `attempts` the number of failed attempts.
     """
 
     code = "job_failed"
@@ -341,13 +341,14 @@ class JobFailed(BunqueueError):
 
 
 class JobExpired(BunqueueError):
-    """A job whose result was asked for was dropped: nobody took it within its `ttl`."""
+    """A job whose result was requested was dropped: no worker took it within its `ttl`."""
 
     code = "job_expired"
 
 
 class ResultTimeout(BunqueueError, TimeoutError):
-    """The job has not ended within the time that one was ready to wait. It goes on, as if nobody had."""
+    """The job has not ended within the time that the caller was willing to wait. The job itself is not
+    affected."""
 
     code = "result_timeout"
 
@@ -359,7 +360,7 @@ class JobStopped(BunqueueError):
 
 
 class JobCancelled(JobStopped):
-    """Somebody cancelled the job, while it ran or before. `reason` is what they said."""
+    """The job was cancelled, while it ran or before. `reason` is the text given with the cancellation."""
 
     code = "job_cancelled"
 
@@ -377,10 +378,10 @@ class JobTimeout(JobStopped, TimeoutError):
 
 
 class Postpone(JobStopped):
-    """Raise it in a handler to have the job put back, to run in `delay`: ms or a timedelta, or at a moment: a
-    datetime with a time zone. No attempt is used, so without `max` it may be done for ever. A job that was
-    put back `max` times already fails this attempt instead, with PostponeLimit. How often it was put back is
-    `postponed` of the job."""
+    """Raise it in a handler to put the job back and run it after `delay`: ms, a timedelta, or a point in time
+    as a datetime with a time zone. No attempt is used, so without `max` this can be repeated for ever. If the
+    job was already put back `max` times, the attempt fails with PostponeLimit instead. The job's `postponed`
+    counts how many times it was put back."""
 
     code = "job_postponed"
 
@@ -395,21 +396,22 @@ class Postpone(JobStopped):
         self.delay = delay
         self.max = max
         self.counts = True
-        """For the worker: whether the job's `postponed` grows."""
+        """For the worker: whether this increases the job's `postponed`."""
 
     def __reduce__(self) -> tuple[Callable[..., Postpone], tuple[float | timedelta | datetime, str]]:
         return partial(type(self), max=self.max), (self.delay, str(self))
 
 
 class Retry(BunqueueError):
-    """Raise it in a handler to fail the attempt and have the next one in `delay`: ms or a timedelta, or at a
-    moment: a datetime with a time zone, instead of after the job's backoff. It counts as an attempt: after
-    `max_attempts` the job is a dead letter.
+    """Raise it in a handler to fail the attempt and start the next one after `delay` instead of the job's
+    backoff: ms, a timedelta, or a point in time as a datetime with a time zone. It counts as an attempt:
+    after `max_attempts` the job is a dead letter.
 
     Or give it to a step of a workflow: `flow.step("ship", ship, retry=Retry(max_attempts=10, on=Timeout))`.
-    Then `on` says which errors are retried, `never` which are not, and `when` is asked about the others.
-    `delay` is the first wait, doubled with each further one up to `max_delay`, unless `backoff` is "fixed";
-    a list has one wait for each retry. Waits are up to `jitter`, a part of them, longer or shorter.
+    Then `on` says which errors are retried, `never` which are not, and `when` decides about the others.
+    `delay` is the first wait. Each further wait is twice as long, up to `max_delay`, unless `backoff` is
+    "fixed"; a list has one wait for each retry. `jitter` is a fraction: each wait is randomly longer or
+    shorter by up to that part of it.
     """
 
     code = "retry"
@@ -449,14 +451,14 @@ class PostponeLimit(BunqueueError):
 
 
 class JobInterrupted(JobStopped):
-    """The worker stopped; the job is back in its queue, and the attempt does not count."""
+    """The worker stopped. The job is back in its queue, and the attempt does not count."""
 
     code = "job_interrupted"
 
 
 class JobSuspended(JobStopped):
-    """The run of a workflow has ended to wait; it goes on when that is over. This is no failure: middleware
-    sees it as what the run raises, and lets it through."""
+    """The run of a workflow has ended because the workflow is waiting; it resumes when the wait is over. This
+    is not a failure: the run raises it, and middleware must let it pass."""
 
     code = "job_suspended"
 
@@ -468,20 +470,21 @@ class ProcessDied(BunqueueError):
 
 
 class ProcessBroken(BunqueueError):
-    """No process can be started to run handlers in: it cannot import them, say. The worker stops."""
+    """The worker cannot start a process to run handlers in, for example because it cannot import them. The
+    worker stops."""
 
     code = "process_broken"
 
 
 class WorkerBroken(BunqueueError):
-    """Somebody else has cancelled the tasks of a worker. It stops: its jobs go back, and `run` raises
+    """Other code has cancelled the tasks of a worker. The worker stops: its jobs go back, and `run` raises
     this."""
 
     code = "worker_broken"
 
 
 class WorkflowError(BunqueueError):
-    """Something went wrong in a workflow; `step` is the step that it is about."""
+    """Something went wrong in a workflow; `step` is the step concerned."""
 
     code = "workflow"
 
@@ -493,11 +496,11 @@ class WorkflowError(BunqueueError):
 
 
 class StepFailed(WorkflowError):
-    """A step has failed for good. Handle it, and the workflow goes on; else its attempt fails, and the next
-    one runs the step again.
+    """A step has failed for good. If the workflow handles this error, it continues; if not, the attempt
+    fails, and the next attempt runs the step again.
 
-    `error` is the text of the last error, `error_type` the name of its class, `attempts` how often the step
-    was tried. In the run in which it failed, `__cause__` is the error itself.
+    `error` is the text of the last error, `error_type` the name of its class, `attempts` the number of tries.
+    During the run when the step failed, `__cause__` is the error itself.
     """
 
     code = "step_failed"
@@ -519,7 +522,7 @@ class StepFailed(WorkflowError):
 
 
 class ChildFailed(StepFailed):
-    """A job that the workflow has started failed for good, was cancelled, or could not be started. `child_id`
+    """A job that the workflow started has failed for good, was cancelled, or could not be started. `child_id`
     is its id, `child_queue` its queue."""
 
     code = "child_failed"
@@ -547,13 +550,13 @@ class StepTimeout(BunqueueError, TimeoutError):
 
 
 class StepChanged(WorkflowError):
-    """The code asks for a step otherwise than it was recorded: with other arguments, or its stored result is
-    not of the type that the function promises now."""
+    """The code calls a step differently from how it was recorded: with other arguments, or the stored result
+    does not have the return type that the function now declares."""
 
     code = "step_changed"
 
 
 class SignalTimeout(WorkflowError, TimeoutError):
-    """No signal came in time."""
+    """No signal arrived in time."""
 
     code = "signal_timeout"

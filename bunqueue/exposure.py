@@ -12,7 +12,7 @@ KINDS = (CONFIG, KEY, FOLDER)
 
 
 def exposed(settings: Settings, secrets_in: str) -> dict[str, str]:
-    """What others can read, by kind, each with a line that says how to close it.
+    """The kinds of files that other users can read, each with a line that says how to protect them.
 
     ``secrets_in`` is the config file, if it has a secret in it; "" if not.
     """
@@ -25,10 +25,10 @@ def exposed(settings: Settings, secrets_in: str) -> dict[str, str]:
 
 
 def file_problem(path: str) -> str | None:
-    """What is wrong with the mode of a file that holds a secret; None if nothing is, or it is not there.
+    """What is wrong with the mode of a file that holds a secret; None if nothing, or if there is no file.
 
-    The group may read a file that belongs to another user, because that is how the server reads it: such as
-    root:bunqueue with mode 0640.
+    If the file belongs to another user, its group may read it, because that is how the server reads it: for
+    example root:bunqueue with mode 0640.
     """
     try:
         status = os.stat(path)
@@ -39,7 +39,7 @@ def file_problem(path: str) -> str | None:
 
 
 def folder_problem(path: str) -> str | None:
-    """What is wrong with the mode of a data folder; None if nothing is, or it is not there."""
+    """What is wrong with the mode of a data folder; None if nothing, or if there is no folder."""
     try:
         return _problem(path, os.stat(path).st_mode, "o", 0o005)
     except OSError:

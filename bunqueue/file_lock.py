@@ -1,7 +1,8 @@
-"""Locks that nobody can take away by removing a file: on a shard's file itself, and on a data folder.
+"""Locks that survive the removal of a lock file: on a shard's file itself, and on a data folder.
 
-The lock of a file is on a byte far behind its end and behind those that SQLite locks, and it belongs to the
-open descriptor: neither SQLite nor a reader notices it, and closing other descriptors of the file leaves it.
+A file's lock is on a byte far beyond its end and beyond those that SQLite locks, so neither SQLite nor a
+reader notices it.  It belongs to the open descriptor: closing other descriptors of the file does not release
+it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ def _flock(kind: int) -> bytes:
 
 
 def lock_file(descriptor: int) -> bool:
-    """Lock a file that is open for writing until the descriptor is closed; False when another has it locked.
+    """Lock a file that is open for writing, until the descriptor is closed; False if it is already locked.
 
-    True also where the system has no such locks: then there is only the lock beside the file.
+    Also True on a system without these locks: there, the lock beside the file is the only one.
     """
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return True
@@ -47,8 +48,8 @@ def is_locked(descriptor: int) -> bool:
 
 
 def lock_folder(descriptor: int) -> bool:
-    """Lock a folder until the descriptor is closed; False when another has it locked.  Some network file
-    systems cannot: True there."""
+    """Lock a folder until the descriptor is closed; False if it is already locked.  Also True on network file
+    systems that cannot lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

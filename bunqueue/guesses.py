@@ -1,17 +1,17 @@
-"""Wrong tokens: how many came, from where.  Whoever guesses is slowed down, logged and counted."""
+"""The failed-auth throttle: counts wrong tokens by address, and says which addresses to slow down and log."""
 
 from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
 
-FREE = 20  # wrong tokens of an address in a minute; who mistypes one, or restarts an old worker, needs fewer
+FREE = 20  # wrong tokens per address and minute; a mistyped token or an old worker's restart causes fewer
 PERIOD_S = 60.0
-DELAY_S = 1.0  # that an address beyond waits for each answer
-MAX_ADDRESSES = 10_000  # that are remembered; then all are forgotten
+DELAY_S = 1.0  # delay of each answer to an address that exceeds the limit
+MAX_ADDRESSES = 10_000  # remembered addresses; then all are forgotten
 
 
 def origin(address: str) -> str:
-    """Whom to hold to account for an address: of IPv6, the network that one customer gets."""
+    """The unit by which an address is counted: for IPv6, the /64 network that one customer gets."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -22,7 +22,7 @@ def origin(address: str) -> str:
 
 
 class Guesses:
-    """Of one process.  The time comes from the caller, in seconds."""
+    """The wrong tokens that one process received.  The caller passes the time, in seconds."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -32,7 +32,7 @@ class Guesses:
         self._until = 0.0
 
     def wrong(self, address: str, now_s: float) -> bool:
-        """Count a wrong token; whether its sender is to be slowed down."""
+        """Count a wrong token; return whether its sender should be slowed down."""
         if now_s >= self._until or len(self._counts) >= MAX_ADDRESSES:
             self._counts.clear()
             self._until = now_s + PERIOD_S
@@ -44,10 +44,10 @@ class Guesses:
         return count > FREE
 
     def suspects(self, address: str, now_s: float) -> bool:
-        """Whether so many came from there that it is to be slowed down."""
+        """Whether an address has sent enough wrong tokens to be slowed down."""
         return now_s < self._until and bool(self._counts) and self._counts.get(origin(address), 0) > FREE
 
     def news(self) -> dict[str, str | int]:
-        """What to log: how many came since the last time, and the address of the last; empty if none did."""
+        """The fields to log: how many came since the last call, and the last address.  Empty if none came."""
         untold, self._untold = self._untold, 0
         return {"wrong": untold, "address": self._last, "addresses": len(self._counts)} if untold else {}

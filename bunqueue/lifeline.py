@@ -1,6 +1,6 @@
-"""Child processes that end with their parent, also when that is killed and can tell nobody.
+"""Child processes that end with their parent, even if the parent is killed and cannot tell them.
 
-The child's standard input is a pipe whose other end only the parent has: it closes when the parent ends.
+The child's standard input is a pipe.  Only the parent has the other end, so it closes when the parent ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ORPHANED = 1
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """The standard input for children that call `end_with_parent`; they end no later than this."""
+    """The standard input for children that call `end_with_parent`.  They end no later than this block."""
     reader, writer = os.pipe()
     try:
         yield reader

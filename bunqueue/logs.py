@@ -1,11 +1,11 @@
-"""Structured logging for all processes: one line a record on standard error, as text or as JSON.
+"""Structured logging for all processes: one line per record on standard error, as text or as JSON.
 
     log = get_logger("router")
     log.info("shard ready", shard=0, took_ms=31)
 
 gives ``2026-01-01T12:00:00.123Z INFO router shard ready shard=0 took_ms=31``, or the same as a JSON object.
-A line never holds a token or a payload: fields of such names are masked, of bytes only the number is shown.
-Messages are constants; whatever varies is a field.
+A line never contains a token or a payload: fields with names like that are masked, and bytes are shown only
+as their number.  Messages are constants; everything that varies is a field.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ Field: TypeAlias = str | int | float | bool | None
 Level = Literal["debug", "info", "warning", "error"]
 Form = Literal["text", "json"]
 FORM_VARIABLE = "BUNQUEUE_LOG_FORMAT"
-"""Of the environment; the server reads it as one of its settings, workers where nothing else is said."""
+"""An environment variable.  The server reads it as one of its settings; workers use it as a default."""
 
 MAX_VALUE_CHARS = 1000
-"""Longer text is cut: enough for any address or reason, too little for a payload to flood the log."""
+"""Longer text is cut.  This is enough for any address or reason, and too little for a payload to flood the
+log."""
 MAX_TRACEBACK_CHARS = 8000
-"""The end of a longer one is kept, for there stands what went wrong."""
+"""A longer traceback loses its beginning; the end says what went wrong."""
 _SECRET_WORDS = ("token", "secret", "password", "authorization")
 _PAYLOAD_NAMES = frozenset({"data", "payload", "result", "body", "frame"})
 _RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})
@@ -57,12 +58,12 @@ class Logger:
         self._logger.error(message, extra={"fields": fields})
 
     def exception(self, message: str, /, **fields: Field) -> None:
-        """As ``error``, with the traceback of the exception that is being handled."""
+        """Like ``error``, with the traceback of the exception that is being handled."""
         self._logger.exception(message, extra={"fields": fields})
 
 
 def get_logger(name: str) -> Logger:
-    """The logger called ``name``: the process or the part that speaks, such as ``router``."""
+    """The logger called ``name``: the process or component that logs, for example ``router``."""
     return Logger(name)
 
 
@@ -73,10 +74,10 @@ def configure_logging(
     stream: TextIO | None = None,
     **context: Field,
 ) -> None:
-    """Log from now on what is at least as severe as ``level``, to ``stream`` or standard error.
+    """Log records of at least ``level``, to ``stream`` or standard error.
 
-    ``context`` stands in every line of this process, before the record's own fields. Replaces an earlier
-    configuration, also one that others made.
+    ``context`` is added to every line of this process, before the record's own fields. Replaces any earlier
+    configuration, including one made by other code.
     """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter(context) if form == "json" else TextFormatter(context))
@@ -85,16 +86,17 @@ def configure_logging(
 
 @contextmanager
 def log_for_people(level: Level, form: Form) -> Iterator[None]:
-    """Log to standard error what users' own code logs as well: as text the messages alone, which have to say
-    all themselves, as JSON with their fields.
+    """Log to standard error, including what the user's own code logs. Text logs have only the messages, which
+    must be complete in themselves; JSON logs have the fields as well.
 
-    A program is imported within this. If it configures the root logger, in whatever way, that holds.
+    The user's program is imported in this block. If it configures the root logger itself, in any way, its
+    configuration is used.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter({}) if form == "json" else MessageFormatter({}))
     root, without = logging.getLogger(), logging.lastResort
     handler.setLevel(level.upper())
-    logging.lastResort = handler  # as long as there is no other one; `basicConfig` sees none
+    logging.lastResort = handler  # used while there is no other handler; `basicConfig` does not see it
     try:
         yield
     finally:
@@ -102,7 +104,7 @@ def log_for_people(level: Level, form: Form) -> Iterator[None]:
         handler.setLevel(logging.NOTSET)
         if not root.handlers:
             root.addHandler(handler)
-            if root.level == logging.WARNING:  # as Python has it
+            if root.level == logging.WARNING:  # Python's default
                 root.setLevel(level.upper())
 
 
@@ -131,14 +133,15 @@ class TextFormatter(_Formatter):
 
 
 class MessageFormatter(TextFormatter):
-    """The same without the fields, for messages that say all themselves."""
+    """The same without the fields, for messages that are complete in themselves."""
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Field]:
         return {}
 
 
 class JsonFormatter(_Formatter):
-    """An object with time, level, logger and message, then the fields; one of a name taken gets a ``_``."""
+    """An object with time, level, logger and message, then the fields; a field whose name is taken gets a
+    ``_``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Field] = {
@@ -154,7 +157,7 @@ class JsonFormatter(_Formatter):
         text = orjson.dumps(line).decode()
         if text.isascii():
             return text
-        # A terminal may take some for commands, or show the line in another order.
+        # A terminal may interpret some characters as commands, or show the line in another order.
         return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -163,7 +166,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _safe(name: str, value: object) -> Field:
-    """What may be logged of ``value``, whose type is only a promise of the caller's."""
+    """The loggable form of ``value``; its type is only the caller's promise."""
     if name.lower() in _PAYLOAD_NAMES or any(word in name.lower() for word in _SECRET_WORDS):
         return "***"
     if isinstance(value, str):
@@ -178,12 +181,12 @@ def _safe(name: str, value: object) -> Field:
 
 
 def _encodable(text: str) -> str:
-    """``text`` without lone surrogates, which a file name can bring and UTF-8 cannot write."""
+    """``text`` without lone surrogates, which file names can contain and UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def escaped(text: str) -> str:
-    """``text`` on one line: whoever chooses a queue's name must not be able to forge log lines."""
+    """``text`` on one line, so that a client cannot forge log lines with the name of a queue."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

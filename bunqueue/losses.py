@@ -1,6 +1,6 @@
-"""Giving up the file of a shard, on somebody's word: the shard begins empty then.
+"""Accepts the loss of a shard's file when an operator says so; the shard then starts empty.
 
-No file is deleted: what is there goes to the folder `LOST`, and the manifest notes it.
+No file is deleted: existing files are moved to the folder `LOST`, and the manifest records the loss.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOST = "lost"  # within the data folder
 
 
 def loss_of(folder: Path, manifest: Manifest, shard: int) -> str:
-    """What is wrong with the file of a shard, and what is lost with it; DataFolderError when there is no
+    """What is wrong with a shard's file, and what would be lost with it.  DataFolderError if there is no
     reason to give it up."""
     if is_resharded(folder):
         refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
@@ -61,7 +61,7 @@ def _unreadable(file: Path) -> str | None:
 
 
 def _check_unused(folder: Path, file: Path) -> None:
-    """A shard that lost its router may still be at work."""
+    """Refuse a file in use: a shard that has lost its router may still be running."""
     if not file.exists():
         return
     descriptor = os.open(file, os.O_RDONLY)
@@ -73,7 +73,7 @@ def _check_unused(folder: Path, file: Path) -> None:
 
 
 def give_up(folder: Path, manifest: Manifest, shard: int, what: str) -> Path | None:
-    """Let a shard begin empty; where its files are now, if there were any.  The folder must be owned."""
+    """Make a shard start empty; return where its files are now, if it had any.  The folder must be owned."""
     now = datetime.datetime.now(datetime.UTC)
     moved = _set_aside(folder, shard, now)
     changed = msgspec.structs.replace(
@@ -87,7 +87,9 @@ def give_up(folder: Path, manifest: Manifest, shard: int, what: str) -> Path | N
 
 
 def _set_aside(folder: Path, shard: int, now: datetime.datetime) -> Path | None:
-    """The log first: alone it is refused, while the file without it would be taken for whole."""
+    """Move a shard's files away, the log first.  If this is interrupted, a log alone is refused, but a file
+    without its log would be taken for complete.
+    """
     file = shard_file(folder, shard)
     found = [path for end in ("-wal", "-shm", "") if (path := Path(f"{file}{end}")).exists()]
     if not found:

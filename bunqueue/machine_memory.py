@@ -1,4 +1,4 @@
-"""How much memory this process may use: what its control group allows, or else what the machine has."""
+"""How much memory this process may use: the limit of its control group, or else the machine's memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import product
 from pathlib import Path, PurePosixPath
 
 MIB = 1024 * 1024
-LEAST = 256 * MIB  # with less, a server of one shard has hardly room for jobs
+LEAST = 256 * MIB  # with less, even a server with one shard has hardly any room for jobs
 FOR_SHARDS = (
     3,
     4,
-)  # of the whole; the rest is for the router, the gateway, and what grows before it is measured
-LEAST_SHARE = 160 * MIB  # without jobs a shard has 30, and in use 64 for the pages of its file
+)  # of the whole; the rest is for the router, the gateway, and growth between two measurements
+LEAST_SHARE = 160 * MIB  # a shard without jobs uses 30, plus 64 for the pages of its file once in use
 
 _Files = tuple[tuple[str, ...], str]
-# Where version 2 and version 1 of the control groups are found, and the file that says the limit.
+# Where the control groups of version 2 and version 1 are mounted, and the file with the limit.
 _V2 = ("", "unified"), "memory.max"
 _V1 = ("memory",), "memory.limit_in_bytes"
 _KILLS_V2 = ("", "unified"), "memory.events"
@@ -25,18 +25,19 @@ _KILLS_V1 = ("memory",), "memory.oom_control"
 
 
 def share_of(limit: int, shards: int) -> int:
-    """The bytes from which on one of so many shards takes no more jobs; 0: no limit."""
+    """The memory limit in bytes for each of ``shards`` shards: beyond it, a shard takes no more jobs.  0: no
+    limit."""
     part, whole = FOR_SHARDS
     return max(LEAST_SHARE, limit * part // whole // shards) if limit else 0
 
 
 def memory_here(environ: Mapping[str, str] | None = None) -> int:
-    """Bytes that this process and its children may use together, at least LEAST."""
+    """How many bytes this process and its children may use together, at least LEAST."""
     return max(LEAST, min(group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))))
 
 
 def group_limits(groups: Path, mounted: Path) -> Iterator[int]:
-    """The limits of the control groups that ``groups`` names, of those around them, and of the machine."""
+    """The limits of the control groups named in ``groups``, of their parents, and of the machine."""
     yield _physical()
     for text in _files(groups, mounted, _V1, _V2):
         with suppress(ValueError):  # "max"
@@ -44,8 +45,8 @@ def group_limits(groups: Path, mounted: Path) -> Iterator[int]:
 
 
 def oom_kills(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """How many processes of this one's control group the kernel has killed for want of memory; 0 if it does
-    not say."""
+    """How many processes in this process's control group the kernel has killed for lack of memory; 0 if
+    unknown."""
     for text in _files(groups, mounted, _KILLS_V1, _KILLS_V2):
         for line in text.splitlines():
             with suppress(ValueError, IndexError):
@@ -55,8 +56,8 @@ def oom_kills(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/s
 
 
 def _files(groups: Path, mounted: Path, first: _Files, second: _Files) -> Iterator[str]:
-    """The texts of a file about memory: of each control group that ``groups`` names, and of those around it.
-    ``first`` and ``second`` say where the file is in these versions of the control groups."""
+    """The contents of a memory file, for each control group named in ``groups`` and for its parents.
+    ``first`` and ``second`` say where the file is in two versions of control groups."""
     try:
         lines = groups.read_text().splitlines()
     except OSError:
@@ -67,7 +68,8 @@ def _files(groups: Path, mounted: Path, first: _Files, second: _Files) -> Iterat
             continue
         places, name = first if controllers else second
         group = PurePosixPath(path)
-        # Within a container the path may be the host's, and not be there: its own group is the top then.
+        # In a container, the path may be the host's and not exist here; then the container's own group is
+        # the top.
         for place, each in product(places, (group, *group.parents)):
             with suppress(OSError, ValueError):
                 yield (mounted / place / each.relative_to("/") / name).read_text()

@@ -1,10 +1,11 @@
-"""How fast a process works off what is queued there in bulk, while others ask one thing after another.
+"""How fast a process works through bulk commands while other clients send one command at a time.
 
-The router and each shard carry out at once what somebody asks who has nothing queued.  Between that they
-work off what has been queued, in slices.  Without a rest between these, who asks one thing at a time would
-wait for a slice each time, in each process, and for a processor: the processes of a server, its clients and
-their workers often share few.  So while there is such a client, each slice is followed by a rest; and a
-slice that could not be cut, by one that is as much longer.  It ends as soon as nobody asks any more.
+The router and each shard run a command at once if its client has nothing else queued.  In between they work
+through the queued commands in slices.  Without a rest between slices, a client that sends one command at a
+time would wait for a slice each time, in each process.  It would also wait for a processor: a server's
+processes, its clients and their workers often share few.  So while there is a client of that kind, a rest
+follows each slice; a slice that could not be cut short gets a proportionally longer rest.  The rest ends as
+soon as no other client is asking.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from time import monotonic, thread_time
 
-SLICE_S = 0.0005  # of what one connection has queued
-AT_ONCE_S = 0.002  # of a connection that has nothing queued, before the rest of what it sent is
-REST = 3.0  # times what was worked
-MOST_S = 0.1  # of one rest
-QUIET_S = 0.002  # without a question end a rest: who asks one thing after another has a processor by then
-LATELY_S = 0.02  # who asked, or had something queued, does so still
+SLICE_S = 0.0005  # of work on the queued commands of one connection
+AT_ONCE_S = 0.002  # of work for a connection with nothing queued; then the rest of its commands is queued
+REST = 3.0  # the rest after a slice, as a multiple of the time worked
+MOST_S = 0.1  # the longest rest
+QUIET_S = 0.002  # without a command ends a rest: by then the client has had its turn on a processor
+LATELY_S = 0.02  # a client that sent a command this recently is taken to be still sending
 
 
 class Slice:
-    """One slice of work.  Its time is that of the processor: nobody is to blame for what others took."""
+    """One slice of work, measured in processor time: the time that other processes take does not count."""
 
     __slots__ = ("_seconds", "_until", "_worked", "begun_at")
 
@@ -33,7 +34,7 @@ class Slice:
 
     @property
     def is_over(self) -> bool:
-        """Whether others have their turn now.  Cheap: it is asked after each command."""
+        """Whether it is the turn of others now.  Cheap, because it is checked after each command."""
         now = monotonic()
         if now < self._until:
             return False
@@ -50,30 +51,30 @@ class Pace:
     """When the next slice may begin."""
 
     def __init__(self) -> None:
-        # Who asked last though nothing of his is queued, and when; and the last one before who is another.
+        # The last client with nothing queued that sent a command, and when; and the last other client before.
         self._last: Hashable = None
         self._other: Hashable = None
         self._last_at = self._other_at = 0.0
-        self._worker: Hashable = None  # whose slice was the last one
-        self._worked_at = 0.0  # until then
-        self._rest_ends = 0.0  # at the latest; 0: there is none
+        self._worker: Hashable = None  # the client of the last slice
+        self._worked_at = 0.0  # when that slice ended
+        self._rest_ends = 0.0  # at the latest; 0: no rest
 
     def asked(self, who: Hashable) -> None:
-        """Somebody asked who has nothing queued."""
+        """Record a command from a client that has nothing queued."""
         if who != self._last:
             self._other, self._other_at = self._last, self._last_at
             self._last = who
         self._last_at = monotonic()
 
     def worked(self, work: Slice, who: Hashable) -> None:
-        """A slice of what somebody has queued has ended.  If that was long, nobody was heard meanwhile."""
+        """Record the end of a slice of a client's queued commands.  No other client was read during it."""
         self._worker, self._worked_at = who, monotonic()
         rests = work.begun_at - self._others_asked_at < LATELY_S
         self._rest_ends = self._worked_at + min(REST * work.worked_s, MOST_S) if rests else 0.0
 
     @property
     def rest_s(self) -> float:
-        """Until the next slice; 0: it may begin."""
+        """Seconds until the next slice; 0: it may begin now."""
         if not self._rest_ends:
             return 0.0
         quiet_at = max(self._worked_at, self._others_asked_at) + QUIET_S

@@ -1,6 +1,6 @@
-"""The command line of this process as `ps` and `top` show it, to every user of the machine.
+"""The command line of this process, which `ps` and `top` show to every user of the machine.
 
-Linux lets a process change it in its own memory. Elsewhere, or if the system forbids it, it stays.
+Linux lets a process change it in its own memory. On other systems, or if the system forbids it, it stays.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ _ARGUMENTS = slice(45, 47)  # arg_start and arg_end: fields 48 and 49 of proc_pi
 
 
 def name_process(name: str) -> None:
-    """Show ``name`` in its place, as far as there is room: a shard that was forked from another process would
-    otherwise have that one's."""
+    """Show ``name`` instead, as far as there is room. Otherwise a forked shard would show the command line of
+    its parent."""
 
     def named(arguments: bytes) -> bytes:
         return name.encode()[: len(arguments) - 1].ljust(len(arguments), b"\0")
@@ -24,7 +24,8 @@ def name_process(name: str) -> None:
 
 
 def rewrite_arguments(change: Callable[[bytes], bytes]) -> None:
-    """Show what ``change`` makes of the arguments, each ended by a zero byte; it must keep their length."""
+    """Show the result of ``change``, which gets the arguments, each ended by a zero byte; it must keep their
+    length."""
     with suppress(OSError, IndexError, ValueError):
         with open("/proc/self/stat", "rb") as file:
             start, end = map(int, file.read().rpartition(b")")[2].split()[_ARGUMENTS])

@@ -1,4 +1,4 @@
-"""Values as people read them. What goes into pipes stays as it is: times in epoch ms, spans in ms."""
+"""Values formatted for people. Output to pipes stays raw: times in epoch ms, spans in ms."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import json
 import re
 from datetime import datetime
 
-# C0 and C1 control characters, separators of lines, and what changes the direction of text.
+# C0 and C1 control characters, line separators, and characters that change the direction of text.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
-"""An escape in a JSON text: two halves of a character, half of one, or another."""
+"""An escape in a JSON text: a surrogate pair, a lone surrogate, or any other."""
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor, colour the screen, or end a field or a line."""
+    """The text without anything that would move the cursor, colour the screen, or end a field or a line."""
     return CONTROL.sub(lambda found: _SHORT.get(found[0]) or f"\\x{ord(found[0]):02x}", text)
 
 
 def harmless(text: str) -> str:
-    """The same, of a text of several lines, which keeps its lines and tabs."""
+    """The same for a text of several lines; line breaks and tabs are kept."""
     if text.isprintable():
         return text
     return CONTROL.sub(lambda found: found[0] if found[0] in "\t\n" else printable(found[0]), text)
 
 
 def time_of(ms: float) -> str:
-    """A moment, in the time zone of this machine."""
+    """A point in time, in the time zone of this machine."""
     try:
         return datetime.fromtimestamp(ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -71,8 +71,8 @@ def plural(count: int, word: str = "job") -> str:
 
 
 def json_problem(source: bytes, error: Exception) -> str:
-    """What is wrong with a text that is no JSON: `error`, but for half characters, which the parser calls a
-    text that ends too soon. Python's own parser lets them pass."""
+    """Why a text is not JSON: `error`, except for lone surrogates, which the parser reports as a text that
+    ends too soon. Python's own parser accepts them."""
     try:
         json.loads(source.decode())
     except (ValueError, RecursionError):

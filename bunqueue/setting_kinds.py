@@ -1,6 +1,6 @@
-"""What values an option of the server takes, and the defaults that depend on the machine.
+"""Which values an option of the server accepts, and the defaults that depend on the machine.
 
-An option that names no kind of its own takes one of those at the end.
+An option that does not name its kind gets one of those at the end of this file.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from bunqueue.machine_memory import LEAST
 from bunqueue.model.ids import is_power_of_two
 
-MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
-MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what may go through the pipe to the child process
+MEMORY = ":memory:"  # the ``data_dir`` that stores nothing on disk
+MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what the pipe to the child process can carry
 MAX_ORIGINS = 16
 STORE_SCHEMES = ("postgresql://", "postgres://")
 
 _SIZE = re.compile(r"([0-9]{1,18})([KMGT]?)")
-_TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII but space and comma
+_TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII except space and comma
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:]{2,39}\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What values an option takes.
+    """Which values an option accepts.
 
-    ``read`` turns the text of a flag or variable into a value, or returns it unchanged if malformed;
-    ``allows`` judges that, and what a configuration file holds; ``settle`` makes a path absolute.
+    ``read`` turns the text of a flag or variable into a value, or returns it unchanged if malformed.
+    ``allows`` checks that value, or the one from a configuration file.  ``settle`` makes a path absolute.
     """
 
     bound: str
@@ -56,7 +56,7 @@ def whole(low: int, high: int, *, power_of_two: bool = False) -> Kind:
 
 
 def byte_size(low: int) -> Kind:
-    """Bytes, also as text with a unit; 0 stands for no limit."""
+    """A number of bytes, also as text with a unit; 0 means no limit."""
 
     def read(text: object) -> object:
         found = _SIZE.fullmatch(text) if isinstance(text, str) else None
@@ -91,7 +91,7 @@ def _is_host(value: object) -> bool:
 
 
 def _is_address(value: str) -> bool:
-    """``host:port``, as other hosts are to dial it."""
+    """Whether this is a ``host:port`` that other hosts can connect to."""
     found = re.fullmatch(r"\[?[A-Za-z0-9._:%-]{1,255}\]?:([0-9]{1,5})", value)
     return found is not None and int(found[1]) <= 65535
 
@@ -105,7 +105,7 @@ def home(environ: Mapping[str, str]) -> str:
 
 
 def default_data_dir(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder ``bunqueue`` in the user's data directory, as the platform has it."""
+    """The folder ``bunqueue`` in the platform's data directory for the user."""
     if sys.platform == "darwin":
         return os.path.join(home(environ), "Library", "Application Support", "bunqueue")
     base = environ.get("XDG_DATA_HOME", "")
@@ -115,7 +115,7 @@ def default_data_dir(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def default_shards(environ: Mapping[str, str] = os.environ) -> int:
-    """As many as this process may use cores, rounded down to a power of two, at most 64."""
+    """The number of cores that this process may use, rounded down to a power of two, at most 64."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 1 << (min(cores, 64).bit_length() - 1)
 
@@ -132,7 +132,7 @@ def _settle_file(value: object, environ: Mapping[str, str]) -> object:
 
 
 def _read_tokens(text: str) -> object:
-    # Empty text stays text and is refused: a variable emptied by mistake must not open the server to all.
+    # Empty text stays text and is refused: an accidentally empty variable must not open the server to all.
     return tuple(part for piece in text.split(",") if (part := piece.strip())) or text
 
 

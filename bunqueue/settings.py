@@ -1,8 +1,8 @@
-"""The server's settings: the one place where file, environment and flags meet.
+"""The server's settings, merged from file, environment and flags.
 
 Every option is declared once, as an annotated field of ``Settings``. Its flag, variable, file key, help text,
-check and line in the reference table are derived from that. A flag beats a variable, a variable the file, the
-file the default; a value that is overridden must be valid all the same.
+check and line in the reference table are derived from that. A flag overrides a variable, a variable overrides
+the file, and the file overrides the default. An overridden value must be valid as well.
 
 The file is TOML with the options as top-level keys, without tables. Every refusal is one line that names the
 source, the value and what is allowed. No message, repr or table of this module ever shows a token.
@@ -46,27 +46,27 @@ from bunqueue.setting_kinds import (
 
 CONFIG_VARIABLE = "BUNQUEUE_CONFIG"
 BOOT_VARIABLE = "BUNQUEUE_BOOT_ID"  # set by the systemd unit, which hides the kernel's own file
-# With our prefix, but no options: not refused as unknown. The last two are for clients.
+# They have our prefix but are not options, so they are not refused as unknown. The last two are for clients.
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, BOOT_VARIABLE, "BUNQUEUE_URL", "BUNQUEUE_TOKEN"})
-MAX_SHOWN_CHARS = 80  # of a wrong value in a message, which should stay a readable line
+MAX_SHOWN_CHARS = 80  # of a wrong value in a message, so that the line stays readable
 
-# Kubernetes sets such variables for every service whose name begins with "bunqueue"; refusing them as unknown
-# options would keep the server from starting beside one.
+# Kubernetes sets these variables for every service whose name begins with "bunqueue". If they were refused as
+# unknown options, the server could not start beside such a service.
 _SERVICE_LINK = re.compile(
     r"BUNQUEUE\w*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=|BUNQUEUE\w*_PORT=\w+://"
 )
 
 
 class SettingsError(ValueError):
-    """An option is unknown or its value not allowed. The text is one line, fit to be shown as it is."""
+    """An option is unknown or its value not allowed. The text is one line that can be shown as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting. ``name`` and ``default`` come from the field that it annotates, the rest is written there.
+    """One setting. ``name`` and ``default`` come from the annotated field; the rest is declared there.
 
-    ``default_text`` says in words what depends on the machine; ``other_variables`` are names that the
-    reference server uses, and yield to our own.
+    ``default_text`` describes a default that depends on the machine. ``other_variables`` are names that the
+    reference server uses; our own variable overrides them.
     """
 
     kind: Kind
@@ -85,7 +85,7 @@ class Option:
         return "BUNQUEUE_" + self.name.upper()
 
     def show(self, value: object) -> str:
-        """``value`` as it would stand in the file; of a secret only how many there are."""
+        """``value`` as written in the file; for secrets only their number."""
         if self.kind.secret and value:
             return f"<{len(value) if isinstance(value, tuple) else 1} hidden>"
         return msgspec.json.encode(value).decode()
@@ -97,7 +97,7 @@ class Option:
             raise SettingsError(f"{source}: {shown} is not allowed; give {self.kind.bound}")
 
     def take(self, raw: object, source: str, environ: Mapping[str, str]) -> _Given:
-        """The value that ``raw`` stands for. Raises ``SettingsError`` if it is not allowed."""
+        """Convert ``raw`` to a value. Raises ``SettingsError`` if it is not allowed."""
         value = tuple(raw) if isinstance(raw, list) else raw
         self.check(value, source)
         return _Given(self.kind.settle(value, environ), source)
@@ -291,12 +291,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.data_dir == MEMORY
 
     def to_json(self) -> bytes:
-        """Everything, **tokens in clear**, for a child process's private pipe; never for a log or a file."""
+        """Everything, **tokens in plain text**, for a child process's private pipe; never log or store it."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Settings:
-        """What ``to_json`` gave. Raises ``SettingsError`` if it is something else."""
+        """Read the result of ``to_json``. Raises ``SettingsError`` for anything else."""
         try:
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
@@ -321,12 +321,12 @@ def _declared() -> tuple[Option, ...]:
     )
 
 
-OPTIONS = _declared()  # in the order in which people should meet them
+OPTIONS = _declared()  # in display order
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 class Resolved(NamedTuple):
-    """Settings, and for each option in words where its value came from."""
+    """Settings, and for each option a text that says where its value came from."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -439,7 +439,7 @@ def _read_toml(path: str) -> dict[str, object]:
             return tomllib.load(file)
     except OSError as error:
         raise SettingsError(f"file {path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # neither TOML nor, sometimes, UTF-8
+    except ValueError as error:  # not TOML, or not even UTF-8
         raise SettingsError(f"file {path}: is not valid TOML: {' '.join(str(error).split())}") from None
 
 

@@ -1,7 +1,7 @@
 """Which data folder a shard's file belongs to, and as which shard.
 
-Each file says so in a row of ``meta``, and the folder's manifest says what it expects.  Files without that
-row are older than it; they are known by their queues.  Everything here only reads.
+Each file has a row in ``meta`` that says so, and the folder's manifest says what it expects.  Files without
+that row are from older versions; they are recognized by their queues.  Everything here only reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEY = "identity"  # of the row in ``meta``
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a file says of itself: JSON, in the row `KEY`."""
+    """What a file says about itself, as JSON in the row `KEY`."""
 
     folder: str  # the id in the folder's manifest
     shard: int
@@ -28,18 +28,18 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """What a folder expects at the place of a shard's file."""
+    """What a folder expects of a shard's file."""
 
     identity: Identity
-    filled: bool  # there was a file: a missing or an empty one is a loss
-    marked: bool  # it had an identity; otherwise it may be older than that
+    filled: bool  # there was a file, so a missing or empty one is a loss
+    marked: bool  # the file had an identity; if not, it may be older than identities
 
 
 class Look(NamedTuple):
-    """What a file holds to show which folder and shard it belongs to."""
+    """The content of a file that shows which folder and shard it belongs to."""
 
     identity: Identity | None
-    queues: list[str]  # not looked at where there is an identity
+    queues: list[str]  # not read if there is an identity
 
 
 def file_name(shard: int) -> str:
@@ -47,9 +47,9 @@ def file_name(shard: int) -> str:
 
 
 def misfit(file: Path, place: Place) -> str | None:
-    """Why a file does not belong at that place, to be read after its name; None: nothing speaks against it.
+    """Why a file does not belong at that place, as a text to follow its name; None if there is no objection.
 
-    A file that SQLite cannot read is not judged here: whoever opens it says what is wrong with it.
+    A file that SQLite cannot read is not judged here: the code that opens it reports the problem.
     """
     if not file.exists() or not file.stat().st_size:
         kind = "is empty (0 bytes)" if file.exists() else "is missing"
@@ -66,8 +66,8 @@ def misfit(file: Path, place: Place) -> str | None:
 
 
 def _foreign_log(file: Path, identity: Identity) -> str | None:
-    """As `misfit`, of a log that was put beside the file.  Its pages would replace those of the file as
-    soon as somebody opens that to write."""
+    """Like `misfit`, for a log that was put beside the file.  Its pages would replace those of the file as
+    soon as the file is opened for writing."""
     if not _is_logged(file):
         return None
     try:
@@ -92,7 +92,7 @@ def _difference(found: Identity, expected: Identity) -> str | None:
 
 
 def _stranger(queues: list[str], place: Place) -> str | None:
-    """As `misfit`, of a file without an identity."""
+    """Like `misfit`, for a file without an identity."""
     expected = place.identity
     for queue in queues:
         home = slot_of_queue(queue) & (expected.shards - 1)
@@ -104,9 +104,9 @@ def _stranger(queues: list[str], place: Place) -> str | None:
 
 
 def look(file: Path) -> Look:
-    """Raises sqlite3.Error when it cannot be read, and msgspec.DecodeError."""
+    """Read the identity and queues of a file.  Raises sqlite3.Error and msgspec.DecodeError."""
     is_logged = _is_logged(file)
-    try:  # the file alone has it: it is written there before anything else is
+    try:  # the file has the identity even without its log: it is written before anything else
         found = _look(file, "mode=ro&immutable=1")
     except sqlite3.Error:
         if not is_logged:
@@ -135,7 +135,7 @@ def _look(file: Path, how: str) -> Look:
 
 
 def identity_of(file: Path) -> Identity | None:
-    """What a file says of itself; None when it does not, or cannot be read."""
+    """The identity of a file; None if there is no identity or it cannot be read."""
     try:
         return look(file).identity if file.exists() else None
     except (sqlite3.Error, msgspec.DecodeError):
@@ -143,7 +143,7 @@ def identity_of(file: Path) -> Identity | None:
 
 
 def damage(file: Path) -> str | None:
-    """Why SQLite cannot read a file at all; None when it can."""
+    """Why SQLite cannot read a file at all; None if it can."""
     try:
         look(file)
     except sqlite3.Error as error:
@@ -154,7 +154,7 @@ def damage(file: Path) -> str | None:
 
 
 def contents(file: Path) -> str | None:
-    """How much a file holds, for people; None when it cannot be read."""
+    """How much a file holds, as a text for people; None if it cannot be read."""
     try:
         with _opened(file, "mode=ro") as database:
             jobs, queues = database.execute(

@@ -1,4 +1,4 @@
-"""Copies of data folders for backups, and to look at: each shard as it is at one moment."""
+"""Copies of data folders, for backups and inspection: each shard as it is at one moment."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bunqueue.data_folder import NAME, is_resharded, private, shard_file, shards
 from bunqueue.spark.errors import NoRoom, UnreadableShard
 from bunqueue.spark.read.shard_file import KEPT_FREE, current
 
-AT_ONCE = 4  # shards: their moments are near each other, and more would only wait for the disk
+AT_ONCE = 4  # shards in parallel: keeps their moments close; more would only wait for the disk
 
 
 class SnapshotError(Exception):
-    """There is no snapshot; the text is one line that says what to do."""
+    """No snapshot could be made; the text is one line that says what to do."""
 
 
 def take(source: Path, target: Path) -> list[Path]:
-    """Copy the data folder ``source`` into ``target``, a new or empty folder; the copied shards.
+    """Copy the data folder ``source`` into ``target``, a new or empty folder; return the copied files.
 
-    SnapshotError, or DataFolderError when ``source`` is no data folder; then ``target`` is as it was.  The
-    log of a shard cannot be reset while that shard is copied; nobody waits.
+    Raise SnapshotError, or DataFolderError if ``source`` is not a data folder; ``target`` is then unchanged.
+    While a shard is copied, its log cannot be reset; nothing waits for the copy.
     """
     files = [shard_file(source, number) for number in range(shards_of(source))]
     if is_resharded(source):
@@ -39,7 +39,7 @@ def take(source: Path, target: Path) -> list[Path]:
             list(pool.map(lambda file: _copy(file, target / file.name), files))
         _write(
             target / NAME, (source / NAME).read_bytes()
-        )  # last: without it the folder is not a data folder
+        )  # written last: without it the folder is not a data folder
         sync(target)
     return [target / file.name for file in files]
 
@@ -49,7 +49,7 @@ def _copy(file: Path, target: Path) -> None:
         with current(file) as shard:
             shard.copy_to(target)
     except (UnreadableShard, NoRoom) as error:
-        text = str(error).replace(", or leave it out with the option unreadable=skip", "")  # of Spark
+        text = str(error).replace(", or leave it out with the option unreadable=skip", "")  # Spark's option
         raise SnapshotError(text) from error
     sync(target)
 
@@ -77,7 +77,7 @@ def _log(file: Path) -> Path:
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[None]:
-    """The empty folder ``target``; when the block fails it is so again, or gone if it was not there."""
+    """Provide the empty folder ``target``.  If the block fails, it is emptied, or removed if it was new."""
     existed = target.exists()
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)

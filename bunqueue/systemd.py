@@ -1,7 +1,7 @@
-"""Tells a service manager how the server is doing, in the protocol of sd_notify(3).
+"""Reports the server's state to a service manager, with the protocol of sd_notify(3).
 
 The manager names a datagram socket in ``NOTIFY_SOCKET``; without that variable nothing is sent. A message
-that cannot be delivered must never harm the server: whoever waits for it has a time limit of its own.
+that cannot be delivered must never harm the server: the manager has a time limit of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SEND_TIMEOUT_S = 1.0
 
 
 def notify(state: str) -> bool:
-    """Send ``state``, such as ``READY=1`` or ``STOPPING=1``; several assignments are separated by newlines.
+    """Send ``state``, for example ``READY=1`` or ``STOPPING=1``; newlines separate several assignments.
 
     True if it was delivered; False without a manager, or if it could not be reached. Blocks for at most
     ``SEND_TIMEOUT_S`` seconds, in practice for microseconds.

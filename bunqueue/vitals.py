@@ -1,4 +1,4 @@
-"""What a process costs: its memory and its processor time."""
+"""The memory and processor time that a process uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def memory() -> int:
-    """Resident bytes of this process; where the system does not tell, the most there ever were."""
+    """Resident memory of this process in bytes; the peak if the system does not report the current value."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE

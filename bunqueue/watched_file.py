@@ -1,4 +1,4 @@
-"""A file of which one has to know whether it has changed since it was last looked at."""
+"""Detects changes to a file's contents between two checks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 
 class WatchedFile:
-    """Compares the file's content: a copy of the same bytes is no change."""
+    """Compares the file's contents: replacing it with a copy of the same bytes is not a change."""
 
     def __init__(self, path: str) -> None:
-        """``path``: "" for none, which never changes."""
+        """``path``: "" for no file, which never changes."""
         self._path = path
         self._content = self._read()
 
     def changed(self) -> bool:
-        """Whether it is another one than at the last call, or when this object was made."""
+        """Whether the contents have changed since the last call, or since this object was made."""
         before, self._content = self._content, self._read()
         return self._content != before
 
     def _read(self) -> bytes:
         try:
             return Path(self._path).read_bytes() if self._path else b""
-        except OSError:  # whoever uses it says so
+        except OSError:  # the code that uses the file reports the error
             return b""

@@ -1,8 +1,8 @@
 """Which URLs the server may call on request: none that lead into its own network.
 
-What counts is where a client would connect to, however the URL is spelled: ``http://2130706433/``,
-``http://0x7f.1/``, ``http://user@127.0.0.1/`` and ``http://[::ffff:7f00:1]/`` all mean this machine.
-Host names are not resolved here; the sender must also check the address it connects to.
+The check is about the address to which an HTTP client would connect, however the URL is spelled:
+``http://2130706433/``, ``http://0x7f.1/``, ``http://user@127.0.0.1/`` and ``http://[::ffff:7f00:1]/`` all
+mean this machine.  Host names are not resolved here; the sender must also check the address it connects to.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 MAX_URL = 2048  # characters
-MASK = "***"  # a password that is not shown
+MASK = "***"  # shown instead of a password
 MALFORMED = "Invalid URL format"
 LOCALHOST = "localhost"
 LOOPBACK = "loopback IP"
@@ -22,7 +22,7 @@ METADATA = "cloud metadata endpoints"
 
 Address = IPv4Address | IPv6Address
 
-# The first that holds an address names it, so special ranges come before the larger network around them.
+# The first network that contains an address names it, so special ranges come before their larger networks.
 _NETWORKS: tuple[tuple[IPv4Network | IPv6Network, str], ...] = tuple(
     (ip_network(network), name)
     for network, name in (
@@ -63,8 +63,8 @@ _METADATA_NAMES = frozenset(
         "rancher-metadata",
     }
 )
-# Domains that only the resolvers of some networks resolve: those of RFC 6762 and 8375, and what routers,
-# companies and Kubernetes use.  So do names of a single label.
+# Domains that only resolve within some networks: those of RFC 6762 and 8375, and those that routers,
+# companies and Kubernetes use.  Names with a single label are also private.
 _PRIVATE_DOMAINS = (
     ".corp",
     ".home",
@@ -76,7 +76,7 @@ _PRIVATE_DOMAINS = (
     ".private",
     ".svc",
 )
-# IPv6 networks whose addresses carry an IPv4 address, and how far to the right of its end they end.
+# IPv6 networks whose addresses contain an IPv4 address, and how many bits follow the IPv4 address.
 _CARRIERS = (
     (IPv6Network("::/96"), 0),
     (IPv6Network("::ffff:0:0/96"), 0),
@@ -86,16 +86,16 @@ _CARRIERS = (
 )
 _TEREDO = IPv6Network("2001::/32")
 
-_DOTS = ".\u3002\uff0e\uff61"  # all of these separate labels
-_UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")  # read one way by some URL parsers, another way by others
+_DOTS = ".\u3002\uff0e\uff61"  # all of these characters separate labels
+_UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")  # URL parsers disagree about these
 _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 
 def url_problem(url: str, *, anywhere: bool = False) -> str | None:
-    """Why a webhook may not have this URL, as the refusal's text; None if it may.
+    """Why a webhook must not have this URL, as the text of the refusal; None if it is allowed.
 
-    ``anywhere`` allows URLs that lead into the network.
+    ``anywhere`` also allows URLs that lead into the network.
     """
     if not url:
         return "Webhook URL is required"
@@ -113,7 +113,7 @@ def url_problem(url: str, *, anywhere: bool = False) -> str | None:
     if parts.scheme not in ("http", "https"):
         return "Webhook URL must use http or https protocol"
     try:
-        if "[" in parts.netloc and ":" not in host:  # IPvFuture, which has no meaning yet
+        if "[" in parts.netloc and ":" not in host:  # the IPvFuture form, which is not in use
             return MALFORMED
         place = forbidden_place(host)
     except ValueError:
@@ -130,7 +130,7 @@ def without_password(url: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """A URL for a reader without more rights: without the credentials and the values of its query."""
+    """A URL for readers without further rights: without its credentials and the values in its query."""
     parts = urlsplit(url)
     _, at, host = parts.netloc.rpartition("@")
     query = "&".join(f"{name}={MASK}" if equals else MASK for name, equals in _query(parts.query))
@@ -138,36 +138,36 @@ def without_secrets(url: str) -> str:
 
 
 def _query(text: str) -> list[tuple[str, str]]:
-    """The names in a query, each with its "=", if it has one."""
+    """The names in a query, each with its "=" if it has a value."""
     return [pair.partition("=")[:2] for pair in text.split("&")] if text else []
 
 
 def forbidden_place(host: str) -> str | None:
-    """Why a host must not be called; None if it may be.  Raises ValueError if it is not a host."""
+    """Why a host must not be called; None if it is allowed.  Raises ValueError if it is not a host."""
     if ":" in host:
-        if "%" in host:  # a zone: the name of an interface of this machine
+        if "%" in host:  # a zone id: the name of an interface of this machine
             raise ValueError(host)
         return _first(IPv6Address(host))
     name = _plain_name(host)
-    if _NUMBER.fullmatch(name.rpartition(".")[2]):  # then all of it is an address, or nothing
+    if _NUMBER.fullmatch(name.rpartition(".")[2]):  # the whole name must then be an address
         return next((found for reading in _readings(name) if (found := _first(reading))), None)
     if not _NAME.fullmatch(name):
         raise ValueError(host)
     if name in _LOCAL_NAMES or name.endswith(".localhost"):
         return LOCALHOST
-    if name in _METADATA_NAMES or f".{name}".endswith(".internal"):  # clouds answer there, and Docker's host
+    if name in _METADATA_NAMES or f".{name}".endswith(".internal"):  # used by clouds, and for Docker's host
         return METADATA
     return PRIVATE_NAME if "." not in name or name.endswith(_PRIVATE_DOMAINS) else None
 
 
 def _plain_name(host: str) -> str:
-    """A host name as it is looked up: unescaped, in ASCII, in lower case, without dots at its end."""
+    """A host name in the form used for resolution: unescaped, ASCII, lower case, without dots at the end."""
     name = unquote(host, errors="strict").rstrip(_DOTS)
     return name.encode("idna").decode().lower().rstrip(".")
 
 
 def _readings(text: str) -> Iterator[IPv4Address]:
-    """The addresses that a dotted number may mean: a leading 0 is octal to most, but not to all."""
+    """The addresses that a dotted number may mean: most parsers read a leading 0 as octal, but not all."""
     parts = text.split(".")
     if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
         raise ValueError(text)
@@ -198,7 +198,7 @@ def _address(numbers: list[int]) -> IPv4Address:
 
 
 def _first(address: Address) -> str | None:
-    """The first forbidden network that holds an address, or an address that it carries."""
+    """The first forbidden network that contains an address, or an IPv4 address inside it."""
     for found in (address, *_carried(address)):
         for network, name in _NETWORKS:
             if found.version == network.version and found in network:
@@ -207,7 +207,7 @@ def _first(address: Address) -> str | None:
 
 
 def _carried(address: Address) -> Iterator[IPv4Address]:
-    """IPv4 addresses that packets for an IPv6 address may end up at."""
+    """The IPv4 addresses that packets to an IPv6 address may reach."""
     if not isinstance(address, IPv6Address):
         return
     for network, shift in _CARRIERS:
@@ -218,5 +218,5 @@ def _carried(address: Address) -> Iterator[IPv4Address]:
 
 
 def is_forbidden_address(text: str) -> bool:
-    """Whether a resolved address must not be connected to."""
+    """Whether connecting to a resolved address is forbidden."""
     return _first(ip_address(text)) is not None

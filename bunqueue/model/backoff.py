@@ -1,4 +1,4 @@
-"""How long a failed job waits before its next attempt, and whether there is one."""
+"""How long a failed job waits before its next attempt, and whether it gets one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def retry_delay(
 ) -> int:
     """The delay in ms before the next attempt.
 
-    ``attempts`` already counts the failure that just happened, ``chance`` is a random number in
-    [0, 1).  The first delays may be listed in ``delays``.  With a ``jitter`` the next one is the backoff;
-    linear adds it, and exponential doubles it, with each further attempt, up to ``most``, which is an hour
-    unless given.  Each delay may be longer or shorter by that part, but none is longer than ``most``.
+    ``attempts`` already counts the current failure; ``chance`` is a random number in [0, 1).  ``delays`` may
+    list the first delays.  With a ``jitter``, the delay after those is the backoff; with each further
+    attempt, linear adds the backoff and exponential doubles the delay.  No delay is longer than ``most``, by
+    default an hour.  Each delay is longer or shorter by up to the fraction ``jitter``, within ``most``.
 
-    Without a jitter, as the reference has it, exponential is ``backoff * 2**attempts`` times 0.5 .. 1.5, and
-    fixed times 0.8 .. 1.2.
+    Without a jitter, as in the reference server, exponential is ``backoff * 2**attempts`` times 0.5 .. 1.5,
+    and fixed is the backoff times 0.8 .. 1.2.
     """
     if attempts <= len(delays):
         return _spread(delays[attempts - 1], jitter, chance, most)
@@ -43,7 +43,7 @@ def retry_delay(
 
 
 def _spread(delay: float, jitter: float | None, chance: float, most: float | None) -> int:
-    """A delay, longer or shorter by chance; those at the bound are spread below it."""
+    """Make a delay randomly longer or shorter; delays at the bound are spread below it."""
     part = jitter or 0.0
     if most is not None and delay * (1 + part) > most:
         delay = most / (1 + part)
@@ -51,9 +51,9 @@ def _spread(delay: float, jitter: float | None, chance: float, most: float | Non
 
 
 def may_retry(types: Sequence[str], retry_on: Collection[str], never_on: Collection[str]) -> bool:
-    """Whether a job's rules allow another attempt after an error of these types: its class and the classes
-    that this is derived from, as ``module.Class`` or, of Python's own, ``Class``.  Where no types are known,
-    rules say nothing."""
+    """Whether a job's rules allow another attempt after an error of these types.  The types are the error's
+    class and its base classes, as ``module.Class``, or ``Class`` for built-in ones.  Without types, another
+    attempt is allowed."""
     if not types:
         return True
     if any(names(rule, each) for rule in never_on for each in types):
@@ -62,8 +62,8 @@ def may_retry(types: Sequence[str], retry_on: Collection[str], never_on: Collect
 
 
 def names(rule: str, kind: str) -> bool:
-    """Whether a rule is about a class: it has its name, with its module, the package that the module is in,
-    or neither.  ``ConnectTimeout``, ``httpx.ConnectTimeout``."""
+    """Whether a rule matches a class.  A rule is the name of a class, optionally prefixed with its module or
+    a package around it: ``ConnectTimeout``, ``httpx.ConnectTimeout``."""
     if rule == kind:
         return True
     module, _, name = rule.rpartition(".")

@@ -1,4 +1,4 @@
-"""What bounds a queue: how much may wait in it, and how long its completed jobs are kept."""
+"""The bounds of a queue: how much may wait in it, and how long its completed jobs are kept."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _Most = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
 
 class Bounds(Struct, rename="camel", frozen=True, gc=False):
-    """``max_waiting`` jobs, or ``max_waiting_bytes`` of their data, may wait; beyond, ``when_full`` says what
-    happens to a push.  Completed jobs are kept for ``keep_age`` ms and at most ``keep_count`` of them.  None:
-    no limit of the queue, so that those of the server hold; a ``keep_...`` of 0 lifts the server's.
+    """At most ``max_waiting`` jobs, with ``max_waiting_bytes`` of data, may wait; beyond that, ``when_full``
+    says what happens to a push.  Completed jobs are kept for ``keep_age`` ms, and at most ``keep_count`` of
+    them.  None: the queue has no limit, so the server's applies; a ``keep_...`` of 0 lifts the server's
+    limit.
     """
 
     max_waiting: _Most | None = None

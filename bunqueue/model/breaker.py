@@ -1,7 +1,8 @@
-"""Circuit breakers: when a queue, or its jobs of one name, rest because they fail, and for how long.
+"""Circuit breakers: when a queue, or its jobs of one name, are paused because they fail, and for how long.
 
-Closed, jobs run.  After too many failures it opens, and nothing runs for a while.  Then it is half open: a
-few jobs are let through to try.  If all of them complete it closes; if one fails it opens again, for longer.
+While a breaker is closed, jobs run.  After too many failures it opens, and no job runs for a while.  Then it
+is half open: a few jobs run as a trial.  If all of them complete, it closes; if one fails, it opens again,
+for longer.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class BreakerConfig(Struct, rename="camel", frozen=True, gc=False):
     """When a breaker opens, and for how long.  Times are in ms."""
 
     failures: Annotated[int, Meta(ge=1, le=MAX_FAILURES)] = 5  # in a row
-    rate: Annotated[float, Meta(gt=0, le=1)] | None = None  # or this part of the attempts of a window
-    window: Annotated[float, Meta(ge=1, le=DAY_MS)] = 60_000  # over which the rate is taken
-    pause: Pause = 30_000  # until it is tried again; doubled each time that this fails
-    max_pause: Pause = 600_000  # at most
-    trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] = 1  # jobs let through to try
-    errors: Errors = ()  # classes of errors that count; none: all
+    rate: Annotated[float, Meta(gt=0, le=1)] | None = None  # or this fraction of the attempts in a window
+    window: Annotated[float, Meta(ge=1, le=DAY_MS)] = 60_000  # for the rate
+    pause: Pause = 30_000  # until the next trial; doubled after each failed trial
+    max_pause: Pause = 600_000  # upper limit of the pause
+    trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] = 1  # jobs that run as a trial
+    errors: Errors = ()  # classes of errors that count; empty: all

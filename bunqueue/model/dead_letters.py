@@ -1,4 +1,4 @@
-"""Dead letters: why a job became one, and how a queue keeps them."""
+"""Dead letters: why a job became a dead letter, and how a queue keeps them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ REASONS = (EXPLICIT_FAIL, MAX_ATTEMPTS, TIMEOUT, STALLED, "ttl_expired", "worker
 CANCELLED = "cancelled"  # stopped on request while it ran
 EXPIRED = "expired"  # dropped because its ttl ran out before a worker took it
 QUEUE_FULL = "queue_full"  # dropped because newer jobs needed the space
-MAX_ENTRIES, MAX_AGE = "max_entries", "max_age"  # why a dead letter was dropped that nobody removed
-KEEP_FAILED = "keep_failed"  # the same, where the job said so itself
+MAX_ENTRIES, MAX_AGE = "max_entries", "max_age"  # why a dead letter was dropped automatically
+KEEP_FAILED = "keep_failed"  # the same, because of the job's own option
 INTERRUPTED = "interrupted"  # the outcome of an attempt that does not count
-COMPLETED_OUTCOME = "completed"  # of an attempt that completed its job
-TIMEOUT_TYPES = ("bunqueue.errors.JobTimeout", "TimeoutError")  # what a run that took too long counts as
+COMPLETED_OUTCOME = "completed"  # the outcome of an attempt that completed its job
+TIMEOUT_TYPES = ("bunqueue.errors.JobTimeout", "TimeoutError")  # error types of a run that took too long
 
 _YEARS_MS = 10 * YEAR_MS
 
@@ -39,11 +39,11 @@ class DlqConfig(Struct, rename="camel", frozen=True, gc=False):
     auto_retry_interval: Interval = 3_600_000
     max_auto_retries: MaxRetries = 3
     max_age: Interval | None = 7 * DAY_MS  # since the job died; None: kept forever
-    max_entries: MaxEntries = 10_000  # beyond, the oldest is removed; 0: any number is kept
+    max_entries: MaxEntries = 10_000  # above this, the oldest is removed; 0: no limit
 
 
 class OwnDlqConfig(Struct, rename="camel", frozen=True, gc=False, omit_defaults=True):
-    """What was set for a queue; what was not is as the server's settings say."""
+    """The settings of a queue; for those that are not set, the server's settings apply."""
 
     auto_retry: bool = False
     auto_retry_interval: Interval = 3_600_000
@@ -52,7 +52,7 @@ class OwnDlqConfig(Struct, rename="camel", frozen=True, gc=False, omit_defaults=
     max_entries: MaxEntries | None = None
 
     def over(self, server: DlqConfig) -> DlqConfig:
-        """What holds for the queue."""
+        """The effective configuration of the queue."""
         return DlqConfig(
             self.auto_retry,
             self.auto_retry_interval,
@@ -63,7 +63,7 @@ class OwnDlqConfig(Struct, rename="camel", frozen=True, gc=False, omit_defaults=
 
 
 class AutoRetries(Struct, array_like=True, gc=False):
-    """How often a dead letter was retried automatically, when last, and when next."""
+    """The automatic retries of a dead letter: how many, and the times of the last and the next one."""
 
     count: int = 0
     last_at: int | None = None

@@ -1,4 +1,4 @@
-"""What holds for the groups of a queue."""
+"""The limits for the groups of a queue."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
 
 
 class GroupDefaults(Struct, rename="camel", frozen=True, gc=False):
-    """The limits of each group that has none of its own: at most ``concurrency`` active jobs, and at most
-    ``max`` starts within ``duration`` ms from the first of them on.  None: no limit."""
+    """The limits for groups without limits of their own: at most ``concurrency`` active jobs, and at most
+    ``max`` starts within ``duration`` ms, counted from the first of them.  None: no limit."""
 
     concurrency: Most | None = None
     max: Most | None = None

@@ -1,8 +1,8 @@
 """Job ids and lock tokens, and the shard that a queue or an id belongs to.
 
-An id is a UUIDv7 whose 12-bit ``rand_a`` field is the *slot* of its queue, so a command that
-names only an id finds its shard without a table, for every number of shards.  The slot is a hint:
-an id chosen by a client has none and is searched for on the shard of its own hash.
+An id is a UUIDv7 whose 12-bit ``rand_a`` field is the *slot* of its queue.  So a command that has only an id
+finds its shard without a table, for every number of shards.  The slot is a hint: a client-chosen id does not
+have a slot, and is searched for on the shard of its hash.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-SLOTS = 4096  # what fits into rand_a, 64 times the largest number of shards
+SLOTS = 4096  # as many as fit into rand_a; 64 times the largest number of shards
 MAX_SHARDS = 64
 UUID_LENGTH = 36
-MAX_HASHED = 256  # characters of an id: hashing is Python, and ids may come ten thousand at a time
+MAX_HASHED = 256  # characters of an id: hashing is in Python, and a command may have ten thousand ids
 
-# int(text, 16) alone would take signs, blanks and underscores, too.
+# int(text, 16) alone would also accept signs, blanks and underscores.
 _TAG = re.compile("-7[0-9a-f]{3}")
 _OURS = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
 
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
 _LIFE_BITS = 48
-_DIGITS = 12  # of a token, that are its own
-_VARIANT = 4  # digits, of which 14 bits are used
-_BATCH = 256  # tokens for which randomness is fetched at once
+_DIGITS = 12  # random digits at the end of a token
+_VARIANT = 4  # digits, with 14 usable bits
+_BATCH = 256  # tokens per batch of random bits
 
 
 def fnv1a32(text: str) -> int:
@@ -41,8 +41,8 @@ def slot_of_queue(queue: str) -> int:
 
 
 def slot_of_id(job_id: str) -> int:
-    """The slot that an id or a lock token carries, or the slot of its hash for foreign ids: of the beginning
-    of long ones."""
+    """The slot in an id or a lock token; for foreign ids, the slot of their hash.  Of long ids only the
+    beginning is hashed."""
     if len(job_id) == UUID_LENGTH and _TAG.fullmatch(job_id, 13, 18):
         return int(job_id[15:18], 16)
     return slot_of_queue(job_id[:MAX_HASHED])
@@ -53,10 +53,10 @@ def is_power_of_two(number: int) -> bool:
 
 
 def seq_of_id(job_id: str) -> int | None:
-    """The sequence number that its shard wrote into an id; None for an id that a client chose.
+    """The sequence number in an id made by a shard; None for a client-chosen id.
 
-    It is the key of the job's rows, so that storing a job needs no second index.  Like the slot it
-    is a hint: code that follows it must compare the whole id.
+    It is the key of the job's rows, so storing a job needs no second index.  Like the slot it is a hint: code
+    that uses it must compare the whole id.
     """
     return int(job_id[24:], 16) if _OURS.fullmatch(job_id) else None
 
@@ -64,7 +64,7 @@ def seq_of_id(job_id: str) -> int | None:
 class IdFactory:
     """Makes lock tokens, and job ids that ascend even if the clock stalls or jumps back.
 
-    ``random_bits(n)`` supplies the randomness, so that a test can replay a day exactly.
+    ``random_bits(n)`` supplies the randomness, so that a test can reproduce a run exactly.
     """
 
     __slots__ = ("_digits", "_ms", "_next", "_prefixes", "_random_bits")
@@ -72,12 +72,12 @@ class IdFactory:
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._random_bits = random_bits
         self._ms = -1
-        self._digits = ""  # random ones, fetched in batches: a system call for each token costs more
-        self._next = 0  # of them
+        self._digits = ""  # random digits, fetched in batches: a system call for each token costs more
+        self._next = 0  # index of the next unused digit
         self._prefixes: dict[int, str] = {}
 
     def job_id(self, slot: int, now_ms: int, seq: int) -> str:
-        """The id of the job with number ``seq`` (below 2**48); ascends with it."""
+        """The id of the job with number ``seq`` (below 2**48); ids ascend with the number."""
         return f"{self.prefix(slot, now_ms)}{seq:012x}"
 
     def prefix(self, slot: int, now_ms: int) -> str:

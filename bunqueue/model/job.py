@@ -1,7 +1,7 @@
 """The job: its fields, its states, and the legal transitions between them.
 
-The transitions are implemented in `shardproc.engine.lifecycle`, whose docstring has a table of when each
-happens and which function does it.
+The transitions are implemented in `shardproc.engine.lifecycle`.  Its docstring has a table that says when
+each one happens, and in which function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.dead_letters import AutoRetries
 from bunqueue.model.workflow import Run
 
-# States are plain ints: they are compared on the hot path and compare faster than enum members.
+# States are plain ints: they are compared on the hot path, and ints compare faster than enum members.
 WAITING = 0
 DELAYED = 1
 ACTIVE = 2
@@ -22,7 +22,7 @@ COMPLETED = 3
 FAILED = 4
 REMOVED = 5
 BLOCKED = 6  # jobs that it depends on have not completed
-SUSPENDED = 7  # a workflow that waits for signals or for jobs that it has started
+SUSPENDED = 7  # a workflow that waits for signals, or for jobs that it started
 
 STATE_NAMES = (
     "waiting",
@@ -52,9 +52,9 @@ DEFAULT_BACKOFF_MS = 1000
 DEFAULT_LOCK_TTL_MS = 30_000
 DEFAULT_NAME = "default"
 NIL = b"\xc0"  # MessagePack nil: a payload that is null or absent
-UNDEFINED = b"\xd4\x00\x00"  # what some encoders send for "no value"; as data it is kept as NIL
+UNDEFINED = b"\xd4\x00\x00"  # sent by some encoders for "no value"; as data it is stored as NIL
 
-MAX_TIMELINE = 20  # entries kept of a job's life, as in the reference server
+MAX_TIMELINE = 20  # entries kept in a job's timeline, as in the reference server
 
 
 class JobOptions(Struct, frozen=True, gc=False):
@@ -66,7 +66,7 @@ class JobOptions(Struct, frozen=True, gc=False):
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     backoff: float = DEFAULT_BACKOFF_MS
     backoff_kind: str = EXPONENTIAL
-    backoff_given_as_map: bool = False  # the request said {type, delay}: shown as backoffConfig
+    backoff_given_as_map: bool = False  # the request had {type, delay}: shown as backoffConfig
     ttl: float | None = None  # the job may start until created_at + ttl
     timeout: float | None = None  # how long an attempt may take
     lifo: bool = False
@@ -77,19 +77,20 @@ class JobOptions(Struct, frozen=True, gc=False):
     backoff_jitter: float | None = None  # 0 .. 1; None: the formulas of the reference
     backoff_max: float | None = None  # no wait is longer; None: an hour
     backoff_delays: tuple[float, ...] = ()  # the first waits, one after the other
-    backoff_retry_after: bool = False  # its worker asks for the wait that an error names
+    backoff_retry_after: bool = False  # its worker requests the wait that an error names
 
 
 class Cancellation(Struct, array_like=True, gc=False):
-    """A request to stop an active job.  From then on it can only end as cancelled."""
+    """A request to stop an active job, which can then only end as cancelled."""
 
-    until: int  # epoch ms; then the job ends, whether its worker has stopped or not
+    until: int  # epoch ms; at this time the job ends, whether its worker has stopped or not
     reason: str | None = None
 
 
 class FlowMark(Struct, array_like=True, gc=False):
-    """That a job appeared as one of a flow over several shards, when (epoch ms), and one job of each of the
-    other shards, as (queue, id): at that time all of these were stored, if nobody saw them yet."""
+    """Marks a job that appeared as part of a flow over several shards: when it appeared (epoch ms), and one
+    job on each of the other shards, as (queue, id).  At that time all of these were stored, even if they had
+    not appeared yet."""
 
     flow: str
     at: int
@@ -97,24 +98,23 @@ class FlowMark(Struct, array_like=True, gc=False):
 
 
 class Cause(Struct, rename="camel", frozen=True, gc=False):
-    """The job whose failure for good had the server add another one: what became of it, and when (epoch
-    ms)."""
+    """The job whose final failure made the server add another job: how and when (epoch ms) it failed."""
 
     id: str
     queue: str
     name: str
     error: str | None
-    error_type: str | None  # the class of its last error, if it was named
+    error_type: str | None  # the class of its last error, if known
     reason: str  # why it is a dead letter
-    attempts: int  # how many have failed
+    attempts: int  # number of failed attempts
     at: float
 
 
 class Due(Struct, frozen=True, gc=False):
-    """For which run of which schedule a job was added."""
+    """The run of a schedule for which a job was added."""
 
     schedule: str
-    at: int  # the time of the schedule, epoch ms; of a run by hand, when that was asked for
+    at: int  # the scheduled time, epoch ms; for a manual run, the time of the request
 
 
 class Report(Struct, frozen=True, gc=False):
@@ -125,7 +125,8 @@ class Report(Struct, frozen=True, gc=False):
 
 
 class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
-    """Fields that few jobs have, kept apart so that the others need no memory for them.  Times are in ms.
+    """Fields that few jobs have, kept separately so that the others need no memory for them.  Times are in
+    ms.
 
     The names are those of the job object on the wire.
     """
@@ -153,49 +154,49 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     headers: dict[str, str] | None = None  # on the wire if there are any
     # Not on the wire:
     own_id: bool = False  # the client chose the id
-    parked: bool = False  # moved to its children by its worker; it may have none
+    parked: bool = False  # put back by its worker until its children complete; it may be childless
     pending: list[str] = []  # of depends_on, those that have not completed
     failures: dict[str, str] | None = None  # "queue:id" of a failed child -> its error
-    ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
-    key_until: int | None = None  # epoch ms from which on another job may have the unique key
-    auto_retries: AutoRetries | None = None  # out of the dead letters
-    repeated_by: str | None = None  # the job that followed it
+    ignored: dict[str, str] | None = None  # the same for children whose failure is ignored
+    key_until: int | None = None  # epoch ms; after that another job may have the unique key
+    auto_retries: AutoRetries | None = None  # from the dead letters
+    repeated_by: str | None = None  # the next job of its repetition
     cancellation: Cancellation | None = None  # of an active job only
     watched: bool = False  # other shards wait for its outcome
     planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline says so
     flow: FlowMark | None = None
-    postponed: int = 0  # how often handlers put it back; on the wire where it is not 0
-    drops: int = 0  # connections that ended while they held it, before anything was heard of it
-    interruptions: int = 0  # times that its worker gave it back before it was done, and nothing counted
+    postponed: int = 0  # how many times handlers put it back; on the wire if it is not 0
+    drops: int = 0  # connections that ended while they held it, before any report about it
+    interruptions: int = 0  # times that its worker returned it unfinished, without counting an attempt
     last_report: Report | None = None  # of a run that has ended without completing it
-    lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
-    schedule: str | None = None  # the name of the schedule that is to hear of its end
-    key_states: int | None = None  # that hold the key, see model/unique.py; None: until an attempt fails
-    after: str | None = None  # the job that it supersedes, and which has been told to stop
+    lost_ttl: int = 0  # the TTL of the lock of `Job.lost_token`; 0: the default
+    schedule: str | None = None  # the name of the schedule to notify when it ends
+    key_states: int | None = None  # states that hold the key, (model.unique); None: until an attempt fails
+    after: str | None = None  # the job that it supersedes, which has been asked to stop
     superseded_by: str | None = None  # the job that waits for the end of this one
-    flow_id: str | None = None  # of the flow of which it is a node; its name there follows in its id
+    flow_id: str | None = None  # the flow that it is a node of; in its id, the node's name follows this
     gathering: bool | None = (
-        None  # a node that waits for all others; True: until CloseFlow says which these are
+        None  # a node that waits for all others; True until CloseFlow has fixed the list of these
     )
-    detached: bool = False  # a workflow has started it to outlive itself
-    closing: bool = False  # it gathers, and takes no new ones any more, though it is not yet told all
-    on_dead_dependency: str | None = None  # what the failure of one of depends_on means for it
-    # On the wire where there are any:
-    retry_on: list[str] = []  # classes of errors after which there is another attempt; none: all
+    detached: bool = False  # started by a workflow, and outlives it
+    closing: bool = False  # it gathers and accepts no new jobs, but its list of them is not complete yet
+    on_dead_dependency: str | None = None  # what the failure of a job in depends_on means for it
+    # On the wire if present:
+    retry_on: list[str] = []  # classes of errors after which there is another attempt; empty: all
     never_on: list[str] = []  # classes of errors after which it is not retried
     on_dead: bytes | None = None  # the job that is added when it has failed for good, as MessagePack
-    cause: Cause | None = None  # the job that it was added for in this way
-    keep_completed: float | None = None  # how long it is kept when it has completed; None: as its queue says
+    cause: Cause | None = None  # the failed job that caused its addition
+    keep_completed: float | None = None  # time until removal after completion; None: the queue's setting
     keep_failed: float | None = None  # the same as a dead letter
-    due: Due | None = None  # of a job that a schedule added
+    due: Due | None = None  # for a job that a schedule added
 
     def kept_for(self, state: int) -> float | None:
-        """How long the job is to be kept in that state, whatever its queue says; None: as that says."""
+        """How long the job is kept in that state, overriding its queue; None: the queue's setting applies."""
         return self.keep_completed if state == COMPLETED else self.keep_failed
 
     @property
     def has_policy(self) -> bool:
-        """Whether its failure affects its parent, or those that follow it in its flow."""
+        """Whether its failure affects its parent, or the jobs that follow it in its flow."""
         return (self.parent_id is not None or self.flow_id is not None) and (
             self.fail_parent_on_failure
             or self.remove_dependency_on_failure
@@ -205,7 +206,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
 
     @property
     def is_held(self) -> bool:
-        """Whether it cannot begin yet because of others; what is active may be, too."""
+        """Whether other jobs keep it from starting; this can also be true of an active job."""
         return bool(self.pending or self.parked or self.after or self.gathering)
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
@@ -257,9 +258,9 @@ class Lock(Struct, gc=False):
     until: int  # epoch ms; after it the next sweep returns the job to its queue
     conn: int  # the connection that pulled it; 0: that connection is gone
     heartbeat_at: int
-    renewed: bool = False  # renewed at least once: outlives its connection
-    own_timeout: bool = False  # its worker ends the run when its time is over
-    suspect: bool = False  # silent in the last stall check: taken back by the next
+    renewed: bool = False  # renewed at least once, so it outlives its connection
+    own_timeout: bool = False  # its worker ends the run when the timeout is over
+    suspect: bool = False  # without a heartbeat in the last stall check; the next check takes the job back
 
 
 class Moment(Struct, array_like=True, gc=False):
@@ -272,19 +273,19 @@ class Moment(Struct, array_like=True, gc=False):
 
 
 class SharedOptions(Struct, frozen=True, gc=False, eq=False):
-    """Options with their two encodings, computed once for all jobs that share them."""
+    """Options with their two encodings, which are computed once for all jobs that share them."""
 
     options: JobOptions
     wire: bytes  # their part of the job object that clients get
-    stored: bytes | None  # their column; None for the defaults
+    stored: bytes | None  # the value of their column; None for the defaults
 
 
 class Job(Struct, gc=False, eq=False):
     """A live or finished job.  Only ``engine.lifecycle`` writes ``state``.
 
-    Payloads (``data``, ``result``) are MessagePack bytes, never decoded by the server.  Jobs are
-    not tracked by the garbage collector: a million of them would make each pass take a second, and
-    they are part of no lasting cycle.
+    Payloads (``data``, ``result``) are MessagePack bytes, which the server never decodes.  Jobs are not
+    tracked by the garbage collector: with a million of them, each pass would take a second, and they are not
+    part of any lasting cycle.
     """
 
     seq: int  # order of arrival at its shard; the key of its rows
@@ -300,22 +301,22 @@ class Job(Struct, gc=False, eq=False):
     attempts: int = 0  # failures so far
     stalls: int = 0
     unique_key: str | None = None
-    holds_key: bool = False  # a failed attempt gives the key up, the job keeps showing it
+    holds_key: bool = False  # a failed attempt releases the key, but the job still shows it
     started_at: int | None = None
     finished_at: int | None = None
     lock: Lock | None = None
     worker: str = ""  # the worker that held it last
-    lost_token: str | None = None  # of a lock that was lost; may still lock or complete the waiting job
-    timed_out: bool = False  # the last attempt ran into its timeout: late answers are ignored
+    lost_token: str | None = None  # of a lock that was lost; can still lock or complete the waiting job
+    timed_out: bool = False  # the last attempt exceeded its timeout: late reports are ignored
     error: str | None = None  # of the last failed attempt
     reason: str | None = None  # why it is a dead letter
     progress: float = 0
     progress_message: str | None = None
     result: bytes | None = None
-    timeline: list[Moment] | None = None  # None: the other times describe the whole history
+    timeline: list[Moment] | None = None  # None: the other time fields describe the whole history
     extra: Extra | None = None
-    run: Run | None = None  # of a workflow, or of another job that has steps
-    # bookkeeping of the journal: which rows exist on disk, and what must be written
+    run: Run | None = None  # of a workflow, or of another job with steps
+    # bookkeeping of the journal: which rows exist on disk, and which must be written
     stored: int = 0
     dirty: int = 0
 
@@ -324,5 +325,5 @@ class Job(Struct, gc=False, eq=False):
         return self.shared.options
 
     def __lt__(self, other: Job) -> bool:
-        """Heaps may have two entries of one job, a stale one and a true one, in any order."""
+        """A heap may have a stale and a current entry of the same job; their order does not matter."""
         return False

@@ -1,8 +1,8 @@
-"""Whether a value fits a JSON Schema, as far as that describes types.
+"""Whether a value fits a JSON Schema, as far as the schema describes types.
 
-Schemas and values come from clients, and are looked at between the commands of others: so there are no
-regular expressions, and the work is bounded.  Keywords that are not known here, and what lies beyond the
-bounds, count as fitting: who takes the value in the end looks at it, too.
+Schemas and values come from clients, and are checked between the commands of other clients.  So regular
+expressions are not supported, and the work is bounded.  Unknown keywords, and anything beyond the bounds,
+count as fitting: the code that finally uses the value checks it as well.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from uuid import UUID
 
 import msgspec
 
-MAX_WORK = 20_000  # parts of the value and of the schema that are looked at; some 20 ms
+MAX_WORK = 20_000  # parts of the value and of the schema that are checked; about 20 ms
 MAX_DEPTH = 100
-MAX_NAMED = 5  # names or values in a text
-MAX_LEVELS = 2  # of ways to fit that are named
+MAX_NAMED = 5  # names or values listed in a text
+MAX_LEVELS = 2  # levels of alternatives listed in a text
 
 Schema = Mapping[str, Any]
 
 
 class Misfit(NamedTuple):
-    """Where a value does not fit ("" is the value itself, else as in `items[0].name`), what is expected
-    there, and what there is."""
+    """Where a value does not fit ("" for the value itself, otherwise as in `items[0].name`), what is expected
+    there, and what was found."""
 
     path: str
     expected: str
@@ -52,12 +52,12 @@ _ARTICLES = {
 
 
 def misfit(schema: Schema, value: object) -> Misfit | None:
-    """The first part of a value, as MessagePack has it, that does not fit; None if all does."""
+    """The first part of a value (decoded from MessagePack) that does not fit; None if everything fits."""
     return _Look(schema).misfit(schema, value, "", 0)
 
 
 def words(schema: object, root: Schema | None = None) -> str:
-    """What a schema asks for, in a few words."""
+    """What a schema requires, in a few words."""
     if not isinstance(schema, Mapping):
         return "nothing" if schema is False else "any value"
     look = _Look(schema if root is None else root)
@@ -65,14 +65,14 @@ def words(schema: object, root: Schema | None = None) -> str:
 
 
 class _Look:
-    """One value being looked at."""
+    """The check of one value."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._left = MAX_WORK
 
     def can(self, work: int) -> bool:
-        """Whether so much work is within the bounds; it is counted."""
+        """Count some work; return whether it is still within the bounds."""
         self._left -= work
         return self._left >= 0
 
@@ -100,7 +100,7 @@ class _Look:
         return any(type(each) is type(value) and each == value for each in allowed)
 
     def resolved(self, schema: Schema) -> Any:
-        """What a reference within the document stands for."""
+        """Resolve a reference within the document."""
         for _ in range(MAX_DEPTH):
             reference = schema.get("$ref")
             if not isinstance(reference, str):
@@ -153,11 +153,11 @@ def _is(kind: str, value: object, schema: Schema) -> bool:
         return isinstance(value, dict)
     if kind == "array":
         return isinstance(value, list)
-    if kind != "string":  # nobody knows what that is
+    if kind != "string":  # an unknown type
         return True
     if isinstance(value, bytes):
         return "contentEncoding" in schema or schema.get("format") in ("binary", "base64url")
-    if not isinstance(value, str):  # of the types that MessagePack has beside JSON's, times travel as text
+    if not isinstance(value, str):  # of MessagePack's additional types, JSON Schema describes times as text
         return isinstance(value, datetime.datetime | msgspec.msgpack.Ext)
     expected = _FORMATS.get(str(schema.get("format")))
     return expected is None or _converts(value, expected)

@@ -10,7 +10,7 @@ _ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
 
 
 def queue_name_problem(name: object) -> str | None:
-    """What is wrong with a queue name, as the refusal's text; None if it is valid."""
+    """What is wrong with a queue name, as the text of the refusal; None if it is valid."""
     if name is None or name == "":
         return "Queue name is required"
     if not isinstance(name, str):
@@ -23,7 +23,7 @@ def queue_name_problem(name: object) -> str | None:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the known name that was probably meant, or all of them."""
+    """A hint for an unknown name: the known name that was probably meant, or all known names."""
     import difflib  # costs milliseconds at start-up and is needed only here
 
     names = list(known)

@@ -1,8 +1,8 @@
-"""When a schedule runs: cron expressions in time zones with daylight-saving time.  docs/cron.md has the
-rules in words.
+"""When a schedule runs: cron expressions in time zones with daylight-saving time.  docs/cron.md explains the
+rules.
 
-Pure: the same arguments always give the same result.  `croniter` finds matching times on a wall clock
-without a time zone; what a change of the offset does to them is decided here.
+Pure: the same arguments always give the same result.  `croniter` finds matching times on a wall clock without
+a time zone; this module decides how a change of the offset affects them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIELD = re.compile(r"[0-9a-z*/,\-#?]+", re.ASCII)
 _BY_CHANCE = re.compile(r"[hr](\W|$)", re.ASCII)  # croniter's hashed and random fields
 _EPOCH = datetime(1970, 1, 1)  # wall clocks are datetimes without a time zone
 _SECOND = timedelta(seconds=1)
-_PROBE = 5 * 86_400  # seconds; less than between any two changes of a zone since 1970, a week at least
+_PROBE = 5 * 86_400  # seconds; since 1970, a zone's changes are always at least a week apart
 
 
 class ScheduleError(ValueError):
@@ -42,24 +42,24 @@ class UnknownZone(ScheduleError):
 
 
 def next_run(expression: str, timezone: str | None, after_ms: int) -> int:
-    """The first time after ``after_ms`` at which the schedule runs; both epoch ms.
+    """The first run time of the schedule after ``after_ms``; both in epoch ms.
 
-    ScheduleError when it never runs again, when the expression is malformed or the time zone is unknown.
+    ScheduleError if it never runs again, the expression is malformed, or the time zone is unknown.
     """
     return _next_run(expression, timezone or DEFAULT_ZONE, after_ms // 1000) * 1000
 
 
 def next_tick(every: int, last: int, after_ms: int) -> int:
-    """The first of ``last + every``, ``last + 2 * every`` ... that lies after ``after_ms``; epoch ms."""
+    """The first of ``last + every``, ``last + 2 * every`` ... that is after ``after_ms``; epoch ms."""
     return last + every * max(1, (after_ms - last) // every + 1)
 
 
 def times_between(
     expression: str | None, every: int | None, timezone: str | None, first: int, until: int, *, at_most: int
 ) -> int:
-    """How many run times of a schedule are in ``[first, until)``, of which ``first`` is one; epoch ms.
+    """How many run times of a schedule are in ``[first, until)``, in epoch ms.  ``first`` must be a run time.
 
-    Those of a cron expression are found one by one, so at most ``at_most`` of them are counted.
+    Run times of a cron expression are found one by one, so at most ``at_most`` are counted.
     """
     if not expression:
         return 1 + max(0, until - 1 - first) // every if every else 1
@@ -77,7 +77,7 @@ def _next_run(expression: str, timezone: str, after: int) -> int:
         return _first(rule, zone, after)
     except ScheduleError:
         raise
-    except (OverflowError, ValueError, OSError):  # of `datetime`, which ends with the year 9999
+    except (OverflowError, ValueError, OSError):  # from `datetime`, which ends with the year 9999
         raise ScheduleError("the time is out of range") from None
 
 
@@ -111,7 +111,7 @@ class _Rule:
             self._rule = croniter(
                 " ".join(fields), 0.0, ret_type=datetime, second_at_beginning=len(fields) == 6
             )
-        except Exception as error:  # whatever croniter trips over is no expression
+        except Exception as error:  # anything that croniter fails on is not a valid expression
             raise ScheduleError(str(error) or "the expression is malformed") from None
         self.names_hours = not fields[-4].startswith("*")
 
@@ -127,7 +127,7 @@ class _Rule:
 def _first(rule: _Rule, zone: ZoneInfo, after: int) -> int:
     """The first run after ``after``; epoch seconds.
 
-    It proceeds from one change of the offset to the next: in between, wall clock and time advance equally.
+    This proceeds from one change of the offset to the next: in between, wall clock and time advance equally.
     """
     offset = _offset(zone, after)
     wall = _wall(after, offset)
@@ -143,14 +143,15 @@ def _first(rule: _Rule, zone: ZoneInfo, after: int) -> int:
         after = change
         if not rule.names_hours:
             wall = _wall(change, offset) - _SECOND
-        elif candidate < _wall(change, offset):  # it names a time that was skipped
+        elif candidate < _wall(change, offset):  # it is a time that was skipped
             return change
-        else:  # times that come again have had their run
+        else:  # repeated times have already had their run
             wall = max(_wall(change, before), _wall(change, offset)) - _SECOND
 
 
 def _repeated(zone: ZoneInfo, instant: int) -> datetime | None:
-    """When ``instant`` lies in the second pass of a repeated hour: the last second that is repeated."""
+    """The last repeated second, if ``instant`` is in the second pass of a repeated hour; None if it is
+    not."""
     local = datetime.fromtimestamp(instant, zone)
     if not local.fold:
         return None
@@ -174,7 +175,7 @@ def _instant(wall: datetime, offset: int) -> int:
 
 
 def _change(zone: ZoneInfo, after: int, until: int) -> int | None:
-    """The first second in ``(after, until]`` that has another offset than ``after``."""
+    """The first second in ``(after, until]`` whose offset differs from that of ``after``."""
     if zone.key == DEFAULT_ZONE:
         return None
     offset, low = _offset(zone, after), after

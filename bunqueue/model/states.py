@@ -1,7 +1,7 @@
-"""The states of jobs by the names under which people look for them.
+"""The names of job states that people search by.
 
-`waiting` are all jobs that only wait for their turn; `prioritized` and `paused` are those of them that have a
-priority, and those of paused queues.
+`waiting` includes all jobs that only wait for their turn; `prioritized` and `paused` are the waiting jobs
+with a priority, and the waiting jobs of paused queues.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ STATES = (
     "stuck",
 )
 STORED = tuple(state for state in STATES if state not in ("prioritized", "paused"))
-"""Those that a job itself is in."""
+"""The states that are stored in a job itself."""

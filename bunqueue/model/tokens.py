@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Sequence
 
 _TICKS_A_SECOND = 10  # the resolution of the sliding window
-_WINDOW = 60 * _TICKS_A_SECOND  # so a client costs at most 601 numbers, whatever its limit
+_WINDOW = 60 * _TICKS_A_SECOND  # so a client needs at most 601 numbers, whatever its limit
 
 
 def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:
-    """Whether ``given`` is one of ``tokens``.  Runs in constant time, whichever matches."""
+    """Whether ``given`` is one of ``tokens``.  Takes the same time whichever token matches."""
     candidate = given.encode("utf-8", "surrogatepass")
     known = False
     for token in tokens:
@@ -32,7 +32,7 @@ class RateLimit:
         self._counts: deque[list[int]] = deque()  # [tick, commands in it], oldest first
 
     def admit(self, now_s: float) -> bool:
-        """Count one command, unless it exceeds the limit.  ``now_s`` never goes back."""
+        """Count one command, unless it exceeds the limit.  ``now_s`` must never decrease."""
         counts, tick = self._counts, int(now_s * _TICKS_A_SECOND)
         while counts and counts[0][0] < tick - _WINDOW:
             self._left += counts.popleft()[1]

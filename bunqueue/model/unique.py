@@ -1,4 +1,4 @@
-"""In which states of a job its unique key is held."""
+"""In which states a job holds its unique key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, SUSPENDED, WAITING
 
-CANCELLED = 15  # a dead letter that somebody stopped: no state of its own, but one for keys
+CANCELLED = 15  # a cancelled dead letter: not a job state of its own, but one for keys
 
 BY_NAME = {
     **{STATE_NAMES[state]: state for state in (WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED)},
@@ -23,17 +23,17 @@ def _mask(states: Iterable[int]) -> int:
 
 
 _UNFINISHED = _mask((WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED))
-_ANY = _UNFINISHED | _mask((COMPLETED, FAILED))  # not what somebody stopped
+_ANY = _UNFINISHED | _mask((COMPLETED, FAILED))  # not cancelled jobs
 
 
 def mask(names: Iterable[str] | None, *, timed: bool) -> int:
-    """The states of these names as one number; without names those in which a key is held by default: while
-    its job is unfinished, or for its time (``timed``) however the job ends."""
+    """The states with these names as one number.  Without names, the states that hold a key by default: all
+    unfinished ones, or with ``timed`` also finished ones, because the key is held for its TTL."""
     if names is None:
         return _ANY if timed else _UNFINISHED
     return _mask(BY_NAME[name] for name in names)
 
 
 def holds(states: int, state: int) -> bool:
-    """Whether a key is held in a state."""
+    """Whether a key is held in ``state``."""
     return bool(states >> state & 1)

@@ -1,6 +1,6 @@
 """Workflows: the steps that a job has stored, and what it waits for between two runs.
 
-The states of a step, with the theory beside them, are in docs/workflows.md; `MOVES` has them as data.
+docs/workflows.md describes the states of a step and their theory; `MOVES` has them as data.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from msgspec import Raw, Struct
 
 from bunqueue.model.durations import DAY_MS
 
-# Kinds of steps.  They are stored, and shown, as these words.
+# Kinds of steps.  They are stored and shown as these words.
 STEP = "step"  # a function
 SLEEP = "sleep"
-SIGNAL = "signal"  # a wait for one
+SIGNAL = "signal"  # a wait for a signal
 CHILD = "child"  # a job or a workflow that this one has started
 VALUE = "value"  # decided once: a time, a random number, the winner of a race
-UNDO = "undo"  # of the step whose name follows UNDO_MARK in its own
+UNDO = "undo"  # of another step: the name is UNDO_MARK and that step's name
 KINDS = (STEP, SLEEP, SIGNAL, CHILD, VALUE, UNDO)
 WAITS = frozenset({SLEEP, SIGNAL, CHILD})
 
-UNDO_MARK = "undo:"  # at the beginning of the names of undo steps, and of no others
+UNDO_MARK = "undo:"  # prefix of the names of undo steps, and only of those
 
 # States of steps
 RUNNING = "running"
@@ -47,60 +47,60 @@ MOVES: dict[str | None, frozenset[str]] = {
     CANCELLED: frozenset(),
     SKIPPED: frozenset(),
 }
-"""From each state to those that may follow; None: the step was not recorded before."""
+"""Maps each state to those that may follow; None: the step was not recorded before."""
 
-UNAMBIGUOUS = 1  # of Run.keys: ":" and "%" in the id of the job are written as "%3A" and "%25"
+UNAMBIGUOUS = 1  # in Run.keys: ":" and "%" in the id of the job are written as "%3A" and "%25"
 
-MAX_STEPS = 10_000  # of a run, beside its children: they are all read when it runs again
+MAX_STEPS = 10_000  # of a run, not counting its children: all of them are read when it runs again
 MAX_CHILDREN = 100_000
-MAX_SIGNALS = 1_000  # kept for one workflow, until it waits for them
+MAX_SIGNALS = 1_000  # kept for one workflow until it waits for them
 MAX_BROADCASTS = 10_000  # kept on each shard
 MAX_BYTES = 1 << 20  # of a result, a cursor, or the data of a signal
 MAX_STATE_BYTES = 64 << 10
-MAX_SCHEMA_BYTES = 16 << 10  # of what says which data a signal may have
-MAX_SET_ASIDE = 100  # signals of one workflow that no wait could take; of more the oldest are forgotten
+MAX_SCHEMA_BYTES = 16 << 10  # of the schema for a signal's data
+MAX_SET_ASIDE = 100  # quarantined signals of one workflow, which no wait could take; older ones are forgotten
 MAX_TYPES_BYTES = 256 << 10  # of all schemas that are declared for the workflows of a queue
 MAX_STEP_NAME = 256
 MAX_ERROR = 4_096  # characters of an error that are kept with a step
-KEEP_MS = DAY_MS  # for which a broadcast waits for those who come later, unless it says otherwise
-REMEMBERED_MS = 5 * 60_000  # for which a broadcast is known by its id at least, so that it may be sent again;
-# also a signal that was taken before its workflow began again
+KEEP_MS = DAY_MS  # default time for which a broadcast is kept for later waits
+REMEMBERED_MS = 5 * 60_000  # how long a broadcast's id is remembered at least, so that it may be sent again;
+# also for a signal that was taken before its workflow began again
 
-STEP_ROWS = 16  # a bit of Job.stored: it may have steps, which go with it
+STEP_ROWS = 16  # a bit of Job.stored: the job may have stored steps, which are removed with it
 
 ENDED_WITH = (
-    "its workflow has ended"  # the error of a sleep or a wait that was open then; a retry lets it go on
+    "its workflow has ended"  # the error of a sleep or a wait that was then open; a retry continues the wait
 )
 
-LEFT = "the code does not wait for it any more"  # the error of a wait that was cancelled for that
+LEFT = "the code does not wait for it any more"  # the error of a wait that was cancelled for this reason
 
 STUCK = "stuck"  # the reason of a dead letter whose undo has failed
-UNDONE = "undone"  # of one that somebody had undone after it had completed
+UNDONE = "undone"  # the reason of one that was undone by request after it had completed
 
 
 class DeclaredTypes(Struct, frozen=True, gc=False):
-    """Which data the signals of a workflow may have, as a program said when it began to work."""
+    """Which data the signals of a workflow may have, as declared by a program when it started to work."""
 
-    signals: dict[str, dict[str, Any]]  # JSON Schemas by the names of signals
-    by: str  # which program that was
-    since: int  # epoch ms; what waits said before was said by other code, which may have had other types
+    signals: dict[str, dict[str, Any]]  # JSON Schemas by signal name
+    by: str  # the program that declared them
+    since: int  # epoch ms; schemas that waits declared earlier are from older code, maybe with other types
 
 
 class SignalTypes(Struct, frozen=True, gc=False):
-    """What is declared for the workflows of a queue, by their names."""
+    """The declarations for the workflows of a queue, by workflow name."""
 
     workflows: dict[str, DeclaredTypes] = {}
 
 
 class WaitSchema(Struct, array_like=True, gc=False):
-    """What a wait says of the data of its signal, stored with its step."""
+    """The schema of a wait for the data of its signal; stored with the step."""
 
     at: int  # epoch ms
     schema: Raw  # JSON Schema as MessagePack
 
 
 class Undoing(Struct, array_like=True, gc=False):
-    """Why a job is being undone: what it will have ended with."""
+    """Why a job is being undone: the outcome that it will have."""
 
     at: int  # epoch ms
     reason: str
@@ -108,28 +108,29 @@ class Undoing(Struct, array_like=True, gc=False):
 
 
 class Waits(Struct, array_like=True, gc=False):
-    """What a suspended job waits for: that all steps of one of these groups have ended, or that one of them
-    has failed.
+    """What a suspended job waits for: that all steps in one of these groups have ended, or one of them has
+    failed.
 
-    A group is a list of numbers, first and last of each run of steps.
+    A group is a list of numbers: the first and last of each range of steps.
     """
 
     groups: list[list[int]]
-    signal: bool  # a signal is among it; else only children and times are
-    until: int | None = None  # epoch ms; when it goes on in any case
+    signal: bool  # it also waits for a signal, not only for children and times
+    until: int | None = None  # epoch ms; when it resumes in any case
 
 
 class Run(Struct, array_like=True, gc=False):
-    """What a workflow has beside its steps.  A job that is no workflow gets one with its first step."""
+    """The data of a workflow apart from its steps.  A job that is not a workflow gets it with its first
+    step."""
 
-    generation: int = 0  # how often its steps began again; part of the keys of its steps and of its children
-    suspended: int = 0  # how often it has ended a run to wait
+    generation: int = 0  # how many times its steps began again; part of the keys of its steps and children
+    suspended: int = 0  # how many times a run was suspended
     undoable: bool = False  # it has steps that can be undone
-    undone: bool = False  # they have been
+    undone: bool = False  # those steps have been undone
     undoing: Undoing | None = None
-    waits: Waits | None = None  # of a suspended job alone
+    waits: Waits | None = None  # only for a suspended job
     declared: bool = False  # it was pushed as a workflow
     waited: list[int] | None = (
-        None  # what its last run ended to wait for: first and last number of each run of steps
+        None  # the steps that its suspended last run waited for: first and last number of each range
     )
-    keys: int = 0  # how its workers make the keys of its steps: UNAMBIGUOUS, or as those did that began it
+    keys: int = 0  # how its workers make the keys of its steps: UNAMBIGUOUS, or as its first workers did

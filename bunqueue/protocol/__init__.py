@@ -1,1 +1,1 @@
-"""The wire, without I/O: frames, commands, replies, and the link between router and shards."""
+"""The wire protocol, without I/O: frames, commands, replies, and the link between router and shards."""

@@ -1,8 +1,8 @@
 """MessagePack to typed commands and back.
 
-The fast way decodes and checks in C.  What it refuses goes the lenient way, which accepts what
-other languages' encoders send (null or "undefined" for an absent option, 5.0 for 5) and otherwise
-says in words which field is wrong.
+The fast path decodes and checks in C.  A command that it refuses takes the lenient path.  That path accepts
+what other languages' encoders send (null or "undefined" for an absent option, 5.0 for 5); for anything else
+its error text says which field is wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _decode_slow = Decoder(Slow).decode
 
 
 def request_id(payload: bytes | memoryview | Raw) -> RequestId:
-    """The ``reqId`` of a request or a reply, as it came; absent when it cannot be read."""
+    """The ``reqId`` of a request or a reply, undecoded; absent if it cannot be read."""
     try:
         return _decode_request_id(payload).reqId
     except DECODE_ERRORS:
@@ -47,7 +47,7 @@ def request_id(payload: bytes | memoryview | Raw) -> RequestId:
 
 
 def is_slow_payload(payload: bytes) -> bool:
-    """`is_slow` of a request that is not decoded; False when it cannot be read."""
+    """`is_slow` of an undecoded request; False if it cannot be read."""
     try:
         fields = _decode_slow(payload)
     except DECODE_ERRORS:
@@ -56,8 +56,8 @@ def is_slow_payload(payload: bytes) -> bool:
 
 
 class InvalidCommand(CommandError):
-    """A payload that is no command; ``req_id`` is what could be read of it, ``slow`` whether it `is_slow`,
-    if that is known."""
+    """A payload that is not a valid command.  ``req_id`` is its request id, if that could be read; ``slow``
+    is whether it `is_slow`, if that is known."""
 
     def __init__(self, problem: CommandError, req_id: RequestId = UNSET, *, slow: bool | None = None) -> None:
         super().__init__(
@@ -121,11 +121,11 @@ def _decode_leniently(payload: bytes) -> Command:
 def _timeout(fields: dict[str, Raw]) -> object:
     with suppress(CommandError):
         return scalar(fields.get("timeout", _NOTHING), "timeout")
-    return ""  # no time
+    return ""  # not a valid timeout
 
 
 def encode_frame(reply: Reply | Raw | dict[str, Any]) -> bytes:
-    """A reply as a frame, ready to send; of one that does not fit into a frame, an error that says so."""
+    """A reply as a frame, ready to send.  A reply that is too large for a frame becomes an error reply."""
     payload = encode_reply(reply)
     if len(payload) > MAX_FRAME:
         text = f"The answer of {len(payload)} bytes does not fit into a frame (max {MAX_FRAME})"

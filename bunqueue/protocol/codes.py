@@ -1,5 +1,5 @@
-"""Stable codes of refusals: the one table from which HTTP statuses, exceptions of the SDK, exit statuses of
-the command line and the documentation are derived.
+"""Stable codes of refusals.  The HTTP statuses, the SDK's exceptions, the command line's exit statuses and
+the documentation are all derived from this table.
 
 The text of a refusal is for people and may change; its code does not.  New codes may be added.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Kind(enum.StrEnum):
-    """What a program does about a refusal: the exception of `bunqueue.errors` that it becomes."""
+    """How a program should react to a refusal: the exception of `bunqueue.errors` that it becomes."""
 
     REFUSED = "CommandFailed"  # the command itself has to change
     AUTH = "AuthError"
@@ -22,21 +22,21 @@ class Kind(enum.StrEnum):
     CONFLICT = "ScheduleConflict"
     DUPLICATE = "DuplicateJob"
     FULL = "QueueFull"
-    UNAVAILABLE = "ShardUnavailable"  # nothing was changed: the same command may succeed in a moment
-    UNKNOWN = "ConnectionLost"  # nobody knows whether it was carried out
+    UNAVAILABLE = "ShardUnavailable"  # nothing was changed: the same command may succeed soon
+    UNKNOWN = "ConnectionLost"  # it is not known whether the command was carried out
     DAMAGED = "StorageDamaged"
 
 
 class Row(NamedTuple):
-    """What there is to say of a code."""
+    """What a code means."""
 
     meaning: str
-    status: int  # of HTTP
+    status: int  # HTTP status
     kind: Kind = Kind.REFUSED
 
 
 class Code(enum.StrEnum):
-    """What stands in the field ``code`` of an error reply."""
+    """The values of the field ``code`` in an error reply."""
 
     # the connection
     NOT_AUTHENTICATED = "NOT_AUTHENTICATED"
@@ -91,7 +91,7 @@ class Code(enum.StrEnum):
     TOO_MANY_SIGNALS = "TOO_MANY_SIGNALS"
     SIGNAL_NOT_FOUND = "SIGNAL_NOT_FOUND"
     SIGNAL_UNFIT = "SIGNAL_UNFIT"
-    # what else there is by name
+    # other things with names
     SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
     SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"
     BREAKER_NOT_FOUND = "BREAKER_NOT_FOUND"
@@ -115,7 +115,7 @@ class Code(enum.StrEnum):
     STORAGE_DAMAGED = "STORAGE_DAMAGED"
     MEMORY_LIMIT = "MEMORY_LIMIT"
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
-    # of HTTP alone
+    # only over HTTP
     INVALID_REQUEST = "INVALID_REQUEST"
     UNKNOWN_PATH = "UNKNOWN_PATH"
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
@@ -230,7 +230,7 @@ NOT_FOUND = frozenset(
         Code.JOB_STATE,
     }
 )
-"""What a shard says of things that others may have."""
+"""Codes for things that this shard does not have, but another one may."""
 
 _FIELDS = {
     "queue": Code.INVALID_QUEUE,

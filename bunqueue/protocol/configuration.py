@@ -1,4 +1,4 @@
-"""Configurations that clients change piece by piece."""
+"""Configurations of which clients change single fields."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _encode = Encoder().encode
 
 
 def changed(config: C, changes: Struct) -> C:
-    """``config`` with what is set in ``changes``; CommandError names the field that is out of bounds."""
-    given: dict[str, Any] = to_builtins(changes)  # without what is UNSET
+    """``config`` with the fields set in ``changes``; CommandError names a field that is out of bounds."""
+    given: dict[str, Any] = to_builtins(changes)  # omits UNSET fields
     numbers = {name: _number(value) for name, value in given.items()}
     checked = clean(type(config), {name: Raw(_encode(value)) for name, value in numbers.items()})
     nulls = {name: None for name, value in given.items() if value is None}
@@ -24,5 +24,5 @@ def changed(config: C, changes: Struct) -> C:
 
 
 def _number(value: Any) -> Any:
-    """A number that was given as text; other values are as they are."""
+    """Convert a number given as text; return other values unchanged."""
     return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value

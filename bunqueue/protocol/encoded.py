@@ -1,5 +1,6 @@
-"""Payloads that programs have compressed or encrypted before they sent them, as those see them who cannot
-decode them. For the server they are values like any others; docs/codecs.md has the format.
+"""Payloads that a client compressed or encrypted before sending, as shown to readers that cannot decode them.
+
+For the server they are ordinary values; docs/codecs.md has the format.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ import re
 from typing import Any
 
 MARK = "$encoded"
-"""The field of an envelope that says for people what it is."""
+"""The field of an envelope that tells people what it is."""
 LEVELS = 64
-"""Maps and lists in each other within which encoded values stand; an answer has some ten. What is deeper
-belongs to a value that was not encoded, and stays as it is: Python may not get down all its levels."""
+"""How many levels of nested maps and lists are searched for encoded values; an answer has about ten. Anything
+deeper belongs to a value that was not encoded, and is left alone: it may exceed Python's recursion limit."""
 _NOISE = re.compile(r"\$encoded:[A-Za-z0-9+/]*={0,2}")
 
 
@@ -21,7 +22,7 @@ def is_envelope(value: object) -> bool:
 
 
 def for_people(value: Any, levels: int = LEVELS) -> Any:
-    """A value of an answer with words in the place of what is encoded in it."""
+    """A value of an answer, with each encoded value in it replaced by a description."""
     if isinstance(value, str):
         return _NOISE.sub("", value) if MARK in value else value
     if levels and isinstance(value, list):

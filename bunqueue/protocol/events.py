@@ -1,4 +1,4 @@
-"""The frames that a subscriber gets without having asked: what happened in its queue."""
+"""The frames that the server pushes to a subscriber: what happened in its queue."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _encode = Encoder().encode
 
 
 class Event(Struct, kw_only=True, rename="camel", gc=False):
-    """One event; which of the optional fields it has depends on its type."""
+    """One event; its type decides which of the optional fields it has."""
 
     event_type: str
     queue: str
-    job_id: str  # "" when it is about the queue
+    job_id: str  # "" if the event is about the queue
     timestamp: float  # epoch ms; a float, as all times on the wire
     data: Raw | UnsetType = UNSET  # completed: the result; failed: the job's data; progress: a map
-    data_bytes: int | UnsetType = UNSET  # of data that were left out, as they are large
+    data_bytes: int | UnsetType = UNSET  # size of large data that were left out
     error: str | UnsetType = UNSET
     terminal: bool | UnsetType = UNSET
     prev: str | UnsetType = UNSET
     delay: float | UnsetType = UNSET
     reason: str | UnsetType = UNSET  # failed: "cancelled", "undone", "stuck"; undoing, breaker: why
     progress: float | UnsetType = UNSET
-    step: str | UnsetType = UNSET  # step: its name; signalled: that of the signal
+    step: str | UnsetType = UNSET  # step: its name; signalled: the name of the signal
     status: str | UnsetType = UNSET  # step: how it ended; signalled: taken or kept; breaker: open or closed
-    name: str | UnsetType = UNSET  # breaker: of the jobs that it is for, unless it is for all
-    count: int | UnsetType = UNSET  # of "lost": how many events were left out here
+    name: str | UnsetType = UNSET  # breaker: the job name that it applies to, unless it applies to all jobs
+    count: int | UnsetType = UNSET  # lost: how many events are missing here
 
 
 class _Pushed(Struct, gc=False):
@@ -43,5 +43,5 @@ def event_frame(event: Event) -> bytes:
 
 
 def lost_frame(queue: str, count: int, now: int) -> bytes:
-    """Says that events are missing at this place, because they were too many or not read in time."""
+    """A frame that reports missing events: there were too many, or they were not read in time."""
     return event_frame(Event(event_type=LOST, queue=queue, job_id="", timestamp=float(now), count=count))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the specification's limit, above it the connection ends
+MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the specification's limit: longer frames end the connection
 HEADER = 4
 
 
@@ -19,10 +19,10 @@ def frame(payload: bytes) -> bytes:
 
 
 class FrameSplitter:
-    """Takes bytes in any pieces and gives whole frames.
+    """Takes bytes in pieces of any size and returns whole frames.
 
-    Costs: a piece that holds whole frames only is sliced once a frame and copied nowhere else; a
-    frame that comes in many pieces is appended to one growing buffer.
+    Costs: a piece that holds only whole frames is sliced once per frame, without other copies.  A frame that
+    arrives in many pieces is collected in one growing buffer.
     """
 
     __slots__ = ("_limit", "_need", "_rest", "broken")
@@ -30,18 +30,18 @@ class FrameSplitter:
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self._limit = limit
         self._rest = bytearray()
-        self._need = 0  # total bytes wanted before looking again
-        self.broken: FrameTooLarge | None = None  # set once; nothing more comes out after it
+        self._need = 0  # total bytes needed before the next check
+        self.broken: FrameTooLarge | None = None  # set once; no more frames are returned after that
 
     @property
     def partial(self) -> bool:
-        """True while a frame has begun and not ended."""
+        """Whether a frame has begun and not ended."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames (length prefix included) that ``data`` completes.
 
-        A length above the limit sets ``broken`` at once; the frames before it still come out.
+        A length above the limit sets ``broken`` at once; the frames before it are still returned.
         """
         if self._rest:
             self._rest += data

@@ -1,8 +1,8 @@
-"""Commands for several shards: cut into parts, and the answers made one again.
+"""Commands for several shards: splits them into parts, and merges the answers.
 
-Pure.  How answers are merged is named in the command table (`Merge`), and beside the fields of a reply whose
-numbers are not added up (`Across`).  What is merged is found in the answers themselves, so a new command of
-an old kind needs no code here.
+Pure.  The command table says how answers are merged (`Merge`).  Fields of a reply whose numbers are not added
+up declare their own rule (`Across`).  The code finds the values to merge in the answers themselves, so a new
+command of an existing kind needs no code here.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from bunqueue.protocol.readable import salvaged
 from bunqueue.protocol.search import cursor as cursors
 from bunqueue.protocol.search import merging
 
-_MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
+_MAX_INT = 0x7FFF_FFFF  # larger numbers are sent as float64, which every client can read
 
 _decode: Any = Decoder(dict[str, Any]).decode
 _decode_any: Any = Decoder().decode
 _decode_fields = Decoder(dict[str, Raw]).decode
-_LIST_HEADS = {0xDC: 2, 0xDD: 4}  # of lists of 16 or more: bytes of their length that follow
+_LIST_HEADS = {0xDC: 2, 0xDD: 4}  # first byte of a list of 16 or more: how many bytes of length follow
 
 Answer = dict[str, Any]
 Addition = Callable[[Answer], None]
-Rules = dict[str, Any]  # by field: an `Across`, or the rules of the struct in it
+Rules = dict[str, Any]  # by field: an `Across`, or the rules of a nested struct
 
 
 class Part(NamedTuple):
-    """What one shard is asked: a frame, and where its ids stand in the whole command."""
+    """The part of a command for one shard: a frame, and the positions of its ids in the whole command."""
 
     frame: bytes
     places: Sequence[int] = ()
@@ -52,14 +52,14 @@ def for_all(command: Command, shards: int) -> dict[int, Part]:
 
 
 def for_some(spec: Spec, command: Command, shards: int, shard_of: Callable[[str], int]) -> dict[int, Part]:
-    """The same command for every shard that it concerns; CommandError when its cursor cannot be read."""
+    """The same command for every shard that it concerns; CommandError if its cursor cannot be read."""
     queue: str | None = getattr(command, "queue", None)
     if spec.route is Route.ALL or (queue is None and spec.route is Route.QUEUE_OR_ALL):
         return for_all(command, shards)
     shard = 0
     if queue is not None:
         shard = shard_of(queue)
-    elif (given := command.cursor) is not None:  # type: ignore[attr-defined]  # what the route promises
+    elif (given := command.cursor) is not None:  # type: ignore[attr-defined]  # the route guarantees it
         shard = (cursors.read(given).turn or 0) & (shards - 1)
     return {shard: Part(frame(encode_reply(replace(command, req_id=UNSET))))}
 
@@ -67,9 +67,9 @@ def for_some(spec: Spec, command: Command, shards: int, shard_of: Callable[[str]
 def split(spec: Spec, command: Command, shard_of: Callable[[str], int]) -> dict[int, Part]:
     """The parts of a command that names ids of several shards.
 
-    Lists beside the ids belong to them one to one; CommandError when one has another length.
+    The command's other lists correspond to the ids one to one; CommandError if one has another length.
     """
-    ids: list[str] = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
+    ids: list[str] = command.ids  # type: ignore[attr-defined]  # Route.IDS guarantees it
     beside = _lists_beside(spec, command, len(ids))
     places: dict[int, list[int]] = {}
     for place, job_id in enumerate(ids):
@@ -83,7 +83,7 @@ def split(spec: Spec, command: Command, shard_of: Callable[[str], int]) -> dict[
 
 
 def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[Any]]:
-    """The list fields of a command, the ids among them, by name."""
+    """The list fields of a command by name, including the ids."""
     lists: dict[str, list[Any]] = {}
     for field in fields(command):
         value = getattr(command, field.name)
@@ -98,7 +98,7 @@ def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[A
 
 
 class Gather:
-    """The answers of several shards to one command, until there is one from each."""
+    """Collects the answers of several shards to one command until each has answered."""
 
     __slots__ = ("_add", "_answers", "_ids", "_merge", "_parts", "_replies", "_reply", "waiting")
 
@@ -110,10 +110,10 @@ class Gather:
         add: Addition | None = None,
         reply: type[Reply] = Reply,
     ) -> None:
-        """``reply``: the kind of answer, whose fields say how their numbers are merged."""
+        """``reply``: the type of the answer; its fields say how their numbers are merged."""
         self._merge = _MERGES[merge]
         self._reply = reply
-        self._add = add  # puts into the merged answer what no shard knows
+        self._add = add  # adds to the merged answer what no shard knows
         self._parts = parts
         self._ids = ids
         self._replies: dict[int, bytes] = {}
@@ -126,12 +126,12 @@ class Gather:
         return bool(self._replies)
 
     def add(self, shard: int, reply: bytes) -> None:
-        """Take the reply frame of a shard."""
+        """Add the reply frame of a shard."""
         self._replies[shard] = reply
         self.waiting.discard(shard)
 
     def result(self, req_id: RequestId) -> bytes:
-        """The one answer, as a frame; all shards must have answered."""
+        """The merged answer as a frame; all shards must have answered."""
         read = _READ.get(self._merge, _whole)
         self._answers = {
             shard: read(memoryview(self._replies[shard])[HEADER:]) for shard in sorted(self._replies)
@@ -150,15 +150,15 @@ class Gather:
         return encode_frame(merged)
 
     def _rank(self, shard: int) -> tuple[bool, int]:
-        """Which refusal counts: where any answer would do, the first with a code, as others may only say that
-        it was not theirs to give."""
+        """Which refusal is reported: the smallest rank.  Where one answer would be enough, "not found" ranks
+        last, because it may only mean that another shard has the thing."""
         plain = self._merge is _any and self._answers[shard].get("code") in NOT_FOUND
         return plain, self._place_of_error(shard)
 
     def _place_of_error(self, shard: int) -> int:
-        """Where the job that an error is about stands in the command: its id ends the text.
+        """The position in the command of the job that an error is about: its id ends the error's text.
 
-        An error that names no job counts as being about the shard's first one.
+        An error that names no job is taken to be about the shard's first one.
         """
         places = self._parts[shard].places
         named = str(self._answers[shard].get("error")).rpartition(" ")[2]
@@ -169,7 +169,7 @@ Merger = Callable[[Sequence[Answer], Sequence[Sequence[int]], type[Reply]], Answ
 
 
 def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """What came too late to count, over all parts, in the order of the command."""
+    """The reports of all parts that came too late to count, in the order of the command."""
     found: list[tuple[int, str]] = []
     for answer, chosen in zip(answers, places, strict=True):
         data = answer.get("data")
@@ -184,7 +184,7 @@ def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: 
 
 
 def _placed(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """The results of all parts, each at the place of its id."""
+    """The results of all parts, each at the position of its id."""
     found: dict[int, Any] = {}
     for answer, chosen in zip(answers, places, strict=True):
         found.update(zip(chosen, answer["results"], strict=True))
@@ -192,12 +192,12 @@ def _placed(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: t
 
 
 def _any(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """The first answer that is ok."""
+    """The first successful answer."""
     return next(answer for answer in answers if answer.get("ok"))
 
 
 def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """The first answer, with the sum of all counts, and the entries of all lists."""
+    """The first answer, with the sum of all counts and the entries of all lists."""
     counted = [answer.get("data", answer) for answer in answers]
     merged = counted[0]
     for other in counted[1:]:
@@ -209,7 +209,7 @@ def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: ty
 
 
 def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """The first answer, its lists continued by those of the others."""
+    """The first answer, with the lists of the others appended to its lists."""
     merged = answers[0]
     for name, value in merged.items():
         if isinstance(value, Raw):
@@ -218,7 +218,7 @@ def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: t
 
 
 def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """The first answer, its lists those of all together, in the order of the names of their entries."""
+    """The first answer, with the entries of all answers in its lists, sorted by name."""
     merged = answers[0]
     for name, value in merged.items():
         if isinstance(value, list):
@@ -228,7 +228,7 @@ def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: t
 
 
 def _whole(payload: memoryview) -> Answer:
-    """An answer with all that can be decoded of it: a payload of a user must not cost the others theirs."""
+    """An answer with everything that can be decoded: one user's payload must not spoil others' results."""
     try:
         return _decode(payload)  # type: ignore[no-any-return]
     except DECODE_ERRORS:
@@ -236,13 +236,13 @@ def _whole(payload: memoryview) -> Answer:
 
 
 def _shallow(payload: memoryview) -> Answer:
-    """An answer whose lists stay as they came: they may be long, and are only joined."""
+    """An answer whose lists stay encoded: they may be long, and are only joined."""
     fields = _decode_fields(payload)
     return {name: value if _is_list(value) else _decode_any(value) for name, value in fields.items()}
 
 
 def _page(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """One page of the jobs of all; one answer alone stays as it is."""
+    """One page with the jobs of all answers; a single answer is returned unchanged."""
     return merging.page(answers)
 
 
@@ -252,7 +252,7 @@ def _is_list(value: Raw) -> bool:
 
 
 def _joined(lists: Sequence[Raw]) -> Raw:
-    """Encoded lists as one."""
+    """Join encoded lists into one."""
     length, bodies = 0, []
     for raw in lists:
         encoded = memoryview(raw)
@@ -263,13 +263,13 @@ def _joined(lists: Sequence[Raw]) -> Raw:
 
 
 def _sum(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
-    """All answers together: numbers are added up, lists joined, texts taken from the first that has one."""
+    """Merge all answers: numbers are added up, lists joined, texts taken from the first that has one."""
     return _merged_maps(answers, rules_of(reply))
 
 
 @cache
 def rules_of(struct: type[Struct]) -> Rules:
-    """What the fields of a reply, and of the structs in them, say of their numbers; by names on the wire."""
+    """How the numbers in a reply's fields and nested structs are merged; keyed by their wire names."""
     hints = get_type_hints(struct, include_extras=True)
     found = {field.encode_name: _rule(hints[field.name]) for field in fields(struct)}
     return {name: rule for name, rule in found.items() if rule}
@@ -289,7 +289,7 @@ def _merged_maps(maps: Sequence[Answer], rules: Rules) -> Answer:
 
 
 def _merged_values(values: list[Any], rule: Across | Rules | None, maps: Sequence[Answer]) -> Any:
-    """What stands under one key in these maps, as one."""
+    """Merge the values of one key in these maps."""
     present = [value for value in values if value is not None]
     if not present:
         return None

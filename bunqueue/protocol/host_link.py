@@ -1,15 +1,16 @@
-"""What crosses the connection between the routers of two hosts of a cluster.
+"""The protocol between the routers of two hosts in a cluster.
 
-A router dials every other one and uses its shards over this connection, so between two hosts there are two.
-Both directions carry envelopes with one header: ``u32 body length | u8 channel | u8 shard | u32 connection |
-u8 kind | u32 replies | u16 slow``.
+Each router connects to every other router and uses that host's shards over the connection, so there are two
+connections between two hosts.  Both directions carry envelopes with the same header: ``u32 body length | u8
+channel | u8 shard | u32 connection | u8 kind | u32 replies | u16 slow``.
 
-- TO_SHARD, from the one that dialled: what its own shards would get, see `bunqueue.protocol.link`.
-- FROM_SHARD, back: what these would have answered.
-- HOST, both ways: what the routers say to each other; kinds and bodies are below.
+- TO_SHARD, from the connecting router: the messages that it would send to a shard of its own, see
+  `bunqueue.protocol.link`.
+- FROM_SHARD, in the other direction: the messages that the shard would send back.
+- HOST, both ways: messages between the routers; kinds and bodies are below.
 
-The one that dialled sends HELLO first, and the other CHALLENGE; it answers with PROOF, and is answered with
-WELCOME.  Each of the four has a limit, and nothing else is read before.
+The connecting router sends HELLO, the other one CHALLENGE, the first one PROOF, and the other one WELCOME.
+Each of these four messages has a size limit, and nothing else is read before the greeting is complete.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
 HEADER = struct.Struct(">IBBIBIH")
-VERSIONS = (1, 1)  # the oldest and the newest of this protocol that this program speaks
+VERSIONS = (1, 1)  # the oldest and the newest version of this protocol that this program supports
 MAX_GREETING = 4096  # bytes of a body before WELCOME
 
 TO_SHARD, FROM_SHARD, HOST = range(3)  # channels
 
 # Kinds of the channel HOST.
 HELLO = 0  # body: Hello
-CHALLENGE = 1  # 32 bytes that have to be proved to be known with the cluster's secret
+CHALLENGE = 1  # 32 bytes, to be authenticated with the cluster's secret
 PROOF = 2
 WELCOME = 3  # body: Welcome
-REFUSED = 4  # and why; the connection is closed
+REFUSED = 4  # the body says why; the connection is closed
 PING, PONG = 5, 6
-UP = 7  # a shard serves at the sender's; ``connection`` is its epoch's low bits, body: the epoch as 8 bytes
-DOWN = 8  # it does not any more
-MOVING = 9  # the sender is about to give the shard up: send nothing more for it, and say HOLDING
+UP = 7  # the sender's host serves a shard; ``connection``: low bits of its epoch, body: the epoch as 8 bytes
+DOWN = 8  # the sender's host no longer serves the shard
+MOVING = 9  # the sender is about to give the shard up: send nothing more for it, and reply HOLDING
 HOLDING = 10
 STANDBY = 11  # the sender is ready to take the shard over
-RELEASED = 12  # it has no owner now
-RETURNED = 13  # commands of the receiver's clients that waited at the shard: they are to be asked again
-LIVE = 14  # all connections of the sender's (packed u32)
-WORKERS = 15  # body: the registered workers at the sender's
+RELEASED = 12  # the shard has no owner now
+RETURNED = 13  # commands of the receiver's clients that waited at the shard: send them to its next owner
+LIVE = 14  # all open connections of the sender (packed u32)
+WORKERS = 15  # body: the workers registered with the sender
 FORWARD = (
     16  # body: a command that only the receiver's router can answer; its reply comes back with FORWARDED
 )
@@ -54,7 +55,8 @@ SECRET_BYTES = 32
 
 
 class Hello(Struct):
-    """Who dials.  ``life`` is new for each start of its router: connections of another one are gone."""
+    """The connecting host.  ``life`` is new for each start of its router; the connections of another life are
+    gone."""
 
     cluster: str
     store: str
@@ -66,7 +68,7 @@ class Hello(Struct):
 
 
 class Welcome(Struct):
-    """The version that is spoken from now on, and the life of the one that was dialled."""
+    """The version that both use from now on, and the life of the answering host's router."""
 
     version: int
     host: str
@@ -76,7 +78,7 @@ class Welcome(Struct):
 class Load(Struct):
     """How busy the sender's machine is."""
 
-    per_core: float  # processes that want a core, per core, in the mean of a minute
+    per_core: float  # runnable processes per core, averaged over a minute
 
 
 encode = Encoder().encode
@@ -99,11 +101,11 @@ def envelope(
 
 
 def prove(secret: str, challenge: bytes, host: str) -> bytes:
-    """What only a host that can read the store knows."""
+    """A proof that the host knows the secret in the store."""
     return hmac.digest(bytes.fromhex(secret), challenge + host.encode(), hashlib.sha256)
 
 
 def agree(oldest: int, newest: int) -> int | None:
-    """The newest version that both speak; None without one."""
+    """The newest version that both support; None if there is no common version."""
     version = min(newest, VERSIONS[1])
     return version if version >= max(oldest, VERSIONS[0]) else None

@@ -1,4 +1,4 @@
-"""What has become of a job, moment by moment, as replies and entries show it."""
+"""The history of a job, as replies and log entries show it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bunqueue.model.job import BLOCKED, COMPLETED, MAX_TIMELINE, STATE_NAMES, Jo
 
 
 def timeline(job: Job) -> list[Moment]:
-    """A job's life.  As long as nothing unusual happened, its times tell it."""
+    """The history of a job.  If nothing unusual happened, it is derived from the job's times."""
     if job.timeline is not None:
         return job.timeline
     first = "waiting" if job.run_at <= job.created_at else "delayed"
@@ -23,7 +23,7 @@ def timeline(job: Job) -> list[Moment]:
 
 
 def moments(job: Job) -> list[dict[str, Any]]:
-    """The same as a reply has it."""
+    """The same, as a reply shows it."""
     out = []
     for moment in timeline(job)[:MAX_TIMELINE]:
         entry: dict[str, Any] = {"state": moment.state, "timestamp": float(moment.at)}

@@ -1,8 +1,7 @@
 """The job object as clients get it: about 45 fields, most of them the same for most jobs.
 
-A job is put together from two pieces: what its options say, encoded once for all jobs with equal
-options, and what is its own.  Timestamps go out as float64, as every encoder of this protocol
-sends them.
+A job object is made from two pieces: the options, encoded once for all jobs with equal options, and the job's
+own fields.  Timestamps are sent as float64, like from every encoder of this protocol.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _encode = Encoder().encode
 _decode_options = Decoder(JobOptions).decode
 decode_on_dead = Decoder(OnDead).decode
 
-MAX_SHARED = 1024  # option sets kept; jobs beyond that simply do not share
+MAX_SHARED = 1024  # option sets that are kept; jobs with other options do not share theirs
 
 
 _EXTRA_NAMES = tuple(name for name in Extra.__struct_fields__ if name not in Extra.HIDDEN)
@@ -51,17 +50,17 @@ _WIRE_NAMES = {field.name: field.encode_name for field in fields(Extra)}
 
 
 class _Undo(Struct, gc=False):
-    """What a workflow that is being undone will have ended with."""
+    """The outcome that a workflow will have when its undo is complete."""
 
     reason: str
     error: str | None
 
 
 class _Workflow(Struct, omit_defaults=True, gc=False):
-    """What a worker has to know of a job with steps before it runs it.  ``steps``: some may be recorded;
-    ``suspended``: how many runs have ended to wait; ``waited``: what the last one ended to wait for, if it
-    did, as the first and last number of each run of steps; ``keys``: 1 if ":" and "%" in the job's id are
-    written as "%3A" and "%25" in the keys of its steps."""
+    """What a worker must know before it runs a job with steps.  ``steps``: there may be recorded steps;
+    ``suspended``: the number of runs that were suspended; ``waited``: if the last run did, the steps
+    that it waited for, as the first and last number of each range; ``keys``: 1 if ":" and "%" in the job's id
+    are written as "%3A" and "%25" in the keys of its steps."""
 
     generation: int = 0
     steps: bool = False
@@ -73,7 +72,7 @@ class _Workflow(Struct, omit_defaults=True, gc=False):
 
 
 class _Own(Struct, rename="camel", gc=False):
-    """The fields that are a job's own, in the order they are sent."""
+    """A job's own fields, in wire order."""
 
     id: str
     created_at: float
@@ -91,30 +90,30 @@ class _Own(Struct, rename="camel", gc=False):
     unique_key: str | None
     progress: float
     progress_message: str | None
-    # only where there are any
+    # only if not empty
     headers: dict[str, str] | UnsetType = UNSET
     postponed: int | UnsetType = UNSET
     workflow: _Workflow | UnsetType = UNSET
     retry_on: list[str] | UnsetType = UNSET
     never_on: list[str] | UnsetType = UNSET
     cause: Cause | UnsetType = UNSET
-    schedule: str | UnsetType = UNSET  # that added it, and for which of its times
+    schedule: str | UnsetType = UNSET  # the schedule that added the job; next, the time of the run
     scheduled_for: float | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
     failed_reason: str | UnsetType = UNSET
     cancelling: bool | UnsetType = UNSET  # active, and asked to stop
-    data_bytes: int | UnsetType = UNSET  # of data that were left out
-    returnvalue_bytes: int | UnsetType = UNSET  # the same of a result
-    unreadable: str | UnsetType = UNSET  # why the rest is not true: the file is damaged
-    last_report: Report | UnsetType = UNSET  # of an earlier run, while none is active
-    on_dead: dict[str, Any] | UnsetType = UNSET  # what is added if it fails for good: queue and name
+    data_bytes: int | UnsetType = UNSET  # size of data that were left out
+    returnvalue_bytes: int | UnsetType = UNSET  # size of a result that was left out
+    unreadable: str | UnsetType = UNSET  # the file is damaged, so the other fields are not valid: says why
+    last_report: Report | UnsetType = UNSET  # of an earlier run, while no run is active
+    on_dead: dict[str, Any] | UnsetType = UNSET  # the job to add if this one fails for good: queue, name
     keep_completed: float | UnsetType = UNSET
     keep_failed: float | UnsetType = UNSET
 
 
-_OWN_FIELDS = 16  # those that are always there
+_OWN_FIELDS = 16  # the fields that are always present
 
 
 def _option_fields(options: JobOptions) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def _extra_pairs(extra: Extra) -> bytes:
 
 
 def _shown(value: Any) -> Any:
-    """A field as every client can read it."""
+    """A field in a form that every client can read."""
     if isinstance(value, dict):
         return {name: _shown(entry) for name, entry in value.items()}
     return number(value) if type(value) is int else value
@@ -244,8 +243,8 @@ def pulled_job(job: Job) -> bytes:
 
 
 def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
-    """The job object of GetJob and GetJobs: with its state and its outcome.  Instead of data or a result of
-    more bytes than the limit it has their length."""
+    """The job object of GetJob and GetJobs, with state and outcome.  Data or a result larger than the limit
+    (bytes) are replaced by their length."""
     own = _own(job)
     own.state = state
     fields = _fields(own) + 1
@@ -258,7 +257,7 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
         else:
             own.returnvalue = Raw(job.result)
         fields += 1
-    if job.error is not None and job.state != COMPLETED:  # the attempts tell of what went wrong before
+    if job.error is not None and job.state != COMPLETED:  # else the attempts have the errors
         own.failed_reason = job.error
         fields += 1
     if job.extra is not None and job.extra.cancellation is not None:
@@ -280,13 +279,13 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
 
 
 def _called(on_dead: bytes, queue: str) -> dict[str, Any]:
-    """The job that is added for a dead one, without its data."""
+    """The job that is added when this one dies, without its data."""
     found = decode_on_dead(on_dead)
     return {"queue": found.queue or queue, "name": found.name or DEFAULT_NAME}
 
 
 def unreadable_job(job_id: str, queue: str, name: str, created_at: int, state: str, why: str) -> bytes:
-    """The job object of one that cannot be read: an id, a name and a time as far as they are known."""
+    """The job object of an unreadable job: id, name and time, as far as they are known."""
     job = Job(0, job_id, queue, name, NIL, DEFAULT_OPTIONS, 0, created_at, created_at)
     own = _own(job)
     own.state, own.unreadable = state, why
@@ -298,14 +297,14 @@ def _is_over(value: bytes, limit: int | None) -> bool:
 
 
 def size_beside_data(job: Job) -> int:
-    """Bytes that a job takes in an answer beside its data, about: what of it may be long."""
+    """Approximate size in bytes of a job in an answer, without its data: the fields that may be long."""
     extra, texts = job.extra or _NOTHING, [moment.error or "" for moment in job.timeline or ()]
     texts += [*extra.depends_on, *extra.children_ids, *(extra.stacktrace or ())]
     return len(job.shared.wire) + sum(len(text.encode()) for text in texts)
 
 
-# The usual case, a job on its first attempt, is packed in one call: the constant bytes between the
-# values that differ stand ready.  Three times as fast as `_own`; a test holds both to be equal.
+# The usual case, a job on its first attempt, is packed in one call: the constant bytes between the variable
+# values are prepared.  This is three times as fast as `_own`; a test checks that both give the same bytes.
 _UNTOUCHED = {
     "priority": 0,
     "completedAt": None,
@@ -316,7 +315,7 @@ _UNTOUCHED = {
     "progressMessage": None,
 }
 _DOUBLE = b"\xcb"
-_MOMENT = len(_encode(0.0)) - 1  # bytes of a float64 behind its type
+_MOMENT = len(_encode(0.0)) - 1  # bytes of a float64 after the type byte
 _PARTS: tuple[bytes, ...] = (
     b"\xde" + (_OWN_FIELDS + _OPTION_FIELDS).to_bytes(2, "big") + _encode("id") + b"\xd9\x24",
     _encode(_UNTOUCHED)[1:] + _encode("createdAt") + _DOUBLE,
@@ -382,13 +381,15 @@ def job_list(jobs: list[bytes]) -> Raw:
     return Raw(header + b"".join(jobs))
 
 
-_OWN_NAMES = frozenset({CANCELLED, STUCK})  # reasons of dead letters that are shown as their state
+_OWN_NAMES = frozenset({CANCELLED, STUCK})  # reasons of dead letters that are shown as the state
 
 
 def state_name(job: Job, version: int) -> str:
-    """The state in the words of a protocol version; 3 has a state of its own for ready jobs with a priority.
+    """The name of the state in a protocol version.  Version 3 has a separate state for ready jobs with a
+    priority.
 
-    Both distinguish dead letters that were stopped while they ran, and workflows whose undo is stuck.
+    Both versions have separate names for dead letters that were stopped while they ran, and for workflows
+    whose undo is stuck.
     """
     if version >= 3 and job.state == WAITING and job.priority > 0:
         return "prioritized"

@@ -1,10 +1,10 @@
-"""The second look at a command that the typed decoder refused.
+"""The second, lenient decoding of a command that the typed decoder refused.
 
-Everything here is derived from the declared types: `clean` accepts what other encoders say for
-"absent" and for whole numbers, and else raises a CommandError that names the field, and the bound.
+Everything here is derived from the declared types.  `clean` accepts how other encoders write absent fields
+and whole numbers.  For anything else it raises a CommandError that names the field and the bound.
 
-A refusal must not cost more than an acceptance.  So a value is judged before it is decoded: one that is to
-have no parts by its first byte, a list or a map by how many parts it says that it has.
+A refusal must not cost more than an acceptance, so a value is checked before it is decoded: a scalar by its
+first byte, a list or a map by the length that it declares.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bunqueue.protocol.commands.base import CommandError, invalid
 from bunqueue.protocol.heads import HEAD, is_container, is_map, parts
 from bunqueue.protocol.readable import reason
 
-# What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
+# What decoding of hostile bytes may raise; causes include text that is not UTF-8, and too deep nesting.
 DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
 MAX_INTEGER = 2**63  # what MessagePack and SQLite can hold
 UNDEFINED = 0  # the extension type some encoders send for "no value"
 
-MAX_FIELDS = 1000  # of an object; none that is declared has a tenth of that
+MAX_FIELDS = 1000  # of an object; no declared type has even a tenth of that
 
 _decode_any = Decoder().decode
 _decode_fields = Decoder(dict[str, Raw]).decode
@@ -38,7 +38,7 @@ _decode_list = Decoder(list[Raw]).decode
 
 
 def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
-    """The fields of ``struct`` as the typed decoder takes them; unknown ones are left out, or refused."""
+    """The fields of ``struct`` as the typed decoder accepts them; unknown ones are dropped, or refused."""
     if struct.__struct_config__.forbid_unknown_fields:
         _refuse_unknown(struct, fields)
     out: dict[str, object] = {}
@@ -66,7 +66,7 @@ def _refuse_unknown(struct: type[Struct], fields: dict[str, Raw]) -> None:
 
 @cache
 def _fields(struct: type[Struct]) -> tuple[mi.Field, ...]:
-    """The declared fields, the queue first: it is what is checked first."""
+    """The declared fields; the queue comes first, because it is checked first."""
     info = mi.type_info(struct)
     assert isinstance(info, mi.StructType)
     fields = [field for field in info.fields if field.encode_name != "reqId"]
@@ -74,12 +74,12 @@ def _fields(struct: type[Struct]) -> tuple[mi.Field, ...]:
 
 
 def _problem(kind: mi.Type) -> str | None:
-    """What a type says of all values that do not fit it."""
+    """The error text of a type for all values that do not fit it."""
     return (kind.extra or {}).get("problem") if isinstance(kind, mi.Metadata) else None
 
 
 def _absent(raw: Raw, field: mi.Field) -> bool:
-    """Undefined, or null where null is no value of the field, stands for an absent option."""
+    """Whether a value means an absent option: undefined, or null if null is not a value of the field."""
     first = bytes(memoryview(raw)[:1])
     if first == b"\xc0":
         return not (isinstance(field.type, mi.RawType) or _takes_null(field))
@@ -90,21 +90,22 @@ def _absent(raw: Raw, field: mi.Field) -> bool:
 
 
 def _takes_null(field: mi.Field) -> bool:
-    """Whether null says something else than that the field is not there."""
+    """Whether null is a real value of the field, different from its absence."""
     types = field.type.types if isinstance(field.type, mi.UnionType) else ()
     unset = not field.required and field.default is NODEFAULT and field.default_factory is NODEFAULT
     return unset and any(isinstance(member, mi.NoneType) for member in types)
 
 
 def decode_fields(raw: bytes | Raw, name: str) -> dict[str, Raw]:
-    """The fields of an object, as they are.  CommandError for too many; DECODE_ERRORS for no object."""
+    """The undecoded fields of a map.  CommandError for too many fields; DECODE_ERRORS for other values."""
     if is_map(head := memoryview(raw)[:HEAD]) and parts(head) > 2 * MAX_FIELDS:
         raise invalid(name, f"must have at most {MAX_FIELDS} fields", bound=MAX_FIELDS)
     return _decode_fields(raw)
 
 
 def scalar(raw: bytes | Raw, name: str) -> Any:
-    """A value that is to have no parts.  Of a list or a map only the kind is told: it is not decoded."""
+    """Decode a value that should be a scalar.  A list or a map is not decoded: a dummy of its kind is
+    returned."""
     head = memoryview(raw)[:HEAD]
     if is_container(head):
         return {} if is_map(head) else [None] * min(1, parts(head))
@@ -116,7 +117,7 @@ def scalar(raw: bytes | Raw, name: str) -> Any:
 
 
 def _check(kind: mi.Type, raw: Raw, name: str) -> object:
-    """The value of one field, converted; CommandError when it does not fit its type."""
+    """The converted value of one field; CommandError if it does not fit its type."""
     if isinstance(kind, mi.RawType):
         return raw
     if isinstance(kind, mi.Metadata):
@@ -147,7 +148,7 @@ def _check_struct(kind: mi.StructType, raw: Raw, name: str) -> object:
     try:
         return clean(kind.cls, fields)
     except CommandError as error:
-        # Entries of lists are named by the caller that goes through the list.
+        # The caller that iterates over a list adds the names of its entries.
         text = str(error) if name.endswith("]") else f"{name}.{error}"
         raise error.within(text, f"{name}.{error.field}") from None
 
@@ -197,7 +198,8 @@ def _check_number(kind: mi.IntType | mi.FloatType, value: object, name: str) -> 
 
 
 def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
-    """The first member that takes the value; else what the first one says that takes such a container."""
+    """Convert by the first member that accepts the value; else raise the error of the first member that takes
+    this kind of container."""
     first: CommandError | None = None
     head = memoryview(raw)[:HEAD]
     if head == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
@@ -229,7 +231,7 @@ def _check_list(kind: mi.CollectionType, raw: Raw, name: str) -> object:
     for index, item in enumerate(items):
         where = f"{name}[{index}]"
         if isinstance(kind.item_type, mi.StructType):
-            if _fits(kind.item_type.cls, item):  # mostly one entry of thousands is wrong
+            if _fits(kind.item_type.cls, item):  # usually only one entry of thousands is wrong
                 out.append(item)
                 continue
             try:
@@ -245,7 +247,7 @@ def _check_list(kind: mi.CollectionType, raw: Raw, name: str) -> object:
 
 
 def _check_dict(kind: mi.DictType, raw: Raw, name: str) -> object:
-    """A map of names that the sender chooses."""
+    """A map whose keys are chosen by the sender."""
     head = memoryview(raw)[:HEAD]
     if kind.max_length is not None and is_map(head) and parts(head) > 2 * kind.max_length:
         raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)

@@ -1,12 +1,11 @@
-"""What crosses the Unix socket between the router and a shard.
+"""The protocol on the Unix socket between the router and a shard.
 
-Both directions carry *envelopes*: a fixed header and a body of whole client frames, so a read full
-of commands from one connection travels as one envelope, and all replies to it come back as one.
+Both directions carry *envelopes*: a fixed header and a body of whole client frames.  So all commands in one
+read from a connection travel as one envelope, and all replies to them come back as one.
 
-Router to shard: ``u32 body length | u32 connection | u8 kind | body``.  Shard to router the same
-with ``u32 replies | u16 slow`` after the kind: how many commands the body answers, and how many of
-these were of the kinds that may be answered late, so that the router counts what is in flight without
-looking into frames.
+Router to shard: ``u32 body length | u32 connection | u8 kind | body``.  Shard to router: the same with
+``u32 replies | u16 slow`` after the kind.  These are the number of commands that the body answers, and how
+many of them may be answered late.  With them the router counts commands in flight without parsing frames.
 """
 
 from __future__ import annotations
@@ -20,61 +19,61 @@ from msgspec.msgpack import Decoder, Encoder
 TO_SHARD = struct.Struct(">IIB")
 TO_ROUTER = struct.Struct(">IIBIH")
 
-# Kinds, router to shard.  2 and 3 are commands in the shape of that protocol version.
+# Kinds, router to shard.  2 and 3 are commands in that protocol version.
 CLOSED = 0  # the client closed the connection: its jobs return to their queues
-SEVERED = 1  # the server ended it: locked jobs stay with their holder until the lock runs out
+SEVERED = 1  # the server closed the connection: locked jobs stay with their holder until the lock expires
 COMMANDS_V2 = 2
 COMMANDS_V3 = 3
 COMMAND_KINDS = (COMMANDS_V2, COMMANDS_V3)
-LIVE = 4  # answer to READY: the connections that are open now (body: packed u32)
+LIVE = 4  # answer to READY: the open connections (body: packed u32)
 PING = 5
 DRAIN = 6  # answer what can be answered, then exit
-PEER_MESSAGE = 7  # of another shard: the body is its number and what it says
+PEER_MESSAGE = 7  # from another shard: the body is its number and the message
 PEER = 8  # another shard is ready, perhaps after a restart: the body is its number
 UNSUBSCRIBE = 9  # the connection wants no more events
-WORKER_PRESENCE = 10  # who works on a queue has changed: the body is WorkerPresence
+WORKER_PRESENCE = 10  # the workers of a queue have changed: the body is WorkerPresence
 BROKEN = 11  # the connection broke: its locked jobs wait for their worker to connect again
 GONE = 12  # the process of a worker on this machine has ended: the body is the worker's id
-HANDOVER = 13  # another host takes the shard over: answer what is here, give up the shard, exit
-SUBSCRIBE = 15  # a connection goes on with the events of a queue: the body is its name
-ORIGIN_GONE = 16  # the router of this origin, which the connection's number has, is gone with all its workers
+HANDOVER = 13  # another host takes the shard over: answer the commands received, give up the shard, exit
+SUBSCRIBE = 15  # a connection continues its subscription to a queue's events: the body is the queue's name
+ORIGIN_GONE = 16  # the router with this origin (in the connection's number) is gone, with all its workers
 ORIGIN_CUT = (
-    18  # the router of this origin is not reached: it closes connections that wait for an answer from here
+    18  # the router with this origin is unreachable: it closes connections that wait for an answer from here
 )
-ROUTER = 17  # first message of a further router of this host: the body is RouterHello
-LOOK = 14  # before READY: the owner that is waited for has given the shard up
+ROUTER = 17  # first message of a secondary router of this host: the body is RouterHello
+LOOK = 14  # before READY: check again, the owner for which the shard waits has given it up
 ASKER = (
-    19  # of the ticket whose command comes next: the body is the connection that asks, in whose turn it is
+    19  # for the ticket whose command comes next: the body is the asking connection, which pays with its turn
 )
-HALF_CLOSED = 20  # the client sends nothing more, and may still read: no job is given to it any more
+HALF_CLOSED = 20  # the client sends nothing more but may still read: give it no more jobs
 
 # Kinds, shard to router.
 REPLIES = 0
 HELLO = 1  # first message: body is ShardHello
-READY = 2  # recovered; commands may come after LIVE.  Body: the epoch of a shard with a log, 8 bytes
+READY = 2  # recovered; commands may follow after LIVE.  Body: the epoch of a shard with a log, 8 bytes
 PROGRESS = 3  # still loading: body is ShardProgress
 PONG = 4
 EVENTS = 5  # for connection CONTROL; body: connections and event frames (`pack_events`)
-TO_PEER = 6  # a peer message: the body is the number of the shard and the message
-LOST = 7  # nobody can say any more what became of what these connections asked (body: packed u32)
-DAMAGED = 8  # it ends, and is not to be started again before its file is repaired: the body says so
-WAITING = 9  # not ready yet, and not to blame for it: the body says what it waits for
-STANDBY = 10  # not ready yet: the file is up to date, and only the owner's end is waited for
+TO_PEER = 6  # a peer message: the body is the receiving shard's number and the message
+LOST = 7  # the outcome of the commands of these connections is unknown for good (body: packed u32)
+DAMAGED = 8  # the shard exits; do not restart it before its file is repaired: the body says why
+WAITING = 9  # not ready yet, through no fault of its own: the body says what it waits for
+STANDBY = 10  # not ready yet: its file is up to date, and it only waits for the owner to end
 RETURNED = (
     11  # with HANDOVER: commands that waited here, for the next owner; body: u32 connection, u8 version
 )
 RELEASED = 12  # with HANDOVER: the shard has no owner now
-ENDING = 13  # it ends by itself: the body says why
+ENDING = 13  # the shard exits of its own accord: the body says why
 
 END_KINDS = (CLOSED, SEVERED, BROKEN)
 
-NEVER = 3  # exit status of a shard: it could not start, and trying again would end the same way
+NEVER = 3  # exit status of a shard: it could not start, and a restart would fail in the same way
 CONTROL = 0  # the "connection" of messages that concern no client
 
-# A connection's number: a bit for tickets, eight bits that tell the router (its *origin*, 0 for the only
-# one), and the number that this router gave it.  Where a host has several routers, the first five bits of
-# that number tell which one it is.
-TICKET = 0x8000_0000  # numbers from here on are tickets of gathered commands
+# A connection's number has a bit for tickets, eight bits for the router (its *origin*, 0 if it is the only
+# one), and the number that this router gave it.  If a host has several routers, the first five bits of that
+# number identify the router.
+TICKET = 0x8000_0000  # numbers of at least this are tickets of gathered commands
 ORIGIN_SHIFT = 23
 MAX_NUMBER = (1 << ORIGIN_SHIFT) - 1
 MAX_ORIGIN = 255
@@ -88,13 +87,13 @@ def origin_of(conn: int) -> int:
 
 
 def router_of(conn: int) -> int:
-    """The router that a connection, or a ticket, belongs to, where hosts have several: its origin and which
-    one of that host it is."""
+    """The router that a connection, or a ticket, belongs to, when hosts have several routers: its origin and
+    its number on that host."""
     return (conn & ~TICKET) >> ROUTER_SHIFT
 
 
 class ShardHello(Struct):
-    """Who connects: the shard's number and process, and the secret it was started with."""
+    """Identifies a connecting shard: its number and process, and the secret that it was started with."""
 
     shard: int
     pid: int
@@ -102,15 +101,15 @@ class ShardHello(Struct):
 
 
 class ShardProgress(Struct):
-    """How far recovery has come."""
+    """The progress of recovery."""
 
     loaded: int
     total: int
 
 
 class RouterHello(Struct):
-    """Who dials a shard: `router_of` its connections, the shard's secret, and those that are open (packed
-    u32)."""
+    """Identifies a router that connects to a shard: `router_of` its connections, the shard's secret, and the
+    open connections (packed u32)."""
 
     router: int
     secret: str
@@ -118,9 +117,9 @@ class RouterHello(Struct):
 
 
 class WorkerPresence(Struct):
-    """Queues of a shard, and whether registered workers say that they work on them.
+    """Queues of a shard, and whether registered workers work on them.
 
-    ``names`` are those of the jobs that the workers of a queue run, without queues of which that is unknown.
+    ``names`` has the names of the jobs that a queue's workers run; queues where this is unknown are missing.
     """
 
     queues: list[str]
@@ -154,7 +153,7 @@ def unpack_connections(body: bytes) -> tuple[int, ...]:
 
 
 def pack_events(connections: Collection[int], frames: list[bytes]) -> bytes:
-    """Frames for many connections, which cross the socket once."""
+    """Pack frames for many connections, so that they cross the socket only once."""
     return b"".join([struct.pack(f">{len(connections) + 1}I", len(connections), *connections), *frames])
 
 
@@ -165,7 +164,7 @@ def unpack_events(body: bytes) -> tuple[tuple[int, ...], bytes]:
 
 
 class EnvelopeSplitter:
-    """Takes bytes in any pieces and gives ``(header fields..., body)`` tuples."""
+    """Takes bytes in pieces of any size and returns ``(header fields..., body)`` tuples."""
 
     __slots__ = ("_header", "_rest", "_want")
 
@@ -175,7 +174,7 @@ class EnvelopeSplitter:
         self._want = 0
 
     def feed(self, data: bytes) -> list[tuple[tuple[int, ...], bytes]]:
-        """All envelopes that ``data`` completes: header fields without the length, and body."""
+        """All envelopes that ``data`` completes: the header fields without the length, and the body."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._want:
@@ -202,7 +201,7 @@ class EnvelopeSplitter:
 
 
 def split_frames(body: bytes) -> list[bytes]:
-    """The payloads (without length prefix) of a body that holds whole frames only."""
+    """The payloads (without length prefix) of a body that consists of whole frames."""
     out = []
     start, total = 0, len(body)
     while start < total:

@@ -1,7 +1,7 @@
-"""How large a MessagePack value is for those who read it: as JSON text, in parts, in depth.
+"""How large a MessagePack value is for its readers: as JSON text, in parts, in depth.
 
-It is decoded piece by piece, so millions of small parts take some megabytes and little time.  Counting ends
-as soon as a limit is passed.
+The value is decoded piece by piece, so even millions of small parts take only some megabytes and little time.
+Counting stops as soon as a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from msgspec.msgpack import Decoder, Ext
 from .pieces import pieces
 
 MAX_DATA = 10 * 1024 * 1024  # characters of JSON text that a job's data may have
-MAX_BYTES = 4 * MAX_DATA  # of MessagePack: all that such a text may need, and it fits into an answer
+MAX_BYTES = 4 * MAX_DATA  # of MessagePack: the most that a text of this size can need; fits into an answer
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
-MAX_PARTS = MAX_DATA // 2  # values, and names of values, in one payload: as many as such a text can have
-MAX_DEPTH = 500  # of lists and maps in each other: Python reads about 900, less from deep within a program
+MAX_PARTS = MAX_DATA // 2  # values, and names of values, in one payload: the most that this text can have
+MAX_DEPTH = 500  # of nested lists and maps: Python reads about 900, fewer when called from deep in a program
 
 _NESTING = {list, dict}
 _WITHOUT_TEXT = _NESTING | {bytes, Ext}
@@ -27,8 +27,8 @@ _decode = Decoder().decode
 
 
 class Measure(NamedTuple):
-    """``characters`` of compact JSON text; ``parts`` of lists and maps, names as well as values; ``depth`` of
-    lists and maps in each other."""
+    """``characters`` of compact JSON text; ``parts`` of lists and maps, both names and values; ``depth`` of
+    nested lists and maps."""
 
     characters: int
     parts: int
@@ -36,16 +36,16 @@ class Measure(NamedTuple):
 
 
 def measure(data: bytes, characters: float = inf) -> Measure:
-    """Measure a whole value; what is passed to the limits, of which ``characters`` is one, is at least.
+    """Measure a whole value.  Once a limit is exceeded (``characters`` is one), the result is a lower bound.
 
-    Raises what decoding raises.
+    Raises the errors of decoding.
     """
     found, number, depth = 1, 0, 0
     for piece in pieces(data):
         if piece.body:
             value = _decode(piece.body)
             more = _measured([value] if piece.alone else _within(value))
-        else:  # a bracket, and of each part one character and what is between it and the next
+        else:  # a bracket, and for each part one character and the separator
             more = Measure(max(1, 2 * piece.opened), piece.opened, 0)
         found, number = found + more.characters, number + more.parts
         depth = max(depth, piece.depth + more.depth)
@@ -55,7 +55,7 @@ def measure(data: bytes, characters: float = inf) -> Measure:
 
 
 def depth_of(value: Any) -> int:
-    """How many lists and maps are in each other in a value that is decoded."""
+    """The depth of nested lists and maps in a decoded value."""
     return _measured([value], texts=False).depth
 
 
@@ -64,8 +64,8 @@ def _within(value: Any) -> list[Any]:
 
 
 def _measured(level: list[Any], *, texts: bool = True) -> Measure:
-    """Of values beside each other, level by level, without recursion.  One character of each, and its comma
-    or colon, are counted with what is around it."""
+    """Measure sibling values, level by level, without recursion.  One character of each value, and its comma
+    or colon, are counted with the surrounding list or map."""
     characters = number = depth = 0
     while level:
         kinds = set(map(type, level))
@@ -95,14 +95,14 @@ def _of(level: list[Any], kinds: set[type], kind: type) -> list[Any]:
 
 
 def _text(level: list[Any]) -> int:
-    """Characters of the values that have no parts, beyond one of each."""
+    """Characters of the values without parts, not counting one character of each."""
     kinds = set(map(type, level))
     blobs = _of(level, kinds, bytes)
-    size = sum(map(len, blobs)) + len(blobs)  # as long as they are, in quotes
+    size = sum(map(len, blobs)) + len(blobs)  # their length, plus quotes
     if others := kinds - _WITHOUT_TEXT:
         values = level if others == kinds else [value for value in level if type(value) in others]
         text = orjson.dumps(values)
         size += len(text) if text.isascii() else len(text.decode())
-        size -= 2 * len(values) + 1  # commas and brackets, and one of each
-    # Whole numbers that could have a fraction: JSON has 5, and orjson 5.0.
+        size -= 2 * len(values) + 1  # commas and brackets, and one character of each
+    # Floats with whole values: JSON has 5, orjson writes 5.0.
     return size - 2 * sum(map(float.is_integer, _of(level, kinds, float)))

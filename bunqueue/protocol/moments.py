@@ -1,4 +1,4 @@
-"""Moments as Python has them, beside the epoch ms of the wire."""
+"""Points in time as Python datetimes, next to the epoch ms of the wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 def moment(ms: float) -> datetime:
-    """Epoch ms as a datetime in UTC; what is after the year 9999, which the wire allows, as its end."""
+    """Epoch ms as a datetime in UTC.  The wire allows times after the year 9999; they become its end."""
     try:
         return _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -23,7 +23,7 @@ class Moment:
         created_at_ms: float = field(name="createdAt")
         created_at = Moment("created_at_ms")
 
-    It is made when it is read, so decoding a reply costs no more.
+    It is computed on access, so it adds nothing to the cost of decoding a reply.
     """
 
     def __init__(self, field: str) -> None:
@@ -40,7 +40,7 @@ class Moment:
 
 
 class MaybeMoment:
-    """A `Moment` that may be missing: None where the field is."""
+    """A `Moment` that may be missing: None for a field without a value."""
 
     def __init__(self, field: str) -> None:
         self._field = field

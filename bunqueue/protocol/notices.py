@@ -1,4 +1,4 @@
-"""What a worker's connection receives unasked: one of its jobs is to stop, or need not wait any more."""
+"""Notices that the server pushes to a worker's connection: a job must stop, or need not wait any more."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _encode = Encoder().encode
 
 
 class CancelNotice(Struct, gc=False):
-    """The job is to stop within ``grace`` ms; then it ends as cancelled without its worker."""
+    """The job must stop within ``grace`` ms; after that, the server ends it as cancelled."""
 
     id: str
-    token: str  # of the attempt that is meant
+    token: str  # of the attempt concerned
     reason: str | None
     grace: int
 
 
 class WakeNotice(Struct, gc=False):
-    """A step of the job, for which its worker may wait, has ended: RecordSteps tells how."""
+    """A step of the job has ended, and the worker may be waiting for it.  RecordSteps returns the outcome."""
 
     id: str
     token: str
@@ -45,7 +45,7 @@ _decode_wake = Decoder(_Woken).decode
 
 
 def read_notice(payload: bytes) -> CancelNotice | None:
-    """What a frame (without its length) says; None if it is not that a job is to stop."""
+    """The cancel notice in a frame (without its length); None for any other frame."""
     try:
         return _decode(payload).cancel
     except MsgspecError:
@@ -53,7 +53,7 @@ def read_notice(payload: bytes) -> CancelNotice | None:
 
 
 def read_wake(payload: bytes) -> WakeNotice | None:
-    """What a frame (without its length) says; None if it is not that a step has ended."""
+    """The wake notice in a frame (without its length); None for any other frame."""
     try:
         return _decode_wake(payload).wake
     except MsgspecError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-MAX_INT = 2**31 - 1  # larger integers travel as float64: some languages read 64-bit integers as another type
+MAX_INT = 2**31 - 1  # larger integers are sent as float64: some languages read 64-bit integers as another
 
 
 def number(value: float) -> float | int:
-    """A finite number as replies carry it: whole ones as integers, as long as these are short."""
+    """A finite number in the form that replies use: whole numbers as integers, up to MAX_INT."""
     return int(value) if -MAX_INT <= value <= MAX_INT and value == int(value) else float(value)

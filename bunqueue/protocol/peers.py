@@ -1,11 +1,11 @@
-"""What shards say to each other, through the router.
+"""The messages between shards, which go through the router.
 
-A message asks, answers, or informs.  A question is repeated when the other shard was restarted, and an answer
-to a question that is no longer open is dropped.  So handling a message twice must have the effect of handling
-it once.
+A message is a request, an answer, or a notification.  A request is repeated if the other shard was restarted,
+and an answer to a request that is no longer open is dropped.  So handling a message twice must have the same
+effect as handling it once.
 
-``durable``: have all that this needs flushed to the disk before the answer leaves, because a client was
-promised that it survives a power cut.
+``durable``: flush everything that this needs to disk before the answer is sent, because a client was promised
+that it survives a power cut.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Message(Struct, tag=True, array_like=True, gc=False):
 
 
 class Failed(Message):
-    """The answer to a question that only reads and could not be answered, because of a mistake of ours."""
+    """The answer to a read-only request that failed because of a bug in the server."""
 
     error: str
 
 
 class Outcome(Message):
-    """What became of a job.  The fields from ``child`` on are set only for a job that failed."""
+    """The outcome of a job.  ``child`` and the fields after it are set only for a job that failed."""
 
     id: str
     word: int
@@ -37,24 +37,24 @@ class Outcome(Message):
     parent: str = ""
     policy: int = 0
     error: str = ""
-    obliterated: bool = False  # its queue was: only jobs that wait for it already may know of it
+    obliterated: bool = False  # its queue was: only jobs that already wait for it may see this
 
 
 UNKNOWN, PENDING, DONE, DEAD, DEAD_REMOVED = range(5)  # the last: a dead letter that was removed
 WAIT, FAIL_PARENT, REMOVE_DEPENDENCY, IGNORE, CONTINUE = range(5)  # policies
 
 
-# The directory of ids that clients chose.
+# The directory of client-chosen ids
 
 
 class Where(Message):
-    """Which shards have these jobs?  Asked of the shard to which their ids point."""
+    """Which shards have these jobs?  The receiver is the shard to which their ids point."""
 
     ids: list[str]
 
 
 class Homes(Message):
-    """One shard an id: whoever has the job, if anybody has it."""
+    """One shard per id: the one that has the job, if it exists."""
 
     shards: list[int]
 
@@ -62,7 +62,7 @@ class Homes(Message):
 class Claim(Message):
     """May the asker become the home of jobs with these ids?
 
-    ``wait``: until flows that are being pushed are decided, if they have such ids.
+    ``wait``: if a flow that is being pushed has one of these ids, wait until the flow is decided.
     """
 
     ids: list[str]
@@ -71,14 +71,14 @@ class Claim(Message):
 
 
 class Claimed(Message):
-    """For each id: the asker's number if it is granted, else the shard that has it; -1: try again; -2: a flow
-    has it that is not decided."""
+    """For each id: the asker's number if it is granted, else the shard that has it; -1: try again; -2: an
+    undecided flow has it."""
 
     homes: list[int]
 
 
 class Verify(Message):
-    """Is the job there and unfinished?  A finished one makes way.  ``wait`` as in `Claim`."""
+    """Do these jobs exist, unfinished?  A finished job gives up its id.  ``wait`` as in `Claim`."""
 
     ids: list[str]
     wait: bool
@@ -86,7 +86,7 @@ class Verify(Message):
 
 
 class Verified(Message):
-    """One word an id: FREE, TAKEN, BUSY or UNDECIDED."""
+    """One word per id: FREE, TAKEN, BUSY or UNDECIDED."""
 
     words: list[int]
 
@@ -95,8 +95,8 @@ FREE, TAKEN, BUSY, UNDECIDED = range(4)
 
 
 class DroppedLetter(Struct, array_like=True, gc=False):
-    """A dead letter that was dropped, in queue ``queue`` at ``at`` (epoch ms); ``why`` is the bound, and
-    ``most`` how many the queue kept.  The others are of the job."""
+    """A dead letter that was dropped from ``queue`` at ``at`` (epoch ms); ``why`` is the bound, and ``most``
+    how many letters the queue kept.  The other fields are those of the job."""
 
     at: int
     queue: str
@@ -108,30 +108,30 @@ class DroppedLetter(Struct, array_like=True, gc=False):
 
 
 class DroppedLetters(Message):
-    """Told: these jobs of the sender, whose ids point to the other shard, were dropped."""
+    """Notification: these jobs of the sender were dropped; their ids point to the receiver."""
 
     ids: list[str]
     letters: list[DroppedLetter]
 
 
 class Forget(Message):
-    """Told: these jobs are no longer with the sender; and what became of them, if it is worth knowing."""
+    """Notification: the sender no longer has these jobs.  ``outcomes``: their outcomes, where they matter."""
 
     ids: list[str]
     outcomes: list[Outcome | None]
 
 
-# What shards have, if one of them may have forgotten something
+# What shards have, when one of them may have lost something
 
 
 class Announce(Message):
-    """Which jobs do you have whose ids point to me?  Those with ids above ``after``, some at a time."""
+    """Which of your jobs have ids that point to me?  The answer has some of the ids above ``after``."""
 
     after: str
 
 
 class Announced(Message):
-    """``live``: for each id, whether the job has not ended.  ``after``: where to go on; None: that is all."""
+    """``live``: per id, whether the job has not ended.  ``after``: where to continue; None at the end."""
 
     ids: list[str]
     live: list[bool]
@@ -145,14 +145,15 @@ class Have(Message):
 
 
 class Holding(Struct, array_like=True, gc=False):
-    """HIDDEN: prepared for a flow.  ``flow``: the one that it came with, if that was on several shards."""
+    """What a shard has of one job.  HIDDEN: prepared for a flow, or being moved.  ``flow``: the flow that the
+    job came with, if that was on several shards."""
 
     word: int
     flow: str = ""
 
 
 class Had(Message):
-    """``until``: up to then, in epoch ms, the shard has forgotten nothing; None: it never has."""
+    """``until``: the shard has lost nothing up to this time (epoch ms); None: it has lost nothing at all."""
 
     jobs: list[Holding]
     until: int | None
@@ -162,11 +163,12 @@ ABSENT, ENDED, HIDDEN, LIVE = range(4)
 
 
 class Reconciled(Message):
-    """Told: what the sender had of flows that others have lost is gone for good."""
+    """Notification: the sender has finished reconciling.  It has removed for good what it had of flows that
+    other shards have lost."""
 
 
 class Obliterated(Message):
-    """Information: a queue was obliterated, and the outcomes of its jobs are not kept."""
+    """Notification: a queue was obliterated, and the outcomes of its jobs are not kept."""
 
     queue: str
 
@@ -175,26 +177,26 @@ class Obliterated(Message):
 
 
 class Watch(Message):
-    """What became of these jobs?  Those that are pending are reported again when they end."""
+    """What are the outcomes of these jobs?  Pending jobs are reported again when they end."""
 
     ids: list[str]
     durable: bool = False
 
 
 class Unwatch(Message):
-    """Told: nobody waits for these jobs any more at the sender's."""
+    """Notification: no job of the sender waits for these jobs any more."""
 
     ids: list[str]
 
 
 class Outcomes(Message):
-    """The answer to Watch, in its order; and told by itself when jobs are decided."""
+    """The answer to Watch, in its order; also a notification when jobs are decided."""
 
     jobs: list[Outcome]
 
 
 class Values(Message):
-    """The queues and results of these jobs."""
+    """What are the queues and results of these jobs?"""
 
     ids: list[str]
 
@@ -205,18 +207,18 @@ class Value(Struct, array_like=True, gc=False):
 
 
 class ValuesAre(Message):
-    """None: there is no such job, or it has no result."""
+    """None: the job does not exist, or has no result."""
 
     values: list[Value | None]
     gone: list[str] = []
-    """Those of which nothing is known, not even that they had no result."""
+    """Jobs of which nothing is known, not even that they had no result."""
 
 
 # Parents and children
 
 
 class FamilyOperation(Message):
-    """Do something to one job (a child or a parent) that concerns another."""
+    """Do something to one job (a child or a parent) on behalf of another."""
 
     operation: int
     id: str
@@ -229,8 +231,8 @@ FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # operations
 
 
 class FamilyChanged(Message):
-    """``found``: it is done.  ``queue`` and ``state`` are those of the job; "" if there is no such job.
-    ``full``: it has as many children as it can."""
+    """``found``: it was done.  ``queue`` and ``state`` are those of the job; "" if the job does not exist.
+    ``full``: it already has the maximum number of children."""
 
     found: bool
     queue: str = ""
@@ -242,8 +244,8 @@ class FamilyChanged(Message):
 
 
 class NewChild(Struct, array_like=True, gc=False):
-    """A job to be started; ``input`` is its JobFields.  ``own``: the user chose the id.  ``detached``: nobody
-    waits for it."""
+    """A job to start; ``input`` is its JobFields.  ``own``: the user chose the id.  ``detached``: the
+    workflow does not wait for it."""
 
     id: str
     queue: str
@@ -253,28 +255,28 @@ class NewChild(Struct, array_like=True, gc=False):
 
 
 class StartChildren(Message):
-    """Push these jobs for a workflow, each unless it has been before; watch them, but for detached ones."""
+    """Push these jobs for a workflow, except those pushed before; watch all that are not detached."""
 
     parent: str
     children: list[NewChild]
 
 
 class Started(Struct, array_like=True, gc=False):
-    """``id`` is that of the job that stands for the child, ``error`` why there is none."""
+    """``id`` is the id of the child's job, ``error`` the reason if there is no job."""
 
     id: str
     error: str = ""
 
 
 class ChildrenStarted(Message):
-    """For each child, in order; ``outcomes`` are those of the jobs that stand for them."""
+    """One entry per child, in order; ``outcomes`` has the outcomes of their jobs."""
 
     started: list[Started]
     outcomes: list[Outcome]
 
 
 class CancelChildren(Message):
-    """Cancel these jobs, as far as they are children of that workflow and have not ended."""
+    """Cancel those of these jobs that are children of the workflow and have not ended."""
 
     parent: str
     ids: list[str]
@@ -282,18 +284,18 @@ class CancelChildren(Message):
 
 
 class ChildrenCancelled(Message):
-    """They are, or will be."""
+    """The jobs are cancelled, or will be."""
 
 
 # Flows
 
 
 class Prepare(Message):
-    """Make these jobs of a flow ready to appear; ``jobs`` is the part of the request that is the asker's.
+    """Prepare these jobs of a flow, so that they can appear; ``jobs`` is the receiver's part of the flow.
 
-    ``alone``: no other shard has a part of it; else ``others`` are the queue and the id of one job of each
-    other part.  With a ``flow_id`` they are nodes of the flow of that id, and those
-    with the ids ``gatherers`` gather.
+    ``alone``: no other shard has a part of it; if others do, ``others`` has the queue and the id of one job
+    of each other part.  With a ``flow_id`` the jobs are nodes of the flow with that id, and the nodes with
+    the ids ``gatherers`` gather.
     """
 
     flow: str
@@ -306,7 +308,7 @@ class Prepare(Message):
 
 
 class Prepared(Message):
-    """``error`` is why not, and ``code`` its code."""
+    """``error`` is the reason if it was refused, and ``code`` its code."""
 
     error: str = ""
     code: str = ""
@@ -322,18 +324,18 @@ class Decide(Message):
 
 
 class Decided(Message):
-    """It is so."""
+    """The decision was carried out."""
 
 
 class Recall(Message):
-    """What was decided about a flow?  ``wait``: answer when that is known."""
+    """What was decided about a flow?  ``wait``: do not answer before it is decided."""
 
     flow: str
     wait: bool
 
 
 class Recalled(Message):
-    """None: it is not decided yet."""
+    """``commit``: None while it is not decided."""
 
     commit: bool | None
 
@@ -342,14 +344,14 @@ class Recalled(Message):
 
 
 class Members(Message):
-    """Which nodes of a flow do you have, with ids above ``after``?  Some at a time."""
+    """Which nodes of a flow do you have, with ids above ``after``?  The answer has some of them."""
 
     flow: str
     after: str = ""
 
 
 class Member(Struct, array_like=True, gc=False):
-    """A node as it is now: all that its view needs.  ``after`` and ``pending`` are ids of jobs."""
+    """The current state of a node: everything that its view needs.  ``after`` and ``pending`` are job ids."""
 
     id: str
     queue: str
@@ -368,14 +370,14 @@ class Member(Struct, array_like=True, gc=False):
 
 
 class MembersAre(Message):
-    """``more``: where to go on; None: that is all."""
+    """``more``: where to continue; None at the end."""
 
     members: list[Member]
     more: str | None
 
 
 class Flows(Message):
-    """Which flows have nodes here, with ids above ``after``?  At most ``limit`` of them."""
+    """Which flows with ids above ``after`` have nodes on your shard?  At most ``limit`` of them."""
 
     prefix: str
     queue: str | None
@@ -384,14 +386,14 @@ class Flows(Message):
 
 
 class FlowsAre(Message):
-    """``more``: the id up to which was looked; None: that is all."""
+    """``more``: the last id checked; None at the end."""
 
     flows: list[str]
     more: str | None
 
 
 class StopMembers(Message):
-    """Cancel these nodes, as far as they have not ended."""
+    """Cancel those of these nodes that have not ended."""
 
     ids: list[str]
     reason: str | None
@@ -399,33 +401,33 @@ class StopMembers(Message):
 
 
 class MembersStopped(Message):
-    """How many were cancelled, and how many have to be ended by their workers."""
+    """How many were cancelled, and how many must be ended by their workers."""
 
     stopped: int
     running: int
 
 
 class ReviveMembers(Message):
-    """Bring these finished nodes back, each to wait for the jobs beside it."""
+    """Revive these finished nodes; each waits for the jobs listed with it."""
 
     nodes: list[tuple[str, list[str]]]
 
 
 class MembersRevived(Message):
-    """The ids of those that were there to be brought back."""
+    """The ids of the nodes that existed and were revived."""
 
     ids: list[str]
 
 
 class Gather(Message):
-    """Whether these nodes gather, and still take new jobs; with ``closing`` they take none from now on."""
+    """Do these nodes gather, and still accept new jobs?  With ``closing`` they accept no more."""
 
     ids: list[str]
     closing: bool = False
 
 
 class Gathering(Message):
-    """A word for each."""
+    """One word per node: NO_GATHERER, OPEN or CLOSED."""
 
     words: list[int]
 
@@ -434,14 +436,14 @@ NO_GATHERER, OPEN, CLOSED = range(3)
 
 
 class CloseGathering(Message):
-    """This node is to wait for those others.  The answer is that to Gather."""
+    """Let this node wait for the others.  The answer is the same as to Gather."""
 
     id: str
     others: list[str]
 
 
 class AskForMembers(Message):
-    """Ask what became of the jobs for which these nodes wait.  The answer is the same."""
+    """Query the outcomes of the jobs that these nodes wait for.  The answer is the same message."""
 
     ids: list[str]
 
@@ -458,27 +460,27 @@ class MoveIn(Message):
 
 
 class MovedIn(Message):
-    """It is done, but for the jobs with these ids, for these reasons."""
+    """The jobs were moved, except those with these ids, for these reasons."""
 
     ids: list[str]
     reasons: list[str]
 
 
 class MoveEnded(Message):
-    """Nobody will ask about this move again.  The answer is the same."""
+    """There will be no more requests about this move.  The answer is the same message."""
 
     move: str
 
 
 class Rehome(Message):
-    """Jobs whose ids point to the other shard are with this one from now on.  The answer is the same."""
+    """From now on ``shard`` has these jobs; their ids point to the receiver.  It answers the same message."""
 
     ids: list[str]
     shard: int
 
 
 class Settled(Message):
-    """Answer with the same when this job is not on its way any more."""
+    """Answer with the same message when this job is no longer being moved."""
 
     id: str
 
@@ -487,7 +489,7 @@ class Settled(Message):
 
 
 class CronClaim(Message):
-    """May the asker set a schedule of this name, for this queue and app ("": none)?"""
+    """May the asker set a schedule with this name, for this queue and app ("": no app)?"""
 
     name: str
     queue: str
@@ -495,18 +497,18 @@ class CronClaim(Message):
 
 
 class CronHolder(Message):
-    """The queue and app that have the name, or are about to; no queue: nobody has it here."""
+    """The queue and app that have the name, or are about to get it; "" for the queue: it is free here."""
 
     queue: str = ""
     app: str = ""
 
 
-# Jobs for dead ones
+# Jobs added for dead ones
 
 
 class Call(Struct, array_like=True, gc=False):
-    """A job to be added because another one has failed for good.  ``key`` is the sender's, and never comes
-    again; ``job`` is an `OnDead`."""
+    """A job to add because another one has failed for good.  ``key`` is chosen by the sender and never
+    reused; ``job`` is an `OnDead`."""
 
     key: str
     queue: str
@@ -515,20 +517,20 @@ class Call(Struct, array_like=True, gc=False):
 
 
 class Calls(Message):
-    """Add these jobs, but for those that have been added for the same key before."""
+    """Add these jobs, except those that were already added for the same key."""
 
     calls: list[Call]
 
 
 class Called(Message):
-    """One answer a call: the id of the job, or why it was refused."""
+    """One answer per call: the id of the job, or why it was refused."""
 
     ids: list[str]
     problems: list[str]
 
 
 class CallsKnown(Message):
-    """Information: the sender has heard the answers, and will not ask for these keys again."""
+    """Notification: the sender has received the answers, and will not ask for these keys again."""
 
     keys: list[str]
 
@@ -537,11 +539,11 @@ class CallsKnown(Message):
 
 
 class Forward(Message):
-    """Carry out a client's command whose job is with you."""
+    """Run a client's command for a job that the receiver has."""
 
     version: int
     command: Raw
-    once: bool  # doing it twice is something else, so it is not asked again
+    once: bool  # the command is not repeatable, so this message is not sent again
     writes: bool = False
 
 
@@ -562,14 +564,14 @@ _Any = Union[  # noqa: UP007
 ]  # fmt: skip
 
 READING = frozenset({Where, Values, Members, Flows})
-"""Questions that clients who may only read can cause; their answers change nothing."""
+"""Requests that clients with only read access can cause; answering them changes nothing."""
 
 ASKS, ANSWERS, NOTIFIES = range(3)
 
 
 class PeerMessage(Struct, array_like=True, gc=False):
-    """``number`` is the asker's, and comes back with the answer.  ``turn`` is the connection for which it
-    asks, in whose turn the answer is made; 0: for none."""
+    """``number`` is chosen by the asker and returned with the answer.  ``turn`` is the connection on whose
+    behalf it asks; the answer is made in that connection's turn.  0: no connection."""
 
     kind: int
     number: int

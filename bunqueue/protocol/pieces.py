@@ -1,8 +1,8 @@
-"""A large MessagePack value in pieces, each of which takes little memory when it is decoded.
+"""Splits a large MessagePack value into pieces that each take little memory when decoded.
 
-A list of millions of small parts takes gigabytes as Python objects, and a walk over its bytes in Python takes
-seconds.  So C looks for as many parts as stand within some kilobytes, and these are one piece; only what is
-larger than that by itself is opened in Python.
+A list of millions of small parts takes gigabytes as Python objects, and walking over its bytes in Python
+takes seconds.  So C code finds as many parts as fit into some kilobytes; together they are one piece.  Only a
+part that is larger than that is opened in Python.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from msgspec.msgpack import Decoder
 from .heads import HEAD, first_part, is_container, is_map, parts, size_without_parts
 
 WINDOW = 64 * 1024  # bytes of the largest piece of several parts; decoded, some megabytes
-_LEAST = 256  # bytes of the smallest window: trying it costs as much as a few steps in Python
+_LEAST = 256  # bytes of the smallest window: an attempt costs as much as a few steps in Python
 
-_LIST, _MAP = b"\xdd", b"\xdf"  # lists and maps whose length has four bytes
+_LIST, _MAP = b"\xdd", b"\xdf"  # lists and maps with a length of four bytes
 _skip = Decoder(Raw).decode
 _rest = re.compile(r"trailing characters \(byte (\d+)\)").search
 
 
 class Piece(NamedTuple):
-    """``depth`` is how many lists and maps are around it.  ``body`` is a list or map of some of the parts of
+    """``depth`` is the number of lists and maps around the piece.  ``body`` is a list or map of some parts of
     the innermost of these, or one part that has no parts itself.  It is empty when another list or map is
-    opened, of ``opened`` parts."""
+    opened, which has ``opened`` parts."""
 
     depth: int
     body: bytes
@@ -36,8 +36,8 @@ class Piece(NamedTuple):
 
 
 def pieces(data: bytes) -> Iterator[Piece]:
-    """All of ``data``, one whole value, in order.  ValueError for a name that is a list or map too large."""
-    around: list[tuple[int, bool]] = []  # parts left in the lists and maps around, and which are maps
+    """Split ``data``, one whole value, in order.  ValueError for a map key that is a large list or map."""
+    around: list[tuple[int, bool]] = []  # the open lists and maps: parts left, and whether it is a map
     place, left, in_map = 0, 1, False
     window, most = WINDOW, max(2, WINDOW // 8)
     while True:
@@ -76,7 +76,7 @@ def pieces(data: bytes) -> Iterator[Piece]:
 
 
 def _count(left: int, most: int, in_map: bool) -> int:
-    """How many parts to try at once: of a map a name and its value together."""
+    """How many parts to try at once; in a map, a name and its value stay together."""
     if not in_map:
         return min(left, most)
     return min(left, most) // 2 * 2 if left % 2 == 0 else 1
@@ -95,7 +95,7 @@ def _fitting(data: bytes, place: int, window: int, count: int, pairs: bool) -> b
 
 
 def _name(data: bytes, place: int, head: bytes) -> bytes:
-    """The name that stands at a place.  Lists can be names, and are small then."""
+    """The name (map key) at a place.  A list can be a name if it is small."""
     size = size_without_parts(head)
     if is_container(head):
         size = len(_fitting(data, place, WINDOW, 1, False)) - HEAD

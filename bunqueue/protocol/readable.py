@@ -1,8 +1,8 @@
-"""Payloads that MessagePack can carry and no reader can show: kept out where they come in, and shown alone
-where they were stored before.
+"""Payloads that MessagePack can carry but readers cannot decode: refused on input, and replaced in answers if
+they were stored earlier.
 
-A payload goes through the server as bytes. One with text that is not UTF-8, or a time that no calendar has,
-would make every answer that holds it unreadable, with all the good jobs beside it.
+A payload passes through the server as bytes. If it has text that is not UTF-8, or a time outside the
+calendar, every answer that contains it would be unreadable, including all the good jobs in that answer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from bunqueue.protocol.measure import MAX_DEPTH, MAX_PARTS, Measure, depth_of, m
 from bunqueue.protocol.pieces import WINDOW
 
 MARK = "unreadable"
-"""The field that says why another field of the same job is null; of what is no job, all that is there."""
+"""The field that says why another field of the same job is null. If the value is not a job, it is the only
+field."""
 
 READ_ERRORS = (ValueError, OverflowError, RecursionError, TypeError)  # msgspec's own are ValueErrors
-_PAYLOADS = frozenset({"data", "returnvalue", "result"})  # what users give: shown as a whole, or not at all
-_NAMES = ("id", "jobId", "name")  # one of them makes a map a record, whose payload can be left out
+_PAYLOADS = frozenset({"data", "returnvalue", "result"})  # from users: shown as a whole or not at all
+_NAMES = ("id", "jobId", "name")  # a map with one of these is a record, and its payload can be left out
 _LEVELS = 8  # from an answer down to the payloads in it: a page, its entries, their jobs
 
 _decode = Decoder().decode
@@ -32,7 +33,7 @@ _decode_list = Decoder(list[Raw]).decode
 
 
 def is_readable(data: bytes) -> bool:
-    """Whether every reader can show a value, which is whole. On the hot path: 0.1 to 1 us for most."""
+    """Whether every reader can decode a complete value. On the hot path: 0.1 to 1 us for most values."""
     if len(data) == 1:
         return True
     if len(data) > WINDOW:
@@ -41,14 +42,15 @@ def is_readable(data: bytes) -> bool:
         value = _decode(data)
     except READ_ERRORS:
         return False
-    # A value that is nested deeper has more bytes like these.
+    # A value that is nested too deep has more than MAX_DEPTH of these bytes.
     if len(data) > MAX_DEPTH and len(data) - len(data.translate(None, CONTAINERS)) > MAX_DEPTH:
         return depth_of(value) <= MAX_DEPTH
     return True
 
 
 def check_readable(data: bytes, field: str) -> None:
-    """CommandError for a value that some reader could not show; its text names the field: "jobs[3]: data"."""
+    """Raise CommandError for a value that some reader could not decode; its text names the field, as in
+    "jobs[3]: data"."""
     if problem := _problem(data):
         raise unreadable(field, problem)
 
@@ -66,21 +68,21 @@ def _problem(data: bytes) -> str | None:
 
 
 def excess(found: Measure) -> str | None:
-    """What is too much in a value for those who read it."""
+    """Which limit of readers a value exceeds; None if it exceeds none."""
     if found.depth > MAX_DEPTH:
         return reason(RecursionError())
     return f"it has more than {MAX_PARTS} values in it" if found.parts > MAX_PARTS else None
 
 
 def shown(data: bytes) -> object:
-    """A value as a refusal shows it; of one that is nested only what it is."""
+    """A value as a refusal shows it; for a nested value only its kind."""
     if is_container(data):
         return "a map" if is_map(data) else "a list"
     return _decode(data) if is_readable(data) else b""
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with a value that cannot be decoded."""
+    """Why a value cannot be decoded."""
     if isinstance(error, UnicodeDecodeError):
         return f"it has text that is not UTF-8 (byte 0x{error.object[error.start]:02x}); send bytes as bytes"
     if isinstance(error, RecursionError):
@@ -90,10 +92,10 @@ def reason(error: Exception) -> str:
 
 
 def salvaged(payload: bytes | memoryview | Raw) -> Any:
-    """An answer in which something cannot be decoded, and all the rest of it.
+    """Decode as much as possible of an answer that contains something undecodable.
 
-    The payload of a job is None then, and its field `unreadable` says why; elsewhere a map with that field
-    alone stands in place of the value. Raises ValueError when nothing can be read.
+    If that is the payload of a job, it becomes None, and the job's field `unreadable` says why. Elsewhere the
+    value is replaced by a map with only that field. Raises ValueError if nothing can be read.
     """
     return _salvaged(Raw(payload), _LEVELS)
 

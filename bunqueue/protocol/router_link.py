@@ -1,8 +1,8 @@
-"""What crosses the connection between the first router of a host and another one: a pair of sockets.
+"""The protocol between the first router of a host and a secondary router, over a socket pair.
 
-The envelopes are those of `bunqueue.protocol.host_link`.  TO_SHARD and FROM_SHARD carry what the other router
-asks shards of other hosts, to which the first one has the links, and what these answer; HOST what the two
-routers say to each other, in the kinds below.
+The envelopes are those of `bunqueue.protocol.host_link`.  TO_SHARD and FROM_SHARD carry the secondary
+router's requests to shards of other hosts, and their answers; the first router has the links to those hosts.
+HOST carries the messages between the two routers, of the kinds below.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-# The first router says:
-SHARD_UP = 32  # a shard serves, here or at another host: body Up
-SHARD_DOWN = 33  # it does not any more: the body is its epoch, 8 bytes
-SHARD_DAMAGED = 34  # it stays down: the body says what is to be done
-BEGIN = 35  # all shards that serve have been named: let clients in, once they are reached
-ANSWER = 36  # to what a connection asked: the body is the frame
-CUT = 37  # nobody knows what became of what a connection asked
-RENEW = 38  # the files of the certificate are new
-STOP = 39  # let nobody in, ask nothing more, deliver the answers, end
+# Sent by the first router:
+SHARD_UP = 32  # a shard serves, here or on another host: body Up
+SHARD_DOWN = 33  # the shard no longer serves: the body is its epoch, 8 bytes
+SHARD_DAMAGED = 34  # the shard stays down: the body says how to fix it
+BEGIN = 35  # all serving shards have been announced: accept clients as soon as the shards are connected
+ANSWER = 36  # the answer to a connection's command: the body is the frame
+CUT = 37  # the outcome of a connection's commands is unknown
+RENEW = 38  # the certificate files have changed
+STOP = 39  # accept no clients, send no more commands, deliver the answers, exit
 PING = 40
-MOVING = 41  # a shard is about to get another owner: send nothing more for it, and say HOLDING
-RETURNED = 42  # commands of a connection that waited there: ask the next owner; body: u8 version, frames
-# The other one says:
-BEGUN = 48  # it lets clients in
+MOVING = 41  # a shard is about to get another owner: send nothing more for it, and reply HOLDING
+RETURNED = 42  # a connection's commands that waited there, for the next owner; body: u8 version, frames
+# Sent by the secondary router:
+BEGUN = 48  # it accepts clients
 JOINED, LEFT = 49, 50  # a connection
-ASK = 51  # a connection has sent what the first router answers for all: ``replies`` is its protocol version
+ASK = 51  # a connection's command that the first router answers: ``replies`` is the protocol version
 PONG = 52
 HOLDING = 53
-# Both say:
+# Sent by both:
 GUESS = 56  # a wrong token came from this address
 
 
 class Up(Struct):
-    """Where a shard is dialled, and what has to be shown there.  ``path`` is "" for a shard of another host,
-    which is asked over the first router."""
+    """How to connect to a shard: its socket and its secret.  ``path`` is "" for a shard of another host,
+    which is reached through the first router."""
 
     path: str
     secret: str
@@ -42,12 +42,12 @@ class Up(Struct):
 
 
 class Start(Struct):
-    """What a further router gets when it starts, as JSON on its standard input."""
+    """The configuration of a secondary router when it starts, as JSON on its standard input."""
 
-    number: int  # which one of its host
+    number: int  # of the router on its host
     origin: int  # of the host's connections, see `bunqueue.protocol.link`
-    life: int  # how often it was started before
-    link: int  # its descriptors
+    life: int  # how many times it was started before
+    link: int  # its descriptor; next, those of the listening sockets
     sockets: list[int]
     table: str  # see `router.further.table`
     settings: str

@@ -1,1 +1,1 @@
-"""What no shard answers: commands, workers, figures. The router and embedded mode share it."""
+"""Commands, workers and figures that no shard handles. The router and embedded mode share this code."""

@@ -1,6 +1,6 @@
-"""What is added to the answers of the shards, as no shard knows it: connections, workers, the router itself.
+"""Adds to the shards' answers what no shard knows: connections, workers, and the router itself.
 
-The router of a server uses it, and so does the embedded engine.
+Both the router of a server and the embedded engine use it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_LISTED = 100  # workers in an overview
 
 
 class Additions:
-    """Of one server, or one embedded engine. It leaves refusals alone."""
+    """The additions of one server, or one embedded engine. Refusals stay unchanged."""
 
     def __init__(self, figures: Callable[[], RouterFigures], listing: Callable[[], WorkerList]) -> None:
-        """``figures`` and ``listing``, all workers, are asked for with each answer."""
+        """``figures`` and ``listing`` (all workers) are called for each answer."""
         self._figures = figures
         self._listing = listing
         self.by_command: Mapping[str, Addition] = {
@@ -32,14 +32,14 @@ class Additions:
         }
 
     def _metrics(self, answer: Answer) -> None:
-        metrics = answer.get("metrics")  # not there when it was about one queue
+        metrics = answer.get("metrics")  # absent if the command was about one queue
         if metrics is not None:
             figures = self._figures()
             metrics["memoryUsageMb"] += _memory(figures) / MB
             metrics["activeConnections"] = figures.connections
 
     def _prometheus(self, answer: Answer) -> None:
-        from .prometheus import exposition  # its library takes a while to load, and is seldom needed
+        from .prometheus import exposition  # its library loads slowly and is rarely needed
 
         answer["data"] = {"metrics": exposition(answer["data"], self._figures())}
 
@@ -55,5 +55,5 @@ class Additions:
 
 
 def _memory(figures: RouterFigures) -> int:
-    """Of all routers of the host, in bytes."""
+    """The memory of all routers on the host, in bytes."""
     return figures.memory_bytes + sum(memory for memory, _, _ in figures.further)

@@ -1,7 +1,6 @@
 """The commands that no shard answers: Hello, Auth, Ping, those about workers, the end of a subscription.
 
-The router of a server uses it, and so does the embedded engine. What differs between them, a connection is
-asked for.
+Both the router of a server and the embedded engine use it. `Connection` covers the differences between them.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from .workers import Workers
 
 
 class Connection(Protocol):
-    """Who asks."""
+    """The connection that sent a command."""
 
     @property
     def number(self) -> int:
-        """Registrations of workers end with the connection of this number."""
+        """The number of the connection; registrations of workers end with it."""
 
     def agree(self, version: int) -> None:
-        """Speak this version of the protocol from the reply on."""
+        """Use this protocol version, beginning with the reply."""
 
     def authenticate(self, token: str) -> bool:
         """Whether the token is accepted."""
 
     def unsubscribe(self) -> None:
-        """Get no more events."""
+        """Stop receiving events."""
 
     def born(self, command: RegisterWorker) -> str | None:
-        """When the worker's process began; None where that cannot be known."""
+        """When the worker's process started; None if that cannot be known."""
 
 
 class ServerCommands:
-    """Of one server, or one embedded engine."""
+    """Answers the commands of one server, or one embedded engine."""
 
     def __init__(self, workers: Workers, now: Callable[[], int]) -> None:
         """``now``: the wall clock, epoch ms."""
         self.cluster_status: Callable[[], Reply] = _no_cluster
         self.workers = workers
-        self.router: int | UnsetType = UNSET  # which one of several routers of a host this is
+        self.router: int | UnsetType = UNSET  # the number of this router, if the host has several
         self.now = now
 
     def answer(self, connection: Connection, command: Struct) -> Reply:
@@ -75,7 +74,7 @@ class ServerCommands:
         return ErrorReply(error="Invalid token", code=Code.INVALID_TOKEN, field="token")
 
     def _ping(self, connection: Connection, command: Command) -> Reply:
-        # A float, as all times on the wire: some clients cannot read integers beyond 32 bits.
+        # A float, like all times on the wire: some clients cannot read integers beyond 32 bits.
         return PingReply(data=Pong(pong=True, time=float(self.now()), router=self.router))
 
     def _register_worker(self, connection: Connection, command: RegisterWorker) -> Reply:
@@ -92,7 +91,7 @@ class ServerCommands:
         return self.cluster_status()
 
     def _change_cluster(self, connection: Connection, command: Command) -> Reply:
-        return _no_cluster()  # where there is one, these take time and are answered elsewhere
+        return _no_cluster()  # a cluster answers these elsewhere, because they take time
 
     def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
         return self.workers.beat(command, self.now())

@@ -1,4 +1,4 @@
-"""How metrics are made for the library that writes them."""
+"""Makes metrics in the form that the Prometheus library writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 
 class Snapshot:
-    """What `generate_latest` takes for a registry."""
+    """Replaces a registry in calls of `generate_latest`."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -21,6 +21,6 @@ class Snapshot:
 def family_of(
     kind: type[Metric], name: str, text: str, labels: Sequence[str] = (), value: float | None = None
 ) -> Any:
-    """A metric of the server's: its name without "bunqueue_", and what it is."""
+    """A metric of the server, from its name without "bunqueue_" and its type."""
     make: Any = kind
     return make(f"bunqueue_{name}", text, labels=labels or None, value=value)

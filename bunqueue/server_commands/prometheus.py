@@ -1,4 +1,4 @@
-"""The numbers of the whole server as Prometheus reads them."""
+"""The numbers of the whole server in the Prometheus format."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
     ("shard_memory_full", GAUGE, "The shard takes no more jobs", lambda shard: shard.memory_full),
     ("unique_keys_kept", GAUGE, "Unique keys that ended jobs still hold", lambda s: s.unique_keys_kept),
 )
-# Of a server with a store.
+# Only for a server with a store.
 _BY_STORE: tuple[tuple[str, type[Metric], str, Callable[[ShardStore], float]], ...] = (
     ("store_position", GAUGE, "Last record of the shard's log that is acknowledged", lambda s: s.position),
     ("store_epoch", GAUGE, "Counts the owners that the shard has had", lambda store: store.epoch),
@@ -163,7 +163,7 @@ _OF_WORKERS: tuple[tuple[str, type[Metric], str, Callable[[WorkerStats], float]]
 
 
 def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
-    """The text, from what the shards said together and what the router knows."""
+    """The text, from the merged figures of the shards and those of the router."""
     figures = convert(data, Figures)
     metrics = [
         *_totals(figures),
@@ -173,7 +173,7 @@ def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
         *_cluster(own.cluster),
     ]
     text: bytes = generate_latest(Snapshot(metrics))
-    # Names are whatever clients chose. Prometheus would take control characters, a terminal would obey them.
+    # Clients choose the names. Prometheus would accept control characters, and a terminal would obey them.
     return CONTROL.sub(
         lambda found: found[0] if found[0] == "\n" else f"\\\\x{ord(found[0]):02x}", text.decode()
     )
@@ -194,7 +194,7 @@ def _totals(figures: Figures) -> Iterator[Metric]:
 
 
 def _histogram(name: str, text: str, times: Sequence[tuple[list[int], float]]) -> Metric:
-    """Of all shards together; a bucket is for 1, 2, 4, ... ms, the last one for all that is longer."""
+    """A histogram over all shards; the buckets are for 1, 2, 4, ... ms, the last one for all longer times."""
     counts = list(accumulate(map(sum, zip(*(buckets for buckets, _ in times), strict=True))))
     edges = [*(str(2**step / 1000) for step in range(len(counts) - 1)), "+Inf"]
     total = sum(total for _, total in times) / 1000
@@ -230,7 +230,7 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
     memory = family_of(GAUGE, "process_resident_memory_bytes", "Memory of a process", ["process"])
     cpu = family_of(COUNTER, "process_cpu_seconds", "Processor time of a process", ["process"])
     costs = [(f"shard-{each.shard}", each.memory_bytes, each.cpu_s) for each in figures.shards]
-    if own.memory_bytes:  # else it has no process of its own
+    if own.memory_bytes:  # 0 if the router has no process of its own
         costs.insert(0, ("router", own.memory_bytes, own.cpu_s))
     for number, (resident, used_s, _) in enumerate(own.further, 1):
         costs.insert(number, (f"router-{number}", resident, used_s))
@@ -269,7 +269,7 @@ _OF_HOSTS: tuple[tuple[str, str, Callable[[HostView], float]], ...] = (
 
 
 def _cluster(view: ClusterView | None) -> Iterator[Metric]:
-    """The hosts as this one sees them, about a second ago."""
+    """The hosts as this host saw them about a second ago."""
     if view is None:
         return
     for name, text, value in _OF_HOSTS:

@@ -1,4 +1,4 @@
-"""The metrics that single queues have, of those that are worth series of their own."""
+"""The metrics of single queues, for queues that are important enough to have their own series."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bunqueue.protocol.commands.monitoring import Figures, QueueFigures
 
 from .metric_families import family_of
 
-MAX_QUEUES = 200  # with series of their own, over all shards
+MAX_QUEUES = 200  # with their own series, over all shards
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
 
@@ -30,7 +30,7 @@ _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
         lambda queue: queue.oldest_ms / 1000,
     ),
 )
-# Only of queues that have any: a series for each of all queues costs time at each scrape.
+# Only for queues where the value is not 0: a series for every queue costs time at each scrape.
 _OF_SOME_QUEUES: tuple[tuple[str, type[Metric], str, Callable[[QueueFigures], float]], ...] = (
     (
         "queue_groups",
@@ -64,7 +64,7 @@ _OF_BOUNDED_QUEUES: tuple[tuple[str, type[Metric], str, Callable[[Bounds, Space]
 
 
 def queue_metrics(figures: Figures) -> Iterator[Metric]:
-    """The largest queues; how many there are of them is bounded, as each costs series."""
+    """The metrics of the largest queues; their number is limited, because each one adds series."""
     largest = sorted(
         figures.queues, key=lambda queue: (-(queue.waiting + queue.delayed + queue.active), queue.name)
     )[:MAX_QUEUES]
@@ -96,10 +96,10 @@ def queue_metrics(figures: Figures) -> Iterator[Metric]:
 
 
 def _breakers(figures: Figures) -> Iterator[Metric]:
-    """Circuit breakers, where there are any."""
+    """The metrics of circuit breakers, if there are any."""
     if not figures.breakers:
         return
-    labels = ["queue", "job"]  # job: the name of the jobs that it is for; empty for all of the queue
+    labels = ["queue", "job"]  # job: the job name that it applies to; empty for all jobs
     text = "Whether the circuit breaker is open, or waits for a trial"
     is_open = family_of(GAUGE, "breaker_open", text, labels)
     opened = family_of(COUNTER, "breaker_opened", "How often the circuit breaker has opened", labels)
@@ -111,7 +111,7 @@ def _breakers(figures: Figures) -> Iterator[Metric]:
 
 
 def _dropped(figures: Figures) -> Iterator[Metric]:
-    """Dead letters that are gone, where there were such."""
+    """The metrics of dropped dead letters, if there are any."""
     text = "Dead letters of the queue that were dropped, as it had too many or they were too old"
     dropped = family_of(COUNTER, "queue_dead_letters_dropped", text, ["queue", "reason"])
     text = "When that happened last"

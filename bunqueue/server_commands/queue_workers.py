@@ -1,11 +1,11 @@
-"""Who works on one queue: how many registered workers, and which jobs they run."""
+"""The workers of one queue: how many are registered, and which jobs they run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-MAX_NAMES = 10_000  # of the workers of one queue; beyond that it is taken for unknown what they run
+MAX_NAMES = 10_000  # of the workers of one queue; above this, the names count as unknown
 
 
 class QueueWorkers:
@@ -13,18 +13,20 @@ class QueueWorkers:
 
     def __init__(self) -> None:
         self.workers = 0
-        self._silent = 0  # how many of them do not say what they run
-        self._names: Counter[str] = Counter()  # workers by the names of jobs that they run
+        self._silent = 0  # workers that do not declare the jobs that they run
+        self._names: Counter[str] = Counter()  # job name -> number of workers that run it
 
     @property
     def names(self) -> list[str] | None:
-        """The names of the jobs that somebody runs; None: it is unknown, as not every worker says so."""
+        """The names of the jobs that workers run; None if not every worker declares them, or there are too
+        many."""
         if self._silent or len(self._names) > MAX_NAMES:
             return None
         return list(self._names)
 
     def join(self, names: Sequence[str] | None) -> bool:
-        """A worker comes, which runs these jobs; None: it does not say.  Whether `names` has changed."""
+        """Add a worker that runs these jobs (None: it does not declare them); return whether `names`
+        changed."""
         before = self._silent, len(self._names)
         first = not self.workers
         self.workers += 1
@@ -35,7 +37,7 @@ class QueueWorkers:
         return first or self._differs(before)
 
     def leave(self, names: Sequence[str] | None) -> bool:
-        """A worker goes, which came with these names.  Whether `names` has changed."""
+        """Remove a worker that was added with these names; return whether `names` changed."""
         before = self._silent, len(self._names)
         self.workers -= 1
         if names is None:

@@ -1,4 +1,4 @@
-"""What is known of a server beside its shards."""
+"""The figures of a server apart from its shards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bunqueue.protocol.commands.workers import WorkerStats
 
 
 class RouterFigures(Struct):
-    """Of a router; of an embedded engine most is nothing."""
+    """The figures of a router; for an embedded engine most are empty."""
 
     version: str
     uptime_s: float
@@ -19,12 +19,12 @@ class RouterFigures(Struct):
     workers: WorkerStats
     memory_bytes: int
     cpu_s: float
-    lag_s: float  # of its event loop, the longest of the last seconds
+    lag_s: float  # of its event loop: the longest in the last seconds
     shards: int
     shards_up: Sequence[int]
-    shards_damaged: Sequence[int] = ()  # they are not started again
-    deaths: Sequence[tuple[int, str, int]] = ()  # shards that die often, why, and how often in the last hour
-    further: Sequence[tuple[int, float, int]] = ()  # of more routers: memory in bytes, CPU in s, connections
+    shards_damaged: Sequence[int] = ()  # these are not restarted
+    deaths: Sequence[tuple[int, str, int]] = ()  # shards that die often: number, cause, deaths in an hour
+    further: Sequence[tuple[int, float, int]] = ()  # secondary routers: memory (bytes), CPU (s), connections
     wrong_tokens: int = 0  # over TCP
     exposed: Sequence[str] = ()  # of `exposure.KINDS`
-    cluster: ClusterView | None = None  # as this host sees it; None without one
+    cluster: ClusterView | None = None  # as this host sees it; None without a cluster

@@ -1,4 +1,4 @@
-"""Registered workers: who says that it works on what.  A registration ends with its connection.
+"""Registered workers and the queues that they work on.  A registration ends with its connection.
 
 Pure: the time comes from the caller.
 """
@@ -33,16 +33,16 @@ from bunqueue.protocol.commands.workers import (
 from .queue_workers import QueueWorkers
 
 MAX_PER_CONNECTION = 1000
-MAX_QUEUES = 10_000  # of all workers of a connection; some 3 MB here, and as much where the queues are
-MAX_NAMES = 10_000  # of jobs, of all workers of a connection, counted for each of their queues; some 2 MB
-STALE_MS = 30_000  # of silence
+MAX_QUEUES = 10_000  # of all workers on a connection; about 3 MB here, and as much in the queues' shards
+MAX_NAMES = 10_000  # job names of all workers on a connection, counted once per queue; about 2 MB
+STALE_MS = 30_000  # without a heartbeat
 
 
 class Worker(Struct):
     """One registration."""
 
     id: str
-    conn: int  # its connection, the last one that registered it
+    conn: int  # the last connection that registered it
     name: str
     queues: list[str]
     concurrency: int
@@ -55,20 +55,20 @@ class Worker(Struct):
     failed: int = 0
     current_job: str | None = None
     paused: bool = False
-    wanted_paused: bool | None = None  # until it says that it was done
+    wanted_paused: bool | None = None  # desired state, until the worker confirms it; so is the next field
     wanted_concurrency: int | None = None
     wish: int = 0  # the number of the last request
-    born: str | None = None  # when its process began, if that runs on this machine
-    names: list[str] | None = None  # of the jobs that it runs; None: it does not say
-    names_by_queue: dict[str, list[str]] = {}  # of these queues instead of `names`
+    born: str | None = None  # when its process started, if it runs on this machine
+    names: list[str] | None = None  # of the jobs that it runs; None: not declared
+    names_by_queue: dict[str, list[str]] = {}  # for these queues, instead of `names`
 
     def names_of(self, queue: str) -> list[str] | None:
-        """Of the jobs of a queue that it runs; None: it does not say."""
+        """The names of the jobs that it runs from a queue; None: not declared."""
         return self.names_by_queue.get(queue, self.names)
 
     @property
     def size(self) -> int:
-        """How many names it says, counted for each of its queues."""
+        """How many names it declares, counted once per queue."""
         return sum(len(self.names_of(queue) or ()) for queue in self.queues)
 
 
@@ -77,16 +77,16 @@ class Workers:
 
     def __init__(self, on_presence: Callable[[str], None] = lambda queue: None) -> None:
         self._workers: dict[str, Worker] = {}
-        self._on_presence = on_presence  # called when `by_queue` says something else of a queue
-        self.by_queue: dict[str, QueueWorkers] = {}  # by queue; queues without workers are not there
+        self._on_presence = on_presence  # called when the entry of a queue in `by_queue` changes
+        self.by_queue: dict[str, QueueWorkers] = {}  # only queues with workers
         self._of_conn: dict[int, set[str]] = {}
-        self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
-        self._elsewhere: dict[str, WorkerList] = {}  # registered with other hosts of a cluster, by host
+        self._gone_processed = self._gone_failed = 0  # by workers that are no longer registered
+        self._elsewhere: dict[str, WorkerList] = {}  # workers registered with other hosts, by host
 
     def register(
         self, conn: int, command: RegisterWorker, now: int, *, born: str | None = None
     ) -> RegisterWorkerReply:
-        """Enter a worker, or update the one of that id; see `Worker.born`."""
+        """Register a worker, or update the one with that id.  For ``born`` see `Worker.born`."""
         queues = list(dict.fromkeys(command.queues or ()))
         names, of_queue = _names(command, queues)
         for queue in queues:
@@ -117,9 +117,9 @@ class Workers:
         return RegisterWorkerReply(data=Registered(worker_id=worker_id, **fields))
 
     def _check_room(self, conn: int, worker_id: str, queues: int, names: int) -> None:
-        """CommandError when a connection would have too many workers, or these too many queues or names.
+        """Raise CommandError if a connection would have too many workers, or they too many queues or names.
 
-        `names` is counted as `Worker.size` is.
+        `names` is counted like `Worker.size`.
         """
         others = self._of_conn.get(conn, set()) - {worker_id}
         if len(others) >= MAX_PER_CONNECTION:
@@ -148,14 +148,14 @@ class Workers:
             )
 
     def unregister(self, worker_id: str) -> RemovedReply:
-        """Take a worker off the list."""
+        """Remove a worker from the list."""
         worker = self._known(worker_id)
         self._leave(worker)
         self._forget(worker)
         return RemovedReply(data=Removed())
 
     def beat(self, command: Heartbeat, now: int) -> WorkerHeartbeatReply:
-        """A sign of life, with what the worker says of itself."""
+        """Record a heartbeat, with what the worker reports about itself."""
         worker = self._known(command.id)
         worker.last_seen = now
         if command.active_jobs is not None:
@@ -172,7 +172,7 @@ class Workers:
         return WorkerHeartbeatReply(data=_wishes(worker, command))
 
     def control(self, command: ControlWorker, now: int) -> WorkerInfoReply:
-        """Keep what is asked of a worker for its next heartbeat."""
+        """Store the desired state of a worker until its next heartbeat."""
         worker = self._workers.get(command.worker_id)
         if worker is None:
             raise _unknown(command.worker_id)
@@ -185,7 +185,7 @@ class Workers:
                 value=command.concurrency,
                 bound=least,
             )
-        worker.wish = max(worker.wish + 1, now)  # higher than those of a router that has ended
+        worker.wish = max(worker.wish + 1, now)  # higher than the numbers from a router that has ended
         if command.paused is not None:
             worker.wanted_paused = command.paused
         if command.concurrency is not None:
@@ -193,18 +193,18 @@ class Workers:
         return WorkerInfoReply(data=_shown(worker, now))
 
     def listing(self, now: int) -> WorkerList:
-        """All workers, in the order in which they came, and those that are registered with other hosts."""
+        """All workers: those registered here in order of registration, then those of other hosts."""
         here = self.here(now)
         others = self._elsewhere.values()
         workers = [*here.workers, *(worker for listing in others for worker in listing.workers)]
         return WorkerList(workers, self.stats(now))
 
     def here(self, now: int) -> WorkerList:
-        """The workers that are registered with this server."""
+        """The workers registered with this server."""
         return WorkerList([_shown(worker, now) for worker in self._workers.values()], self._stats(now))
 
     def elsewhere(self, host: str, listing: WorkerList | None) -> None:
-        """Another host of the cluster says who is registered with it; None: it is not reached any more."""
+        """Store the workers that another host of the cluster reports; None: the host is unreachable."""
         if listing is None:
             self._elsewhere.pop(host, None)
         else:
@@ -228,19 +228,19 @@ class Workers:
         )
 
     def names_of(self, queues: Iterable[str]) -> dict[str, list[str]]:
-        """The names of the jobs that somebody runs, by queue; queues of which it is unknown are left out."""
+        """The names of the jobs that workers run, by queue; queues where they are unknown are left out."""
         said = {queue: self.by_queue[queue].names for queue in queues if queue in self.by_queue}
         return {queue: names for queue, names in said.items() if names is not None}
 
     def disconnected(self, conn: int) -> list[Worker]:
-        """A connection ended, and with it the registrations that it made last, which are given back."""
+        """End the registrations of a connection that has ended; return their workers."""
         workers = [self._workers[worker_id] for worker_id in self._of_conn.pop(conn, ())]
         for worker in workers:
             self._forget(worker)
         return workers
 
     def renew(self, now: int) -> None:
-        """Nobody could be heard until now."""
+        """Count all workers as heard now: the process was paused, so no heartbeat could arrive."""
         for worker in self._workers.values():
             worker.last_seen = now
 
@@ -251,7 +251,7 @@ class Workers:
         return worker
 
     def _leave(self, worker: Worker) -> None:
-        """It no longer belongs to its connection."""
+        """Remove a worker from its connection."""
         ids = self._of_conn[worker.conn]
         ids.discard(worker.id)
         if not ids:
@@ -279,9 +279,9 @@ class Workers:
 
 
 def _names(command: RegisterWorker, queues: list[str]) -> tuple[list[str] | None, dict[str, list[str]]]:
-    """The names of the jobs that a worker runs, and those of single queues, each of them once.
+    """The names of the jobs that a worker runs, and the names for single queues, without duplicates.
 
-    CommandError for names of a queue that it does not work on.
+    CommandError for names of a queue that the worker does not work on.
     """
     of_queue = command.names_by_queue or {}
     for queue in of_queue:
@@ -301,10 +301,11 @@ def _unknown(worker_id: str) -> CommandError:
 
 
 def _wishes(worker: Worker, said: Heartbeat) -> Wishes:
-    """What is still to be told to a worker.  Once: what it does by itself afterwards is not undone."""
+    """The requests that the worker has not confirmed yet.  A confirmed request is never sent again, so later
+    changes that the worker makes itself are not undone."""
     if said.wish is not None and said.wish >= worker.wish:
         worker.wanted_paused = worker.wanted_concurrency = None
-    elif said.wish is None:  # a worker of an earlier version, which says only how it is
+    elif said.wish is None:  # a worker of an earlier version, which only reports its state
         if worker.wanted_paused == said.paused:
             worker.wanted_paused = None
         if worker.wanted_concurrency == said.concurrency:
@@ -319,7 +320,8 @@ def _wishes(worker: Worker, said: Heartbeat) -> Wishes:
 
 
 def _is_heard(worker: Worker, now: int) -> bool:
-    """Lately.  A sign of life from the future is from before the clock was set back."""
+    """Whether the worker has sent a recent heartbeat.  One from the future is older: the clock was set
+    back."""
     return 0 <= now - worker.last_seen <= STALE_MS
 
 

@@ -1,8 +1,8 @@
-"""How long an answer of the store is waited for, where a process would else wait for ever.
+"""A timeout for answers of the store, where a process would otherwise wait for ever.
 
-A server that hangs keeps its connections, and nothing tells that another one may lead by now.  So a question
-that is not answered in time loses its connection, and the next one may find another server.  The time is
-doubled whenever it was not enough: what was asked may need longer.
+A server that hangs keeps its connections, and nothing shows that another server may have become the primary.
+So when a query is not answered in time, its connection is closed, and the next connection may reach another
+server.  The timeout is doubled each time it expires, because the query may need longer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ FIRST_S, LAST_S = 15.0, 600.0
 
 
 class AnswerTimeout:
-    """For the questions of one connection after the other."""
+    """The timeout for queries on successive connections."""
 
     def __init__(self) -> None:
         self.seconds = FIRST_S
 
     @contextmanager
     def with_answer_of(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Ask in the block.  If that takes longer, the connection ends, with psycopg's OperationalError."""
+        """Run a query in the block.  If it takes longer than the timeout, the connection is closed, and the
+        query raises psycopg's OperationalError."""
         begun = time.monotonic()
         timer = threading.Timer(self.seconds, _hang_up, (connection,))
         timer.daemon = True
@@ -41,11 +42,11 @@ class AnswerTimeout:
             self.took(time.monotonic() - begun)
 
     def took(self, seconds: float) -> None:
-        """An answer came after so long, or did not."""
+        """Adapt the timeout: a query has taken this long, answered or not."""
         self.seconds = FIRST_S if seconds < self.seconds else min(2 * self.seconds, LAST_S)
 
 
 def _hang_up(connection: psycopg.Connection[Any]) -> None:
-    """End it under the hands of the thread that waits for its answer."""
+    """Close the connection while another thread waits on it for an answer."""
     with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as other:
         other.shutdown(socket.SHUT_RDWR)

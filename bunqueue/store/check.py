@@ -1,6 +1,7 @@
-"""Whether a PostgreSQL keeps what it has acknowledged when its machine dies, and is set up for a store.
+"""Checks whether a PostgreSQL server keeps acknowledged commits when its machine dies, and is set up for a
+store.
 
-The promise of a store is that of its database: a commit is answered when a synchronous standby has it.
+A store promises what its database promises: a commit is answered when a synchronous standby has it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, NamedTuple
 from .database import StoreNotReady, connected, read
 
 OLDEST = 130000  # of PostgreSQL's versions
-SLOW_MS = 20.0  # a commit that takes longer limits what a shard can do
-COMMITS = 20  # that are tried
+SLOW_MS = 20.0  # a commit that takes longer limits the throughput of a shard
+COMMITS = 20  # trial commits
 
 
 class Level(StrEnum):
@@ -24,7 +25,7 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at; ``cure`` says what to do about it, "" where nothing has to be done."""
+    """The result of one check; ``cure`` says how to fix the problem, "" if there is nothing to fix."""
 
     level: Level
     text: str
@@ -32,22 +33,22 @@ class Finding(NamedTuple):
 
 
 def check(url: str, *, replicates: bool = False) -> list[Finding]:
-    """Look at everything that the store's promise depends on.  StoreUnavailable where nobody answers.
+    """Check everything that the store's promise depends on.  StoreUnavailable if the server does not answer.
 
-    ``replicates``: the storage of the database keeps copies, so that it needs no standby."""
+    ``replicates``: the database's storage keeps copies, so it needs no standby."""
     with connected(url) as connection:
         found = [_version(connection), *_written(connection)]
         found += _tables(connection)
         said = _says_so(connection)
         found += [_replicated()] if replicates or said else standbys(connection)
         found.append(_connections(connection))
-        if not problems(found):  # else it may wait for ever
+        if not problems(found):  # with problems it might wait for ever
             found.append(_commits(connection))
         return found
 
 
 def problems(found: list[Finding]) -> list[Finding]:
-    """Those that a store must not be used with."""
+    """The findings that rule out using the store."""
     return [one for one in found if one.level is Level.PROBLEM]
 
 
@@ -64,7 +65,7 @@ def _version(connection: Any) -> Finding:
 
 
 def _written(connection: Any) -> list[Finding]:
-    """Whether a commit is on the disk."""
+    """Check whether commits are written to disk."""
     found = []
     for name in ("fsync", "full_page_writes"):
         if _setting(connection, name) != "on":
@@ -103,7 +104,7 @@ def _replicated() -> Finding:
 
 
 def standbys(connection: Any) -> list[Finding]:
-    """Whether what is committed is on another machine, too."""
+    """Check whether commits are also on another machine."""
     names = _setting(connection, "synchronous_standby_names").strip()
     if not names:
         text = "no synchronous standby: what is acknowledged is lost with this one machine"
@@ -140,7 +141,7 @@ def _one_of(names: list[str]) -> str:
 
 
 class Standby(NamedTuple):
-    """A server that gets what is committed; ``sync`` is None if the role may not see that."""
+    """A server that receives the commits; ``sync``: None if the role may not see it."""
 
     name: str
     state: str | None
@@ -153,7 +154,7 @@ class Standby(NamedTuple):
 
 
 def standbys_of(connection: Any) -> list[Standby]:
-    """Those that are connected."""
+    """The connected standbys."""
     query = "select application_name, state, sync_state from pg_stat_replication"
     return [Standby(*row) for row in connection.execute(query)]
 
@@ -174,7 +175,7 @@ def _connections(connection: Any) -> Finding:
 
 
 def _commits(connection: Any) -> Finding:
-    """How long a commit takes that waits for its standby."""
+    """Measure how long a commit takes that waits for its standby."""
     times = []
     for _ in range(COMMITS):
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Connecting to the store, and what its one row says of it."""
+"""Connecting to the store, and reading the one row that describes it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ ADOPTING, LEFT = "adopting", "left"  # see `Use`
 _DEFAULTS = {
     "application_name": "bunqueue",
     "connect_timeout": "5",
-    # A host that is gone without a word is noticed within some ten seconds.
+    # A host that disappears silently is noticed within about ten seconds.
     "keepalives_idle": "3",
     "keepalives_interval": "2",
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
-    # With several hosts in the URL: the one that can be written to.
+    # If the URL has several hosts: use the one that accepts writes.
     "target_session_attrs": "read-write",
 }
 
-# They are tried one after the other, and one that hangs must not hold up the rest.  libpq takes no less.
+# Several hosts are tried one after the other, and one that hangs must not delay the rest.  2 s is libpq's
+# minimum.
 _SEVERAL = {"connect_timeout": "2"}
 
 SESSION = """
@@ -36,23 +37,23 @@ SESSION = """
     set lock_timeout = 0;
     set idle_session_timeout = 0
 """
-"""Whatever the role's settings say: commits wait for the standby, and warnings about that are sent."""
+"""Overrides the role's settings: commits wait for the standby, and warnings about that are sent."""
 
 
 class StoreError(Exception):
-    """The store cannot be used like that; the text says what to do."""
+    """The store cannot be used in this way; the text says what to do."""
 
 
 class StoreUnavailable(StoreError):
-    """Nobody answers there, or not now."""
+    """The store does not answer, at least not now."""
 
 
 class StoreNotReady(StoreError):
-    """The database has no tables for this server, or others than it expects."""
+    """The database has no tables for this server, or not those that it expects."""
 
 
 class Use(NamedTuple):
-    """Why no server may work on a store: it is taking over a data folder, or its jobs are in one again."""
+    """Why no server may use a store: it is taking over a data folder, or its jobs have moved to a folder."""
 
     kind: str
     folder: str  # its id
@@ -60,7 +61,7 @@ class Use(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Use:
-        """That of a store's row, if it has one."""
+        """Parse the `use` column of a store's row; if it is empty, so are the fields."""
         kind, _, rest = text.partition(" ")
         folder, _, where = rest.partition(" ")
         return cls(kind, folder, where)
@@ -70,7 +71,7 @@ class Use(NamedTuple):
 
 
 class Store(NamedTuple):
-    """What the store says of itself."""
+    """The row that describes the store."""
 
     format: int
     id: str
@@ -82,12 +83,12 @@ class Store(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
-        """Whether servers may work on it."""
+        """Whether servers may use the store."""
         return not self.use
 
 
 def conninfo(url: str) -> str:
-    """The URL with our defaults for what it leaves open.  StoreError for one that libpq cannot read."""
+    """The URL with our defaults for everything that it does not set.  StoreError if libpq cannot read it."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -104,7 +105,7 @@ def conninfo(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL's host and database, without the password, for people."""
+    """The URL's host and database as a text for people, without the password."""
     from psycopg.conninfo import conninfo_to_dict
 
     given = conninfo_to_dict(url)
@@ -116,8 +117,8 @@ def shown(url: str) -> str:
 
 @contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """A connection in autocommit mode.  StoreUnavailable also when it breaks in the block, and StoreError for
-    what PostgreSQL refuses there."""
+    """A connection in autocommit mode.  StoreUnavailable if it cannot be made or breaks in the block;
+    StoreError if PostgreSQL refuses a statement in the block."""
     info = conninfo(url)
     import psycopg
 
@@ -133,8 +134,8 @@ def connected(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
 
 @contextmanager
 def certain(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
-    """What is committed in the block is replicated.  StoreUnavailable if PostgreSQL gives a notice: when its
-    wait for a standby is cancelled, it says that in a warning alone, and reports success."""
+    """Make sure that commits in the block are replicated.  StoreUnavailable if PostgreSQL sends a notice:
+    when its wait for a standby is cancelled, it only sends a warning and still reports success."""
     notices: list[str] = []
 
     def note(notice: psycopg.errors.Diagnostic) -> None:
@@ -150,7 +151,7 @@ def certain(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
 
 
 def read(connection: psycopg.Connection[tuple[Any, ...]]) -> Store:
-    """Its row.  StoreNotReady where the database has no store, or one of a newer version."""
+    """Read the store's row.  StoreNotReady if the database has no store, or one of another format."""
     import psycopg
 
     try:
@@ -169,7 +170,7 @@ def read(connection: psycopg.Connection[tuple[Any, ...]]) -> Store:
 
 
 def usable(connection: psycopg.Connection[tuple[Any, ...]], shards: int | None = None) -> Store:
-    """Its row, if a server with so many shards may work on it; else StoreNotReady."""
+    """Read the store's row.  StoreNotReady if a server with this number of shards may not use the store."""
     store = read(connection)
     if shards is not None and store.shards != shards:
         raise StoreNotReady(
@@ -181,7 +182,7 @@ def usable(connection: psycopg.Connection[tuple[Any, ...]], shards: int | None =
 
 
 def why_unusable(use: str) -> str:
-    """Why no server may work on a store that says so of itself, and what to do."""
+    """Why no server may use a store whose row has this ``use``, and what to do."""
     kind, _, where = Use.parse(use)
     if kind == ADOPTING:
         return (
@@ -195,5 +196,5 @@ def why_unusable(use: str) -> str:
 
 
 def _line(error: object) -> str:
-    """What PostgreSQL says, in one line."""
+    """PostgreSQL's error text on one line."""
     return " ".join(str(error).split())

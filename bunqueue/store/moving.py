@@ -1,7 +1,7 @@
-"""A data folder's jobs move into a store, or out of it into one: what the tables have to say about it.
+"""Moves the jobs of a data folder into a store, or back out of it: the part that concerns the tables.
 
-Each move is decided by one transaction: until then the jobs are where they were, and from then on they are in
-their new place.  Whoever is interrupted before or after it begins again, or ends what is left to do.
+One transaction decides each move: before its commit the jobs are in their old place, afterwards in the new
+one.  A move that is interrupted before the commit is started again; one interrupted afterwards is completed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class Holding(NamedTuple):
-    """Who has a shard."""
+    """The owner of a shard."""
 
     epoch: int
-    owner: str  # its token; "" while nobody has it
+    owner: str  # the owner's token; "" while the shard has no owner
     beat: int
 
 
 def begin_adopting(connection: psycopg.Connection[tuple[Any, ...]], shards: int, use: Use) -> None:
-    """Keep servers away from the store, while it takes over a folder.  StoreNotReady unless it is a new one
-    for so many shards, or was about to take over the same folder."""
+    """Keep servers away from the store while it takes over a folder.  StoreNotReady unless the store is new
+    and for this number of shards, or had already begun to take over the same folder."""
     with certain(connection), connection.transaction():
         connection.execute("select 1 from bunqueue.store for update")
         store = read(connection)
@@ -47,13 +47,13 @@ def begin_adopting(connection: psycopg.Connection[tuple[Any, ...]], shards: int,
 
 
 def is_adopting(store: Store, folder: str) -> bool:
-    """Whether it was about to take over the folder of that id."""
+    """Whether the store has begun to take over the folder with this id."""
     use = Use.parse(store.use)
     return (use.kind, use.folder) == (ADOPTING, folder)
 
 
 def has_left(store: Store, folder: str) -> bool:
-    """Whether its jobs were taken out of it into the folder of that id."""
+    """Whether the store's jobs were moved out into the folder with this id."""
     use = Use.parse(store.use)
     return (use.kind, use.folder) == (LEFT, folder)
 
@@ -61,7 +61,7 @@ def has_left(store: Store, folder: str) -> bool:
 def end_adopting(
     connection: psycopg.Connection[tuple[Any, ...]], folder: str, made: Sequence[Snapshot]
 ) -> None:
-    """From now on the store has the jobs: they are what these snapshots hold."""
+    """Commit the move: from now on the store has the jobs, as contained in these snapshots."""
     with certain(connection), connection.transaction():
         holdings = _locked(connection)
         if any(holding.epoch for holding in holdings.values()) or not is_adopting(read(connection), folder):
@@ -78,7 +78,7 @@ def end_adopting(
 
 
 def give_up_adopting(connection: psycopg.Connection[tuple[Any, ...]], folder: str) -> None:
-    """The folder is not taken over after all: the store is as it was made."""
+    """Cancel taking over the folder: the store is as if new again."""
     with certain(connection), connection.transaction():
         connection.execute("select 1 from bunqueue.store for update")
         if is_adopting(read(connection), folder):
@@ -86,13 +86,13 @@ def give_up_adopting(connection: psycopg.Connection[tuple[Any, ...]], folder: st
 
 
 def holdings(connection: psycopg.Connection[tuple[Any, ...]]) -> dict[int, Holding]:
-    """Who has each shard."""
+    """The owner of each shard."""
     query = "select id, epoch, owner, beat from bunqueue.shards order by id"
     return {row[0]: Holding(*row[1:]) for row in connection.execute(query)}
 
 
 def claim(connection: psycopg.Connection[tuple[Any, ...]], token: str, seen: Mapping[int, Holding]) -> bool:
-    """Own all shards, if each still has the epoch that was seen; False, and nothing has changed, if not."""
+    """Own all shards, if each still has the epoch in ``seen``.  Otherwise return False and change nothing."""
     with certain(connection), connection.transaction():
         found = _locked(connection)
         if any(found[shard].epoch != holding.epoch for shard, holding in seen.items()):
@@ -102,20 +102,20 @@ def claim(connection: psycopg.Connection[tuple[Any, ...]], token: str, seen: Map
 
 
 def end_leaving(connection: psycopg.Connection[tuple[Any, ...]], use: Use, epochs: Mapping[int, int]) -> bool:
-    """From now on the folder has the jobs, and no server may work on the store any more.  False, and nothing
-    has changed, if anybody else has claimed a shard in the meantime."""
+    """Commit the move: from now on the folder has the jobs, and no server may use the store any more.  If
+    another owner has claimed a shard in the meantime, return False and change nothing."""
     with certain(connection), connection.transaction():
         found = _locked(connection)
         if any(found[shard].epoch != epoch for shard, epoch in epochs.items()):
             return False
-        # Whoever has looked already, and is about to claim one, looks again.
+        # A host that has already read the old epochs, and is about to claim a shard, must read them again.
         connection.execute("update bunqueue.shards set epoch = epoch + 1, owner = ''")
         connection.execute("update bunqueue.store set use = %s", (str(use),))
     return True
 
 
 def _locked(connection: Any) -> dict[int, Holding]:
-    """As `holdings`; nobody can claim or append until the transaction ends."""
+    """Like `holdings`; no host can claim or append until the transaction ends."""
     query = "select id, epoch, owner, beat from bunqueue.shards order by id for update"
     return {row[0]: Holding(*row[1:]) for row in connection.execute(query)}
 

@@ -1,4 +1,4 @@
-"""The partitions of the log: a new one now and then, and old ones dropped when snapshots hold all of them.
+"""The partitions of the log: adds one when needed, and drops old ones whose records are all in snapshots.
 
 Deleting rows would cost as much as writing them; dropping a partition costs nothing.
 """
@@ -12,21 +12,21 @@ from .database import connected
 if TYPE_CHECKING:
     import psycopg
 
-ROTATE_BYTES = 64 << 20  # of a partition, from which on the next records go to a new one
-LOCK_MS = 500  # to wait for the records under way; others wait behind that, so it is short
-_LOCK = 0x62756E71  # of an advisory lock: of all hosts one looks after the partitions
+ROTATE_BYTES = 64 << 20  # size of a partition at which further records go to a new one
+LOCK_MS = 500  # longest wait for appends in progress; short, because new appends queue behind it
+_LOCK = 0x62756E71  # number of an advisory lock: only one host at a time maintains the partitions
 
 
 def look_after(url: str) -> int:
-    """After a snapshot: begin a new partition if it is time for one, and drop those that nobody needs; how
-    many these were.  StoreError if the store does not answer."""
+    """Maintain the partitions after a snapshot: begin a new one if it is time, and drop those that are not
+    needed any more.  Return how many were dropped.  StoreError if the store does not answer."""
     with connected(url) as connection:
         rotate(connection)
         return len(trim(connection))
 
 
 def rotate(connection: psycopg.Connection[tuple[Any, ...]], rotate_bytes: int = ROTATE_BYTES) -> int | None:
-    """Begin a new partition if the current one is large; its number.  Nobody waits."""
+    """Begin a new partition if the current one is large; return its number.  This blocks no append."""
     with connection.transaction():
         if not _alone(connection):
             return None
@@ -35,7 +35,7 @@ def rotate(connection: psycopg.Connection[tuple[Any, ...]], rotate_bytes: int = 
         if size < rotate_bytes:
             return None
         new = int(gen) + 1
-        # Attached, as a partition that is created in place locks out those that append.
+        # Created separately and then attached: creating a partition in place blocks appends.
         connection.execute(f"create table bunqueue.log_{new} (like bunqueue.log including all)")
         connection.execute(f"alter table bunqueue.log_{new} add check (gen = {new})")
         connection.execute(
@@ -46,9 +46,9 @@ def rotate(connection: psycopg.Connection[tuple[Any, ...]], rotate_bytes: int = 
 
 
 def trim(connection: psycopg.Connection[tuple[Any, ...]]) -> list[int]:
-    """Drop the partitions that nobody needs any more; their numbers.
+    """Drop the partitions that are not needed any more; return their numbers.
 
-    One that is busy is left for the next time."""
+    A partition that is in use is left for the next time."""
     (gen,) = _one(connection, "select gen from bunqueue.store")
     return [number for number in _partitions(connection) if number < gen and _drop(connection, number)]
 
@@ -61,8 +61,8 @@ def _partitions(connection: Any) -> list[int]:
 def _drop(connection: Any, number: int) -> bool:
     """Drop a partition if all its records are in snapshots.
 
-    A record that was sent before the rotation may still arrive: the look comes after the lock, and whoever
-    comes later finds no partition, which is a doubt for that owner, and no loss."""
+    A record that was sent before the rotation may still arrive, so the partition is checked again under the
+    lock.  A later append finds no partition: its owner is then uncertain, but no record is lost."""
     import psycopg
 
     name = f"bunqueue.log_{number}"
@@ -88,7 +88,7 @@ def _is_needed(connection: Any, name: str) -> bool:
 
 
 def _alone(connection: Any) -> bool:
-    """Whether no other host looks after the partitions now; until the transaction ends."""
+    """Take the lock for partition maintenance until the transaction ends; False if another host has it."""
     return bool(_one(connection, "select pg_try_advisory_xact_lock(%s)", _LOCK)[0])
 
 

@@ -14,26 +14,26 @@ from typing import Any, Protocol
 
 from .database import StoreError, connected
 
-CHUNK = 4 << 20  # bytes of a snapshot that are in memory at once
+CHUNK = 4 << 20  # bytes of a snapshot in memory at once
 IN_DATABASE = ""
-NEVER = 0  # the position of no snapshot
+NEVER = 0  # a position that no snapshot has
 
 
 class PlaceError(StoreError):
-    """A snapshot cannot be written there, or read from there."""
+    """A snapshot cannot be written to a place, or read from it."""
 
 
 class Place(Protocol):
-    """Keeps snapshots under a shard and a position."""
+    """Keeps snapshots by shard and position."""
 
     def write(self, shard: int, seq: int, chunks: Iterable[bytes]) -> int:
-        """Keep one, whole or not at all; its bytes.  What was there before is replaced."""
+        """Store a snapshot atomically; return its size in bytes.  An existing one is replaced."""
 
     def read(self, shard: int, seq: int) -> Iterator[bytes]:
-        """Its bytes, piece by piece."""
+        """Read a snapshot's bytes, piece by piece."""
 
     def remove(self, shard: int, seq: int) -> None:
-        """Forget one, if it is there."""
+        """Remove a snapshot, if it exists."""
 
 
 def place_of(where: str, url: str) -> Place:
@@ -49,7 +49,7 @@ def place_of(where: str, url: str) -> Place:
 
 
 def probe(where: str, url: str) -> None:
-    """PlaceError if snapshots cannot be kept there, or not be read again.  The store itself is not tried."""
+    """Raise PlaceError if snapshots cannot be written there and read back.  The store itself is not tried."""
     if where == IN_DATABASE:
         return
     place, said = place_of(where, url), b"bunqueue store check"
@@ -66,7 +66,7 @@ def _name(shard: int, seq: int) -> str:
 
 
 class InDatabase:
-    """In the table ``snapshot_chunks`` of the store."""
+    """Keeps snapshots in the table ``snapshot_chunks`` of the store."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -100,7 +100,7 @@ class InDatabase:
 
 
 class InFolder:
-    """In files; the folder has to be one that all hosts reach, on a disk of its own."""
+    """Keeps snapshots in files.  All hosts must be able to reach the folder; it should be on its own disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -144,7 +144,7 @@ class InFolder:
 
 
 class InBucket:
-    """In a bucket of S3, or of a service that speaks its protocol; keys, region and endpoint come from the
+    """Keeps snapshots in a bucket of S3, or of a compatible service.  Keys, region and endpoint come from the
     usual variables (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL ...) or from the machine's role."""
 
     def __init__(self, where: str) -> None:

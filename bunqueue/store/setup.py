@@ -8,10 +8,10 @@ from .database import FORMAT, TABLES, StoreNotReady, connected, read
 
 
 def init(url: str, shards: int, *, replicates: bool = False) -> str:
-    """Make the tables for so many shards; the new store's id.
+    """Make the tables for this number of shards; return the new store's id.
 
-    ``replicates``: the storage of the database keeps copies by itself.  StoreNotReady if the tables are
-    there already, or may not be made; then nothing has changed."""
+    ``replicates``: the database's storage keeps copies automatically.  StoreNotReady, and nothing is changed,
+    if the tables exist already or the role may not make them."""
     import psycopg
 
     with connected(url) as connection:

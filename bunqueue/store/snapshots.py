@@ -1,4 +1,4 @@
-"""Snapshots of shards: made from a file, kept at a place, listed in the store, and made a file again."""
+"""Snapshots of shards: made from a file, kept at a place, listed in the store, and restored to a file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .places import CHUNK, PlaceError, place_of
 
 LEVEL = 1  # of compression: a third of the time of the default, and 10 % more bytes
 GZIP = 31  # zlib's number for that format
-KEPT = 2  # of each shard: the one before, in case the newest cannot be read
-COPY = ".copy-of-"  # begins the names of folders with copies that snapshots are made of
+KEPT = 2  # snapshots per shard: the newest, and the one before it in case the newest cannot be read
+COPY = ".copy-of-"  # prefix of the folders with copies from which snapshots are made
 APPLIED = "select value from meta where key = 'applied'"
 
 
 class Snapshot(NamedTuple):
-    """One that is listed in the store."""
+    """A snapshot, as the store lists it."""
 
     shard: int
     seq: int
@@ -39,14 +39,14 @@ class NotWritten(StoreError):
 
 
 class NotInLog(StoreError):
-    """A file holds more than the log: it is of another store, or the log has lost something."""
+    """A file holds more than the log: it belongs to another store, or the log has lost records."""
 
 
 def make(url: str, shard: int, file: Path, where: str) -> Snapshot | None:
-    """Make one of a shard's file, which a shard may be writing to meanwhile, and list it; None, and nothing
-    is made, if the newest one holds as much.
+    """Make a snapshot of a shard's file, to which the shard may be writing, and list it.  If the newest
+    snapshot already holds as much, make nothing and return None.
 
-    StoreError when that fails; then nothing is listed."""
+    StoreError if that fails; then nothing is listed."""
     with copied(file) as copy:
         seq = position_of(copy)
         with connected(url) as connection:
@@ -62,8 +62,8 @@ def make(url: str, shard: int, file: Path, where: str) -> Snapshot | None:
 
 @contextmanager
 def copied(file: Path, folder: Path | None = None) -> Iterator[Path]:
-    """A copy of a shard's file as it is at one moment, while a shard may be writing to it; within the
-    ``folder``, that of the file unless another is given."""
+    """A copy of a shard's file as it is at one moment, while the shard may be writing to it.  The copy is in
+    ``folder``, by default the file's own folder."""
     prefix = f"{COPY}{file.stem}-"
     with tempfile.TemporaryDirectory(dir=folder or file.parent, prefix=prefix) as made:
         copy = Path(made) / file.name
@@ -73,7 +73,7 @@ def copied(file: Path, folder: Path | None = None) -> Iterator[Path]:
 
 
 def remove_copies(file: Path) -> None:
-    """Remove copies of a shard's file that a killed process has left."""
+    """Remove copies of a shard's file that a killed process has left behind."""
     for left in file.parent.glob(f"{COPY}{file.stem}-*"):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -81,14 +81,14 @@ def remove_copies(file: Path) -> None:
 def keep(
     url: str, shard: int, seq: int, copy: Path, where: str, on_read: Callable[[int], None] = lambda size: None
 ) -> Snapshot:
-    """Keep a file that nobody writes to as a snapshot; it is not listed yet.  ``on_read`` is called with how
-    many more bytes of the file have been read."""
+    """Store a file as a snapshot, without listing it.  No process may be writing to the file.  ``on_read`` is
+    called with the number of bytes in each piece that was read."""
     size = place_of(where, url).write(shard, seq, compressed(copy, on_read))
     return Snapshot(shard, seq, where, size)
 
 
 def position_of(file: Path) -> int:
-    """The position of the last record that a file at rest holds."""
+    """The position of the last record in a file that no process is writing to."""
     connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
     try:
         row = connection.execute(APPLIED).fetchone()
@@ -114,8 +114,9 @@ def compressed(file: Path, on_read: Callable[[int], None] = lambda size: None) -
 
 
 def restore(snapshot: Snapshot, url: str, target: Path, prepare: Callable[[Path], None]) -> None:
-    """Put the file of a snapshot in the place of ``target``, whole or not at all.  StoreError if it cannot be
-    read, and NotWritten.  ``prepare`` is called with the new file before it takes its place."""
+    """Replace ``target`` with the file of a snapshot, atomically.  StoreError if the snapshot cannot be read,
+    NotWritten if the file cannot be written.  ``prepare`` is called with the new file before it replaces
+    ``target``."""
     new = target.with_name(f".{target.name}.new")
     new.unlink(missing_ok=True)
     chunks = place_of(snapshot.place, url).read(snapshot.shard, snapshot.seq)
@@ -127,20 +128,20 @@ def restore(snapshot: Snapshot, url: str, target: Path, prepare: Callable[[Path]
             os.fsync(file.fileno())
         prepare(new)
     except BaseException as error:
-        new.unlink(missing_ok=True)  # perhaps that is what fills the disk
+        new.unlink(missing_ok=True)  # this file may be what fills the disk
         if isinstance(error, OSError):
             raise NotWritten(
                 f"the snapshot of shard {snapshot.shard} cannot be written to {target.parent}: {error}"
             ) from error
         raise
-    for suffix in ("-wal", "-shm"):  # of the old file, which is older than the snapshot
+    for suffix in ("-wal", "-shm"):  # belong to the old file, which is older than the snapshot
         target.with_name(target.name + suffix).unlink(missing_ok=True)
     new.replace(target)
     sync(target.parent)
 
 
 def expanded(chunks: Iterable[bytes], snapshot: Snapshot) -> Iterator[bytes]:
-    """The file's bytes of a gzip stream; PlaceError if it is damaged or ends too soon."""
+    """Decompress a gzip stream; PlaceError if it is damaged or ends too soon."""
     unpacker = zlib.decompressobj(wbits=GZIP)
     where = f"the snapshot of shard {snapshot.shard} at position {snapshot.seq}"
     try:
@@ -156,25 +157,25 @@ def expanded(chunks: Iterable[bytes], snapshot: Snapshot) -> Iterator[bytes]:
 
 
 def listed(url: str, shard: int) -> Snapshot | None:
-    """The newest one of a shard."""
+    """The newest snapshot of a shard."""
     with connected(url) as connection:
         return next(iter(newest(connection, shard)), None)
 
 
 def is_listed(url: str, snapshot: Snapshot) -> bool:
-    """Whether it is still one of those that are kept."""
+    """Whether a snapshot is still listed."""
     with connected(url) as connection:
         return snapshot in newest(connection, snapshot.shard)
 
 
 def newest(connection: Any, shard: int) -> list[Snapshot]:
-    """Those of a shard, the newest first."""
+    """The snapshots of a shard, newest first."""
     query = "select shard, seq, place, bytes from bunqueue.snapshots where shard = %s order by seq desc"
     return [Snapshot(*row) for row in connection.execute(query, (shard,))]
 
 
 def is_whole_log(url: str, shard: int, position: int) -> bool:
-    """Whether the log has all that comes after a position."""
+    """Whether the log has every record after a position."""
     query = "select min(seq) from bunqueue.log where shard = %s and seq > %s"
     with connected(url) as connection:
         (first,) = _row(connection.execute(query, (shard, position)).fetchone())
@@ -184,7 +185,7 @@ def is_whole_log(url: str, shard: int, position: int) -> bool:
 
 
 def _row(row: Any) -> Any:
-    """Of a query that has exactly one."""
+    """The row of a query that returns exactly one."""
     assert row is not None
     return row
 

@@ -1,4 +1,4 @@
-"""What a store says of itself and of its shards, for people and for those who watch it."""
+"""The status of a store and its shards, for people and for monitoring."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .database import Store, connected, read
 
 
 class ShardStatus(Struct, rename="camel"):
-    """``position`` is that of the last record, ``snapshot`` up to where the newest snapshot reaches (0
-    without one), ``since`` how many bytes of records came after it; ``log`` are all bytes of records that are
-    kept.  Times in epoch ms."""
+    """``position`` is the position of the last record, ``snapshot`` that of the last record in the newest
+    snapshot (0 if there is no snapshot).  ``since`` is the size in bytes of the records after it, ``log``
+    that of all records that are kept.  Times in epoch ms."""
 
     shard: int
     epoch: int
-    owner: str | None  # its data folder and process; null while nobody has the shard
+    owner: str | None  # the owner's data folder and process; null while the shard has no owner
     position: int
     snapshot: int
     snapshot_at: int | None
@@ -28,8 +28,8 @@ class ShardStatus(Struct, rename="camel"):
 
 
 class StoreStatus(Struct, rename="camel"):
-    """``use`` says why no server may work on the store; "" if one may.  ``partitions`` are those of the log,
-    ``bytes`` what the store's tables take on the disk of the database."""
+    """``use`` says why no server may use the store; "" if one may.  ``partitions`` is the number of log
+    partitions, ``bytes`` the size of the store's tables on the database's disk."""
 
     id: str
     format: int
@@ -68,7 +68,7 @@ _PARTITIONS = "select count(*) from pg_inherits where inhparent = 'bunqueue.log'
 
 
 def status(url: str) -> Status:
-    """Ask the store.  StoreError if it does not answer, or has no store."""
+    """Query the store.  StoreError if the database does not answer, or has no store."""
     with connected(url) as connection:
         store = read(connection)
         shards = [ShardStatus(*row) for row in connection.execute(_SHARDS)]

@@ -1,4 +1,4 @@
-"""The command table: every command is declared once, with one file per family."""
+"""The command table: every command is declared once; there is one file per family."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The building blocks of command declarations, and the table that holds the commands.
 
-A command is declared once: as a class with typed, bounded fields, and a decorator that says how it is
-routed and answered.  The router, the shard, the SDK, the error texts and PROTOCOL.md are derived from
-that declaration.
+A command is declared once, as a class with typed, bounded fields and a decorator that says how it is routed
+and answered.  The router, the shard, the SDK, the error texts and PROTOCOL.md are derived from that
+declaration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RequestId = Raw | UnsetType  # any value; the reply echoes it, or leaves it out 
 
 P = TypeVar("P")
 MAX_SHOWN = 64  # characters of a refused value that its refusal shows
-MAX_SAFE = 2**53 - 1  # the largest integer that all languages' numbers can hold
+MAX_SAFE = 2**53 - 1  # the largest integer that the numbers of every language can hold
 
 
 class Command(Struct, kw_only=True, rename="camel", tag_field="cmd", omit_defaults=True, gc=False):
@@ -60,7 +60,7 @@ class CommandError(Exception):
     """A refused command; everything in it goes into the error reply.
 
     ``field`` is the path of the wrong field, ``value`` what it held, ``bound`` what is allowed.
-    ``retry_after`` are the ms until the same command may succeed.
+    ``retry_after`` is the number of ms until the same command may succeed.
     """
 
     def __init__(
@@ -89,34 +89,33 @@ class CommandError(Exception):
 def invalid(
     field: str, problem: str, value: object = UNSET, bound: str | float | UnsetType = UNSET
 ) -> CommandError:
-    """A refused field; the text is the field's name followed by the ``problem``."""
+    """The refusal of a field; its text is the field's name followed by the ``problem``."""
     text = f"{field} {problem}" if field else problem
     return CommandError(text, code_of_field(field), field=field, value=value, bound=bound)
 
 
 def path_of(field: str) -> str:
-    """The path of a field that a text calls "jobs[3]: data"."""
+    """The path of a field, from the form "jobs[3]: data" that error texts use."""
     where, colon, name = field.rpartition(": ")
     return f"{where}.{name}" if colon and where.endswith("]") else name
 
 
 def _short(value: object) -> str | float | bool | UnsetType | None:
-    """A value as a refusal shows it: long text is cut, nested values are left out."""
+    """The form of a value in a refusal: long text is cut, nested values are left out."""
     if isinstance(value, str):
         return value[:MAX_SHOWN]
     return _portable(value) if value is None or isinstance(value, bool | int | float) else UNSET
 
 
 def _portable(value: P) -> P | float:
-    """Some clients cannot read integers beyond 32 bits."""
+    """Convert large integers to floats: some clients cannot read integers beyond 32 bits."""
     if isinstance(value, int) and not -(2**31) <= value < 2**31:
         return float(value)
     return value
 
 
 class Refusal(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Why one of several things that a command asks for was refused; the fields are those of an error
-    reply."""
+    """Why one of several items of a command was refused; the fields are those of an error reply."""
 
     error: str
     code: str
@@ -126,7 +125,7 @@ class Refusal(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 def refusal(error: CommandError) -> Refusal:
-    """The refusal of one of several things."""
+    """The refusal of one of several items."""
     return Refusal(error=str(error), code=error.code, field=error.field, value=error.value, bound=error.bound)
 
 
@@ -176,7 +175,7 @@ class Across:
     ``Annotated``; numbers without it are added up."""
 
     rule: str
-    weight: str = ""  # of a mean: the wire name of the sibling field that holds its sample count
+    weight: str = ""  # for a mean: the wire name of the sibling field with the sample count
 
 
 LARGEST, SMALLEST = Across("largest"), Across("smallest")
@@ -193,16 +192,16 @@ class Spec:
     merge: Merge
     writes: bool  # changes state
     repeatable: bool  # doing it twice is the same as once
-    parks: bool  # may be answered late: when its ``timeout`` is above 0
-    heavy: bool  # may be answered late: its work grows with the queue and is done in slices
+    parks: bool  # may be answered late, if its ``timeout`` is above 0
+    heavy: bool  # may be answered late, because its work grows with the queue and is done in slices
     since: int  # protocol version
     key: str = ""  # the field that decides the shard
     plain: type[Struct] | None = None  # the same command with only its most common fields
     subscribes: bool = False  # afterwards the shard sends events to the connection
-    partial: bool = False  # the reachable shards answer for all
-    grows: bool = False  # needs more space on the disk than it frees: refused while the disk is full
-    internal: bool = False  # only for the HTTP gateway; for all other clients it does not exist
-    operational: bool = False  # about the server itself: answered even while its store is away
+    partial: bool = False  # the answers of the reachable shards are enough
+    grows: bool = False  # needs more disk space than it frees: refused while the disk is full
+    internal: bool = False  # only for the HTTP gateway; unknown to all other clients
+    operational: bool = False  # about the server itself: answered even while its store is unavailable
 
     @cached_property  # read for every pull
     def default_timeout(self) -> float:
@@ -210,8 +209,8 @@ class Spec:
         return next(float(field.default) for field in fields(self.request) if field.name == "timeout")
 
     def is_slow(self, timeout: object) -> bool:
-        """Whether a request may be answered late, as a long poll or a heavy command.  A connection may have
-        50 of these in flight.  Router and shard must agree on it, because both count them.
+        """Whether a request may be answered late, because it is a long poll or a heavy command.  A connection
+        may have 50 of these in flight.  Router and shard must agree on this, because both count them.
         """
         if self.heavy or not self.parks:
             return self.heavy
@@ -281,7 +280,7 @@ def _key(route: Route, request: type[Struct]) -> str:
 Scalar = str | int | float | bool | None
 """A value without parts.  Lists and maps are refused by their first byte, before anything is built."""
 
-AnyTimeout = Scalar | Ext  # what `Spec.is_slow` takes
+AnyTimeout = Scalar | Ext  # the argument of `Spec.is_slow`
 
 
 class Slow(Struct, gc=False):
@@ -297,8 +296,8 @@ def is_slow(cmd: object, timeout: object) -> bool:
     return spec is not None and spec.is_slow(timeout)
 
 
-# Field types.  A queue name is checked when the queue is first used, not with every command.  The text in
-# ``extra={"problem": ...}`` follows the field's name in the refusal of every value that does not fit.
+# Field types.  A queue name is checked when the queue is first used, not with every command.  When a value
+# does not fit, the refusal is the field's name followed by the text in ``extra={"problem": ...}``.
 QueueName = Annotated[str, Meta(description="1 to 256 characters of [a-zA-Z0-9_-.:]")]
 JobId = Annotated[str, Meta(description="a job id")]
 Token = Annotated[str, Meta(description="the lock token of the pull")]
@@ -347,4 +346,4 @@ Tokens = Annotated[list[Token | None], Meta(max_length=10_000)]
 PageSize = Annotated[int, Meta(ge=0, le=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,15}$")]
-Number = Annotated[float, Meta(ge=0, le=1e15)] | NumberText  # in a configuration, which checks the bounds
+Number = Annotated[float, Meta(ge=0, le=1e15)] | NumberText  # in a configuration, which checks bounds

@@ -1,4 +1,4 @@
-"""What bounds a queue: how much may wait, and how long completed jobs are kept."""
+"""The bounds of a queue: how much may wait, and how long completed jobs are kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bunqueue.protocol.commands.base import Command, Number, QueueName, Reply, R
 
 
 class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The changes to a queue's Bounds.  Numbers may be given as text; null takes a bound away."""
+    """The changes to a queue's Bounds.  Numbers may be given as text; null removes a bound."""
 
     max_waiting: Number | UnsetType | None = UNSET
     max_waiting_bytes: Number | UnsetType | None = UNSET
@@ -20,12 +20,12 @@ class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetBounds(Command, tag="SetBounds"):
-    """Change what bounds a queue; absent fields keep their values.
+    """Change the bounds of a queue; absent fields keep their values.
 
-    Jobs that have not started count as waiting: those that wait for their turn, their time or other jobs.  A
-    push that finds no space is refused with the code QUEUE_FULL, all of it; or with ``whenFull``
-    "drop-oldest" the jobs that have waited longest are removed for it.  Jobs that the server adds itself, for
-    schedules, repeats and workflows, and retries always find space.
+    All jobs that have not started count as waiting: they wait for their turn, their time or other jobs.  A
+    push that finds no space is refused as a whole, with the code QUEUE_FULL.  With ``whenFull``
+    "drop-oldest", the jobs that have waited longest are removed to make space for it.  Retries, and jobs that
+    the server adds itself (for schedules, repeats and workflows), are always accepted.
     """
 
     queue: QueueName
@@ -33,7 +33,7 @@ class SetBounds(Command, tag="SetBounds"):
 
 
 class Space(Struct, rename="camel", gc=False):
-    """What waits in a queue: jobs, and bytes of their data, which are null unless these are bounded.
+    """What waits in a queue: jobs, and bytes of their data; the bytes are null unless they are bounded.
     ``refused`` and ``dropped`` count jobs since the shard started or the queue got its bounds."""
 
     waiting: int
@@ -49,6 +49,6 @@ class BoundsReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, BoundsReply)
 class GetBounds(Command, tag="GetBounds"):
-    """Get what bounds a queue, and how much waits in it."""
+    """Get the bounds of a queue, and how much waits in it."""
 
     queue: QueueName

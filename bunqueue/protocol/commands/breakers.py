@@ -21,13 +21,13 @@ from bunqueue.protocol.moments import MaybeMoment
 
 
 class BreakerSettings(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """When a breaker opens, and for how long; times are in ms.  What is left out stays as it is.
+    """When a breaker opens, and for how long; times are in ms.  Absent fields keep their values.
 
-    It opens after ``failures`` failed attempts in a row, by default 5.  With a ``rate`` above 0 and up to 1
-    it opens instead when that part of the attempts within ``window`` ms has failed, and at least ``failures``
-    of them.  It stays open for ``pause`` ms, twice as long each time that a trial fails, and at most for
-    ``maxPause`` ms.  Then ``trials`` jobs are let through, by default 1.  With ``errors`` only failures with
-    errors of these classes count (see ``errorTypes`` of FAIL).
+    It opens after ``failures`` failed attempts in a row, by default 5.  With a ``rate`` (above 0, at most 1),
+    it opens instead when that fraction of the attempts within ``window`` ms has failed, and at least
+    ``failures`` attempts.  It stays open for ``pause`` ms, twice as long after each failed trial, at most
+    ``maxPause`` ms.  Then ``trials`` jobs may run, by default 1.  With ``errors``, only failures with errors
+    of these classes count (see ``errorTypes`` of FAIL).
     """
 
     failures: Number | UnsetType = UNSET
@@ -42,10 +42,10 @@ class BreakerSettings(Struct, kw_only=True, rename="camel", omit_defaults=True, 
 class BreakerView(Struct, rename="camel", gc=False):
     """A breaker; times are in ms.
 
-    ``state`` is closed, open or half-open; ``name`` is that of the jobs that it is for, null for all of the
-    queue.  ``failures`` have come in a row, or within the window; ``opened`` is how often it has opened since
-    it was set, ``until`` (epoch ms) when it is tried again, ``error`` what opened it last, and ``held`` how
-    many jobs pulls have met that it holds back.
+    ``state`` is closed, open or half-open.  ``name`` is the job name that it applies to, null for all jobs of
+    the queue.  ``failures`` counts the failures in a row, or within the window.  ``opened`` is how many times
+    it has opened since it was set, ``until`` (epoch ms) the time of the next trial, ``error`` the error that
+    opened it last, and ``held`` the number of jobs that it has held back from pulls.
     """
 
     queue: str
@@ -73,14 +73,14 @@ class BreakerFigures(Struct, gc=False):
     """One circuit breaker for Prometheus."""
 
     queue: str
-    name: str  # of the jobs that it is for; "": all of the queue
+    name: str  # the job name that it applies to; "": all jobs of the queue
     is_open: bool
-    opened: int  # how often it has opened
+    opened: int  # how many times it has opened
 
 
 @command(Route.QUEUE, BreakerReply, writes=True, repeatable=True)
 class SetBreaker(Command, tag="SetBreaker"):
-    """Give a queue, or its jobs called ``name``, a circuit breaker, or change it.  Its state stays."""
+    """Set or change the circuit breaker of a queue, or of its jobs called ``name``.  Its state stays."""
 
     queue: QueueName
     name: JobName | None = None
@@ -89,7 +89,7 @@ class SetBreaker(Command, tag="SetBreaker"):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class ClearBreaker(Command, tag="ClearBreaker"):
-    """Take the breaker away again; what it held back runs."""
+    """Remove a circuit breaker; the jobs that it held back run."""
 
     queue: QueueName
     name: JobName | None = None
@@ -97,7 +97,7 @@ class ClearBreaker(Command, tag="ClearBreaker"):
 
 @command(Route.QUEUE, BreakerReply, writes=True)
 class TripBreaker(Command, tag="TripBreaker"):
-    """Open a breaker by hand, for ``pause`` ms or as its configuration says."""
+    """Open a breaker manually, for ``pause`` ms or for the time in its configuration."""
 
     queue: QueueName
     name: JobName | None = None
@@ -107,7 +107,7 @@ class TripBreaker(Command, tag="TripBreaker"):
 
 @command(Route.QUEUE, BreakerReply, writes=True, repeatable=True)
 class ResetBreaker(Command, tag="ResetBreaker"):
-    """Close a breaker by hand."""
+    """Close a breaker manually."""
 
     queue: QueueName
     name: JobName | None = None

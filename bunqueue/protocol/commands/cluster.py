@@ -9,15 +9,15 @@ from msgspec import Meta, Struct
 from .base import Command, Reply, Route, command
 
 HostName = Annotated[str, Meta(min_length=1, max_length=63)]
-LAG_LIMIT = 1_000  # records by which a copy may be behind under load
+LAG_LIMIT = 1_000  # records by which a copy may lag under load
 ShardNumber = Annotated[int, Meta(ge=0, le=63)]
 
 
 class HostView(Struct, rename="camel", gc=False):
-    """A host.  ``alive``: it has given a sign of life lately; ``reached``: the host that answers has a
-    connection to it.  ``owns`` and ``follows`` count shards.  ``beatAge`` is the time since its last sign of
-    life, in ms, and ``load`` how many processes of its machine want a core, per core, in the mean of a
-    minute: beyond 1 some have to wait.  Both are null while they are not known."""
+    """A host.  ``alive``: it has sent a heartbeat recently; ``reached``: the answering host has a connection
+    to it.  ``owns`` and ``follows`` count shards.  ``beatAge`` is the time since its last heartbeat in ms.
+    ``load`` is the number of runnable processes per core, averaged over a minute: above 1, some must wait.
+    Both are null while they are unknown."""
 
     name: str
     id: str
@@ -34,7 +34,7 @@ class HostView(Struct, rename="camel", gc=False):
 
 
 class CopyView(Struct, rename="camel", gc=False):
-    """A copy of a shard, and by how many records it is behind."""
+    """A copy of a shard, and how many records it lags behind."""
 
     host: str
     position: int
@@ -42,9 +42,9 @@ class CopyView(Struct, rename="camel", gc=False):
 
 
 class PlaceView(Struct, rename="camel", gc=False):
-    """Where a shard is.  ``owner`` and ``home`` are names of hosts, "" without one: a shard moves while they
-    differ.  ``wanted`` is the host that an operator has moved it to, where it stays while that host lives.
-    ``position`` is that of the last record of its log, and ``snapshot`` that of its newest snapshot."""
+    """Where a shard is.  ``owner`` and ``home`` are names of hosts, or ""; while they differ, it moves.
+    ``wanted`` is the host that an operator has moved it to; it stays there while that host is alive.
+    ``position`` is the position of the last record in its log, ``snapshot`` that of its newest snapshot."""
 
     shard: int
     owner: str
@@ -57,8 +57,8 @@ class PlaceView(Struct, rename="camel", gc=False):
 
 
 class ClusterView(Struct, rename="camel", gc=False):
-    """``host`` is the one that answers; ``error`` says why it cannot read the store.  A copy that is behind
-    by ``lagLimit`` records or more makes a take-over take longer."""
+    """``host`` is the answering host; ``error`` says why it cannot read the store.  If a copy lags by
+    ``lagLimit`` records or more, a take-over takes longer."""
 
     cluster: str
     host: str
@@ -79,8 +79,8 @@ class ClusterStatus(Command, tag="ClusterStatus"):
 
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterDrain(Command, tag="ClusterDrain"):
-    """Have all shards of a host move to others, before it is replaced.  With ``draining`` false it may own
-    some again."""
+    """Move all shards of a host to other hosts, before it is replaced.  With ``draining`` false, the host may
+    own shards again."""
 
     host: HostName
     draining: bool = True
@@ -88,7 +88,7 @@ class ClusterDrain(Command, tag="ClusterDrain"):
 
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterMove(Command, tag="ClusterMove"):
-    """Have a shard move to a host, and stay there until ClusterRebalance."""
+    """Move a shard to a host, where it stays until ClusterRebalance."""
 
     shard: ShardNumber
     host: HostName
@@ -96,11 +96,11 @@ class ClusterMove(Command, tag="ClusterMove"):
 
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterRebalance(Command, tag="ClusterRebalance"):
-    """Forget where shards were moved to: all hosts get their share."""
+    """Forget where shards were moved to, so that all hosts get their share again."""
 
 
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterForget(Command, tag="ClusterForget"):
-    """Remove a host that is dead, and will not come back under its name."""
+    """Remove a host that is dead and will not come back under its name."""
 
     host: HostName

@@ -53,7 +53,7 @@ GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyHash = Annotated[str, Meta(min_length=1, max_length=64)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
-# The bounds depend on the job and the version: the shard checks them (`check_fields` in handlers/push.py).
+# The bounds depend on the job and the version, so the shard checks them (`check_fields` in handlers/push.py).
 AnyPriority = Annotated[
     int,
     Meta(
@@ -70,7 +70,7 @@ AnyPriority = Annotated[
 
 BackoffType = Annotated[
     Literal["fixed", "exponential", "linear"],
-    Meta(extra={"problem": "must be 'fixed' or 'exponential'"}),  # the reference's text; the bound has all
+    Meta(extra={"problem": "must be 'fixed' or 'exponential'"}),  # the reference's text; the bound lists all
 ]
 
 
@@ -79,12 +79,12 @@ class BackoffMap(
 ):
     """The backoff of protocol 3: a type, and a delay in ms.
 
-    With a ``jitter`` from 0 to 1, the first wait is ``delay``, ``linear`` adds it and ``exponential`` doubles
-    it with each further attempt; each wait is longer or shorter by at most that fraction.  Without
-    ``jitter``, as in the reference, ``fixed`` waits 0.8 to 1.2 times ``delay``, and ``exponential`` 0.5 to
-    1.5 times ``delay`` x 2^failures.  No wait is longer than ``maxDelay``, by default an hour.
-    ``delays`` are the first waits, one after the other; what is said above begins behind them.
-    ``retryAfter`` is for workers: if an error says how long to wait, they ask for that ``delay`` in FAIL.
+    With a ``jitter`` from 0 to 1, the first wait is ``delay``; with each further attempt, ``linear`` adds
+    ``delay`` to the wait and ``exponential`` doubles it.  Each wait is longer or shorter by at most the
+    fraction ``jitter``.  Without ``jitter``, as in the reference, ``fixed`` waits 0.8 to 1.2 times ``delay``,
+    and ``exponential`` 0.5 to 1.5 times ``delay`` x 2^failures.  No wait is longer than ``maxDelay``, by
+    default an hour.  ``delays`` lists the first waits; the rules above begin after them.  ``retryAfter`` is
+    for workers: if an error says how long to wait, they send that time as ``delay`` in FAIL.
     """
 
     type: BackoffType = "exponential"
@@ -111,20 +111,21 @@ KeyStates = Annotated[list[KeyState], Meta(max_length=8)]
 class Dedup(Struct, rename="camel", omit_defaults=True, gc=False):
     """What happens to a push whose unique key is taken, and for how long the key is held.
 
-    With ``ttl`` alone, ``extend`` or ``replace`` the key is held as in the reference: for ``ttl`` ms at most,
-    and until the job ends or fails an attempt.
+    With only ``ttl``, ``extend`` or ``replace``, the key is held as in the reference: until the job ends or
+    fails an attempt, and for at most ``ttl`` ms.
 
-    With ``onConflict`` or ``states`` it is held for exactly ``ttl`` ms, however the job ends unless it is
-    cancelled or removed; without a ``ttl``, until the job has ended, retries included.  ``states`` are those
-    in which it is held instead: a state without the key lets another push have it.  ``onConflict`` is
+    With ``onConflict`` or ``states``, the key is held for exactly ``ttl`` ms, however the job ends, unless it
+    is cancelled or removed.  Without a ``ttl``, it is held until the job has ended, including retries.
+    ``states`` lists instead the states in which the key is held; in any other state, another push can take
+    it.  ``onConflict`` is one of:
 
-    - ``keep`` (the default): the job that is there stays, and nothing is added;
-    - ``extend``: the same, and its key is held for another ``ttl`` from now on;
+    - ``keep`` (the default): the existing job stays, and nothing is added;
+    - ``extend``: the same, and the key is held for another ``ttl``, counted from now;
     - ``reject``: the push is refused with the code DUPLICATE_KEY;
-    - ``replace``: a job that waits goes, and the new one takes its place; beside one that runs or has ended
-      the new one is added, and takes the key;
-    - ``supersede``: as ``replace``, but a job that runs is told to stop, with ``grace`` ms as in Cancel, and
-      the new one starts when that one has ended.
+    - ``replace``: the new job replaces a waiting job; if the other job is active or has ended, the new one is
+      added beside it and takes the key;
+    - ``supersede``: like ``replace``, but an active job is asked to stop, with ``grace`` ms as in Cancel, and
+      the new job starts when that job has ended.
     """
 
     ttl: Ttl | None = None
@@ -145,9 +146,9 @@ DeadDependency = Literal["fail", "ignore", "continue", "remove", "wait"]
 
 
 class OnDead(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A job that the server adds when another one has failed for good, to the same queue or another one.
+    """A job that the server adds when another one has failed for good, in the same queue or in another.
 
-    Its ``cause`` says which job that was, and how it failed.  The fields are those of PUSH.
+    Its ``cause`` says which job failed, and how.  The fields are those of PUSH.
     """
 
     queue: QueueName | None = None
@@ -196,12 +197,12 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     remove_on_fail: bool = False
     durable: bool = False
     job_id: Key | None = None
-    custom_id: Key | None = None  # an alias of job_id
+    custom_id: Key | None = None  # an alias for job_id
     depends_on: KeptIds | None = None
     parent_id: Key | None = None
     children_ids: KeptIds | None = None
     group_max_size: Annotated[int, Meta(ge=1)] | None = None  # the push is refused when this many are queued
-    fair: bool = False  # its priority within its group is as in the queue, the higher first: for fair pulls
+    fair: bool = False  # higher priority comes first within its group, as in the queue; for fair pulls
     repeat: Repeat | None = None
     dedup: Dedup | None = None
     debounce_id: Key | None = None
@@ -212,20 +213,20 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     size_limit: Annotated[int, Meta(ge=0)] | None = None
     timestamp: Time | None = None  # of the push
     headers: Headers | None = None  # for middleware, such as W3C's traceparent; not part of the data
-    workflow: bool = False  # it may be signalled, and it is kept when it was cancelled
+    workflow: bool = False  # it can receive signals, and is kept if it is cancelled
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
     on_dead: OnDead | None = None  # added when the job has failed for good
-    on_dead_dependency: DeadDependency | None = None  # what the failure of a job of depends_on means for it
-    keep_completed: KeptFor | None = None  # removed so long after it completed, whatever its queue says
-    keep_failed: KeptFor | None = None  # removed so long after it became a dead letter
+    on_dead_dependency: DeadDependency | None = None  # what the failure of a job in depends_on does to it
+    keep_completed: KeptFor | None = None  # removed this long after completion; overrides the queue's setting
+    keep_failed: KeptFor | None = None  # removed this long after it became a dead letter
 
 
 class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """JobFields when only these are given, as for nearly all jobs.  Checking two dozen absent fields would
-    take longer than storing the job."""
+    """A subset of JobFields, enough for nearly all jobs.  Checking two dozen absent fields would take longer
+    than storing the job."""
 
     data: Raw = Raw(NIL)
     name: JobName | None = None
@@ -264,8 +265,8 @@ Action = Literal["kept", "extended", "replaced", "superseded"]
 
 
 class Conflict(Struct, gc=False):
-    """A unique key was taken by the job ``holder``.  With the ``action`` kept or extended nothing was added,
-    with replaced or superseded a new job was."""
+    """The job ``holder`` already had the unique key.  If ``action`` is kept or extended, nothing was added;
+    if it is replaced or superseded, a new job was added."""
 
     action: Action
     holder: str
@@ -284,8 +285,8 @@ class PushReply(Reply, kw_only=True):
 
 
 class PushBatchReply(Reply, kw_only=True):
-    """One id per job, in the order of the request; ``existing`` has the indexes of those that are not new.
-    ``conflicts`` says of jobs with ``onConflict`` or ``states`` what happened if their key was taken.
+    """One id per job, in the order of the request; ``existing`` has the indexes of jobs that are not new.
+    ``conflicts`` says what happened to jobs with ``onConflict`` or ``states`` whose key was taken.
     """
 
     ids: list[str]
@@ -308,7 +309,7 @@ class PullBatchReply(Reply, kw_only=True):
 
 
 class Applied(Struct, gc=False):
-    """``applied`` is false when the job's outcome had already been decided otherwise."""
+    """``applied`` is false if the job already had another outcome."""
 
     applied: bool
     reason: str
@@ -321,7 +322,7 @@ class AckReply(Reply, kw_only=True):
 
 
 class FailReply(AckReply, kw_only=True):
-    """``delay``: the ms until the next attempt, if the request asked for it and there is a next attempt."""
+    """``delay``: the ms until the next attempt, if the request asked for it and there is one."""
 
     delay: float | UnsetType = UNSET
 
@@ -344,22 +345,22 @@ class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue.
 
     With an ``idempotencyKey`` the push can be repeated safely: for five minutes, another push to the queue
-    with the same key adds nothing, and its answer has the id of the first job, as an ``existing`` one.  If
-    both carry an ``idempotencyHash`` of their content and the hashes differ, the second is refused.  A client
-    that repeats a push because the answer was lost sets ``idempotencyAge`` to the ms since it first sent it.
-    It gets the original answer, or an error if that is longer ago than the server remembers.
+    with the same key adds nothing, and its answer has the id of the first job, marked as ``existing``.  If
+    both pushes have an ``idempotencyHash`` of their content and the hashes differ, the second is refused.  A
+    client that repeats a push because the answer was lost sets ``idempotencyAge`` to the ms since it first
+    sent it.  It gets the original answer, or an error if that is longer ago than the server remembers.
     """
 
     queue: QueueName
     idempotency_key: IdempotencyKey | None = None
     idempotency_hash: IdempotencyHash | None = None
     idempotency_age: IdempotencyAge = 0
-    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+    req_id: RequestId = UNSET  # a struct has only one base, so Command's field is repeated here
 
 
 @command(Route.QUEUE, PushBatchReply, writes=True, grows=True, plain=PlainPushBatch)
 class PushBatch(Command, tag="PUSHB"):
-    """Add many jobs to a queue: all of them, or none if one is refused.  For the idempotency key see PUSH."""
+    """Add many jobs to a queue: all of them, or none if one is refused.  For idempotency keys, see PUSH."""
 
     queue: QueueName
     jobs: Annotated[list[JobFields], Meta(max_length=100_000)]
@@ -378,15 +379,15 @@ class GroupLimit(Struct, gc=False):
 
 
 class GroupRule(Struct, gc=False):
-    """The limits under which a pull takes jobs of a group that has none of its own: at most ``concurrency``
-    active ones, and at most the rate ``limit``.
+    """The limits of a pull for groups without limits of their own: at most ``concurrency`` active jobs, and
+    at most the rate ``limit``.
 
-    The default ``concurrency`` is 1 in version 2 and unlimited in version 3.  What SetGroupDefaults says of
-    the queue comes before both.
+    The default ``concurrency`` is 1 in version 2 and unlimited in version 3.  The queue's SetGroupDefaults
+    override both.
 
-    With ``fair`` the groups take turns in proportion to their weights, and the jobs without a group take
-    theirs as one group more; within a group the order is that of the queue, the higher priority first; and a
-    group's own limits hold for every pull.
+    With ``fair``, the groups take turns in proportion to their weights, and the jobs without a group form one
+    more group.  Within a group the order is that of the queue, with higher priority first.  A group's own
+    limits apply to every pull.
     """
 
     CALLED: ClassVar[str] = "an object"  # in errors
@@ -397,7 +398,7 @@ class GroupRule(Struct, gc=False):
 
 
 FAIR = GroupRule(fair=True)
-"""Of the pulls of this package."""
+"""The rule in the pulls of this package."""
 
 
 @command(Route.QUEUE, PullReply, writes=True, parks=True)
@@ -406,9 +407,9 @@ class Pull(Command, tag="PULL"):
 
     With an ``owner`` the job is locked for ``lockTtl`` ms, and later commands for it need its token.
     With ``detach`` it stays active when the connection ends, because another process works on it.
-    With ``signals`` the connection is notified when one of its jobs has to stop.
-    With ``ownTimeouts`` the worker ends a run that takes longer than the job's timeout, and reports it with
-    ``timedOut``; the server does not end it as long as the lock is renewed, so no other run begins before
+    With ``signals`` the connection is notified when one of its jobs must stop.
+    With ``ownTimeouts`` the worker itself ends a run that exceeds the job's timeout, and reports it with
+    ``timedOut``.  The server does not end the run while the lock is renewed, so no other run begins before
     this one has ended.
     """
 
@@ -439,7 +440,7 @@ class PullBatch(Command, tag="PULLB"):
 
 @command(Route.ID, AckReply, writes=True)
 class Ack(Command, tag="ACK"):
-    """Complete a job.  With ``removeOnComplete`` nothing of it is kept, whatever its own options."""
+    """Complete a job.  With ``removeOnComplete`` nothing of it is kept, whatever its own options say."""
 
     id: JobId
     result: Raw = Raw(UNDEFINED)
@@ -449,7 +450,7 @@ class Ack(Command, tag="ACK"):
 
 @command(Route.IDS, AckBatchReply, merge=Merge.FIRST_ERROR, writes=True)
 class AckBatch(Command, tag="ACKB"):
-    """Complete many jobs.  A wrong token refuses all jobs of its shard; an unknown id, only itself."""
+    """Complete many jobs.  A wrong token refuses all jobs of its shard; an unknown id, only that job."""
 
     ids: Ids
     results: Annotated[list[Raw], Meta(max_length=10_000)] | None = None
@@ -458,7 +459,7 @@ class AckBatch(Command, tag="ACKB"):
 
 
 class FailFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """What became of one attempt that gave no result."""
+    """The outcome of an attempt without a result."""
 
     error: Annotated[str, Meta(description="cut after 64 KiB")] | None = None
     unrecoverable: bool = False
@@ -477,21 +478,21 @@ class Fail(FailFields, kw_only=True, tag_field="cmd", tag="FAIL", gc=False):
 
     With ``unrecoverable`` it becomes a dead letter at once.  With ``removeOnFail`` nothing of it is kept if
     this was its last attempt.  With ``interrupted`` the attempt does not count: the worker returns the job
-    because it is stopping, and the job takes its old position in the queue at once; from the eleventh time
-    on it counts as a stall.  With ``timedOut`` the run took longer than the job's timeout.  With ``delay``
-    the next attempt begins after that many ms instead of the backoff.  With ``wantsDelay`` the answer says
-    when it begins.  ``errorTypes`` are the class of the error and those that it is derived from, the most
-    special first; the job's ``retryOn`` and ``neverOn`` go by them, and the first one is kept with the
-    attempt.
+    because it is stopping, and the job takes its old position in the queue at once; the eleventh and every
+    later time counts as a stall.  With ``timedOut`` the run took longer than the job's timeout.  With
+    ``delay`` the next attempt begins after that many ms instead of the backoff.  With ``wantsDelay`` the
+    answer says when it begins.  ``errorTypes`` lists the class of the error and its base classes, the most
+    specific first; the job's ``retryOn`` and ``neverOn`` are matched against them, and the first one is kept
+    with the attempt.
     """
 
     id: JobId
     token: Token | None = None
-    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+    req_id: RequestId = UNSET  # a struct has only one base, so Command's field is repeated here
 
 
 class FailAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """The answer to one of several reports: as that to FAIL, or ``refused``."""
+    """The answer to one of several reports: as for FAIL, or ``refused``."""
 
     delay: float | UnsetType = UNSET  # ms
     data: Applied | UnsetType = UNSET
@@ -506,7 +507,7 @@ class FailBatchReply(Reply, kw_only=True):
 
 @command(Route.IDS, FailBatchReply, merge=Merge.PLACED, writes=True)
 class FailBatch(Command, tag="FAILB"):
-    """Report many failed attempts, each as FAIL does.  One that is refused changes nothing for the others."""
+    """Report many failed attempts, each as in FAIL.  A refused report does not affect the others."""
 
     ids: Ids
     failures: Annotated[list[FailFields], Meta(max_length=10_000)]
@@ -519,7 +520,7 @@ class Alive(Struct, gc=False):
 
 
 class HeartbeatReply(Reply, kw_only=True):
-    """``cancelled`` is present only when the job has to stop."""
+    """``cancelled`` is present only if the job must stop."""
 
     data: Alive
 
@@ -531,8 +532,8 @@ class AliveCount(Struct, gc=False):
 
 
 class HeartbeatBatchReply(Reply, kw_only=True):
-    """``count`` is how many of the jobs are active and, if a token was given, locked with it.  ``cancelled``
-    is present only when some of them have to stop.
+    """``count`` is the number of jobs that are active and, if a token was given, locked with it.
+    ``cancelled`` is present only if some of them must stop.
     """
 
     data: AliveCount
@@ -551,7 +552,7 @@ class JobHeartbeat(Command, tag="JobHeartbeat"):
 
 
 class ExtendedReply(Reply, kw_only=True):
-    """``count`` is how many locks were renewed."""
+    """``count`` is the number of renewed locks."""
 
     count: int
 

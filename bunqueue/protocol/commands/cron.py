@@ -1,4 +1,4 @@
-"""Schedules: jobs that are pushed by the clock.  docs/cron.md has the rules."""
+"""Schedules: jobs that are pushed at set times.  docs/cron.md has the rules."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=
 class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """The definition of a schedule, without its data and its history.
 
-    ``overlap`` says what becomes of a run while the job of the last one has not ended, retries included:
+    ``overlap`` says what happens to a run while the last run's job has not ended, including retries:
 
-    - ``allow``: its job is added beside the other one;
-    - ``skip``: it is left out;
-    - ``queue``: its job is added when the other one has ended; up to ``maxBacklog`` runs wait, later ones are
-      left out;
-    - ``cancel``: the other job is cancelled, and the new one starts when that has stopped.
+    - ``allow``: its job is added as well;
+    - ``skip``: the run is skipped;
+    - ``queue``: its job is added when the other job has ended; up to ``maxBacklog`` runs wait, further runs
+      are skipped;
+    - ``cancel``: the other job is cancelled, and the new one starts when that one has stopped.
 
-    Without it ``preventOverlap`` counts.  ``onMissed`` says how many runs make up for those that were due
-    while the server was down: ``none``, ``one``, or ``all``, of which the last ``maxBacklog``.  Without it
-    ``skipMissedOnRestart`` counts.
+    Without ``overlap``, ``preventOverlap`` applies.  ``onMissed`` says how many runs make up for those that
+    were missed while the server was down: ``none``, ``one``, or ``all`` (the last ``maxBacklog`` of them).
+    Without ``onMissed``, ``skipMissedOnRestart`` applies.
     """
 
     name: ScheduleName
@@ -102,15 +102,15 @@ class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     skip_missed_on_restart: bool = True
     overlap: Overlap | None = None
     on_missed: OnMissed | None = None
-    max_backlog: Backlog | None = None  # 100 unless given
+    max_backlog: Backlog | None = None  # default: 100
     unique_key: Key | None = None
     dedup: Dedup | None = None
     job_options: SpawnOptions | None = None
-    app: AppName | None = None  # that declares it
+    app: AppName | None = None  # the app that declares it
 
 
 def contradictions(command: CronFields) -> Iterator[tuple[str, str]]:
-    """Settings that say two things, or nothing: their field, and what is wrong with it."""
+    """Settings that contradict each other or have no effect: the field, and what is wrong with it."""
     overlap, on_missed = command.overlap, command.on_missed
     if overlap not in (None, "allow"):
         if command.unique_key is not None or command.dedup is not None:
@@ -131,7 +131,7 @@ class CronRun(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False
 
     at_ms: float = msgspec.field(name="at")
     job_id: str
-    outcome: str | None = None  # completed, failed, cancelled, expired or removed; None: it has not ended
+    outcome: str | None = None  # completed, failed, cancelled, expired or removed; None: not ended
     ended_at_ms: float | None = msgspec.field(name="endedAt", default=None)
 
     at = Moment("at_ms")
@@ -139,8 +139,8 @@ class CronRun(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False
 
 
 class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """A schedule as it is shown; times are in epoch ms.  Optional fields that have their default are left out
-    on the wire.
+    """A schedule as shown to clients; times are in epoch ms.  Optional fields with their default value are
+    left out on the wire.
     """
 
     name: str
@@ -159,15 +159,15 @@ class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fals
     overlap: Overlap | None = None
     on_missed: OnMissed | None = None
     max_backlog: int | None = None
-    backlog: int = 0  # runs that wait for the end of the last one's job
+    backlog: int = 0  # runs that wait for the last run's job to end
     unique_key: str | None = None
     dedup: Dedup | None = None
     job_options: SpawnOptions | None = None
-    app: str | None = None  # that declares it
+    app: str | None = None  # the app that declares it
     paused: bool = False
-    missed: int = 0  # runs that were due while the server was down
+    missed: int = 0  # runs that were missed while the server was down
     last_run: CronRun | None = None
-    data: Any = None  # of its jobs; in answers to CronGet, CronPause and CronResume
+    data: Any = None  # of its jobs; only in answers to CronGet, CronPause and CronResume
 
     next_run = Moment("next_run_ms")
 
@@ -182,20 +182,20 @@ class CronListReply(Reply, kw_only=True):
     crons: list[CronView]
 
 
-# A name is unique on the whole server: the shard of the schedule's queue stores it, all others delete it.
+# A name is unique on the whole server: the shard of the queue stores the schedule, all others delete it.
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True, grows=True)
 class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
 
-    It replaces the schedule of the same name in that queue; if the interval or expression is unchanged, the
-    next run stays as planned.  It also replaces one in another queue, unless ``move`` is false: then a name
-    that belongs to another queue, or another app, is refused.
+    This replaces the schedule with the same name in that queue; if the interval or expression is unchanged,
+    the next run stays as planned.  It also replaces one in another queue, unless ``move`` is false: then a
+    name that belongs to another queue, or another app, is refused.
     """
 
     data: Raw = Raw(NIL)
     move: bool = True
     immediately: bool = False  # the first run of a new schedule is now
-    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+    req_id: RequestId = UNSET  # a struct has only one base, so Command's field is repeated here
 
 
 @command(Route.ALL, merge=Merge.ANY, writes=True)
@@ -208,27 +208,27 @@ class CronDelete(Command, tag="CronDelete"):
 
 @command(Route.ALL, CronReply, merge=Merge.ANY)
 class CronGet(Command, tag="CronGet"):
-    """One schedule."""
+    """Get one schedule."""
 
     name: ScheduleName
 
 
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
 class CronPause(Command, tag="CronPause"):
-    """Pause a schedule until CronResume; runs that are due in the meantime are skipped."""
+    """Pause a schedule until CronResume; runs due in the meantime are skipped."""
 
     name: ScheduleName
 
 
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
 class CronResume(Command, tag="CronResume"):
-    """Resume a paused schedule, starting with its next run."""
+    """Resume a paused schedule; it starts with its next run."""
 
     name: ScheduleName
 
 
 class CronRunReply(Reply, kw_only=True):
-    """The new job or, if ``existing`` is true, the job that already holds the unique key."""
+    """The new job; or, if ``existing`` is true, the job that already holds the unique key."""
 
     id: str
     queue: str
@@ -247,7 +247,7 @@ class CronRuns(Struct, gc=False):
 
 
 class CronRunsReply(Reply, kw_only=True):
-    """The runs in epoch ms; fewer than requested if the schedule ends before."""
+    """The run times in epoch ms; fewer than requested if the schedule ends earlier."""
 
     data: CronRuns
 
@@ -262,4 +262,4 @@ class CronNext(Command, tag="CronNext"):
 
 @command(Route.ALL, CronListReply, merge=Merge.SORTED, heavy=True)
 class CronList(Command, tag="CronList"):
-    """All schedules."""
+    """List all schedules."""

@@ -1,4 +1,4 @@
-"""Unique keys: which job holds a key, and releasing it early."""
+"""Unique keys: which job holds a key, and how to release it early."""
 
 from __future__ import annotations
 

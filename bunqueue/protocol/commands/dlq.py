@@ -37,8 +37,8 @@ class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_field
 
     ``name`` is the job's name; ``error`` is a part of the error text, in upper or lower case; ``olderThan``
     and ``newerThan`` compare ``enteredAt``; ``retriable`` selects those whose automatic retry is due,
-    ``expired`` those that the next maintenance will remove.  With a ``cursor`` only those are meant that come
-    behind the last one of another page; "" begins a walk.
+    ``expired`` those that the next maintenance will remove.  A ``cursor`` selects only those after the last
+    one of another page; "" begins with the first page.
     """
 
     reason: str | None = None
@@ -54,8 +54,8 @@ class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_field
 
 
 class Dropped(Struct, rename="camel", gc=False):
-    """The dead letters of a queue that were dropped although nobody removed them, since its last PurgeDlq:
-    ``tooMany`` as the queue had more than ``maxEntries``, ``tooOld`` as they were older than ``maxAge``.  The
+    """The dead letters of a queue that were dropped automatically since its last PurgeDlq: ``tooMany``
+    because the queue had more than ``maxEntries``, ``tooOld`` because they were older than ``maxAge``.  The
     times of the first and the last one are in epoch ms."""
 
     too_many: int = 0
@@ -68,7 +68,7 @@ class Dropped(Struct, rename="camel", gc=False):
 
     @property
     def count(self) -> int:
-        """How many they are together."""
+        """The total number of dropped dead letters."""
         return self.too_many + self.too_old
 
 
@@ -76,12 +76,12 @@ class DlqReply(Reply, kw_only=True):
     """The dead letters as ``jobs``, and in the same order as ``entries``: maps ``{job, enteredAt, reason,
     error, attempts, retryCount, lastRetryAt, nextRetryAt, expiresAt}``, where ``attempts`` is the history,
     ``[{attempt, startedAt, failedAt, reason, error, duration}]``.  ``dropped``, if present, says how many
-    more there were.
+    others were dropped.
     """
 
     jobs: Raw  # encoded by protocol.job_view
     entries: Raw
-    more: bool | UnsetType = UNSET  # as in the reply to GetJobs, also the cursor
+    more: bool | UnsetType = UNSET  # this and the cursor are as in the reply to GetJobs
     cursor: str | UnsetType = UNSET
     dropped: Dropped | UnsetType = UNSET
 
@@ -104,9 +104,9 @@ class CountDlq(Command, tag="CountDlq"):
 
 
 class RetriedReply(Reply, kw_only=True):
-    """``count`` jobs were moved.  ``cancelled``, if present, is how many cancelled ones were left out.
-    ``dropped``, if present, says how many could not be, as they had been dropped before; only where all dead
-    letters of the queue were meant."""
+    """``count`` jobs were moved.  ``cancelled``, if present, is the number of cancelled jobs that were left
+    out.  ``dropped``, if present, says how many could not be moved because they had been dropped before; only
+    if the command selected all dead letters of the queue."""
 
     count: int
     cancelled: int | UnsetType = UNSET
@@ -130,7 +130,7 @@ class RetryDlq(Command, tag="RetryDlq"):
 
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class PurgeDlq(Command, tag="PurgeDlq"):
-    """Remove all dead letters of a queue.  What was said of dropped ones is forgotten."""
+    """Remove all dead letters of a queue, and reset the counts of dropped ones."""
 
     queue: QueueName
 
@@ -153,7 +153,7 @@ class RemoveDlqJob(Command, tag="RemoveDlqJob"):
 
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class RetryCompleted(Command, tag="RetryCompleted"):
-    """Run completed jobs again and drop their results: one job, the oldest ``count`` that had completed by
+    """Run completed jobs again and discard their results: one job, the oldest ``count`` that had completed by
     ``timestamp``, or all of the queue."""
 
     queue: QueueName
@@ -164,7 +164,7 @@ class RetryCompleted(Command, tag="RetryCompleted"):
 
 class DlqStats(Struct, rename="camel", gc=False):
     """``pendingRetry`` counts those whose automatic retry is due, ``expired`` those past ``maxAge``;
-    ``dropped`` says how many are gone."""
+    ``dropped`` says how many were dropped."""
 
     total: int
     by_reason: dict[str, int]
@@ -195,8 +195,8 @@ class GetDlqStats(Command, tag="GetDlqStats"):
 
 
 class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The changes to a queue's DlqConfig.  Numbers may be given as text; ``maxAge`` null means forever,
-    ``maxEntries`` null as the server's settings say, and 0 any number."""
+    """The changes to a queue's DlqConfig.  Numbers may be given as text.  ``maxAge`` null means forever.
+    ``maxEntries`` null means the server's setting, 0 means any number."""
 
     auto_retry: bool | UnsetType = UNSET
     auto_retry_interval: Number | UnsetType = UNSET
@@ -218,8 +218,8 @@ class SetDlqConfig(Command, tag="SetDlqConfig"):
 
 
 class DlqConfigReply(Reply, kw_only=True):
-    """What holds for the queue: what was set for it, and for the rest what the server's settings say;
-    and how many dead letters were ``dropped`` for it."""
+    """The effective configuration: what was set for the queue, and the server's settings for the rest.
+    ``dropped`` says how many dead letters were dropped because of it."""
 
     config: DlqConfig
     dropped: Dropped = msgspec.field(default_factory=Dropped)

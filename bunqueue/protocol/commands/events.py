@@ -1,4 +1,4 @@
-"""What happens: waiting for the end of a job, and the stream of a queue's events."""
+"""Events: waiting for the end of a job, and the stream of a queue's events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Place = Annotated[int, Meta(ge=-1, le=MAX_SAFE)]  # -1: the end of the log
 class WaitReply(Reply, kw_only=True):
     """``completed`` is false if the timeout expired or the job can no longer complete; ``state`` says which.
 
-    ``result`` is absent if the job has none, or is removed on completion.
+    ``result`` is absent if the job has no result, or is removed on completion.
     """
 
     completed: bool
@@ -37,7 +37,7 @@ class WaitReply(Reply, kw_only=True):
 class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
     """How a job ended.
 
-    ``state`` is completed, failed, cancelled (while waiting or active), expired (its ``ttl`` ran out), or
+    ``state`` is completed, failed, cancelled (while waiting or active), expired (its ``ttl`` passed), or
     unknown (the job never existed or was removed).  A job that is kept, or that ended while a WaitJob was
     open, has its ``result``, or its ``error``, ``reason`` (as for dead letters) and number of failed
     ``attempts``.  Removed jobs that were cancelled or expired are remembered until the shard restarts or
@@ -53,7 +53,7 @@ class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class WaitManyReply(Reply, kw_only=True):
-    """The jobs that have ended, as many as fit into one answer; empty if the timeout expired."""
+    """The jobs that have ended, as many as fit into one answer; none if the timeout expired."""
 
     ended: list[Ended]
 
@@ -67,7 +67,7 @@ class TrimReply(Reply, kw_only=True):
 
 
 class LogPlace(Struct, gc=False):
-    """How far the log of a shard was read: ``after`` is where to continue, ``last`` is the newest event.
+    """How far a shard's log was read: ``after`` is where to continue, ``last`` is the newest event.
     ``missed`` counts the requested events that had already been deleted."""
 
     shard: int
@@ -77,8 +77,8 @@ class LogPlace(Struct, gc=False):
 
 
 class EventsReply(Reply, kw_only=True):
-    """``events`` are in order within each shard, one shard after the other.  They are maps like those of
-    SubscribeEvents, plus ``shard`` and ``seq``, their number in its log, and never have ``data``."""
+    """``events`` are in order within each shard, one shard after the other.  They are maps as in
+    SubscribeEvents, plus ``shard`` and ``seq`` (their number in that shard's log), but without ``data``."""
 
     events: Raw  # a list, encoded event by event
     places: list[LogPlace]
@@ -116,12 +116,12 @@ class UnsubscribeEvents(Command, tag="UnsubscribeEvents"):
 
 @command(Route.ALL, EventsReply, merge=Merge.CONCAT, heavy=True, partial=True)
 class GetEvents(Command, tag="GetEvents"):
-    """Read the event logs: at most ``limit`` events of every shard, of all types and queues unless some are
-    named.
+    """Read the event logs: at most ``limit`` events of every shard, of all types and queues unless the
+    command names some.
 
     ``after`` is a list with the position in each shard's log, as in the last answer; -1 means the end of the
-    log.  Without it, reading starts at ``since`` (epoch ms), or else at the oldest event.  Events that do not
-    match are skipped, some thousands per request: there is more to read while ``after`` is below ``last``.
+    log.  Without it, reading starts at ``since`` (epoch ms), or at the oldest event.  Events that do not
+    match are skipped, some thousands per request, so there is more to read while ``after`` is below ``last``.
     """
 
     after: Annotated[list[Place], Meta(max_length=64)] | None = None

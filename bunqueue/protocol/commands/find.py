@@ -1,4 +1,4 @@
-"""Finding jobs by what they are, in one queue or in all, and doing something to all that are found."""
+"""Finding jobs by their properties, in one queue or in all, and changing all jobs that are found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bunqueue.protocol.commands.times import Time
 MAX_PAGE = 1000  # jobs in one answer
 MAX_CHANGED = 1000  # jobs that one command changes: a few slices, and a few messages to another shard
 MAX_SCAN = 10_000_000
-SCAN = 200_000  # jobs looked at before an answer is sent, some 0.1 s
+SCAN = 200_000  # jobs examined before an answer is sent, about 0.1 s
 
 Words = Text | Annotated[list[Text], Meta(min_length=1, max_length=100)] | None
 Cursor = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -37,13 +37,13 @@ DataValue = Annotated[
 
 
 class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Which jobs are meant: those to which all that is given applies.  Unknown fields are refused, because a
-    misspelled one would mean more jobs than intended.
+    """Selects the jobs that match every given field.  Unknown fields are refused, because a misspelled one
+    would select more jobs than intended.
 
-    A list of states, names or groups means any of them, a list of tags all of them.  ``error`` is a part of
-    the last error, in upper or lower case.  ``createdAfter`` and ``finishedAfter`` include that moment,
-    ``createdBefore`` and ``finishedBefore`` do not.  ``data`` has values of fields of the data by their
-    paths, as in ``{"order.id": 7}``.  ``where`` says more: see "Conditions as text".
+    A list of states, names or groups matches any of them; a list of tags requires all of them.  ``error`` is
+    a part of the last error, in upper or lower case.  ``createdAfter`` and ``finishedAfter`` include the
+    given moment, ``createdBefore`` and ``finishedBefore`` do not.  ``data`` has required values of the job's
+    data by path, as in ``{"order.id": 7}``.  ``where`` has further conditions: see "Conditions as text".
     """
 
     queue: QueueName | None = None  # absent: all queues
@@ -59,15 +59,15 @@ class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     finished_before: Time | None = None
     data: Annotated[dict[str, DataValue], Meta(max_length=32)] | None = None
     where: Message | None = None
-    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+    req_id: RequestId = UNSET  # a struct has only one base, so Command's field is repeated here
 
 
 class Plan(Struct, gc=False):
     """How a search finds its jobs.
 
-    ``by`` are the fields that tell where they are: name, tag, group, created, finished, queue or state; it is
-    empty if every job is looked at.  ``jobs`` is how many jobs remain to be looked at from the beginning of
-    this page on, at most.
+    ``by`` lists the fields that locate the jobs: name, tag, group, created, finished, queue or state; it is
+    empty if every job is examined.  ``jobs`` is the largest number of jobs that remain to be examined,
+    counted from the beginning of this page.
     """
 
     by: list[str]
@@ -75,9 +75,10 @@ class Plan(Struct, gc=False):
 
 
 class Progress(Struct, gc=False):
-    """``scanned``: how many jobs this command has looked at, about.  ``found``: those that it has found.
+    """``scanned``: approximately how many jobs this command has examined.  ``found``: the number of jobs
+    found.
 
-    ``unreadable`` are those that stand in a damaged part of the file, so nobody knows what they are.
+    ``unreadable``: how many are in a damaged part of the file, so that nothing is known about them.
     """
 
     scanned: int
@@ -86,10 +87,10 @@ class Progress(Struct, gc=False):
 
 
 class Position(Struct, array_like=True, gc=False):
-    """Only for whoever merges the answers of several shards.
+    """Only for merging the answers of several shards.
 
-    ``start``: where the page begins, as in a cursor.  ``created``: of the last job looked at.  ``seqs`` and
-    ``times``: number and creation of each job of the answer.
+    ``start``: where the page begins, as in a cursor.  ``created``: creation time of the last job examined.
+    ``seqs`` and ``times``: number and creation time of each job in the answer.
     """
 
     shard: int
@@ -110,17 +111,17 @@ class FindReply(Reply, kw_only=True):
     cursor: str | None
     plan: Plan
     progress: Progress
-    position: Position | UnsetType = UNSET  # from one shard of several; not in what clients get
+    position: Position | UnsetType = UNSET  # from one shard of several; not sent to clients
 
 
 @command(Route.QUEUE_OR_ALL, FindReply, merge=Merge.PAGE, heavy=True, since=3)
 class FindJobs(Wanted, kw_only=True, tag_field="cmd", tag="FindJobs", gc=False):
     """Find jobs in any state, in one queue or in all, page by page.
 
-    Jobs come in the order of their arrival, over several shards in that of their creation.  A job that is
-    there all the time is found exactly once.  ``limit`` 0 only counts.  The command answers as soon as it has
-    looked at ``scan`` jobs; with ``explain`` it looks at none, and says how many that would be.  Data and
-    results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` instead.
+    Jobs come in the order of arrival, or with several shards in the order of creation.  A job that exists
+    during the whole search is found exactly once.  ``limit`` 0 only counts.  The command answers as soon as
+    it has examined ``scan`` jobs; with ``explain`` it examines none, and says how many it would examine.
+    Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` instead.
     """
 
     limit: Annotated[int, Meta(ge=0, le=MAX_PAGE)] = 100
@@ -135,8 +136,8 @@ Action = Literal["cancel", "retry", "remove", "priority", "move"]
 
 
 class Changed(Struct, gc=False):
-    """``changed``: how many jobs were changed; with ``dryRun``, how many would be, at most.  ``skipped``: how
-    many were found and left alone, by reason.  ``examples``: ids of the first that were changed.
+    """``changed``: how many jobs were changed; with ``dryRun``, at most how many would be.  ``skipped``: how
+    many were found but left unchanged, by reason.  ``examples``: the ids of the first jobs that were changed.
     """
 
     changed: int
@@ -145,7 +146,7 @@ class Changed(Struct, gc=False):
 
 
 class ChangeReply(Reply, kw_only=True):
-    """With a ``cursor`` there may be more: the same command with that cursor goes on."""
+    """With a ``cursor`` there may be more: the same command with that cursor continues."""
 
     data: Changed
     cursor: str | None
@@ -155,20 +156,20 @@ class ChangeReply(Reply, kw_only=True):
 
 @command(Route.QUEUE_OR_EACH, ChangeReply, merge=Merge.PAGE, writes=True, heavy=True, since=3)
 class ChangeJobs(Wanted, kw_only=True, tag_field="cmd", tag="ChangeJobs", gc=False):
-    """Do something to all jobs that are found, oldest first, in pieces.
+    """Change all jobs that are found, oldest first, in batches.
 
-    - ``cancel``: as Cancel with ``running``, for ``reason`` and with ``grace``
+    - ``cancel``: like Cancel with ``running``, with ``reason`` and ``grace``
     - ``retry``: dead letters run again with all their attempts.  Cancelled and completed ones are skipped
       unless ``state`` names them
-    - ``remove``: as RemoveJob; active jobs are skipped
+    - ``remove``: like RemoveJob; active jobs are skipped
     - ``priority``: waiting and delayed jobs get this ``priority``
     - ``move``: waiting and delayed jobs, and dead letters, go to the queue ``to``, which may be new.  They
-      keep their ids, data, options, logs and attempts; dead letters wait there, with all their attempts.
-      Jobs of flows, and workflows, are skipped
+      keep their ids, data, options, logs and attempts; dead letters become waiting jobs there, with all their
+      attempts.  Jobs of flows, and workflows, are skipped
 
-    The command changes at most ``limit`` jobs, looks at ``scan`` of them, and leaves those alone that arrived
-    after the first command.  With ``dryRun`` it changes none and counts all.  It is refused without a queue
-    and any condition.
+    The command changes at most ``limit`` jobs and examines at most ``scan``.  It does not change jobs that
+    arrived after the first command.  With ``dryRun`` it changes none and counts all.  It is refused if it has
+    neither a queue nor a condition.
     """
 
     action: Action

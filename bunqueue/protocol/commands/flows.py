@@ -1,4 +1,4 @@
-"""Flows: jobs that depend on each other, and what a parent can read of its children."""
+"""Flows: jobs that depend on each other, and what a parent can read about its children."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FlowReply(Reply, kw_only=True):
 class ChildValues(Struct, gc=False):
     values: dict[str, Raw]  # "queue:id" -> result
     lost: list[str] | UnsetType = (
-        UNSET  # ids of those that completed, and whose results are not kept any more
+        UNSET  # ids of children that completed, but whose results are not kept any more
     )
 
 
@@ -67,8 +67,8 @@ class PushFlow(Command, tag="PUSHF"):
 class GetChildrenValues(Command, tag="GetChildrenValues"):
     """Get the results of a job's children; those without a result are left out.
 
-    The result of a removed child is kept for its parent, among the last 50,000 such results of a shard. One
-    that is gone all the same is named in ``lost``, if there is any."""
+    The result of a removed child is kept for its parent; each shard keeps the last 50,000 of these results.
+    ``lost``, if present, names the children whose results are gone."""
 
     id: JobId
 
@@ -134,8 +134,8 @@ MAX_NODES = 10_000  # of one command, and of one answer
 
 
 class FlowNode(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """One job of a flow, under a name of its own.  Its id is the flow's, a colon, and the name.  ``after``
-    are the names of the jobs that it waits for; ``input`` has the fields of a push.
+    """One job of a flow, with its own name in the flow.  Its id is the flow's id, a colon, and that name.
+    ``after`` has the names of the jobs that it waits for; ``input`` has the fields of a push.
 
     With ``gathers`` it waits until CloseFlow, and then for all jobs of the flow that do not gather; "success"
     fails when one of these does, "complete" runs in any case.  Its name is on-success or on-complete."""
@@ -159,11 +159,12 @@ class FlowAddedReply(Reply, kw_only=True):
 
 @command(Route.FIRST, FlowAddedReply, writes=True, grows=True)
 class AddFlow(Command, tag="AddFlow"):
-    """Add a flow, or with ``grow`` more jobs to one that is there: all of them, or none if one is refused.
+    """Add a flow, or with ``grow`` more jobs to an existing flow: all of them, or none if one is refused.
 
-    Any graph without cycles is allowed.  New jobs may wait for jobs that the flow has already; a job that was
-    removed meanwhile is refused.  What the failure of a job means for those that wait for it is said by its
-    policy fields, or by ``onDeadDependency`` of the one that waits; without both it waits on.
+    Any graph without cycles is allowed.  New jobs may wait for jobs that the flow already has, but not for
+    jobs that were removed in the meantime: that is refused.  If a job fails, its policy fields, or the
+    ``onDeadDependency`` of a job that waits for it, decide what that means for the waiting job; without both,
+    that job keeps waiting.
     """
 
     flow: FlowId
@@ -172,8 +173,8 @@ class AddFlow(Command, tag="AddFlow"):
 
 
 class NodeView(Struct, rename="camel", gc=False):
-    """A job of a flow as it is now.  Times are in epoch ms.  ``after`` are the names of the jobs that it is
-    to wait for, ``pending`` those of them that it waits for still."""
+    """The current state of a job of a flow.  Times are in epoch ms.  ``after`` has the names of the jobs that
+    it depends on, ``pending`` those that it is still waiting for."""
 
     name: str
     id: str
@@ -192,9 +193,9 @@ class NodeView(Struct, rename="camel", gc=False):
 
 
 class BatchView(Struct, rename="camel", gc=False):
-    """A flow with jobs that gather.  It is ``open`` until CloseFlow.  ``jobs`` counts those that do not
-    gather, and of these ``completed`` and ``failed`` (cancelled, too) have ended.  ``waiting`` are the names
-    of those that gather and have not ended."""
+    """A flow with jobs that gather.  It is ``open`` until CloseFlow.  ``jobs`` counts the jobs that do not
+    gather, ``completed`` and ``failed`` (which includes cancelled) those of them that have ended.
+    ``waiting`` has the names of the jobs that gather and have not ended."""
 
     open: bool
     jobs: int
@@ -204,8 +205,8 @@ class BatchView(Struct, rename="camel", gc=False):
 
 
 class FlowView(Struct, rename="camel", gc=False):
-    """``state`` is running while a job has not ended; then failed, cancelled or completed.  ``more``: there
-    are more than 10,000 jobs, and the rest is left out.  ``batch`` is null unless some of them gather."""
+    """``state`` is running while any job has not ended; then failed, cancelled or completed.  ``more``: there
+    are more than 10,000 jobs, and the rest is left out.  ``batch`` is null unless some jobs gather."""
 
     id: str
     state: str
@@ -221,8 +222,8 @@ class FlowViewReply(Reply, kw_only=True):
 
 @command(Route.FIRST, FlowViewReply)
 class GetFlow(Command, tag="GetFlow"):
-    """Get the jobs of a flow with their states, errors and what they wait for, the oldest first.  Jobs that
-    were removed are left out."""
+    """Get the jobs of a flow with their states, errors and dependencies, oldest first.  Removed jobs are left
+    out."""
 
     flow: FlowId
 
@@ -231,8 +232,9 @@ MAX_LISTED, COUNTED = 100, 1_000
 
 
 class FlowLine(Struct, rename="camel", gc=False):
-    """A flow in a list.  ``counts`` are of its first 1,000 jobs or some more; with ``more`` there are others,
-    and ``state`` is null unless one of those counted has not ended.  ``open`` is null if it is no batch."""
+    """A flow in a list.  ``counts`` covers its first 1,000 jobs or slightly more; with ``more`` there are
+    others, and ``state`` is null unless one of the counted jobs has not ended.  ``open`` is null if the flow
+    is not a batch."""
 
     id: str
     state: str | None
@@ -243,8 +245,8 @@ class FlowLine(Struct, rename="camel", gc=False):
 
 
 class FlowList(Struct, rename="camel", gc=False):
-    """``cursor``: where to go on, as ``after``; null: that is all.  A page may be shorter than its limit, and
-    empty, before the last one."""
+    """``cursor``: the ``after`` of the next page; null on the last.  Any page may be shorter than its limit,
+    or even empty."""
 
     flows: list[FlowLine]
     cursor: str | None
@@ -267,14 +269,14 @@ class ListFlows(Command, tag="ListFlows"):
 
 @command(Route.FIRST, FlowAddedReply, writes=True, repeatable=True)
 class CloseFlow(Command, tag="CloseFlow"):
-    """Let the jobs that gather wait for those that the flow has now, and for no others.  The answer has the
-    ids of these."""
+    """Make the jobs that gather wait for the jobs that the flow has now, and for no others.  The answer has
+    the ids of these jobs."""
 
     flow: FlowId
 
 
 class FlowStopped(Struct, gc=False):
-    """``stopped``: jobs that have ended as cancelled; ``running``: that are about to."""
+    """``stopped``: the number of jobs that have ended as cancelled; ``running``: those that are about to."""
 
     stopped: int
     running: int
@@ -287,7 +289,7 @@ class FlowStoppedReply(Reply, kw_only=True):
 @command(Route.FIRST, FlowStoppedReply, writes=True, repeatable=True)
 class CancelFlow(Command, tag="CancelFlow"):
     """Cancel all jobs of a flow that have not ended.  They become dead letters, so the flow can be retried.
-    Workers of running ones have ``grace`` ms to stop."""
+    The workers of active jobs have ``grace`` ms to stop them."""
 
     flow: FlowId
     reason: Message | None = None
@@ -295,7 +297,7 @@ class CancelFlow(Command, tag="CancelFlow"):
 
 
 class FlowRetried(Struct, gc=False):
-    """The names of the jobs that are to run again."""
+    """The names of the jobs that will run again."""
 
     names: list[str]
 
@@ -306,8 +308,8 @@ class FlowRetriedReply(Reply, kw_only=True):
 
 @command(Route.FIRST, FlowRetriedReply, writes=True)
 class RetryFlow(Command, tag="RetryFlow"):
-    """Run the dead jobs of a flow again, each when those that it waits for have completed.  With ``node``
-    that job and all that follow it, those that have completed, too."""
+    """Run the dead jobs of a flow again, each when the jobs that it waits for have completed.  With ``node``,
+    run that job and all that follow it again, including completed ones."""
 
     flow: FlowId
     node: NodeName | None = None

@@ -43,7 +43,7 @@ class GroupRateReply(Reply, kw_only=True):
 
 
 class TtlOf(Struct, gc=False):
-    """``ttl`` is the ms until the group's current window ends; -2 if there is none."""
+    """``ttl`` is the ms until the group's current window ends; -2 without a window."""
 
     ttl: float | int
 
@@ -85,7 +85,7 @@ class GroupPausedReply(Reply, kw_only=True):
 
 
 class OfGroup(Command):
-    """The common fields of commands for one group."""
+    """The common fields of commands on one group."""
 
     queue: QueueName
     group_id: GroupId
@@ -171,7 +171,7 @@ class RateLimitGroup(OfGroup, tag="RateLimitGroup"):
 
 
 class GroupSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The changes to a queue's GroupDefaults.  Numbers may be given as text; null takes a limit away."""
+    """The changes to a queue's GroupDefaults.  Numbers may be given as text; null removes a limit."""
 
     concurrency: Number | UnsetType | None = UNSET
     max: Number | UnsetType | None = UNSET
@@ -180,9 +180,9 @@ class GroupSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupDefaults(Command, tag="SetGroupDefaults"):
-    """Change the limits of each group of a queue that has none of its own; absent fields keep their values.
+    """Change the limits for groups of a queue without limits of their own; absent fields keep their values.
 
-    They hold for groups that are there and for all that come.  A pull that names limits gets these instead.
+    The limits apply to existing and future groups, and override the limits that a pull names.
     """
 
     queue: QueueName
@@ -195,15 +195,15 @@ class GroupDefaultsReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, GroupDefaultsReply)
 class GetGroupDefaults(Command, tag="GetGroupDefaults"):
-    """Get the limits of each group of a queue that has none of its own."""
+    """Get the limits for groups of a queue without limits of their own."""
 
     queue: QueueName
 
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupWeight(OfGroup, tag="SetGroupWeight"):
-    """Give a group a larger share of the turns of fair pulls: with a weight of 3, three turns for each one of
-    a group with a weight of 1.
+    """Give a group a larger share of the turns in fair pulls: a group with a weight of 3 gets three turns for
+    each turn of a group with a weight of 1.
     """
 
     weight: Weight
@@ -219,19 +219,19 @@ class GroupWeightReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, GroupWeightReply)
 class GetGroupWeight(OfGroup, tag="GetGroupWeight"):
-    """Get the weight that was set for a group; null: it has that of all others, 1."""
+    """Get the weight that was set for a group; null: it has the default, 1."""
 
 
 @command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
 class RemoveGroupWeight(OfGroup, tag="RemoveGroupWeight"):
-    """Remove the weight of a group: from now on it is 1."""
+    """Remove the weight of a group; it becomes 1."""
 
 
 @command(Route.QUEUE, JobsReply, heavy=True)
 class GetGroupJobs(OfGroup, tag="GetGroupJobs"):
-    """Get the unfinished jobs of a group, in the order in which they were added.
+    """Get the unfinished jobs of a group, in the order of their arrival.
 
-    ``state`` and ``dataLimit`` are those of GetJobs.
+    ``state`` and ``dataLimit`` are as in GetJobs.
     """
 
     state: StateNames | None = None

@@ -24,11 +24,11 @@ GroupsShown = Annotated[int, Meta(ge=0, le=1000)]
 
 
 class AttemptView(Struct, rename="camel", gc=False):
-    """An attempt that is over; times are in epoch ms.
+    """An attempt that has ended; times are in epoch ms.
 
     ``outcome`` is completed, explicit_fail, timeout, stalled, interrupted (not counted) or cancelled.
-    ``errorType`` is the class of the error, if the worker named it; ``delay`` is how many ms after its end
-    the next attempt was to begin, null if there was to be none.
+    ``errorType`` is the class of the error, if the worker named it.  ``delay`` is the planned time in ms from
+    its end until the next attempt, null if there was no next attempt.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Attempts(Struct, gc=False):
 
 
 class AttemptsReply(Reply, kw_only=True):
-    """The latest attempts, oldest first; the one that completed the job is among them."""
+    """The latest attempts, oldest first, including the one that completed the job."""
 
     data: Attempts
 
@@ -59,9 +59,9 @@ class WaitReason(Struct, gc=False):
     """One reason why a job waits.
 
     ``kind`` is paused, group-paused, concurrency, group-concurrency, rate-limit, group-rate-limit, delay,
-    retry, dependencies, batch, superseding, signal, children, breaker, no-worker, unknown-name (registered
-    workers say which names they run, and the job's is not among them) or turn; ``until`` (epoch ms) is when
-    the reason ends by itself, if known; ``ids`` are the first 100 jobs that it waits for.
+    retry, dependencies, batch, superseding, signal, children, breaker, no-worker, unknown-name (no registered
+    worker runs jobs with this name) or turn.  ``until`` (epoch ms) is when the reason ends automatically, if
+    known; ``ids`` has the first 100 jobs that it waits for.
     """
 
     kind: str
@@ -78,13 +78,13 @@ class Waiting(Struct, gc=False):
 
 
 class WaitingReply(Reply, kw_only=True):
-    """``reasons`` is empty if the job does not wait, because it is active or finished."""
+    """``reasons`` is empty if the job is not waiting, because it is active or finished."""
 
     data: Waiting
 
 
 class GroupView(Struct, rename="camel", omit_defaults=True, gc=False):
-    """A group as it is shown, with its own limits; ``max`` jobs per ``duration`` ms is its rate."""
+    """A group as shown to clients, with its own limits; its rate is ``max`` jobs per ``duration`` ms."""
 
     id: str
     waiting: int
@@ -102,7 +102,7 @@ class GroupViews(Struct, gc=False):
 
 
 class GroupViewsReply(Reply, kw_only=True):
-    """The groups by name; ``total`` is how many the queue has."""
+    """The groups, sorted by name; ``total`` is the number of groups in the queue."""
 
     data: GroupViews
 
@@ -135,15 +135,15 @@ class ShardViewsReply(Reply, kw_only=True):
 
 @command(Route.ID, AttemptsReply)
 class GetAttempts(Command, tag="GetAttempts"):
-    """Get the attempts of a job that are over: those that failed or were interrupted, with error, stack and
-    the delay until the next one, and the one that completed it."""
+    """Get the attempts of a job that have ended: those that failed or were interrupted, with error, stack and
+    the delay until the next one, and the one that completed the job."""
 
     id: JobId
 
 
 @command(Route.ID, WaitingReply)
 class WhyWaiting(Command, tag="WhyWaiting"):
-    """Get all the reasons why a job is waiting now."""
+    """Get all reasons why a job is waiting now."""
 
     id: JobId
 

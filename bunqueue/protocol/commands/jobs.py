@@ -29,14 +29,14 @@ LogText = Annotated[str, Meta(description="cut after 64 KiB")]
 
 
 class CancelReply(Reply, kw_only=True):
-    """``running`` is true if the job is active; it then ends as cancelled within ``grace``."""
+    """``running`` is true if the job is active; it then ends as cancelled within ``grace`` ms."""
 
     running: bool | UnsetType = UNSET
 
 
 @command(Route.ID, CancelReply, writes=True)
 class Cancel(Command, tag="Cancel"):
-    """Remove a job that has not started: a waiting or delayed one, or one that waits for others.
+    """Remove a job that has not started: it is waiting, delayed, or depends on others.
 
     With ``running``, an active job is stopped as well.  Its worker is notified (see "Stopping a job that
     runs").  When the worker reports any outcome, or after ``grace`` ms, the job reaches the final state
@@ -92,12 +92,12 @@ class Promote(Command, tag="Promote"):
 @command(Route.ID, writes=True)
 class MoveToDelayed(Command, tag="MoveToDelayed"):
     """Return an active job to its queue, to run in ``delay`` ms, without counting the attempt.  Waiting and
-    delayed jobs can be moved, too.
+    delayed jobs can also be moved.
 
-    With ``postponed``, an active job's field of that name, which counts its postponements, grows by one.
+    With ``postponed``, the field of that name in an active job, which counts postponements, grows by one.
 
-    A job that was pulled with an owner needs its token; version 2 checks the token only if one is given, and
-    so does version 3 with ``force``, for people who move a job by hand.
+    A job that was pulled with an owner needs its token.  Version 2 checks the token only if one is given, and
+    so does version 3 with ``force``, which is for people who move a job manually.
     """
 
     id: JobId

@@ -1,5 +1,5 @@
-"""Keys of encryption, which the server knows by name only: which of them payloads need, and payloads that a
-worker has encrypted anew."""
+"""Encryption keys, which the server knows only by name: which keys the payloads need, and storing payloads
+that a worker has encrypted again."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class KeyUse(Struct, rename="camel", omit_defaults=True, gc=False):
     """Stored values of one kind that need a key.
 
     ``what`` is data or result of jobs, data of their ``onDead`` jobs (``on-dead``), texts of errors and logs,
-    what workflows keep (their state is a step), signals and broadcasts that nobody has taken, schedules, or
-    what is on its way between shards (``other``).  ``example`` is the id of a job, or the name of a schedule.
+    stored data of workflows (their state is a step), signals and broadcasts that no wait has taken,
+    schedules, or data in transit between shards (``other``).  ``example`` is the id of a job, or the name of
+    a schedule.
     """
 
     key: str
@@ -42,15 +43,15 @@ class KeyUse(Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 class KeysReply(Reply, kw_only=True):
-    """From several shards there may be several entries for one key, kind and queue."""
+    """With several shards, one key, kind and queue may have several entries."""
 
     keys: list[KeyUse]
 
 
 @command(Route.ALL, KeysReply, merge=Merge.CONCAT, heavy=True, since=3)
 class ListKeys(Command, tag="ListKeys"):
-    """List the keys of encryption that stored payloads need, by the names that clients gave them.  It reads
-    everything that is stored, a slice at a time."""
+    """List the encryption keys that stored payloads need, by the names that clients gave them.  This reads
+    all stored data, a slice at a time."""
 
 
 class ReencodedStep(Struct, gc=False):
@@ -61,19 +62,19 @@ class ReencodedStep(Struct, gc=False):
 
 
 class ReencodeReply(Reply, kw_only=True, rename="camel"):
-    """``onDead``: the data of the job's ``onDead`` job, if it has one and the command brings no other.
-    Nothing was stored then, as the command is to be sent again with both."""
+    """``onDead``: the data of the job's ``onDead`` job, if it has one and the command does not replace it.
+    In this case nothing was stored, and the command must be sent again with both."""
 
     on_dead: Raw | UnsetType = UNSET
 
 
 @command(Route.ID, ReencodeReply, writes=True, repeatable=True, since=3)
 class Reencode(Command, tag="Reencode"):
-    """Store payloads of an active job again that its worker has encoded anew, as with another key; what they
-    say is the same.
+    """Replace payloads of an active job with the same content, encoded again by its worker, for example with
+    another key.
 
-    If the schedule that has added the job still has the same data, it gets the new one, too.  Repetitions of
-    the job have what the job has.  What is left out stays.
+    If the schedule that added the job still has the same data, its data is replaced as well.  Repetitions of
+    the job use the job's payloads.  Absent fields stay unchanged.
     """
 
     id: JobId

@@ -22,9 +22,9 @@ class Rate(Struct, gc=False):
 
 
 class Limits(Struct, rename="camel", gc=False):
-    """``rate_limit_ttl`` is the ms until a temporary rate limit ends; for a permanent one, the ms until it
-    lets the next job through; -2 without a rate limit.  ``maxed`` is true while as many jobs are active as
-    the concurrency limit allows.
+    """``rate_limit_ttl`` is the ms until a temporary rate limit ends; for a permanent one, the ms until the
+    next job may start; -2 without a rate limit.  ``maxed`` is true while as many jobs are active as the
+    concurrency limit allows.
     """
 
     rate_limit: Rate | None
@@ -44,7 +44,7 @@ class LimitsReply(Reply, kw_only=True):
 @command(Route.QUEUE, writes=True, repeatable=True)
 class RateLimit(Command, tag="RateLimit"):
     """Deliver at most ``limit`` jobs of a queue per ``duration`` ms: after a pause that many at once, then
-    one every ``duration / limit`` ms.  With a ``ttl`` the limit ends by itself after that many ms.
+    one every ``duration / limit`` ms.  With a ``ttl`` the limit expires after that many ms.
     """
 
     queue: QueueName
@@ -62,7 +62,7 @@ class RateLimitClear(Command, tag="RateLimitClear"):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetConcurrency(Command, tag="SetConcurrency"):
-    """Let no more than ``limit`` jobs of a queue be active at a time."""
+    """Let at most ``limit`` jobs of a queue be active at a time."""
 
     queue: QueueName
     limit: Limit

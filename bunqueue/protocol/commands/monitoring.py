@@ -42,13 +42,13 @@ COMMIT_MS = (
     100,
     250,
     1000,
-)  # bounds of the buckets of commits
+)  # bucket bounds for the times of commits
 OVER_COMPLETED = Across("mean", weight="totalCompleted")
 
 
 class ServerMetrics(Struct, rename="camel", gc=False):
-    """Totals since the start.  The averages are over completed jobs: latency is the time from when the job
-    was due until its pull, processing the time from the pull until its ack.
+    """Totals since the start.  The averages are over completed jobs: latency is the time from a job's due
+    time until its pull, processing the time from the pull until its ack.
     """
 
     total_pushed: int
@@ -63,7 +63,7 @@ class ServerMetrics(Struct, rename="camel", gc=False):
 
 
 class HistoryMeta(Struct, rename="camel", gc=False):
-    """``count`` is the total of jobs; the newest minute began at ``prev_ts`` (epoch ms) and has
+    """``count`` is the total number of jobs; the newest minute began at ``prev_ts`` (epoch ms) and has
     ``prev_count`` jobs so far.
     """
 
@@ -108,13 +108,13 @@ class QueueFigures(Struct, gc=False):
     active: int
     dlq: int
     oldest_ms: float  # how long the oldest ready job has been ready
-    groups: int | UnsetType = UNSET  # those that have jobs or settings, if there are any
+    groups: int | UnsetType = UNSET  # groups with jobs or settings, if there are any
     bounds: Bounds | UnsetType = UNSET  # if its waiting jobs are bounded
-    space: Space | UnsetType = UNSET  # the same
+    space: Space | UnsetType = UNSET  # likewise
 
 
 class DroppedFigures(Struct, gc=False):
-    """A queue of which dead letters were dropped."""
+    """A queue with dropped dead letters."""
 
     queue: str
     too_many: int
@@ -123,12 +123,12 @@ class DroppedFigures(Struct, gc=False):
 
 
 class ShardStore(Struct, rename="camel", gc=False):
-    """Where a shard stands in its log, if the server has a store.  ``position`` is the last acknowledged
-    record, ``held`` how many bytes wait for their acknowledgement, ``appended`` how many were acknowledged
-    since the start; ``round_trip_ms`` is the mean time of a commit.  While all is well ``phase`` is
-    ``owning``, and ``away_since`` (epoch ms) null.  Without ``protected`` PostgreSQL waits for no standby.
-    ``commits`` counts the commits that took up to 0.5, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 50, 100, 250
-    and 1000 ms, and longer; ``commits_ms`` is how long they took together.
+    """The state of a shard's log, if the server has a store.  ``position`` is the last acknowledged record,
+    ``held`` the number of bytes that wait for acknowledgement, ``appended`` how many were acknowledged since
+    the start; ``round_trip_ms`` is the mean time of a commit.  Normally ``phase`` is ``owning``, and
+    ``away_since`` (epoch ms) is null.  Without ``protected``, PostgreSQL waits for no standby.  ``commits``
+    counts the commits that took up to 0.5, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 50, 100, 250 and 1000 ms,
+    and longer; ``commits_ms`` is their total time.
     """
 
     position: int
@@ -149,7 +149,7 @@ class ShardFigures(Struct, gc=False):
     """One shard for Prometheus."""
 
     shard: int
-    queues: int  # how many it has
+    queues: int  # number of queues
     waiting: int
     delayed: int
     active: int
@@ -161,29 +161,29 @@ class ShardFigures(Struct, gc=False):
     failed_total: int
     waited_ms: float  # over all completed jobs
     worked_ms: float
-    waits: list[int]  # how many of them waited up to 1, 2, 4, ... ms, and longer than that
+    waits: list[int]  # how many of them waited up to 1, 2, 4, ... ms, and longer
     runs: list[int]
     memory_bytes: float
     sqlite_bytes: float
     cpu_s: float
     storage_degraded: bool
     disk_full: bool
-    clock_jumps: int = 0  # of the wall clock, as the shard noticed them
+    clock_jumps: int = 0  # of the wall clock, as noticed by the shard
     clock_last_jump_ms: float = 0.0  # negative: backwards
     clock_moved: int = 0  # times of jobs, schedules and limits that were corrected
-    clock_doubt_ms: float = 0.0  # how far the clock may be ahead: retention waits that long
-    damaged_tables: int = 0  # with rows that could not be read or written
+    clock_doubt_ms: float = 0.0  # how far the clock may be ahead; retention waits that much longer
+    damaged_tables: int = 0  # tables with rows that could not be read or written
     unreadable_jobs: int = 0
     half_flows_removed: int = 0  # after the start, because another shard had lost its half
-    disk_free_bytes: float = 0.0  # in memory, as are the others
+    disk_free_bytes: float = 0.0  # 0 in memory, like the others here
     disk_refused_below_bytes: float = 0.0
     reserve_bytes: float = 0.0
     wal_bytes: float = 0.0
     wal_limit_bytes: float = 0.0
-    checkpoint_failures: int = 0  # in which the write-ahead log was not copied into the database
-    memory_limit_bytes: float = 0.0  # none
+    checkpoint_failures: int = 0  # failed attempts to copy the write-ahead log into the database
+    memory_limit_bytes: float = 0.0  # 0: no limit
     memory_full: bool = False
-    cron_missed_total: int = 0  # runs that were due while the server was down
+    cron_missed_total: int = 0  # runs that were missed while the server was down
     unique_keys_kept: int = 0  # of jobs that have ended
     dropped_too_many: int = 0  # dead letters, since the shard started
     dropped_too_old: int = 0
@@ -191,14 +191,14 @@ class ShardFigures(Struct, gc=False):
 
 
 class Figures(Struct, gc=False):
-    """A shard's numbers, which the router turns into text; ``queues`` has only the largest queues."""
+    """A shard's numbers, which the router formats as text; ``queues`` has only the largest queues."""
 
     shards: list[ShardFigures]
     queues: list[QueueFigures]
     webhooks: int
     webhooks_enabled: int
     breakers: list[BreakerFigures] = []
-    dropped: list[DroppedFigures] = []  # those that lost the most
+    dropped: list[DroppedFigures] = []  # the queues that lost the most
 
 
 class FiguresReply(Reply, kw_only=True):
@@ -219,9 +219,9 @@ class ShardRoom(Struct, rename="camel", gc=False):
 
 
 class StorageState(Struct, rename="camel", gc=False):
-    """``error`` describes the present problem, ``since`` (epoch ms) is when it began, and ``code`` is the
-    code of the refusals it causes; all are null without a problem.  ``warnings`` describe problems to come;
-    ``rooms`` has the disk space of each shard that stores files.
+    """``error`` describes the current problem, ``since`` (epoch ms) is when it began, and ``code`` is the
+    code of the refusals that it causes; all are null without a problem.  ``warnings`` describes future
+    problems; ``rooms`` has the disk space of each shard that stores files.
     """
 
     disk_full: bool
@@ -319,7 +319,7 @@ class QueueOverview(Struct, rename="camel", gc=False):
     failed_per_min: float
     oldest_ms: float  # how long the oldest ready job has been ready
     blocked: int  # jobs that depend on others
-    dropped: Dropped | UnsetType = UNSET  # dead letters that are gone, if there were such
+    dropped: Dropped | UnsetType = UNSET  # dead letters that were dropped, if any were
 
 
 class QueueOverviews(Struct, gc=False):
@@ -334,7 +334,7 @@ class DashboardQueuesReply(Reply, kw_only=True):
 
 
 class JobSketch(Struct, rename="camel", gc=False):
-    """A job in short; times are in epoch ms, ``progress`` in percent."""
+    """A summary of a job; times are in epoch ms, ``progress`` in percent."""
 
     id: str
     priority: int
@@ -357,7 +357,7 @@ class QueueJobs(Struct, gc=False):
 
 
 class QueueDetails(Struct, rename="camel", gc=False):
-    """``counts`` has the counts of GetJobCounts in version 3, and totals since the start."""
+    """``counts`` has the counts of GetJobCounts in version 3, plus totals since the start."""
 
     name: str
     counts: dict[str, int]
@@ -386,17 +386,17 @@ class Metrics(Command, tag="Metrics"):
 
 @command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True, partial=True, operational=True)
 class Prometheus(Command, tag="Prometheus"):
-    """Get all metrics in Prometheus' text format."""
+    """Get all metrics in the Prometheus text format."""
 
 
 @command(Route.ALL, StorageStatusReply, merge=Merge.SUM, operational=True)
 class StorageStatus(Command, tag="StorageStatus"):
-    """Get whether the server can store everything, and its disk space."""
+    """Check whether the server can store everything, and get its disk space."""
 
 
 @command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, heavy=True, since=3, operational=True)
 class DashboardOverview(Command, tag="DashboardOverview"):
-    """Get what the front page of a dashboard shows."""
+    """Get the data for the front page of a dashboard."""
 
 
 @command(Route.ALL, DashboardQueuesReply, merge=Merge.SUM, heavy=True, since=3)
@@ -414,4 +414,4 @@ class DashboardQueue(Command, tag="DashboardQueue"):
 
 @command(Route.ALL, merge=Merge.FIRST_ERROR, writes=True, repeatable=True, heavy=True, since=3)
 class CompactMemory(Command, tag="CompactMemory"):
-    """Free memory that is kept for finished jobs at once; the server also does so by itself, but later."""
+    """Free memory that is kept for finished jobs now; the server also does so automatically, but later."""

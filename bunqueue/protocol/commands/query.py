@@ -25,14 +25,15 @@ JobCursor = Annotated[str, Meta(pattern=r"^([0-9]{1,16})?$", max_length=16)]
 
 
 class JobReply(Reply, kw_only=True):
-    """A result that no frame could hold beside the job is left out; the job then has ``returnvalueBytes``."""
+    """If the result does not fit into a frame with the job, it is left out; the job then has
+    ``returnvalueBytes``."""
 
     job: Raw
 
 
 class StateReply(Reply, kw_only=True):
     """Version 2 has five states and ``unknown``; version 3 adds ``prioritized``.  ``explanation``, if
-    present, says what became of an ``unknown`` job: one that was a dead letter and was dropped lately."""
+    present, says what happened to an ``unknown`` job: it was a dead letter, and was dropped recently."""
 
     id: str
     state: str
@@ -40,15 +41,15 @@ class StateReply(Reply, kw_only=True):
 
 
 class ResultReply(Reply, kw_only=True):
-    """``result`` is the result from the ACK; it is absent if the ACK had none."""
+    """``result`` is the result in the ACK; it is absent if the ACK did not contain a result."""
 
     id: str
     result: Raw | UnsetType = UNSET
 
 
 class JobsReply(Reply, kw_only=True):
-    """``more`` is true when the page is shorter than it was asked for because of the size of its jobs.
-    ``cursor`` leads to what comes behind its last job."""
+    """``more`` is true if the page is shorter than requested because its jobs are large.  ``cursor`` leads to
+    the jobs after its last one."""
 
     jobs: Raw  # a list of jobs, encoded by protocol.job_view
     more: bool | UnsetType = UNSET
@@ -62,8 +63,8 @@ class CountReply(Reply, kw_only=True):
 class Counts(
     Struct, rename={"waiting_children": "waiting-children", "waiting_signal": "waiting-signal"}, gc=False
 ):
-    """Jobs by state.  Version 2 counts all ready jobs as waiting.  ``waiting-signal`` is absent if there are
-    none."""
+    """The number of jobs by state.  Version 2 counts all ready jobs as waiting.  ``waiting-signal`` is absent
+    if it is 0."""
 
     waiting: int
     delayed: int
@@ -94,7 +95,7 @@ class GetJob(Command, tag="GetJob"):
 
 @command(Route.ID, JobReply)
 class GetJobByCustomId(Command, tag="GetJobByCustomId"):
-    """Get the unfinished job that has a client-chosen id."""
+    """Get the unfinished job with a client-chosen id."""
 
     custom_id: JobId
 
@@ -118,9 +119,10 @@ class GetJobs(Command, tag="GetJobs"):
     """List a page of a queue's jobs in order of creation, in one state, several, or all.
 
     Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` and
-    ``returnvalueBytes`` instead.  A page ends earlier when its jobs are large.  With a ``cursor`` the page
-    begins behind the last job of another one, which may be gone by now; "" begins a walk.  The reply then has
-    the next cursor, unless it was the last page; that of a page that ended earlier has it always.
+    ``returnvalueBytes`` instead.  A page ends earlier if its jobs are large.  With a ``cursor`` the page
+    begins after the last job of another page, even if that job is gone by now; "" begins with the first page.
+    The reply then has the next cursor, unless this is the last page.  The reply of a page that ended earlier
+    always has a cursor.
     """
 
     queue: QueueName
@@ -151,7 +153,7 @@ class Count(Command, tag="Count"):
 
 @command(Route.ID, writes=True, repeatable=True)
 class Progress(Command, tag="Progress"):
-    """Set the progress of an active job, clamped to 0..100; without ``message`` the last one stays."""
+    """Set the progress of an active job, clamped to 0..100; without ``message``, the last message stays."""
 
     id: JobId
     progress: float

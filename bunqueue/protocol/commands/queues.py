@@ -33,14 +33,15 @@ class PriorityCountsReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class Pause(Command, tag="Pause"):
-    """Deliver no more jobs of a queue until Resume; everything else goes on.  It survives a restart."""
+    """Deliver no more jobs of a queue until Resume; everything else continues.  A pause survives a
+    restart."""
 
     queue: QueueName
 
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class Resume(Command, tag="Resume"):
-    """Deliver jobs of a paused queue again, to waiting pulls at once."""
+    """Deliver jobs of a paused queue again; waiting pulls get them at once."""
 
     queue: QueueName
 
@@ -70,9 +71,9 @@ class Obliterate(Command, tag="Obliterate"):
 class Clean(Command, tag="Clean"):
     """Remove jobs older than ``grace`` ms, oldest first, at most ``limit``.
 
-    Without a ``state`` it removes waiting and delayed jobs.  The age of these counts from their push, that of
-    completed jobs from their completion, that of failed jobs from their last attempt.  Active jobs are never
-    removed.
+    Without a ``state`` it removes waiting and delayed jobs.  Their age counts from the push, that of
+    completed jobs from their completion, and that of failed jobs from their last attempt.  Active jobs are
+    never removed.
     """
 
     queue: QueueName
@@ -83,7 +84,7 @@ class Clean(Command, tag="Clean"):
 
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True, since=3)
 class PromoteJobs(Command, tag="PromoteJobs"):
-    """Make delayed jobs of a queue ready now: all of them, or the ``count`` that were pushed first."""
+    """Make delayed jobs of a queue ready now: all of them, or the first ``count`` that were pushed."""
 
     queue: QueueName
     count: Annotated[int, Meta(ge=0, le=10**15)] | None = None

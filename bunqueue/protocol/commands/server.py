@@ -10,7 +10,7 @@ from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Reply, Rout
 
 OLDEST, NEWEST = 2, 3  # protocol versions; also the kinds of command envelopes
 IDEMPOTENT_PUSH = "idempotent-push"
-"""The capability to recognize repeated pushes by their `idempotencyKey`; announced only on request."""
+"""The capability to recognize repeated pushes by their `idempotencyKey`; announced only if a client asks."""
 CAPABILITIES = {2: ["pipelining"], 3: ["pipelining", "separate-job-name"]}
 
 
@@ -24,7 +24,7 @@ class HelloReply(Reply, kw_only=True):
 class Pong(Struct, gc=False):
     pong: bool
     time: int | float  # epoch ms
-    router: int | UnsetType = UNSET  # which one of several answers: `bunqueue start --routers`
+    router: int | UnsetType = UNSET  # which of several routers answers: `bunqueue start --routers`
 
 
 class PingReply(Reply, kw_only=True):
@@ -47,7 +47,8 @@ class ListQueuesReply(Reply, kw_only=True):
 
 
 class ServerStats(Struct, rename="camel", gc=False):
-    """Version 2 reads queued and processing, version 3 waiting and active; both are sent."""
+    """Clients of version 2 read queued and processing, those of version 3 waiting and active; all are
+    sent."""
 
     queued: int
     processing: int
@@ -70,7 +71,7 @@ class StatsReply(Reply, kw_only=True):
 class Hello(Command, tag="Hello", omit_defaults=False):
     """Agree on a protocol version; 3 or more makes this a version-3 connection.
 
-    A client that names the capability ``idempotent-push`` finds it in the answer if the server has it.
+    If a client names the capability ``idempotent-push`` and the server has it, it is in the answer.
     """
 
     protocol_version: int = 2

@@ -24,7 +24,8 @@ class SetStallConfig(Command, tag="SetStallConfig"):
     The detector runs every 5 s.  A job that has sent no heartbeat for ``stallInterval`` ms in two of its
     passes returns to its queue; the ``maxStalls``-th time it becomes a dead letter.  The first
     ``gracePeriod`` ms of an attempt do not count.  A job may have its own ``stallTimeout``.  An unexpired
-    lock protects its job from the default configuration, but not from one that was set here or with the job.
+    lock protects its job from the default configuration, but not from one set by this command or with the
+    job.
     """
 
     queue: QueueName

@@ -1,4 +1,4 @@
-"""Instants, cron expressions, and the repetition of a job."""
+"""Points in time, cron expressions, and the repetition of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bunqueue.protocol.commands.base import MAX_SAFE, Text
 
 Expression = Annotated[str, Meta(max_length=1024, description="5 or 6 fields, or @hourly, @daily, ...")]
 Time = Annotated[float, Meta(ge=0, le=1e15, description="epoch ms")]
-Times = Annotated[int, Meta(ge=0, le=MAX_SAFE)]  # how often
+Times = Annotated[int, Meta(ge=0, le=MAX_SAFE)]  # how many times
 
 
 class Repeat(Struct, rename="camel", gc=False):

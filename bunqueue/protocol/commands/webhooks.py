@@ -41,7 +41,7 @@ class AddWebhookReply(Reply, kw_only=True):
 
 
 class WebhookInfo(Struct, rename="camel", gc=False):
-    """A webhook without its secret; a password in its URL is shown as ``***``.  Times in epoch ms."""
+    """A webhook without its secret; a password in its URL is shown as ``***``.  Times are in epoch ms."""
 
     id: str
     url: str
@@ -79,7 +79,7 @@ Secret = Annotated[str, Meta(min_length=1, max_length=1024, description="signs t
 
 @command(Route.FIRST, AddWebhookReply, writes=True, grows=True)
 class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
-    """Send the events of one queue, or of all, to a URL; addresses inside the network are refused."""
+    """Send the events of one queue, or of all, to a URL.  Addresses inside the network are refused."""
 
     url: str = ""
     events: Annotated[list[Text], Meta(max_length=64)]
@@ -96,7 +96,7 @@ class RemoveWebhook(Command, tag="RemoveWebhook"):
 
 @command(Route.FIRST, ListWebhooksReply)
 class ListWebhooks(Command, tag="ListWebhooks"):
-    """List all webhooks, in the order in which they were added."""
+    """List all webhooks, oldest first."""
 
 
 @command(Route.FIRST, writes=True, repeatable=True, since=3)
@@ -108,7 +108,7 @@ class SetWebhookEnabled(Command, tag="SetWebhookEnabled"):
 
 
 class Trial(Struct, rename="camel", gc=False):
-    """The outcome of a test delivery: the ``status`` of the answer, or the ``error`` if there was none."""
+    """The outcome of a test delivery: the ``status`` of the answer, or the ``error`` if none came."""
 
     delivered: bool
     status: int | None
@@ -124,7 +124,7 @@ class TrialReply(Reply, kw_only=True):
 class TryWebhook(Command, tag="TestWebhook"):
     """Send a webhook a test delivery, whether it is on or off, and return the outcome.
 
-    The HTTP gateway sends it.  An outcome later than ``timeout`` ms is not reported.
+    The HTTP gateway sends it.  An outcome after more than ``timeout`` ms is not reported.
     """
 
     webhook_id: Text
@@ -137,7 +137,7 @@ class WantedTrial(Struct, rename="camel", gc=False):
 
 
 class Delivery(Struct, rename="camel", gc=False):
-    """A webhook with all that its deliverer needs."""
+    """A webhook with everything that its deliverer needs."""
 
     id: str
     url: str
@@ -145,13 +145,13 @@ class Delivery(Struct, rename="camel", gc=False):
     queue: str | None
     secret: str | None
     enabled: bool
-    places: list[int] | None  # the last delivered event of each shard; null: not known
-    until: float  # when the last of these happened, or the webhook was added, epoch ms
+    places: list[int] | None  # the last delivered event of each shard; null: unknown
+    until: float  # time of the last of these events, or when the webhook was added, epoch ms
 
 
 class DeliveriesReply(Reply, kw_only=True):
-    """``trials`` are the pending test deliveries; each is listed once.  ``delivers``: whether it is the one
-    who asked that delivers; without it both lists are empty."""
+    """``trials`` has the pending test deliveries; each is listed once.  ``delivers``: whether the asker
+    should deliver; if not, both lists are empty."""
 
     webhooks: list[Delivery]
     trials: list[WantedTrial]
@@ -162,8 +162,8 @@ class DeliveriesReply(Reply, kw_only=True):
 class GetDeliveries(Command, tag="GetDeliveries"):
     """Get all webhooks with secrets and delivery positions, and the pending test deliveries.
 
-    In a cluster each host has a gateway, and one of them delivers: ``deliverer`` names the one that asks, and
-    ``delivers`` is whether it has been the one so far.  The others get empty lists.
+    In a cluster each host has a gateway, and one of them delivers.  ``deliverer`` names the gateway that
+    asks, and ``delivers`` is whether it has been the delivering one so far.  The others get empty lists.
     """
 
     deliverer: Annotated[str, Meta(max_length=64)] = ""
@@ -172,7 +172,7 @@ class GetDeliveries(Command, tag="GetDeliveries"):
 
 @command(Route.FIRST, Ok, writes=True, internal=True)
 class RecordDelivery(Command, tag="RecordDelivery"):
-    """Store how far a webhook was delivered, and the outcome."""
+    """Store how far a webhook's events were delivered, and the outcome."""
 
     webhook_id: Text
     places: Annotated[list[Place], Meta(max_length=64)] | None = None

@@ -34,9 +34,9 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     failed_jobs: int
     current_job: str | None
     uptime: float  # since registered_at
-    paused: bool = False  # it takes no jobs, as it said with its last heartbeat; absent while it does
-    names: list[str] | None = None  # of the jobs that it runs; absent when it does not say
-    names_by_queue: dict[str, list[str]] | None = None  # of these queues instead of `names`
+    paused: bool = False  # it takes no jobs, according to its last heartbeat; absent if false
+    names: list[str] | None = None  # of the jobs that it runs; absent if it does not declare them
+    names_by_queue: dict[str, list[str]] | None = None  # for these queues, instead of `names`
 
     registered_at = Moment("registered_at_ms")
     last_seen = Moment("last_seen_ms")
@@ -84,9 +84,9 @@ class ListWorkersReply(Reply, kw_only=True):
 class RegisterWorker(Command, tag="RegisterWorker"):
     """Register a worker until its connection ends; repeating a ``workerId`` updates its entry.
 
-    ``names`` are those of the jobs that it runs; without them it does not say.  ``namesByQueue`` has them for
-    queues of which it runs other ones.  They change nothing in what it gets; they let WhyWaiting say that
-    nobody runs a job.
+    ``names`` declares the names of the jobs that it runs; without it, they are unknown.  ``namesByQueue``
+    overrides it for single queues.  This does not change which jobs the worker gets; it lets WhyWaiting
+    report that no worker runs a job.
     """
 
     name: Text
@@ -113,8 +113,9 @@ class ListWorkers(Command, tag="ListWorkers"):
 
 
 class Wishes(Struct, gc=False):
-    """What somebody has asked of the worker with ControlWorker, until a heartbeat says with ``wish`` that it
-    was done, or, without that, that it is so.  A later request has a higher ``number``."""
+    """The desired state of the worker, as requested with ControlWorker.  It is sent until a heartbeat
+    confirms it with ``wish``, or, without ``wish``, reports that state.  A later request has a higher
+    ``number``."""
 
     ok: bool = True
     paused: bool | UnsetType = UNSET
@@ -128,7 +129,7 @@ class WorkerHeartbeatReply(Reply, kw_only=True):
 
 @command(Route.ROUTER, WorkerHeartbeatReply, writes=True, repeatable=True)
 class Heartbeat(Command, tag="Heartbeat"):
-    """Report that a worker is alive, and its counts so far; what is absent keeps its value."""
+    """Report that a worker is alive, and its counts so far; absent fields keep their values."""
 
     id: WorkerId
     active_jobs: Amount | None = None
@@ -137,7 +138,7 @@ class Heartbeat(Command, tag="Heartbeat"):
     current_job: Text | None = None
     paused: bool | None = None
     concurrency: Slots | None = None
-    wish: Amount | None = None  # the number of the last request that was carried out; 0: none was
+    wish: Amount | None = None  # the number of the last request that was carried out; 0: no request
 
 
 class WorkerInfoReply(Reply, kw_only=True):
@@ -146,10 +147,11 @@ class WorkerInfoReply(Reply, kw_only=True):
 
 @command(Route.ROUTER, WorkerInfoReply, writes=True, repeatable=True, heavy=True, since=3)
 class ControlWorker(Command, tag="ControlWorker"):
-    """Have a worker pause, resume, or run another number of jobs at a time; what is absent stays as it is.
+    """Make a worker pause, resume, or run another number of jobs at a time; absent fields change nothing.
 
-    The worker learns it from the answer to its next heartbeat, and says with the following ones what holds.
-    A paused worker takes no jobs, and goes on with those that it has.  The answer shows the worker as it was.
+    The worker gets the request with the answer to its next heartbeat, and reports its new state with later
+    heartbeats.  A paused worker takes no new jobs, but finishes those that it has.  The answer shows the
+    worker before the change.
     """
 
     worker_id: WorkerId

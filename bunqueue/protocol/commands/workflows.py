@@ -1,8 +1,8 @@
 """Workflows: steps that a job stores as they finish, signals, children, undo.
 
 A worker that holds the lock of a job records its steps (RecordSteps), reads what earlier runs have recorded
-(GetSteps) and ends a run in which everything waits (SuspendJob).  All else is for those who look at a
-workflow, or have a say in it.  The states of a step are in docs/workflows.md.
+(GetSteps), and ends a run when everything in it is waiting (SuspendJob).  All other commands are for programs
+and people that inspect or control a workflow.  The states of a step are in docs/workflows.md.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Status = Literal["running", "retrying", "waiting", "completed", "failed", "cance
 
 
 class ChildJob(Struct, kw_only=True, rename="camel", gc=False):
-    """A job to start; ``input`` has the fields of a push.  With ``detached`` nobody waits for it, and it
-    outlives the workflow."""
+    """A job to start; ``input`` has the fields of a push.  With ``detached`` the workflow does not wait for
+    it, and it outlives the workflow."""
 
     queue: QueueName
     input: JobFields
@@ -55,14 +55,14 @@ class ChildJob(Struct, kw_only=True, rename="camel", gc=False):
 class StepRecord(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """One step of the job ``id``, which is locked with ``token``.
 
-    ``arguments`` is a fingerprint of what the step was called with: a recorded step with another one is
-    refused.  ``took`` is how many ms its last attempt has run, ``attempts`` how many there were.  ``delay``
-    is how long to wait (ms): of a sleep, for a signal, or until the next attempt.  ``undo`` says that the
-    step can be undone.  Of a wait for a signal, ``schema`` is the JSON Schema of its data, a map: data that
-    does not fit is refused to who sends it.  ``unfit`` says why the data that such a step has is of no use:
-    the signal is set aside, and the wait goes on.  ``instead`` is a wait for the same signal that is not in
-    the code any more, and has taken a signal since: this step has it then.  A step of the kind "state" is no
-    step: its result is what GetWorkflow shows as the state of the workflow.
+    ``arguments`` is a fingerprint of the step's arguments: if it differs from the recorded one, the record is
+    refused.  ``took`` is the duration of the last attempt in ms, ``attempts`` the number of attempts.
+    ``delay`` is how long to wait (ms): for a sleep, for a signal, or until the next attempt.  ``undo`` says
+    that the step can be undone.  In a wait for a signal, ``schema`` is the JSON Schema of its data, a map: a
+    signal whose data does not fit is refused.  ``unfit`` says why the worker cannot use the data that a wait
+    has taken: that signal is quarantined, and the wait continues.  ``instead`` names a wait for the same
+    signal that is not in the code any more; if it has taken a signal since then, this step gets that signal.
+    A step of the kind "state" is not a real step: GetWorkflow shows its result as the state of the workflow.
     """
 
     id: JobId
@@ -87,7 +87,7 @@ class StepRecord(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
 
 
 class StepAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """How a step stands now.  ``existing`` is true if it had ended before, and was left as it was;
+    """The current state of a step.  ``existing`` is true if it had ended before, and was left unchanged;
     ``leftOut`` if its result would make the answer too large: GetSteps has it."""
 
     status: str = ""
@@ -96,7 +96,7 @@ class StepAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     left_out: bool = False
     attempts: int | UnsetType = UNSET
     until: float | UnsetType = UNSET  # epoch ms
-    wait: float | UnsetType = UNSET  # ms that are left until then
+    wait: float | UnsetType = UNSET  # remaining ms until then
     result: Raw | UnsetType = UNSET
     error: str | UnsetType = UNSET
     child: str | UnsetType = UNSET  # the id of the job
@@ -104,15 +104,15 @@ class StepAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
 
 
 class RecordStepsReply(Reply, kw_only=True):
-    """One answer per step, in their order; null where the step was recorded as it was given."""
+    """One answer per step, in their order; null if the step was recorded as given."""
 
     results: list[StepAnswer | None]
 
 
 class StepView(Struct, kw_only=True, rename="camel", gc=False):
-    """A recorded step.  Times are epoch ms.  A ``result`` or ``cursor`` that is larger than asked for is left
-    out; ``size`` and ``cursorSize`` are their lengths in bytes, 0 if there is none.  ``schema`` is that of an
-    open wait for a signal."""
+    """A recorded step.  Times are epoch ms.  A ``result`` or ``cursor`` above the requested size is left out;
+    ``size`` and ``cursorSize`` are their lengths in bytes, 0 if absent.  ``schema`` is that of an open wait
+    for a signal."""
 
     number: int
     name: str
@@ -138,8 +138,8 @@ class StepView(Struct, kw_only=True, rename="camel", gc=False):
 
 
 class Steps(Struct, gc=False):
-    """A page of steps in the order in which they were first recorded; ``next`` is the ``after`` of the next
-    page, null on the last."""
+    """A page of steps, ordered by when they were first recorded; ``next`` is the ``after`` of the next page,
+    null on the last."""
 
     steps: list[StepView]
     next: int | None
@@ -150,7 +150,7 @@ class StepsReply(Reply, kw_only=True):
 
 
 class UndoView(Struct, rename="camel", gc=False):
-    """Why a workflow is being undone, since when (epoch ms), and what it will have ended with."""
+    """Why a workflow is being undone, since when (epoch ms), and its outcome when that is complete."""
 
     reason: str
     error: str | None
@@ -158,9 +158,9 @@ class UndoView(Struct, rename="camel", gc=False):
 
 
 class KeptSignal(Struct, rename="camel", omit_defaults=True, gc=False):
-    """A signal that the workflow has not waited for yet, or, with a ``problem``, one that was set aside
-    because its data does not fit.  DropSignal removes it by its ``number``.  ``data`` that is larger than
-    asked for is left out; ``size`` is its length in bytes."""
+    """A signal that the workflow has not waited for yet, or, with a ``problem``, one that is quarantined
+    because its data does not fit.  DropSignal removes it by its ``number``.  ``data`` above the requested
+    size is left out; ``size`` is its length in bytes."""
 
     name: str
     at: float
@@ -172,8 +172,8 @@ class KeptSignal(Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 class OpenWait(Struct, rename="camel", omit_defaults=True, gc=False):
-    """A wait for a signal, or for a broadcast with that ``key``.  It ends by itself at ``until`` (epoch ms).
-    ``schema`` is the JSON Schema of the data that it takes; any, if there is none."""
+    """A wait for a signal, or for a broadcast with that ``key``.  It times out at ``until`` (epoch ms).
+    ``schema`` is the JSON Schema of the data that it accepts; without it, any data is accepted."""
 
     step: str
     signal: str
@@ -183,10 +183,10 @@ class OpenWait(Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 class WorkflowView(Struct, kw_only=True, rename="camel", gc=False):
-    """A workflow as it is now.  ``generation`` counts how often its steps began again, ``suspended`` how
-    often it has ended a run to wait.  ``value`` is what its code has set as its state; absent if it has set
-    none.  ``waits`` are its first 100 open waits for signals, ``signals`` those that no wait has taken.
-    ``steps`` and ``next`` are a page as of GetSteps."""
+    """The current state of a workflow.  ``generation`` counts how many times its steps began again,
+    ``suspended`` how many times it was suspended.  ``value`` is the state that its code has set,
+    absent if it has not.  ``waits`` has its first 100 open waits for signals, ``signals`` the signals that no
+    wait has taken.  ``steps`` and ``next`` are a page as in GetSteps."""
 
     id: str
     queue: str
@@ -209,8 +209,8 @@ class WorkflowReply(Reply, kw_only=True):
 
 
 class Delivered(Struct, omit_defaults=True, gc=False):
-    """``delivered`` is true if a wait took the signal; else it is kept, one of ``kept``, and ``waiting`` are
-    the names of the signals that the workflow waits for now, if there are any."""
+    """``delivered`` is true if a wait took the signal.  If not, the signal is kept; ``kept`` is the number of
+    kept signals, and ``waiting`` has the names of the signals that the workflow waits for now, if any."""
 
     delivered: bool
     kept: int
@@ -227,10 +227,10 @@ MaxResult = Annotated[int, Meta(ge=0, le=MAX_FRAME)]
 
 @command(Route.QUEUE, RecordStepsReply, writes=True, repeatable=True, grows=True)
 class RecordSteps(Command, tag="RecordSteps"):
-    """Record steps of jobs of a queue that the caller has locked; each is accepted or refused for itself.
+    """Record steps of jobs of a queue that the caller has locked; each is accepted or refused separately.
 
-    A step that has ended is never changed: the answer has what is stored.  So the command may be repeated.
-    To ask whether a wait is over, record it again.
+    A step that has ended is never changed: the answer has the stored step.  So the command may be repeated.
+    To check whether a wait is over, record it again.
     """
 
     queue: QueueName
@@ -241,8 +241,8 @@ class RecordSteps(Command, tag="RecordSteps"):
 class GetSteps(Command, tag="GetSteps"):
     """Get the recorded steps of a job with numbers above ``after``: all, or the named ones.
 
-    Results and cursors of more than ``maxResult`` bytes are left out.  A page ends after ``limit`` steps, or
-    some MB; one step is always on it.
+    Results and cursors of more than ``maxResult`` bytes are left out.  A page ends after ``limit`` steps or
+    some MB, but always has at least one step if any remain.
     """
 
     queue: QueueName
@@ -254,15 +254,15 @@ class GetSteps(Command, tag="GetSteps"):
 
 
 class WaitGroup(Struct, gc=False):
-    """Steps that are waited for together: until all have ended, or one has failed."""
+    """Steps that a workflow waits for together: until all have ended, or one has failed."""
 
     steps: Annotated[list[StepName], Meta(max_length=100_000)]
 
 
 @command(Route.QUEUE, writes=True)
 class SuspendJob(Command, tag="SuspendJob"):
-    """End a run in which everything waits: the job goes on when one of these groups of recorded steps is
-    ready, or when the time of one of their steps has come.  Nothing is counted as an attempt."""
+    """End a run because everything in it is waiting.  The job resumes when one of these groups of recorded
+    steps is ready, or when the time of one of their steps has come.  This does not count as an attempt."""
 
     queue: QueueName
     id: JobId
@@ -272,8 +272,8 @@ class SuspendJob(Command, tag="SuspendJob"):
 
 @command(Route.QUEUE, writes=True, grows=True)
 class ContinueAsNew(Command, tag="ContinueAsNew"):
-    """Begin a workflow again with other data and without its steps.  Its id and the signals that are kept for
-    it stay."""
+    """Begin a workflow again with other data and without its steps.  It keeps its id and the signals that are
+    stored for it."""
 
     queue: QueueName
     id: JobId
@@ -283,9 +283,9 @@ class ContinueAsNew(Command, tag="ContinueAsNew"):
 
 @command(Route.ID, SignalReply, writes=True, repeatable=True, grows=True)
 class SendSignal(Command, tag="SendSignal"):
-    """Send a signal to a workflow: the oldest wait for its name takes it, or it is kept for the next one, for
-    ``ttl`` ms if that is given.  One that is sent again with the same ``signalId`` counts once.  It is
-    refused when its data does not fit what the wait, or the workflow, says of it."""
+    """Send a signal to a workflow: the oldest wait for its name takes it, or it is kept for the next wait,
+    for ``ttl`` ms if given.  Signals with the same ``signalId`` count once.  A signal is refused if its data
+    does not fit the schema of the wait, or of the workflow."""
 
     id: JobId
     name: SignalName
@@ -296,8 +296,8 @@ class SendSignal(Command, tag="SendSignal"):
 
 @command(Route.ID, writes=True)
 class DropSignal(Command, tag="DropSignal"):
-    """Remove a signal that no wait of a workflow has taken, one that was set aside or not; `number` is that
-    of GetWorkflow."""
+    """Remove a signal that no wait of a workflow has taken, quarantined or not; `number` is the one in
+    GetWorkflow."""
 
     id: JobId
     number: Annotated[int, Meta(ge=1, le=MAX_SAFE)]
@@ -312,10 +312,10 @@ Types = Annotated[
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetSignalTypes(Command, tag="SetSignalTypes"):
-    """Declare which data the signals of workflows of a queue may have: for each name of a workflow, JSON
-    Schemas by the names of signals.  What was declared for these workflows before is replaced; it comes
-    before the schemas of single waits.  ``by`` is an id of the program that begins to work: what waits have
-    said before that is not held against signals any more, as its code may have changed."""
+    """Declare which data the signals of workflows of a queue may have: for each workflow name, JSON Schemas
+    by signal name.  This replaces earlier declarations for these workflows, and takes precedence over the
+    schemas of single waits.  ``by`` is an id of the program that is starting to work: schemas that waits
+    declared before that are not applied any more, because its code may have changed."""
 
     queue: QueueName
     workflows: Types
@@ -324,9 +324,9 @@ class SetSignalTypes(Command, tag="SetSignalTypes"):
 
 @command(Route.ALL, CountReply, merge=Merge.COUNT, writes=True, repeatable=True, heavy=True, grows=True)
 class Broadcast(Command, tag="Broadcast"):
-    """Send a signal to every workflow that waits for this name and key, and for ``keep`` ms to those that
-    wait for it later, each once, except waits that its data does not fit.  ``count`` is how many took it
-    now.  With the same ``broadcastId`` it may be repeated."""
+    """Send a signal to every workflow that waits for this name and key, and during the next ``keep`` ms also
+    to workflows that begin to wait for it.  Each gets it once.  Waits that its data does not fit do not get
+    it.  ``count`` is how many took it now.  With the same ``broadcastId`` the command may be repeated."""
 
     name: SignalName
     key: SignalKey
@@ -337,7 +337,7 @@ class Broadcast(Command, tag="Broadcast"):
 
 @command(Route.ID, WorkflowReply)
 class GetWorkflow(Command, tag="GetWorkflow"):
-    """Get a workflow, live or finished, with a page of its steps, as of GetSteps."""
+    """Get a workflow, live or finished, with a page of its steps, as in GetSteps."""
 
     id: JobId
     after: Number = 0
@@ -347,7 +347,7 @@ class GetWorkflow(Command, tag="GetWorkflow"):
 
 @command(Route.ID, writes=True)
 class RetryWorkflow(Command, tag="RetryWorkflow"):
-    """Run a workflow again that is not active: from ``step`` on, without all that was recorded since; or,
+    """Run an inactive workflow again: from ``step``, discarding everything that was recorded since; or,
     without ``step``, from where it failed."""
 
     id: JobId
@@ -356,8 +356,8 @@ class RetryWorkflow(Command, tag="RetryWorkflow"):
 
 @command(Route.ID, writes=True)
 class UndoWorkflow(Command, tag="UndoWorkflow"):
-    """Undo a workflow that has ended ("start"), or go on with an undo that is stuck: try again ("retry"), go
-    on without undoing ``step`` ("skip"), or give its undo ``data`` instead of the step's result and try again
+    """Undo a workflow that has ended ("start"), or continue an undo that is stuck: try again ("retry"),
+    continue without undoing ``step`` ("skip"), or try again with ``data`` instead of the step's result
     ("edit")."""
 
     id: JobId

@@ -1,1 +1,1 @@
-"""Which jobs a search means, and where the next page begins: pure, and the same for every surface."""
+"""Which jobs a search selects, and where the next page begins.  Pure, and the same for every interface."""

@@ -1,7 +1,8 @@
 """One condition on a job: a field, a comparison and values.
 
-A search holds for the jobs that meet all its conditions.  Two values are compared only if they are of one
-kind, as 7 and "7" are not: with any other, and with a field that the job does not have, only ``!=`` holds.
+A search finds the jobs that meet all its conditions.  Two values are compared only if they are of the same
+kind; 7 and "7" are not.  For values of different kinds, and for a field that the job does not have, only
+``!=`` holds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LIVE = frozenset(STATES) - DEAD - {"completed"}
 
 _decode = Decoder().decode
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
-"""In place of the value of a field that a job does not have."""
+"""The value of a field that a job does not have."""
 
 _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -41,7 +42,7 @@ class Kind(enum.Enum):
 
     @property
     def comparisons(self) -> tuple[str, ...]:
-        """Those that it allows."""
+        """The comparisons that this kind allows."""
         found: tuple[str, ...] = self.value
         return found
 
@@ -64,9 +65,10 @@ FIELDS: Mapping[str, Kind] = {
 
 
 class Condition(Struct, frozen=True, gc=False):
-    """``values``: = holds for any of them, != for none of them; others have one.  Times are in epoch ms.
+    """``values``: = holds if any of them is equal, != if none is; other comparisons have one value.  Times
+    are in epoch ms.
 
-    ``path`` leads to a field within the data, from the outside in."""
+    ``path`` leads to a field in the data, from the outside in."""
 
     field: str
     comparison: str
@@ -75,12 +77,12 @@ class Condition(Struct, frozen=True, gc=False):
 
 
 def lower(text: str) -> str:
-    """Without regard to case, as SQLite sees it: of the letters A to Z only."""
+    """Lower case, as in SQLite's case-insensitive comparison: only for the letters A to Z."""
     return text.translate(_LOWER)
 
 
 def holds(condition: Condition, actual: Any) -> bool:
-    """Whether a value meets a condition; of a job's tags, a tuple, whether one of them does."""
+    """Whether a value meets a condition; for a job's tags (a tuple), whether one of them does."""
     comparison = condition.comparison
     if comparison in (EQUAL, UNEQUAL):
         found = actual if isinstance(actual, tuple) else (actual,)
@@ -96,7 +98,7 @@ def holds(condition: Condition, actual: Any) -> bool:
 
 
 def comparer(condition: Condition) -> Callable[[Any], bool]:
-    """`holds` of one condition, for many values that are not tags."""
+    """`holds` for one condition and many values that are not tags."""
     if condition.comparison != EQUAL or len(condition.values) > 1:
         return partial(holds, condition)
     value = condition.values[0]
@@ -105,7 +107,7 @@ def comparer(condition: Condition) -> Callable[[Any], bool]:
 
 
 def _same(actual: Any, value: Any) -> bool:
-    """Python takes True for 1, and finds other values equal that are of two kinds."""
+    """Equality between values of the same kind.  Python alone would say that True equals 1, for example."""
     return isinstance(actual, bool) == isinstance(value, bool) and bool(actual == value)
 
 
@@ -123,11 +125,12 @@ def _contains(actual: Any, value: Any) -> bool:
 
 
 def value_at(data: bytes, path: Sequence[str]) -> Any:
-    """`at_path` of encoded data; of large data only what stands there is decoded.  Raises DECODE_ERRORS."""
+    """`at_path` for encoded data; in large data, only the value at the path is decoded.  Raises
+    DECODE_ERRORS."""
     while path and len(data) > WINDOW and is_map(data):
         try:
             field = bytes(_field(path[0])(data).value)
-        except MsgspecError:  # some names in it are no texts
+        except MsgspecError:  # some keys are not text
             break
         if not field:
             return MISSING
@@ -142,9 +145,9 @@ def _field(name: str) -> Callable[[bytes], Any]:
 
 
 def at_path(data: Any, path: Sequence[str]) -> Any:
-    """What stands at a path within data, or MISSING.  In a list a number is a place, from 0."""
+    """The value at a path in data, or MISSING.  In a list, a number is an index from 0."""
     for name in path:
-        if type(data) is dict:  # as msgspec decodes all maps
+        if type(data) is dict:  # msgspec decodes all maps to this type
             data = data.get(name, MISSING)
         elif isinstance(data, list) and name.isascii() and name.isdigit() and len(name) < 10:
             place = int(name)

@@ -1,7 +1,7 @@
-"""Where a search goes on: the opaque text between one page and the next.
+"""The cursor of a search: the opaque text that leads from one page to the next.
 
-It belongs to one search on one server, and says so: with another search, or after the number of shards has
-changed, it is refused.  Anybody can make one, so its numbers are not to be trusted.
+A cursor belongs to one search on one server and contains a check for that: it is refused with another search,
+or after the number of shards has changed.  Any client can make one, so its numbers cannot be trusted.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from bunqueue.protocol.commands.base import MAX_SAFE, CommandError
 from bunqueue.protocol.commands.find import Wanted
 
 VERSION = 1
-BEGIN = -1  # a shard that has not been looked at
-DONE = -2  # one with nothing more to be found
+BEGIN = -1  # a shard that has not been searched yet
+DONE = -2  # a shard without further results
 
 _NO_PART = frozenset({"cursor", "limit", "scan", "explain", "data_limit", "dry_run", "req_id"})
 _MOVING = frozenset({"created_after", "created_before", "finished_after", "finished_before"})
-"""Times that a client may count from the moment of each page."""
+"""Times that a client may compute anew for each page, relative to the present."""
 
 
 class Cursor(Struct, array_like=True):
-    """``places``: for each shard the number of the last job looked at, BEGIN or DONE.  ``until``: larger
-    numbers are not meant, on the shard whose turn it is; 0: that is not known yet."""
+    """``places``: for each shard the number of the last job examined, or BEGIN, or DONE.  ``until``: on the
+    current shard, jobs with larger numbers are excluded; 0: not known yet."""
 
     version: int
     digest: int  # of the search
-    at: Annotated[int, Meta(ge=0, le=MAX_SAFE)]  # when it began, epoch ms: what "2h ago" counts from
+    at: Annotated[int, Meta(ge=0, le=MAX_SAFE)]  # when the search began, epoch ms: the base of "2h ago"
     places: list[int]
     until: Annotated[int, Meta(ge=0, le=MAX_SAFE)] = 0
 
@@ -54,7 +54,7 @@ def begin(wanted: Wanted, shards: int, now: int) -> Cursor:
 
 
 def of(wanted: Wanted, given: str | None, shards: int, now: int) -> Cursor:
-    """The cursor that a command came with, or the first.  CommandError if it belongs to another search."""
+    """The cursor in a command, or the first one.  CommandError if it belongs to another search."""
     if given is None:
         return begin(wanted, shards, now)
     cursor = read(given)
@@ -66,7 +66,7 @@ def of(wanted: Wanted, given: str | None, shards: int, now: int) -> Cursor:
 
 
 def read(text: str) -> Cursor:
-    """A cursor; CommandError for any other text."""
+    """Parse a cursor; CommandError for any other text."""
     try:
         found = _decode(base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)))
     except (MsgspecError, binascii.Error, ValueError):
@@ -84,18 +84,18 @@ def written(cursor: Cursor) -> str | None:
 
 
 def encoded(cursor: Cursor) -> str:
-    """The text of a cursor, also at the end."""
+    """The text of a cursor, even at the end."""
     return base64.urlsafe_b64encode(_encode(cursor)).decode().rstrip("=")
 
 
 def means_all(wanted: Wanted) -> bool:
-    """Whether it names neither a queue nor any condition."""
+    """Whether the search has neither a queue nor any condition."""
     given = [getattr(wanted, field.name) for field in fields(Wanted) if field.name != "req_id"]
     return all(value in (None, [], {}) or (isinstance(value, str) and not value.strip()) for value in given)
 
 
 def digest_of(wanted: Wanted) -> int:
-    """What tells a search from another one."""
+    """A number that distinguishes a search from others."""
     meant: dict[str, Any] = {}
     for field in fields(wanted):
         value = getattr(wanted, field.name)

@@ -1,4 +1,4 @@
-"""One page of the jobs that several shards have found, and the cursor behind it."""
+"""Merges the jobs that several shards have found into one page, with the cursor after it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _decode_jobs = Decoder(list[Raw]).decode
 
 
 def read(payload: memoryview) -> Answer:
-    """An answer whose jobs stay as they came: they are only put into another list."""
+    """An answer whose jobs stay encoded: they are only put into another list."""
     fields = _decode_fields(payload)
     return {name: _decode_jobs(value) if name == "jobs" else _decode(value) for name, value in fields.items()}
 
 
 def page(answers: Sequence[Answer]) -> Answer:
-    """The answers of shards as one, without what is for the merging alone."""
+    """The merged answer of the shards, without the fields that only the merge needs."""
     parts = [_Part(answer) for answer in answers if "position" in answer]
     if not parts:
         return answers[0]
@@ -51,7 +51,7 @@ def page(answers: Sequence[Answer]) -> Answer:
 
 
 class _Part:
-    """The jobs of one shard, from the first that was not taken."""
+    """The jobs of one shard, beginning with the first that was not taken."""
 
     def __init__(self, answer: Answer) -> None:
         self.position: Position = convert(answer["position"], Position)
@@ -66,12 +66,13 @@ class _Part:
 
     @property
     def ends(self) -> bool:
-        """Whether its shard has no more than these."""
+        """Whether the shard has no further jobs."""
         return self.cursor.places[self.position.shard] == DONE
 
     @property
     def head(self) -> float:
-        """Smaller, the earlier the next job is in the order: of those after this page, at least so small."""
+        """The sort key of the next job: the smaller, the earlier.  Without a next job here, a lower bound for
+        the shard's further jobs."""
         at = self.position.created if self.is_empty else self.position.times[self._taken]
         return at * self._sign
 
@@ -81,14 +82,14 @@ class _Part:
 
     @property
     def place(self) -> int:
-        """Where its shard goes on."""
+        """Where the shard should continue."""
         if self.is_empty:
             return self.cursor.places[self.position.shard]
         return self.position.seqs[self._taken - 1] if self._taken else self.position.start
 
 
 def _next(parts: Sequence[_Part]) -> _Part | None:
-    """The part whose job is next; None if it may be one that its shard has not found yet."""
+    """The part with the next job; None if the next job may be one that its shard has not found yet."""
     waiting = [part for part in parts if not (part.is_empty and part.ends)]
     first = min(waiting, key=lambda part: (part.head, part.is_empty), default=None)
     if first is None or first.is_empty:
@@ -97,7 +98,7 @@ def _next(parts: Sequence[_Part]) -> _Part | None:
 
 
 def _after(parts: Sequence[_Part]) -> Cursor:
-    """The cursor behind what was taken."""
+    """The cursor after the jobs that were taken."""
     found = parts[0].cursor
     for part in parts:
         found.places[part.position.shard] = part.place

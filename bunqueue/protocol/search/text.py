@@ -6,7 +6,7 @@
     value     = a word, a "text" as in JSON, a 'text' as it is, a number, true, false, null; a moment, or a
                 span and "ago"
 
-In data, a word that JSON reads as a number, true, false or null is that; within quotes it is a text.
+In conditions on data, a word that is a JSON number, true, false or null has that value; in quotes it is text.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .conditions import EQUAL, FIELDS, UNEQUAL, Condition, Kind
 
 MAX_CONDITIONS = 32  # of one search
 MAX_VALUES = 100  # of one condition
-MAX_SHOWN = 40  # characters of the text that an error shows
+MAX_SHOWN = 40  # characters of the query that an error shows
 
-MAX_MOMENT = 10**15  # epoch ms, as in the fields of a command; files have whole numbers of 64 bits
+MAX_MOMENT = 10**15  # epoch ms, as in the fields of a command; the files store 64-bit integers
 
 _TOKEN = re.compile(
     r"""\s*(?: (?P<text>"(?:[^"\\]|\\.)*") | (?P<sign>>=|<=|!=|=|<|>|~) | (?P<mark>[(),])
@@ -41,7 +41,7 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _text_of = msgspec.json.Decoder(str).decode
-_scalar_of = msgspec.json.Decoder(int | float | bool | None).decode  # no lists: these may be deep, and end us
+_scalar_of = msgspec.json.Decoder(int | float | bool | None).decode  # no lists: deep nesting could crash us
 
 MOMENT = "give a moment such as 2026-01-31T12:00Z, epoch ms, or a span and ago, as in 2h ago"
 
@@ -54,7 +54,7 @@ class _Token:
 
     @property
     def plain(self) -> str:
-        """Without its quotes."""
+        """The text without its quotes."""
         if self.kind != "text":
             return self.text
         try:
@@ -70,7 +70,7 @@ def problem(text: str) -> CommandError:
 
 
 def parsed(query: str, now: int) -> list[Condition]:
-    """The conditions of a query at that time, epoch ms.  CommandError says what is wrong with it."""
+    """The conditions of a query, evaluated at time ``now`` (epoch ms).  CommandError if it is malformed."""
     tokens = _tokens(query)
     found: list[Condition] = []
     start = 0
@@ -116,7 +116,7 @@ def _condition(tokens: Sequence[_Token], now: int) -> Condition:
 
 
 def _field(text: str) -> tuple[str, tuple[str, ...]]:
-    """A field, and the path within data."""
+    """Split a field's text into the field and the path in the data."""
     steps = path_of(text)
     field = steps[0].lower()
     if field not in FIELDS:
@@ -194,7 +194,7 @@ def _json(words: str) -> Any:
 
 
 def state_of(word: str) -> str:
-    """The state of that name, or the refusal that names all of them."""
+    """The state with that name, or a refusal that lists all of them."""
     if word.lower() not in STATES:
         known = ", ".join(STATES)
         raise CommandError(
@@ -208,7 +208,7 @@ def state_of(word: str) -> str:
 
 
 def moment_of(words: str, now: int) -> float:
-    """A moment in epoch ms: ``2026-01-31T12:00Z``, ``1767225600000``, ``2h ago``."""
+    """A point in time as epoch ms: ``2026-01-31T12:00Z``, ``1767225600000``, ``2h ago``."""
     moment = _moment(words, now)
     if abs(moment) > MAX_MOMENT:
         raise problem(f"{_cut(words)} is too far away; {MOMENT}")

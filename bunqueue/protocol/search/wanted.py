@@ -1,4 +1,4 @@
-"""The conditions of a command that finds jobs: those of its fields, and those of its text."""
+"""The conditions of a command that finds jobs, from its fields and from its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMES = {
 
 
 def conditions_of(wanted: Wanted, now: int) -> list[Condition]:
-    """All of them, but for the queue of the command; CommandError names the field that is wrong."""
+    """All conditions except the command's queue; CommandError names a wrong field."""
     found: list[Condition] = []
     for field in ("state", "name", "group"):
         if values := _listed(getattr(wanted, field)):
