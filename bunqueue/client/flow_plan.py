@@ -243,9 +243,7 @@ def nodes(planned: Sequence[Planned], handle_of: Callable[[Planned], J]) -> list
 
 
 def chain(steps: Iterable[FlowJob[Any]]) -> list[FlowJob[Any]]:
-    """Each step waits for the one before, in addition to its own children. The given steps are
-    not changed.
-    """
+    """Each step waits for the one before, in addition to its own children. The given steps stay unchanged."""
     linked: list[FlowJob[Any]] = []
     for step in steps:
         linked.append(_waiting_for(checked(step), linked[-1:]))

@@ -1,4 +1,4 @@
-"""Tells whether an exception that ends some code comes from outside or was raised by the code itself. Only
+"""Decides whether an exception that ends some code comes from outside or was raised by the code itself. Only
 the latter is the outcome of one job.
 """
 
