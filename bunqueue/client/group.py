@@ -29,9 +29,9 @@ class AsyncQueueGroup(AsyncClient):
             await billing.pause_all()
 
     With namespaces, several teams, tenants or environments share a server without name clashes. `list_queues`
-    and the methods that end in `_all` apply to all queues of the namespace on the server, whoever created
-    them. A queue created later is not paused by an earlier `pause_all`. `default_job_options` apply to the
-    queues made here. For the other options see `EndpointOptions`.
+    and the methods that end in `_all` apply to all queues of the namespace on the server, even if other
+    programs created them. A queue created later is not paused by an earlier `pause_all`.
+    `default_job_options` apply to the queues made here. For the other options see `EndpointOptions`.
     """
 
     def __init__(

@@ -45,9 +45,7 @@ class AsyncServerCalls:
         return ServerInfo(hello.version, pong.data.time)
 
     async def stats(self) -> ServerStats:
-        """How many jobs of the whole server are in each state, and the rates at which they are
-        added and end.
-        """
+        """The number of jobs in each state on the whole server, and how fast jobs are added and finished."""
         reply = await self._caller.call(server.Stats(), replies.StatsOfServer)
         return reply.stats
 

@@ -23,9 +23,7 @@ _AS_TEXT = frozenset(
         ("ipaddress", "IPv6Network"),
     }
 )
-"""Classes by name, to avoid importing them. For each, the class makes an equal object from the
-text of `str`.
-"""
+"""Classes by name, to avoid importing them. Each class makes an equal object from its `str` text."""
 
 
 def is_text(kind: type) -> bool:

@@ -487,7 +487,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         return (await self._caller.call(command, query.CountReply)).count
 
     async def counts_per_priority(self) -> dict[int, int]:
-        """The number of waiting and delayed jobs, by priority."""
+        """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
         command = queues.GetCountsPerPriority(queue=self.name)
         reply = await self._caller.call(command, queues.PriorityCountsReply)
         return {int(priority): count for priority, count in reply.counts.items()}
