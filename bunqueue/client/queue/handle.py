@@ -340,9 +340,9 @@ class AsyncJobHandle(Generic[R]):
         """Remove its children that have not begun."""
         await self._ask(flows.RemoveUnprocessedChildren(id=self.id), Ok)
 
-    # -- reporting on a job that was taken with `pull` `lock_token` comes from `pull`. These raise LockLost if
-    # it is missing or its lock is no longer valid, or if the report came too late to count; WrongState if the
-    # job is not active.
+    # -- reporting on a job that was taken with `pull`
+    # `lock_token` comes from `pull`. These raise LockLost if it is missing or its lock is no longer valid, or
+    # if the report came too late to count; WrongState if the job is not active.
 
     async def complete(self, result: object = None, *, lock_token: str | None = None) -> None:
         """Complete the job. Raises PayloadError for a result that cannot be sent."""

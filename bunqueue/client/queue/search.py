@@ -101,9 +101,10 @@ class AsyncSearch:
         reply = await self._caller.call(self._search(which, explain=True), FoundJobs)
         return SearchPlan(reply.plan.by, reply.plan.jobs)
 
-    # -- changing all matches The oldest come first. `limit` bounds how many are changed; `more` in the result
-    # says whether there may be others. With `dry_run` nothing is changed, and all matches are counted. Jobs
-    # added in the meantime are not touched. If the connection is lost, completed changes stay: call it again.
+    # -- changing all matches
+    # The oldest come first. `limit` bounds how many are changed; `more` in the result says whether there may
+    # be others. With `dry_run` nothing is changed, and all matches are counted. Jobs added in the meantime
+    # are not touched. If the connection is lost, completed changes stay: call it again.
 
     async def retry_found(
         self,
