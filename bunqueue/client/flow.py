@@ -123,7 +123,7 @@ class AsyncFlowProducer(AsyncClient):
         """
         return await self.add(flow_plan.merged(parallel, final))
 
-    # -- by the names of Celery
+    # -- under Celery's names
 
     async def group(self, jobs: Iterable[FlowJob[Any]]) -> list[AsyncJobHandle[Any]]:
         """Add jobs that run in parallel, all or none. Returns their handles. Same as `add_bulk`."""

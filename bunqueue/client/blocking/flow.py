@@ -121,7 +121,7 @@ class FlowProducer(Client):
         """
         return self.add(flow_plan.merged(parallel, final))
 
-    # -- by the names of Celery
+    # -- under Celery's names
 
     def group(self, jobs: Iterable[FlowJob[Any]]) -> list[JobHandle[Any]]:
         """Add jobs that run in parallel, all or none. Returns their handles. Same as `add_bulk`."""

@@ -50,7 +50,7 @@ def encoded(codec: Codec, command: Struct) -> Struct:
 
 @cache
 def _plan(kind: type[Struct]) -> tuple[tuple[str, Encoding], ...]:
-    """The fields of a command that may carry data, each with what encodes it."""
+    """The fields of a command that may carry data, each with its encoding."""
     hints = get_type_hints(kind)
     found: list[tuple[str, Encoding]] = []
     for name in kind.__struct_fields__:

@@ -16,9 +16,9 @@ class EndpointOptions(TypedDict, total=False):
     """A server, or the engine in this process."""
 
     host: str | None
-    """Of the server; 127.0.0.1 unless given."""
+    """The address of the server; 127.0.0.1 unless given."""
     port: int | str | None
-    """Of the server; 6789 unless given."""
+    """The port of the server; 6789 unless given."""
     token: str | None
     """The server's token, if it requires one."""
     url: str | None

@@ -33,9 +33,9 @@ class JobFilter(TypedDict, total=False):
     tag: str | Sequence[str] | None
     group: str | Sequence[str] | None
     worker: str | None
-    """A part of the last error, ignoring case. Never matches completed jobs."""
+    """The id of the worker that has the job, or had it when it ended."""
     error: str | None
-    """A part of the last error, ignoring case. Completed jobs have none."""
+    """A part of the last error, ignoring case. Never matches completed jobs."""
     created_after: PastMoment | None
     """From this moment on: a datetime with a time zone, a timedelta (so long ago), or ms since the epoch."""
     created_before: PastMoment | None

@@ -487,7 +487,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         return (await self._caller.call(command, query.CountReply)).count
 
     async def counts_per_priority(self) -> dict[int, int]:
-        """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
+        """The number of waiting and delayed jobs, by priority."""
         command = queues.GetCountsPerPriority(queue=self.name)
         reply = await self._caller.call(command, queues.PriorityCountsReply)
         return {int(priority): count for priority, count in reply.counts.items()}
@@ -495,9 +495,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
     # -- pausing, emptying and deleting it
 
     async def pause(self) -> None:
-        """Stop handing out jobs until `resume`; everything else continues. A pause survives a
-        server restart.
-        """
+        """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
         await self._caller.call(queues.Pause(queue=self.name), Ok)
 
     async def resume(self) -> None:
@@ -554,9 +552,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         return reply.count
 
     async def trim_events(self, keep: int) -> int:
-        """Delete the queue's oldest events from the server's log, except the last `keep`. Returns
-        how many.
-        """
+        """Delete the queue's oldest events from the server's log, except the last `keep`; returns how many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
         reply = await self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
         return reply.data.removed

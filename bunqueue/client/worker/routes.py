@@ -34,7 +34,7 @@ _logged: set[tuple[str, str]] = set()  # queues and names that were already logg
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler, and where it runs if it is a plain function; None: as the other handlers of its worker.
+    """A handler, and where it runs if it is a plain function; None: like the other handlers of its worker.
 
     With `at_most_once` its jobs are completed before it is called, see `WorkerOptions`.
     """
@@ -52,7 +52,7 @@ Handlers = Mapping[str, Handler | Route | Batch]
 
 @dataclass(frozen=True, slots=True)
 class ByQueue:
-    """Handlers by the names of jobs, of each queue its own."""
+    """Handlers by the names of jobs, separately for each queue."""
 
     queues: Mapping[str, Handlers]
 

@@ -275,7 +275,7 @@ class WorkerRun:
             self._fetcher.stop_asking()  # at once, because the stop begins only when this loop gets to it
             self.over.set()
 
-    # -- how it is
+    # -- its state
 
     def silence(self) -> float | None:
         """Seconds since the server last answered; None: never."""

@@ -48,7 +48,7 @@ class Replayed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A wait that is over."""
+    """A wait that has ended."""
 
     name: str
     status: str

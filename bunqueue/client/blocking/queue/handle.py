@@ -195,7 +195,7 @@ class JobHandle(Generic[R]):
     def logs(self, start: int = 0, end: int = -1) -> list[LogLine]:
         """The lines of its log, or those from `start` to `end`, both included; -1 is the last.
 
-        At most 100 are kept. An unknown job has none.
+        At most 100 are kept. The log of an unknown job is empty.
         """
         command = checks.checked(jobs.GetLogs(id=self.id, start=start, end=end))
         reply = self._ask(command, jobs.GetLogsReply)
@@ -217,9 +217,7 @@ class JobHandle(Generic[R]):
         return reply.running is not True
 
     def remove(self) -> bool:
-        """Remove the job with its result and its log; False if it did not exist. Refused for an
-        active job.
-        """
+        """Remove the job with its result and its log; False if it did not exist. Refused for active jobs."""
         reply = self._ask(jobs.RemoveJob(id=self.id), jobs.RemovedReply)
         return reply.data.removed
 

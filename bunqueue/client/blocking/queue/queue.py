@@ -480,7 +480,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return (self._caller.call(command, query.CountReply)).count
 
     def counts_per_priority(self) -> dict[int, int]:
-        """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
+        """The number of waiting and delayed jobs, by priority."""
         command = queues.GetCountsPerPriority(queue=self.name)
         reply = self._caller.call(command, queues.PriorityCountsReply)
         return {int(priority): count for priority, count in reply.counts.items()}
@@ -488,9 +488,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     # -- pausing, emptying and deleting it
 
     def pause(self) -> None:
-        """Stop handing out jobs until `resume`; everything else continues. A pause survives a
-        server restart.
-        """
+        """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
         self._caller.call(queues.Pause(queue=self.name), Ok)
 
     def resume(self) -> None:
@@ -543,9 +541,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return reply.count
 
     def trim_events(self, keep: int) -> int:
-        """Delete the queue's oldest events from the server's log, except the last `keep`. Returns
-        how many.
-        """
+        """Delete the queue's oldest events from the server's log, except the last `keep`; returns how many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
         reply = self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
         return reply.data.removed

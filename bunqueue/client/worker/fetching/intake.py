@@ -78,7 +78,7 @@ class Intake:
 
     @property
     def _free(self) -> int:
-        """Places for jobs."""
+        """The number of free slots."""
         control = self._control
         return 0 if control.paused else max(0, control.concurrency - self._slots.busy)
 
@@ -112,7 +112,7 @@ class Intake:
     def _unpack(self, raw: Raw, token: str) -> ActiveJob | None:
         try:
             job = ActiveJob(raw, token, self._channel)
-        except MsgspecError as error:  # it stays locked until its lock runs out: there is no id to report
+        except MsgspecError as error:  # it stays locked until its lock expires: there is no id to report
             self._stats.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
             return None
         if not self._renewer.keep(job):

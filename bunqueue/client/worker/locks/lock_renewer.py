@@ -143,7 +143,7 @@ class LockRenewer:
 
     @property
     def held(self) -> dict[str, ActiveJob]:
-        """The jobs whose locks are kept alive, at this moment, by their ids."""
+        """The jobs whose locks are currently kept alive, by id."""
         return self._held.copy()
 
     def find(self, job_id: str, token: str) -> ActiveJob | None:

@@ -89,7 +89,7 @@ class _Lane:
 
     @property
     def waiting(self) -> int:
-        """Outcomes that are not on their way yet."""
+        """The number of outcomes that are not in flight yet."""
         return len(self.successes) + len(self.failures)
 
     def take(self) -> tuple[list[_Success], list[_Failure]]:
@@ -106,7 +106,7 @@ class _Lane:
         return successes, failures
 
     def return_flight(self) -> None:
-        """Queue outcomes that were in flight but not answered again."""
+        """Put unanswered outcomes that were in flight back into the queue."""
         for outcome in reversed(self.flight):
             if isinstance(outcome, _Success):
                 self.successes.insert(0, outcome)
@@ -273,7 +273,7 @@ class Reporter:
     def _parts(
         self, successes: list[_Success], failures: list[_Failure], repeated: bool
     ) -> Iterable[Awaitable[None]]:
-        """What is sent at the same time, each with a net."""
+        """The commands to send at the same time, each guarded."""
         if successes:
             jobs = [success.job for success in successes]
             yield self._guarded(jobs, self._complete(successes, repeated))
