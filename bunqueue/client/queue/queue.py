@@ -552,7 +552,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         return reply.count
 
     async def trim_events(self, keep: int) -> int:
-        """Delete the queue's oldest events from the server's log, all but the last `keep`. Returns how many."""
+        """Delete all but the last `keep` events of the queue from the server's log. Returns how many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
         reply = await self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
         return reply.data.removed

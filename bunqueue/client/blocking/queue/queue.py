@@ -541,7 +541,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return reply.count
 
     def trim_events(self, keep: int) -> int:
-        """Delete the queue's oldest events from the server's log, all but the last `keep`. Returns how many."""
+        """Delete all but the last `keep` events of the queue from the server's log. Returns how many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
         reply = self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
         return reply.data.removed
