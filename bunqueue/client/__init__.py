@@ -1,4 +1,4 @@
-"""The SDK. Users take its names from `bunqueue`; the modules here are arranged by subject.
+"""The SDK. Users import its names from `bunqueue`; the modules here are arranged by subject.
 
 ::
 

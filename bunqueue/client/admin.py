@@ -1,7 +1,7 @@
-"""A server as a whole, or an embedded engine: figures, queues, workers, schedules, webhooks, jobs by id.
+"""A whole server, or an embedded engine: figures, queues, workers, schedules, webhooks, jobs by id.
 
-What is about one queue belongs to `client/queue`. `blocking/admin.py` is made from this file by
-`scripts/unasync.py`.
+Calls about a single queue are in `client/queue`. `scripts/unasync.py` generates `blocking/admin.py` from this
+file.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from bunqueue.protocol.commands.workflows import Broadcast
 
 
 class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebhooks, AsyncSearch):
-    """What can be asked and done without naming a queue.
+    """Queries and commands that need no queue name.
 
         async with AsyncAdmin() as admin:
             for queue in await admin.list_queues():
                 print(queue.name, queue.waiting)
 
-    Where the server is, see `EndpointOptions`. Every method raises BunqueueError; one that changes something
-    and raises ConnectionLost or CommandTimeout may have changed it.
+    For the server's address see `EndpointOptions`. Every method raises BunqueueError. If one that changes
+    something raises ConnectionLost or CommandTimeout, the change may have happened.
     """
 
     async def list_crons(self, queue: str | None = None) -> list[CronView]:
-        """The schedules of all queues, or of one, by name; without the data of their jobs."""
+        """The schedules of all queues, or of one, by name, without the data of their jobs."""
         return await self._crons(queue)
 
     async def list_breakers(self) -> list[BreakerView]:
@@ -52,9 +52,10 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
         return (await self._caller.call(breakers.ListBreakers(), breakers.BreakersReply)).breakers
 
     async def list_keys(self) -> list[KeyUse]:
-        """Which keys of encryption the payloads need that the server stores, by the names that `Encryption`
-        has given them: for each key, kind and queue how many, and an example. Keys that are not in it can be
-        left out. The server reads everything for that, which takes a while."""
+        """The encryption keys that stored payloads need, by their names in `Encryption`: for each key, kind
+        and queue a count and an example. Keys that are not listed can be dropped. The server reads all
+        payloads for this, which takes a while.
+        """
         found: dict[tuple[str, str, str], KeyUse] = {}
         for use in (await self._caller.call(keys.ListKeys(), keys.KeysReply)).keys:
             known = found.setdefault((use.key, use.queue or "", use.what), use)
@@ -72,12 +73,12 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
     ) -> str:
         """Have events of all queues, or of one, sent to a URL. Returns the id of the webhook.
 
-        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        Requests are signed with the `secret`. Raises CommandFailed for an address inside the network.
         """
         return await self._add(url, events, secret, queue)
 
     async def list_webhooks(self, queue: str | None = None) -> list[WebhookInfo]:
-        """All webhooks, or those that get the events of a queue, in the order in which they were added."""
+        """All webhooks, or those that get the events of a queue, oldest first."""
         return await self._webhooks(queue)
 
     async def get_job(self, job_id: str) -> Job | None:
@@ -89,7 +90,7 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
             return None
 
     async def get_state(self, job_id: str) -> str:
-        """The state of a job; unknown when there is no such job."""
+        """The state of a job; "unknown" if it does not exist."""
         command = checks.checked(query.GetState(id=job_id), id="job_id")
         return (await self._caller.call(command, query.StateReply)).state
 
@@ -102,27 +103,28 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
         keep: Duration | None = None,
         broadcast_id: str | None = None,
     ) -> int:
-        """Send a signal to every workflow of any queue that waits for this name and key; how many took it.
+        """Send a signal to every workflow of any queue that waits for this name and key. Returns how many
+        took it.
 
-        For a day, or for `keep`, workflows that wait for it later get it, too, each once. With the same
-        `broadcast_id` it may be sent again, and counts once.
+        For a day, or for `keep`, workflows that start to wait for it later also get it, once each. Sending it
+        again with the same `broadcast_id` counts once.
         """
         command = Broadcast(
             name=name,
             key=key,
             data=encode_data(data, f"the data of signal {name!r}"),
             keep=None if keep is None else milliseconds(keep, "keep"),
-            broadcast_id=broadcast_id or str(uuid.uuid4()),  # so that the client may repeat it
+            broadcast_id=broadcast_id or str(uuid.uuid4()),  # makes it safe for the client to repeat
         )
         return (await self._caller.call(checks.checked(command), query.CountReply)).count
 
     async def find_workflow(self, job_id: str) -> AsyncWorkflowHandle[Any]:
-        """As `find_job`, for a workflow."""
+        """Like `find_job`, for a workflow."""
         found = await self.find_job(job_id)
         return AsyncWorkflowHandle(self._caller, found.queue, found.id)
 
     async def find_job(self, job_id: str) -> AsyncJobHandle[Any]:
-        """The handle of a job; the server is asked for its queue. Raises JobNotFound."""
+        """The handle of a job, whose queue the server looks up. Raises JobNotFound."""
         command = checks.checked(query.GetJob(id=job_id), id="job_id")
         job = (await self._caller.call(command, replies.OneJob)).job
         return AsyncJobHandle(self._caller, job.queue, job.id)

@@ -1,7 +1,7 @@
-"""Tasks that the client begins for itself, whoever happens to call it.
+"""Tasks that the client starts for its own use, no matter which caller triggers them.
 
-They serve all callers, so they have a context of their own: a task that begins in the context of a workflow's
-run belongs to this run, and is cancelled when it ends.
+They serve all callers, so they run in a context of their own: a task started in the context of a workflow run
+belongs to that run, and is cancelled when the run ends.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ T = TypeVar("T")
 
 
 def begin(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Keep the task: the event loop does not."""
+    """Start a task. The caller has to keep it, because the event loop does not."""
     return loop.create_task(coroutine, context=Context())

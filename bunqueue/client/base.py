@@ -1,4 +1,4 @@
-"""What everything has that talks to an engine: a way to it, which is closed at the end."""
+"""The base of everything that talks to an engine: it has a connection, which is closed at the end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoin
 
 
 class AsyncClient:
-    """Talks to an engine: see `EndpointOptions`. The connection is made when it is first needed, and shared
-    with others to the same server."""
+    """Talks to an engine; see `EndpointOptions`. Connects on first use, and shares the connection with other
+    clients of the same server.
+    """
 
     def __init__(self, **endpoint: Unpack[EndpointOptions]) -> None:
         self._caller = AsyncCaller(endpoint_of(endpoint))
@@ -30,6 +31,7 @@ class AsyncClient:
             await self.close()
 
     async def close(self) -> None:
-        """Give up the connection; safe to call twice. It and its handles can be used again once it is entered
-        again, with `async with`."""
+        """Close the connection; safe to call twice. The client and its handles can be used again after it is
+        entered again with `async with`.
+        """
         await self._caller.close()

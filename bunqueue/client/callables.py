@@ -2,8 +2,8 @@
 steps, hooks and dependencies.
 
 A coroutine function, or an object or partial of one, runs in the event loop. Everything else is called in a
-thread; what it gives is awaited if it can be, as of a plain decorator around a coroutine function. Generator
-functions are refused, as calling one runs nothing.
+thread; if the result is awaitable, it is awaited, as with a plain decorator around a coroutine function.
+Generator functions are refused, because calling one runs nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine: it, or what it calls, is a coroutine function."""
+    """Whether calling it gives a coroutine: the function, or what it wraps, is a coroutine function."""
     return any(map(inspect.iscoroutinefunction, _forms(function)))
 
 
 def _forms(function: Callable[..., Any]) -> tuple[Any, Any]:
-    """It itself, which may be a partial, and the method that calls it, of an object."""
+    """The function itself, unwrapped if it is a partial, and for an object its `__call__` method."""
     while isinstance(function, partial):
         function = function.func
     return function, getattr(function, "__call__", None)  # noqa: B004  # an object's method
@@ -42,7 +42,7 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def runnable(function: F, what: str) -> F:
-    """The function. TypeError, which begins with `what`, for what cannot be called, or would run nothing."""
+    """The function. Raises TypeError, beginning with `what`, if it cannot be called or would run nothing."""
     if not callable(function):
         raise TypeError(f"{what}: {shown(function)} cannot be called; give a function")
     if is_generator(function):
@@ -51,7 +51,7 @@ def runnable(function: F, what: str) -> F:
 
 
 def as_async(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """A function whose calls give coroutines, as a coroutine function."""
+    """Wrap a function whose calls give coroutines as a coroutine function."""
 
     @wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
@@ -61,7 +61,9 @@ def as_async(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
 
 
 def signed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What has the annotations: the function of a partial, the method that calls an object."""
+    """The callable that has the annotations: the function of a partial, or the `__call__` method of an
+    object.
+    """
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -70,7 +72,7 @@ def signed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """`__name__`; of a partial that of its function, of an object that of its class."""
+    """`__name__`; for a partial that of its function, for an object that of its class."""
     while isinstance(function, partial):
         function = function.func
     found = getattr(function, "__name__", None)
@@ -78,5 +80,5 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 async def finished(value: Any) -> Any:
-    """What is given to be awaited, awaited; anything else as it is."""
+    """Await the value if it is awaitable, else return it unchanged."""
     return await value if inspect.isawaitable(value) else value

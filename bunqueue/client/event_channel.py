@@ -1,6 +1,6 @@
-"""One subscription to the events of a queue, shared by all streams of an event loop that want them.
+"""One subscription to the events of a queue, shared by all streams of an event loop that read them.
 
-A web server that passes events on to 200 browsers has one connection for that, and not 200.
+A web server that forwards events to 200 browsers needs one connection for this, not 200.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ MAX_DELAY = 5.0  # seconds between attempts to subscribe again
 Key = tuple[asyncio.AbstractEventLoop, Endpoint, str, substitute.Substitute | None, int]
 
 _channels: dict[Key, Channel] = {}
-_lock = threading.Lock()  # event loops may be in several threads
+_lock = threading.Lock()  # event loops may run in several threads
 
 
 class Listener(Protocol):
-    """Who hears what a channel brings, in its event loop. Nothing of it may raise."""
+    """Receives the frames of a channel, in its event loop. No method may raise."""
 
     def hear(self, payload: bytes) -> None:
-        """A frame that nobody asked for."""
+        """A frame that answers no request."""
 
     def missed(self) -> None:
-        """The connection was lost and is there again: events are missing here."""
+        """The connection was lost and is back: events are missing here."""
 
     def fail(self, error: BunqueueError) -> None:
         """There will be no more events."""
 
 
 class Channel:
-    """A connection that is subscribed to one queue for as long as anybody listens."""
+    """A connection that stays subscribed to one queue while there are listeners."""
 
     def __init__(self, endpoint: Endpoint, queue: str, gone: Callable[[Channel], None]) -> None:
-        """``gone`` is called when others can join it no longer."""
-        # Subscribing again must come over the connection that is listened to, so there is one.
+        """``gone`` is called once no other listeners can join."""
+        # Use a single connection: resubscribing has to use the connection that is listened to.
         self._endpoint = replace(endpoint, options=replace(endpoint.options, pool_size=1))
         self._queue = queue
         self._gone = gone
         self._listeners: dict[Listener, None] = {}
-        self._deaf: set[Listener] = set()  # those who listened when the connection was lost
+        self._deaf: set[Listener] = set()  # listeners that were subscribed when the connection was lost
         self._opening = asyncio.Lock()
         self._session: Transport | None = None
         self._subscribed = False
-        self._breaks = 0  # connections that ended
+        self._breaks = 0  # number of connections that ended
         self._subscribing: asyncio.Task[None] | None = None
 
     async def join(self, listener: Listener) -> None:
-        """From now on it misses nothing. Raises BunqueueError."""
+        """Subscribe a listener; it misses nothing after this returns. Raises BunqueueError."""
         self._listeners[listener] = None
         try:
             async with self._opening:
@@ -78,7 +78,7 @@ class Channel:
             raise
 
     async def leave(self, listener: Listener) -> None:
-        """The last one ends the connection; safe to call twice."""
+        """Unsubscribe a listener; safe to call twice. The last one closes the connection."""
         self._listeners.pop(listener, None)
         self._deaf.discard(listener)
         if self._listeners:
@@ -110,7 +110,7 @@ class Channel:
         self._subscribed = self._breaks == breaks
 
     async def _subscribe_again(self) -> None:
-        """Until the connection it was said over is the one that there is."""
+        """Retry until the subscription was made over the current connection."""
         failures = 0
         while not self._subscribed:
             try:
@@ -136,11 +136,11 @@ class Channel:
 def channel_to(endpoint: Endpoint, queue: str) -> Channel:
     """The channel that all listeners to a queue in this event loop share."""
     loop = asyncio.get_running_loop()
-    # Another codec decodes to other data. A channel keeps its codec alive, so the id cannot be used again.
+    # Another codec decodes to other data. A channel keeps its codec alive, so its id cannot be reused.
     key = (loop, endpoint, queue, substitute.current, id(endpoint.codec))
     with _lock:
         for other in [other for other in _channels if other[0].is_closed()]:
-            del _channels[other]  # its loop left it behind
+            del _channels[other]  # its loop was closed without closing it
         if key not in _channels:
             _channels[key] = Channel(endpoint, queue, partial(_forget, key))
         return _channels[key]
@@ -153,7 +153,7 @@ def _forget(key: Key, channel: Channel) -> None:
 
 
 def _after_fork() -> None:
-    """The channels stay with their event loops, which are the parent's."""
+    """Replace the lock. The channels belong to the parent's event loops."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,6 +1,6 @@
-"""The events of a queue on their way to a reader: each reader has a buffer of its own.
+"""A reader's stream of the events of a queue. Each reader has a buffer of its own.
 
-Events that nobody could hear are lost. An event of the type `lost` stands in their place.
+An event of the type `lost` replaces events that could not be received.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUFFER = 10_000
 
 
 class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
-    """Something that happened in a queue; which fields are set depends on the type."""
+    """Something that happened in a queue. Which fields are set depends on the type."""
 
     type: str = msgspec.field(name="eventType")
     """pushed, pulled, completed, failed, retried, removed, delayed, waiting, waiting-children, progress,
@@ -40,43 +40,45 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     resumed and breaker of the queue itself; lost: events are missing here."""
     queue: str
     job_id: str = ""
-    """"" when it is about the queue."""
+    """Empty if the event is about the queue."""
     timestamp_ms: int = msgspec.field(name="timestamp")
     """ms since the epoch."""
     raw_data: Any = msgspec.field(default=None, name="data")
-    """As `data`, which refuses to be read where it was left out."""
+    """Like `data`, except that reading it never raises."""
     data_bytes: int | None = None
-    """How large the data is, if it was left out because it is larger than 256 KiB."""
+    """The size of the data, if it was left out because it is larger than 256 KiB."""
     error: str | None = None
-    """failed and dropped: its text."""
+    """failed and dropped: the error text."""
     terminal: bool = False
     """failed: there will be no other attempt."""
     reason: str | None = None
-    """failed: "cancelled", when somebody stopped the job, and of workflows "undone", when somebody asked for
-    that, and "stuck", when they could not be; undoing: why it is undone;
-    breaker: what opened it; dropped: "max_entries", "max_age" or "keep_failed"."""
+    """failed: "cancelled" if the job was cancelled; for workflows also "undone" if they were undone on
+    request, and "stuck" if undoing them failed; undoing: why it is undone; breaker: what opened it; dropped:
+    "max_entries", "max_age" or "keep_failed".
+    """
     prev: str | None = None
     """retried and removed: the state before."""
     delay: int | None = None
     """delayed: ms."""
     progress: float | None = None
     message: str | None = None
-    """progress: what the job said to it."""
+    """progress: the job's message."""
     step: str | None = None
-    """step: its name; signalled: that of the signal."""
+    """step: its name; signalled: the name of the signal."""
     status: str | None = None
-    """step: how it has ended; signalled: "taken" or "kept"; breaker: "open" or "closed"."""
+    """step: how it ended; signalled: "taken" or "kept"; breaker: "open" or "closed"."""
     name: str | None = None
-    """breaker: the name of the jobs that it is for; None: it is for all of the queue."""
+    """breaker: the name of the jobs that it applies to; None: it applies to the whole queue."""
     count: int | None = None
-    """lost: how many; None when that is not known, as the connection was lost."""
+    """lost: how many; None if unknown because the connection was lost."""
 
     timestamp = Moment("timestamp_ms")
 
     @property
     def data(self) -> Any:
-        """completed: the result; failed: the job's data. Raises ResultError where `data_bytes` is set: then
-        the job itself has it."""
+        """completed: the result; failed: the job's data. Raises ResultError if `data_bytes` is set; then only
+        the job itself has the data.
+        """
         if self.data_bytes is not None:
             raise ResultError(
                 f"the data of this {self.type} event of job {self.job_id} has {self.data_bytes} bytes, which "
@@ -93,7 +95,7 @@ class _Frame(Struct):
 
 
 class _Wire(QueueEvent, frozen=True, kw_only=True, rename="camel"):
-    """As it comes: times are floats there."""
+    """The event as received: times are floats."""
 
     timestamp_ms: float = msgspec.field(name="timestamp")  # type: ignore[assignment]
     delay: float | None = None  # type: ignore[assignment]
@@ -104,13 +106,13 @@ _wire = Decoder(_Wire).decode
 
 
 def read(payload: bytes) -> QueueEvent | None:
-    """The event in a frame; None when it carries something else."""
+    """The event in a frame; None if the frame is not an event."""
     frame = _frame(payload)
     if frame.type != "event":
         return None
     try:
         wire = _wire(frame.event)
-    except DECODE_ERRORS:  # its data cannot be read, the rest can
+    except DECODE_ERRORS:  # its data is unreadable, the rest is not
         wire = msgspec.convert(salvaged(frame.event), _Wire)
     fields = msgspec.structs.asdict(wire)
     fields["timestamp_ms"] = int(wire.timestamp_ms)
@@ -121,8 +123,8 @@ def read(payload: bytes) -> QueueEvent | None:
 
 
 class AsyncEventStream:
-    """The events of one queue for which `wanted` is true. Made for one event loop, whose streams of a queue
-    share a connection; each has a buffer of its own.
+    """The events of one queue that `wanted` accepts. It belongs to one event loop, where all streams of a
+    queue share a connection; each stream has a buffer of its own.
     """
 
     def __init__(
@@ -133,14 +135,14 @@ class AsyncEventStream:
         self._wanted = wanted
         self._size = size
         self._events: deque[QueueEvent] = deque()
-        self._missed = 0  # events for which there was no room
+        self._missed = 0  # events that did not fit into the buffer
         self._news = asyncio.Event()
         self._channel: Channel | None = None
         self._error: BunqueueError | None = None
         self._closed = False
 
     async def open(self) -> None:
-        """From now on nothing is missed. Raises BunqueueError."""
+        """Subscribe; nothing is missed after this returns. Raises BunqueueError."""
         self._channel = channel_to(self._endpoint, self._queue)
         try:
             await self._channel.join(self)
@@ -149,7 +151,7 @@ class AsyncEventStream:
             raise
 
     async def next(self, timeout: Duration | None = None) -> QueueEvent | None:  # noqa: ASYNC109
-        """The next event; None at the end. Raises TimeoutError, or BunqueueError when there will be none."""
+        """The next event; None at the end. Raises TimeoutError, or BunqueueError if no more will come."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
@@ -165,7 +167,7 @@ class AsyncEventStream:
         return self._events.popleft() if self._events else self._report_missed()
 
     async def _wait_for_news(self) -> None:
-        """Until there is an event, or this is closed."""
+        """Wait until there is an event, or the stream is closed."""
         while not self._events and not self._missed and not self._closed:
             if self._error is not None:
                 raise self._error
@@ -173,17 +175,17 @@ class AsyncEventStream:
             await self._news.wait()
 
     async def close(self) -> None:
-        """Hear no more; safe to call twice."""
+        """Unsubscribe; safe to call twice."""
         self._closed = True
         self._news.set()
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.leave(self)
 
-    # -- hearing, as a `Listener`
+    # -- receiving, as a `Listener`
 
     def hear(self, payload: bytes) -> None:
-        # Each stream decodes for itself: data that two of them hold must not change under either.
+        # Each stream decodes for itself: readers must not share mutable data.
         try:
             event = read(payload)
         except msgspec.MsgspecError as error:
@@ -217,7 +219,7 @@ class AsyncEventStream:
 
 
 class EventStream:
-    """The blocking twin: the stream lives in the background loop."""
+    """The blocking twin: the stream runs in the background loop."""
 
     def __init__(
         self, endpoint: Endpoint, queue: str, wanted: Callable[[QueueEvent], bool], size: int
@@ -226,16 +228,16 @@ class EventStream:
         self._stream = portal().run(_make(endpoint, queue, wanted, size))
 
     def open(self) -> None:
-        """From now on nothing is missed. Raises BunqueueError."""
+        """Subscribe; nothing is missed after this returns. Raises BunqueueError."""
         portal().run(self._stream.open())
 
     def next(self, timeout: Duration | None = None) -> QueueEvent | None:
-        """The next event; None at the end. Raises TimeoutError, or BunqueueError when there will be none."""
+        """The next event; None at the end. Raises TimeoutError, or BunqueueError if no more will come."""
         check_thread()
         return portal().run(self._stream.next(timeout))
 
     def close(self) -> None:
-        """Hear no more; safe to call twice."""
+        """Unsubscribe; safe to call twice."""
         portal().run(self._stream.close())
 
 

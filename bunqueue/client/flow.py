@@ -1,4 +1,4 @@
-"""Adding jobs that wait for each other. `blocking/flow.py` is made from it: `python scripts/unasync.py`."""
+"""Adding jobs that wait for each other. `scripts/unasync.py` generates `blocking/flow.py` from this file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class _Added(Reply, kw_only=True):
-    """The jobs come back, but their ids are known."""
+    """The reply contains the jobs, but their ids are already known."""
 
 
 class _Found(Reply, kw_only=True):
@@ -45,7 +45,7 @@ _kin = Decoder(_Kin).decode
 
 
 class AsyncFlowProducer(AsyncClient):
-    """Adds flows: jobs of any queues that wait for each other, all of them in one go or none.
+    """Adds flows: jobs of any queues that wait for each other. A flow is added as a whole or not at all.
 
         async with AsyncFlowProducer() as flows:
             node = await flows.add(
@@ -56,9 +56,9 @@ class AsyncFlowProducer(AsyncClient):
             )
             print(await node.job.state())  # waiting, until both fetches have completed
 
-    A parent finds what its children gave back with `children_values`. The options are `EndpointOptions`,
-    `default_job_options` for all jobs that do not say otherwise, and `middleware`, which is around the adding
-    of each.
+    A parent reads the results of its children with `children_values`. The options are `EndpointOptions`,
+    `default_job_options` for all jobs that do not override them, and `middleware`, which wraps the adding of
+    each job.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class AsyncFlowProducer(AsyncClient):
     # -- adding
 
     async def add(self, flow: FlowJob[R]) -> FlowNode[AsyncJobHandle[R]]:
-        """Add a job with all that it waits for; the nodes of the answer have the shape of `flow`.
+        """Add a job and everything it waits for. The returned nodes have the shape of `flow`.
 
-        Raises OptionError, PayloadError or CommandFailed, and then nothing was added.
+        Raises OptionError, PayloadError or CommandFailed; then nothing was added.
         """
         (node,) = await self.add_bulk([flow])
         return cast(FlowNode[AsyncJobHandle[R]], node)
 
     async def add_bulk(self, flows: Iterable[FlowJob[Any]]) -> list[FlowNode[AsyncJobHandle[Any]]]:
-        """Add several flows in one go: all of them, or none. At most 10,000 jobs."""
+        """Add several flows at once: all of them, or none. At most 10,000 jobs."""
         planned = flow_plan.plan(flows)
         if not planned:
             return []
@@ -100,7 +100,7 @@ class AsyncFlowProducer(AsyncClient):
         return AsyncJobHandle(self._caller, planned.job.queue, planned.id, planned.job.result_type)
 
     async def add_chain(self, steps: Iterable[FlowJob[Any]]) -> list[AsyncJobHandle[Any]]:
-        """Add jobs of which each waits for the one before, and finds its result in `children_values`.
+        """Add jobs that each wait for the one before, and read its result with `children_values`.
 
         The handles come in the order of the steps.
         """
@@ -117,28 +117,30 @@ class AsyncFlowProducer(AsyncClient):
     async def add_bulk_then(
         self, parallel: Iterable[FlowJob[Any]], final: FlowJob[R]
     ) -> FlowNode[AsyncJobHandle[R]]:
-        """Add jobs that run side by side, and one that waits for all of them.
+        """Add jobs that run in parallel, and one that waits for all of them.
 
-        The node is that of `final`, its children those of `parallel`, behind children of its own.
+        The node is that of `final`; its children are its own, then those of `parallel`.
         """
         return await self.add(flow_plan.merged(parallel, final))
 
-    # -- by the names of Celery
+    # -- under Celery's names
 
     async def group(self, jobs: Iterable[FlowJob[Any]]) -> list[AsyncJobHandle[Any]]:
-        """Add jobs that run side by side, all or none; their handles. It is `add_bulk`."""
+        """Add jobs that run in parallel, all or none. Returns their handles. Same as `add_bulk`."""
         return [node.job for node in await self.add_bulk(jobs)]
 
     async def chain(self, *steps: FlowJob[Any]) -> AsyncJobHandle[Any]:
-        """Add jobs of which each waits for the one before; the handle of the last one. It is `add_chain`.
-        Raises OptionError without any step."""
+        """Add jobs that each wait for the one before. Returns the handle of the last one. Same as
+        `add_chain`. Raises OptionError if there are no steps.
+        """
         if not steps:
             raise OptionError("a chain needs at least one job")
         return (await self.add_chain(steps))[-1]
 
     async def chord(self, header: Iterable[FlowJob[Any]], body: FlowJob[R]) -> AsyncJobHandle[R]:
-        """Add jobs that run side by side, and `body`, which runs when all have completed and finds what they
-        gave with `children_results`; the handle of `body`. It is `add_bulk_then`."""
+        """Add jobs that run in parallel, and `body`, which runs when all have completed and reads their
+        results with `children_results`. Returns the handle of `body`. Same as `add_bulk_then`.
+        """
         return (await self.add_bulk_then(header, body)).job
 
     # -- with names
@@ -146,7 +148,7 @@ class AsyncFlowProducer(AsyncClient):
     async def add_graph(
         self, jobs: Mapping[str, FlowJob[Any]], *, flow_id: str | None = None
     ) -> AsyncFlowGraph:
-        """Add jobs under names: any graph without rings, all of it or nothing.
+        """Add named jobs that form any graph without cycles, all of it or nothing.
 
             graph = await flows.add_graph({
                 "fetch": FlowJob("fetch", queue="fetches"),
@@ -156,7 +158,7 @@ class AsyncFlowProducer(AsyncClient):
             }, flow_id="order-7")
 
         With a `flow_id` of your own, adding the same flow again is refused with the code FLOW_EXISTS. Raises
-        OptionError, PayloadError or CommandFailed, and then nothing was added.
+        OptionError, PayloadError or CommandFailed; then nothing was added.
         """
         graph = self.graph(flow_names.new_id() if flow_id is None else flow_id)
         await graph.start(jobs)
@@ -178,36 +180,38 @@ class AsyncFlowProducer(AsyncClient):
             async with await flows.add_batch(on_complete=FlowJob("summary", queue="mails")) as batch:
                 await batch.add_all(FlowJob("send", {"to": to}, queue="mails") for to in people)
 
-        `on_complete` runs when all its jobs have ended, `on_success` when all have completed; if one fails
-        for good, that one fails, too.
+        `on_complete` runs when all its jobs have ended, `on_success` when all have completed. If a job fails
+        for good, `on_success` also fails.
         """
         batch = self.batch(flow_names.new_id() if flow_id is None else flow_id)
         await batch.open(on_complete=on_complete, on_success=on_success)
         return batch
 
     def batch(self, flow_id: str) -> AsyncFlowBatch:
-        """A batch that was added with `add_batch`: to add jobs to it, from one of its jobs, say, or to close
-        it."""
+        """A batch that was added with `add_batch`, to add jobs to it (from one of its jobs, for example) or
+        to close it.
+        """
         return AsyncFlowBatch(self._caller, flow_id, self._defaults, self._around)
 
     async def list_flows(
         self, *, prefix: str = "", queue: str | None = None, after: str | None = None, limit: int = 20
     ) -> FlowPage:
-        """Flows with ids, in alphabetical order: those whose ids begin with `prefix`, those with a job in
-        `queue`. At most 100 at a time: give the `cursor` of a page as `after` for the next one. A page may
-        be short before the last one is reached."""
+        """Flows with ids, in alphabetical order. Filters: ids that begin with `prefix`, flows with a job in
+        `queue`. At most 100 at a time: pass the `cursor` of a page as `after` to get the next one. A page
+        before the last one may have fewer than `limit` flows.
+        """
         if queue is not None:
             checks.queue_name(queue)
         command = flows.ListFlows(prefix=prefix, queue=queue, after=after or "", limit=limit)
         return (await self._caller.call(checks.checked(command), SomeFlows)).data
 
-    # -- looking
+    # -- reading
 
     async def get_flow(self, job_id: str, *, depth: int | None = None) -> FlowTree | None:
-        """A job and all below it as they are now; None when there is no such job.
+        """A job and all below it as they are now; None if the job does not exist.
 
-        Children that were removed are left out, and one of several parents stands below each. With `depth`
-        only so many levels are read, from 1 on.
+        Children that were removed are left out. A job with several parents appears below each of them.
+        `depth` limits how many levels are read, from 1 on.
         """
         root = await self._read(job_id)
         level, left = [root] if root else [], depth
@@ -216,7 +220,7 @@ class AsyncFlowProducer(AsyncClient):
             wanted = dict.fromkeys(child for _, children in level for child in children if child not in met)
             read = await AsyncGather.all([self._read(child) for child in wanted])
             met.update((child, each[0] if each else None) for child, each in zip(wanted, read, strict=True))
-            for tree, children in level:  # a child of several stands below each of them
+            for tree, children in level:  # a child with several parents appears below each of them
                 tree.children = [found for child in children if (found := met[child])]
             level, left = [each for each in read if each], left and left - 1
         return root[0] if root else None
@@ -229,12 +233,13 @@ class AsyncFlowProducer(AsyncClient):
             return None
         return FlowTree(decode_job(reply.job)), _kin(reply.job).children_ids
 
-    # In handlers: what became of the children. Without `job_id` it is those of `current_job()`.
+    # For handlers: what happened to the children. The default for `job_id` is that of `current_job()`.
 
     async def children_values(self, job_id: str | None = None, *, partial: bool = False) -> dict[str, Any]:
-        """What the children of a job gave back, by `queue:id`, in their order; those that did not complete
-        are left out. Raises ResultError if one has completed, and its result is not kept any more; with
-        `partial` it is left out, too."""
+        """The results of a job's children, by `queue:id`, in order. Children that did not complete are left
+        out. Raises ResultError if a child completed but its result is no longer stored; with `partial` that
+        child is left out instead.
+        """
         parent = job_id or current_job().id
         reply = await self._caller.call(flows.GetChildrenValues(id=parent), ChildValuesReply)
         values = reply.values(parent, partial=partial)
@@ -243,29 +248,31 @@ class AsyncFlowProducer(AsyncClient):
         return values
 
     async def children_results(self, kind: type[T], job_id: str | None = None) -> list[T]:
-        """As `children_values`, without the names, and each converted to `kind`. Raises ResultError."""
+        """Like `children_values`, without the names, and each converted to `kind`. Raises ResultError."""
         values = await self.children_values(job_id)
         return [as_result(value, kind, key.partition(":")[2]) for key, value in values.items()]
 
     async def results(self, job_id: str | None = None) -> dict[str, Any]:
-        """What those gave back for which a job of a named flow waited, by their names."""
+        """For a job of a named flow: the results of the jobs it waited for, by their names."""
         values = await self.children_values(job_id)
         return {flow_names.name_of(key): value for key, value in values.items()}
 
     async def result_of(self, name: str, kind: type[T], job_id: str | None = None) -> T:
-        """What one of them gave back, converted to `kind`; one that has not completed gave None. Raises
-        ResultError."""
+        """The result of one of them, converted to `kind`; None stands for a job that has not completed.
+        Raises ResultError.
+        """
         found: T = as_result((await self.results(job_id)).get(name), kind, name)
         return found
 
     async def errors(self, job_id: str | None = None) -> dict[str, str]:
-        """As `failed_children`, by the names of a named flow."""
+        """Like `failed_children`, by the names of a named flow."""
         failed = await self.failed_children(job_id)
         return {flow_names.name_of(key): error for key, error in failed.items()}
 
     async def failed_children(self, job_id: str | None = None) -> dict[str, str]:
-        """The errors of children that failed and let the job run all the same, by `queue:id`: those with
-        `on_failure` "continue" and "ignore"."""
+        """The errors of children that failed but let the job run (`on_failure` "continue" or "ignore"), by
+        `queue:id`.
+        """
         parent = job_id or current_job().id
         failed = await self._caller.call(flows.GetFailedChildrenValues(id=parent), flows.ChildErrorsReply)
         command = flows.GetIgnoredChildrenFailures(id=parent)

@@ -1,4 +1,4 @@
-"""Flows whose jobs have names: how these become the nodes of a command. Nothing here talks to a server."""
+"""Flows of named jobs, turned into the nodes of a command. Nothing here talks to a server."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
 
 def new_id() -> str:
-    """The id of a flow for which nobody has chosen one."""
+    """The id of a flow that was given none."""
     return f"flow-{secrets.token_hex(8)}"
 
 
 def checked_name(what: str, name: object, field: str) -> str:
-    """OptionError for what is no id of a flow, or no name in one."""
+    """Return `name`. Raises OptionError if it is not a valid flow id or job name."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         text = f"{what}: {shown(name)} is not allowed; give 1 to 200 characters of [a-zA-Z0-9_.-]"
         raise OptionError(text, field=field, value=name)
@@ -30,12 +30,12 @@ def checked_name(what: str, name: object, field: str) -> str:
 
 
 def id_of(flow_id: str, name: str) -> str:
-    """The id of a job, by its name in its flow."""
+    """The id of a job, from its flow and its name."""
     return f"{flow_id}:{name}"
 
 
 def name_of(key: str) -> str:
-    """The name of a job, given its id, or "queue:id"; of a job without a name, its id."""
+    """The name of a job, from its id or "queue:id"; for a job without a name, its id."""
     return key.rpartition(":")[2]
 
 
@@ -61,7 +61,7 @@ def nodes(jobs: Mapping[str, FlowJob[Any]], defaults: Mapping[str, Any]) -> list
 def callbacks(
     on_complete: FlowJob[Any] | None, on_success: FlowJob[Any] | None, defaults: Mapping[str, Any]
 ) -> tuple[dict[str, FlowJob[Any]], list[FlowNode]]:
-    """The jobs with which a batch begins, by their names, and their nodes. Raises OptionError."""
+    """The jobs that run at the end of a batch, by name, and their nodes. Raises OptionError."""
     given = {"complete": on_complete, "success": on_success}
     jobs = {f"on-{kind}": checked(job) for kind, job in given.items() if job is not None}
     if not jobs:
@@ -77,7 +77,7 @@ def callbacks(
 
 
 def numbered(jobs: Iterable[FlowJob[Any]]) -> dict[str, FlowJob[Any]]:
-    """Jobs under names that no others have."""
+    """Name jobs uniquely."""
     chance = secrets.token_hex(6)
     return {f"job-{chance}-{number}": job for number, job in enumerate(jobs)}
 

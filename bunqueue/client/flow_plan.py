@@ -1,4 +1,4 @@
-"""What a flow is made of, and how it becomes one command. Nothing here talks to a server."""
+"""The parts of a flow, and their conversion to one command. Nothing here talks to a server."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from bunqueue.protocol.commands.core import JobFields
 R = TypeVar("R", covariant=True)
 J = TypeVar("J", covariant=True)
 
-MAX_JOBS = 10_000  # of one flow; the protocol's limit
+MAX_JOBS = 10_000  # in one flow; the protocol's limit
 _FORBIDDEN = {
     "unique": "unique",
-    "unique_key": "unique_key",  # which job would a flow consist of, if the key was taken?
+    "unique_key": "unique_key",  # a flow with a taken key would lack this job
     "depends_on": "depends_on",
     "parent_id": "parent",
     **{field: "failure_policy" for field in POLICIES.values()},
 }
-"""Fields that a flow has its own ways for, or none, and the options that they come from."""
+"""Fields that a flow sets in its own way or cannot have, and the options that they come from."""
 
 
 class FlowJob(NewJob, Generic[R]):
@@ -41,10 +41,10 @@ class FlowJob(NewJob, Generic[R]):
             FlowJob("fetch", {"source": "b"}, queue="fetches", on_failure="ignore"),
         )
 
-    `data` is a map, as flows need it: a dict, a dataclass, a model. With a `result_type` its handle converts
-    its result to that. `on_failure` says what its own failure means for its parent, see
-    `OnFailure`. The options are those of any job, but for `unique_key`. One job may be a child of several:
-    it is added once, and all of them wait for it.
+    `data` must be a map, because flows require it: a dict, a dataclass, a model. With a `result_type` the
+    job's handle converts its result to that type. `on_failure` says what the job's failure means for its
+    parent; see `OnFailure`. The options are those of any job, except `unique_key`. A job may be a child of
+    several others: it is added once, and all of them wait for it.
     """
 
     __slots__ = ("children", "named", "on_failure", "result_type")
@@ -66,16 +66,16 @@ class FlowJob(NewJob, Generic[R]):
         self.queue = checks.queue_name(queue)
         self.children: list[FlowJob[Any]] = [checked(child) for child in children]
         self.named: list[str] = []
-        """Names of jobs of the same flow that it waits for, too; see `FlowProducer.add_graph`."""
+        """Names of other jobs of the same flow that it waits for; see `FlowProducer.add_graph`."""
         self.on_failure = _policy(on_failure)
         self.result_type: Any = Any if result_type is None else result_type
-        """What its result is converted to, when a handle of it is asked."""
+        """The type to which a handle converts the job's result."""
 
     def __repr__(self) -> str:
         return f"FlowJob({self.name!r}, queue={self.queue!r}, {len(self.children)} children)"
 
     def after(self, *children: FlowJob[Any] | str) -> Self:
-        """Have it wait for these jobs, too: in a flow with names, these will do. Gives itself back."""
+        """Also wait for these jobs; in a flow with names, names are enough. Returns self."""
         for child in children:
             if isinstance(child, str):
                 self.named.append(child)
@@ -84,13 +84,13 @@ class FlowJob(NewJob, Generic[R]):
         return self
 
     def if_it_fails(self, policy: OnFailure) -> Self:
-        """Say what its failure means for its parent: `fetch.job("a").if_it_fails("ignore")`. Gives itself."""
+        """Set what its failure means for its parent: `fetch.job("a").if_it_fails("ignore")`. Returns self."""
         self.on_failure = _policy(policy)
         return self
 
 
 def checked(job: FlowJob[J]) -> FlowJob[J]:
-    """OptionError for anything but a FlowJob."""
+    """Return `job`. Raises OptionError if it is not a FlowJob."""
     if not isinstance(job, FlowJob):
         raise refused(
             "flow", job, "is not allowed; give a bunqueue.FlowJob, or what a typed job's job() gives"
@@ -105,7 +105,7 @@ def _policy(policy: OnFailure) -> OnFailure:
 
 
 class FlowNode(Generic[J]):
-    """A job of a flow that was added: its handle, and the nodes of its children, in their order."""
+    """A job of a flow that was added: its handle, and the nodes of its children, in order."""
 
     __slots__ = ("children", "job")
 
@@ -117,7 +117,7 @@ class FlowNode(Generic[J]):
         return f"{type(self).__name__}({self.job!r}, {len(self.children)} children)"
 
     def walk(self) -> Iterator[FlowNode[Any]]:
-        """This node and all below it, each once, before its children."""
+        """This node and all below it, each once and before its children."""
         waiting: list[FlowNode[Any]] = [self]
         met: set[int] = set()
         while waiting:
@@ -130,7 +130,7 @@ class FlowNode(Generic[J]):
 
 
 class FlowTree(FlowNode[Job]):
-    """A job of a flow as it was read, with all below it."""
+    """A job of a flow as read from the server, with all below it."""
 
     __slots__ = ()
 
@@ -142,7 +142,7 @@ class FlowTree(FlowNode[Job]):
 
 
 class Planned:
-    """A job that got its id. `parent` is the first one that waits for it."""
+    """A job with its id. `parent` is the first job that waits for it."""
 
     __slots__ = ("children", "id", "job", "parent")
 
@@ -154,15 +154,17 @@ class Planned:
 
 
 def new_id(queue: str) -> str:
-    """An id that leads to the shard of its queue, and looks like a UUID. Never one that a server makes:
-    these have another digit at the 20th place."""
+    """An id that routes to the shard of its queue, and looks like a UUID. It never equals one that a server
+    generates: those have another digit at the 20th place.
+    """
     stamp, chance = f"{time.time_ns() // 1_000_000:012x}", secrets.token_hex(8)
     return f"{stamp[:8]}-{stamp[8:]}-7{slot_of_queue(queue):03x}-f{chance[:3]}-{chance[4:]}"
 
 
 def plan(roots: Iterable[FlowJob[Any]]) -> list[Planned]:
-    """All jobs of some flows, each before the first time that it is a child. OptionError for names without a
-    graph; a ring is refused by the server."""
+    """All jobs of some flows, each before its first use as a child. Raises OptionError for names outside a
+    graph. The server refuses cycles.
+    """
     planned: list[Planned] = []
     seen: dict[int, Planned] = {}
     waiting: list[tuple[FlowJob[Any], Planned | None]] = [(checked(root), None) for root in roots]
@@ -196,7 +198,7 @@ def push_flow(planned: Sequence[Planned], defaults: Mapping[str, Any]) -> flows.
 
 def _fields(planned: Planned, defaults: Mapping[str, Any]) -> JobFields:
     fields, children = own_fields(planned.job, defaults), [child.id for child in planned.children]
-    fields.job_id = None  # it stands beside them
+    fields.job_id = None  # the id is sent next to the fields
     if planned.parent is not None:
         fields.parent_id = planned.parent.id
         if policy := POLICIES[planned.job.on_failure]:
@@ -207,7 +209,7 @@ def _fields(planned: Planned, defaults: Mapping[str, Any]) -> JobFields:
 
 
 def own_fields(job: FlowJob[Any], defaults: Mapping[str, Any]) -> JobFields:
-    """What a job says of itself, not of others. Raises OptionError or PayloadError."""
+    """The fields of a job that do not concern other jobs. Raises OptionError or PayloadError."""
     try:
         fields = wire_fields(job.options, defaults)
         data = _data(job)
@@ -221,7 +223,7 @@ def own_fields(job: FlowJob[Any], defaults: Mapping[str, Any]) -> JobFields:
 def _data(job: FlowJob[Any]) -> Raw:
     data = job_data(job.data, f"the data of flow job {job.name!r}")
     head = bytes(data)[0]
-    if not (head & 0xF0 == 0x80 or head in (0xDE, 0xDF)):  # what a MessagePack map begins with
+    if not (head & 0xF0 == 0x80 or head in (0xDE, 0xDF)):  # first byte of a MessagePack map
         raise refused("data", job.data, 'is not a map; give one, such as {"value": ...}')
     return data
 
@@ -233,7 +235,7 @@ def _check(fields: Mapping[str, Any]) -> None:
 
 
 def nodes(planned: Sequence[Planned], handle_of: Callable[[Planned], J]) -> list[FlowNode[J]]:
-    """The trees of planned jobs, given how to make their handles."""
+    """The trees of planned jobs. `handle_of` makes their handles."""
     made = {each.id: FlowNode[J](handle_of(each)) for each in planned}
     for each in planned:
         made[each.id].children = [made[child.id] for child in each.children]
@@ -241,7 +243,7 @@ def nodes(planned: Sequence[Planned], handle_of: Callable[[Planned], J]) -> list
 
 
 def chain(steps: Iterable[FlowJob[Any]]) -> list[FlowJob[Any]]:
-    """Each step waits for the one before, apart from children of its own. The steps given are not changed."""
+    """Each step waits for the one before, in addition to its own children. The given steps stay unchanged."""
     linked: list[FlowJob[Any]] = []
     for step in steps:
         linked.append(_waiting_for(checked(step), linked[-1:]))
@@ -249,7 +251,7 @@ def chain(steps: Iterable[FlowJob[Any]]) -> list[FlowJob[Any]]:
 
 
 def merged(parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowJob[R]:
-    """`final`, waiting for all of `parallel`. The jobs given are not changed."""
+    """`final`, waiting for all of `parallel`. The given jobs are not changed."""
     return _waiting_for(final, parallel)
 
 

@@ -1,5 +1,6 @@
-"""Whether what ends some code comes from outside, or was raised by the code itself: only the latter is the
-outcome of one job."""
+"""Decides whether an exception that ends some code comes from outside or was raised by the code itself. Only
+the latter is the outcome of one job.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ from typing import Any
 
 
 class CtrlC(KeyboardInterrupt):
-    """Ctrl-C where `ctrl_c_told_apart` is in place."""
+    """Ctrl-C while `ctrl_c_told_apart` is active."""
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Whether it comes from the keyboard, and not from the code that was running: only where Python's own
-    signal handler is in place does Ctrl-C raise it in the middle of some code."""
+    """Whether it comes from the keyboard and not from the running code. Ctrl-C raises it in the middle of
+    some code only while Python's own signal handler is installed.
+    """
     return type(error) is CtrlC or (type(error) is KeyboardInterrupt and _interrupts_code())
 
 
@@ -31,7 +33,7 @@ def _interrupts_code() -> bool:
 
 @contextmanager
 def ctrl_c_told_apart() -> Iterator[None]:
-    """Meanwhile Ctrl-C is a `CtrlC`, and any other KeyboardInterrupt comes from the code that was running."""
+    """While active, Ctrl-C raises `CtrlC`; any other KeyboardInterrupt comes from the running code."""
     if not _interrupts_code():
         yield
         return
@@ -39,7 +41,7 @@ def ctrl_c_told_apart() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is _pressed:  # else the code that was running has set another
+        if signal.getsignal(signal.SIGINT) is _pressed:  # else the running code has installed another handler
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -48,7 +50,7 @@ def _pressed(number: int, frame: FrameType | None) -> None:
 
 
 def runs(task: asyncio.Task[Any] | None) -> bool:
-    """Whether the event loop is in it, and not closing it: then GeneratorExit is what its code has raised."""
+    """Whether the event loop is running the task, and not closing it: then its code raised GeneratorExit."""
     try:
         return task is not None and asyncio.current_task() is task
     except RuntimeError:
@@ -56,6 +58,6 @@ def runs(task: asyncio.Task[Any] | None) -> bool:
 
 
 def is_cancelled() -> bool:
-    """Whether somebody has cancelled the task that runs, so that CancelledError is not its code's own."""
+    """Whether the current task was cancelled from outside, so that CancelledError is not its code's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""What may take the place of every engine in this process: the sandbox of a test, see `bunqueue.testing`."""
+"""A replacement for every engine in this process: the sandbox of a test, see `bunqueue.testing`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Substitute(Protocol):
-    """Gets all commands, whatever engine they are meant for."""
+    """Receives all commands, whatever engine they are meant for."""
 
     @property
     def now_ms(self) -> int:
@@ -23,14 +23,14 @@ class Substitute(Protocol):
         """A session for this event loop."""
 
     def meet(self, codec: Codec) -> None:
-        """A client is about to use this codec: what it says arrives encoded."""
+        """A client is about to use this codec: its commands arrive encoded."""
 
     def step_function(self, workflow: str, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What is called as a step of a workflow: its own function, or what a test has put in its place."""
+        """The function to call as a step of a workflow: the step's own, or a test's replacement."""
 
     def call(self, command: Struct) -> bytes:
-        """Carry out a command of a blocking client in its own thread; as `Transport.call`."""
+        """Execute a command of a blocking client in the calling thread, like `Transport.call`."""
 
 
 current: Substitute | None = None
-"""Looked at with each command, so that clients which a program made long ago take part, too."""
+"""Checked with each command, so it also applies to clients made earlier."""

@@ -1,7 +1,7 @@
-"""Waiting for the ends of jobs: any number of them, by a few commands that the server answers when one ends.
+"""Waiting for jobs to end: any number of jobs, with a few commands that the server answers when one ends.
 
-A server lets a connection have fifty such commands under way and then stops reading from it. So there is not
-one for each job, but one for all jobs of a queue that began to be waited for at about the same time.
+A server allows fifty such commands in flight per connection and then stops reading from it. So there is not
+one for each job, but one for all jobs of a queue that callers began to wait for at about the same time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bunqueue.client.connection import requests
 from bunqueue.protocol.commands.events import Ended, WaitJobs, WaitManyReply
 
 MAX_IDS = 1000  # in one command; the protocol's limit
-MOST = 6  # commands of a queue parked at a time
-MANY = 3  # from so many on they are parked for a short time only, and become one then
+MOST = 6  # parked commands per queue
+MANY = 3  # from this number on, commands are parked only briefly, so that they merge
 LONG_S, SHORT_S = 60.0, 0.2
-GRACE_S = 1.0  # for the way to the server and back, beside the time that one is ready to wait
+GRACE_S = 1.0  # added for the round trip to the server, on top of the caller's timeout
 
 Ask = Callable[[WaitJobs, type[WaitManyReply]], Awaitable[WaitManyReply]]
 
@@ -31,7 +31,7 @@ def wait_for(queue: str, job_id: str, seconds: float | None) -> WaitJobs:
 
 
 class Waits:
-    """All that is waited for over one session. It belongs to the event loop in which it was made."""
+    """All waiting over one session. It belongs to the event loop that created it."""
 
     def __init__(self, ask: Ask) -> None:
         self.loop = asyncio.get_running_loop()
@@ -39,9 +39,9 @@ class Waits:
         self._queues: dict[str, _Watch] = {}
 
     async def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
-        """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError.
+        """How a job ended, waiting up to `seconds`. Raises TimeoutError or BunqueueError.
 
-        The server is asked once in any case, so 0 gives the present state.
+        The server is always asked once, so 0 gives the present state.
         """
         watch = self._queues.get(queue)
         if watch is None:
@@ -50,7 +50,7 @@ class Waits:
             return await watch.add(job_id, seconds)
 
     def close(self, address: str) -> None:
-        """End all waiting: the connection to `address` is closed."""
+        """Stop all waiting: the connection to `address` is closed."""
         for queue, watch in self._queues.items():
             for job_id in list(watch.waiting):
                 watch.fail([job_id], requests.closed(wait_for(queue, job_id, 0), address))
@@ -64,8 +64,8 @@ class _Watch:
         self._ask = ask
         self._loop = asyncio.get_running_loop()
         self.waiting: dict[str, list[tuple[asyncio.Future[Ended], float]]] = {}
-        """Who waits for a job, and until when, by the loop's clock."""
-        self._idle: dict[str, bool] = {}  # jobs in no command; whether the server was ever asked for them
+        """The waiters for each job, and their deadlines by the loop's clock."""
+        self._idle: dict[str, bool] = {}  # jobs in no command; whether the server was ever asked about them
         self._parked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._begins = False
@@ -81,24 +81,24 @@ class _Watch:
         return future
 
     def fail(self, ids: Iterable[str], error: Exception) -> None:
-        """End the waiting for some jobs with an error."""
+        """Stop waiting for some jobs with an error."""
         for job_id in ids:
             self._idle.pop(job_id, None)
             for future, _ in self.waiting.pop(job_id, ()):
                 _give_up(future, error)
 
     def _go_soon(self) -> None:
-        """At the end of this turn of the loop: more may come."""
+        """Send at the end of this turn of the loop: more jobs may be added."""
         if not self._begins:
             self._begins = True
             self._loop.call_soon(self._go)
 
     def _go(self) -> None:
-        """Have commands sent for the jobs that are in none."""
+        """Send commands for the jobs that are in none."""
         self._begins = False
         while self._idle and self._parked < MOST:
             self._send(list(islice(self._idle, MAX_IDS)), SHORT_S if self._parked >= MANY else LONG_S)
-        # For these there is no room yet, but they must not run out of time unheard.
+        # There is no room for these yet, but each has to be checked once before its time runs out.
         fresh = [job_id for job_id, asked in self._idle.items() if not asked]
         for start in range(0, len(fresh), MAX_IDS):
             self._send(fresh[start : start + MAX_IDS], 0.0)
@@ -114,14 +114,14 @@ class _Watch:
             task.add_done_callback(self._tasks.discard)
 
     def _is_wanted(self, job_id: str) -> bool:
-        """Whether somebody still waits for a job; who has left is forgotten."""
+        """Whether any waiter remains for a job. Drops those that are done."""
         here = [(future, until) for future, until in self.waiting.pop(job_id) if not future.done()]
         if here:
             self.waiting[job_id] = here
         return bool(here)
 
     async def _watch(self, ids: list[str], seconds: float) -> None:
-        """One command. It ends with the patience of the first who waits."""
+        """Send one command. It ends at the first waiter's deadline."""
         first = min((until for job_id in ids for _, until in self.waiting.get(job_id, ())), default=0.0)
         timeout = max(0.0, min(seconds, first - self._loop.time())) * 1000
         try:
@@ -148,4 +148,4 @@ class _Watch:
 def _give_up(future: asyncio.Future[Ended], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # who waited may leave in this very moment
+        future.exception()  # the waiter may leave at this very moment

@@ -10,8 +10,9 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoin
 
 
 class Client:
-    """Talks to an engine: see `EndpointOptions`. The connection is made when it is first needed, and shared
-    with others to the same server."""
+    """Talks to an engine; see `EndpointOptions`. Connects on first use, and shares the connection with other
+    clients of the same server.
+    """
 
     def __init__(self, **endpoint: Unpack[EndpointOptions]) -> None:
         self._caller = Caller(endpoint_of(endpoint))
@@ -30,6 +31,7 @@ class Client:
             self.close()
 
     def close(self) -> None:
-        """Give up the connection; safe to call twice. It and its handles can be used again once it is entered
-        again, with `with`."""
+        """Close the connection; safe to call twice. The client and its handles can be used again after it is
+        entered again with `with`.
+        """
         self._caller.close()

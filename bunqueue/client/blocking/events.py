@@ -40,16 +40,16 @@ assert get_args(EventType) == PUBLISHED
 
 
 class QueueEvents:
-    """The events of a queue, one after the other, from the moment on when it is entered.
+    """The events of a queue, in order, from the moment it is entered.
 
         with QueueEvents("emails", types=["completed", "failed"]) as events:
             for event in events:
                 print(event.type, event.job_id, event.data)
 
-    `types` and `job_ids`, one or several, say which events are wanted; else it is all. All streams of a queue
-    in an event loop share one connection, and make a new one when that is lost. Events that were missed
-    meanwhile, or because the reader is more than `buffer` of them behind, are made known by an event of the
-    type `lost`, whatever is wanted. For the rest see `EndpointOptions`.
+    `types` and `job_ids`, one or several, select events; the default is all. All streams of a queue in an
+    event loop share one connection, which is replaced when it is lost. An event of the type `lost` reports
+    events that were missed during that time, or because the reader is more than `buffer` events behind; it is
+    delivered whatever was selected. For the other options see `EndpointOptions`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class QueueEvents:
         return f"{type(self).__name__}({self.queue!r} at {self._endpoint.address})"
 
     def open(self) -> None:
-        """Begin to listen: what happens after it returned is heard. Raises BunqueueError."""
+        """Subscribe: events that happen after this returns are received. Raises BunqueueError."""
         if self._stream is None and not self._closed:
             self._stream = EventStream(self._endpoint, self.queue, self._wants, self._size)
             try:
@@ -85,7 +85,7 @@ class QueueEvents:
     def next(self, timeout: Duration | None = None) -> QueueEvent | None:
         """The next event; None when this is closed.
 
-        Raises TimeoutError if none comes in time, and AuthError when the server refuses this client.
+        Raises TimeoutError if none comes in time, and AuthError if the server refuses this client.
         """
         self.open()
         return self._stream.next(timeout) if self._stream is not None else None
@@ -111,7 +111,7 @@ class QueueEvents:
         self.close()
 
     def close(self) -> None:
-        """Listen no more, and end the iteration, once what was heard has been read; safe to call twice."""
+        """Stop listening; safe to call twice. The iteration ends once the buffered events have been read."""
         self._closed = True
         if self._stream is not None:
             self._stream.close()

@@ -29,24 +29,25 @@ from bunqueue.protocol.commands.flows import (
 
 
 class FlowGraph:
-    """A flow with an id, of jobs with names; `FlowProducer.add_graph` makes one."""
+    """A flow with an id and named jobs. Created by `FlowProducer.add_graph`."""
 
     def __init__(self, caller: Caller, flow_id: str, defaults: Mapping[str, Any], around: Around) -> None:
         self._caller, self._defaults, self._around = caller, defaults, around
         self.id = flow_names.checked_name("flow_id", flow_id, "flow_id")
         self.jobs: dict[str, JobHandle[Any]] = {}
-        """Handles of the jobs that this object has added, by their names."""
+        """Handles of the jobs that this object has added, by name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
     def start(self, jobs: Mapping[str, FlowJob[Any]]) -> None:
-        """Add the first jobs. Raises CommandFailed with the code FLOW_EXISTS when the flow has some."""
+        """Add the first jobs. Raises CommandFailed with the code FLOW_EXISTS if the flow already exists."""
         self._add(jobs, grow=False)
 
     def add(self, jobs: Mapping[str, FlowJob[Any]]) -> None:
-        """Add more jobs while the flow runs, or when it has ended: all of them or none. They may wait for
-        each other, and by their names for jobs that are there. Raises NotFound when there is no such flow."""
+        """Add more jobs, all or none, while the flow runs or after it has ended. They may wait for each
+        other, and by name for jobs that are already in the flow. Raises NotFound if the flow does not exist.
+        """
         self._add(jobs, grow=True)
 
     def _add(self, jobs: Mapping[str, FlowJob[Any]], *, grow: bool) -> None:
@@ -70,25 +71,27 @@ class FlowGraph:
         return (self._caller.call(GetFlow(flow=self.id), OneFlow)).data
 
     def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> int:
-        """Cancel all its jobs that have not ended; returns how many. Workers of those that run have `grace`
-        to stop. The jobs stay, as dead letters, so the flow can be retried. Raises NotFound."""
+        """Cancel all jobs that have not ended; returns their number. Workers of running jobs have `grace` to
+        stop. The jobs stay as dead letters, so the flow can be retried. Raises NotFound.
+        """
         command = CancelFlow(flow=self.id, reason=storable(reason), grace=milliseconds(grace, "grace"))
         stopped = (self._caller.call(checks.checked(command), FlowStoppedReply)).data
         return stopped.stopped + stopped.running
 
     def retry(self, node: str | None = None) -> list[str]:
-        """Run its dead jobs again, each when those that it waits for have completed; returns their names.
-        With the name of a `node`, that job and all that follow it, those that have completed, too. Raises
-        NotFound, JobNotFound, or WrongState when that job has not ended."""
+        """Run its dead jobs again, each once those that it waits for have completed; returns their names.
+        With the name of a `node`: run that job and all that follow it, even those that have completed. Raises
+        NotFound, JobNotFound, or WrongState if that job has not ended.
+        """
         command = RetryFlow(flow=self.id, node=node)
         return (self._caller.call(checks.checked(command), FlowRetriedReply)).data.names
 
 
 class FlowBatch(FlowGraph):
-    """A flow that grows until it is closed, and then runs a job when all of it has ended, and one when all
-    has succeeded; `FlowProducer.add_batch` makes one.
+    """A flow that grows until it is closed. Then it runs one job when all its jobs have ended, and another
+    when all have succeeded. Created by `FlowProducer.add_batch`.
 
-    As a context manager it is closed at the end, unless an exception ended it.
+    As a context manager it is closed at the end, unless an exception was raised.
     """
 
     def __enter__(self) -> Self:
@@ -107,8 +110,9 @@ class FlowBatch(FlowGraph):
         on_success: FlowJob[Any] | None = None,
         jobs: Mapping[str, FlowJob[Any]] | None = None,
     ) -> None:
-        """Add it, with the jobs that run at its end, and its first `jobs` by their names. Raises
-        CommandFailed with the code FLOW_EXISTS when there is one."""
+        """Add it, with the jobs that run at its end, and its first `jobs` by name. Raises CommandFailed with
+        the code FLOW_EXISTS if it already exists.
+        """
         ends, nodes = flow_names.callbacks(on_complete, on_success, self._defaults)
         if jobs:
             nodes += flow_names.nodes(jobs, self._defaults)
@@ -116,12 +120,13 @@ class FlowBatch(FlowGraph):
 
     def add_all(self, jobs: Iterable[FlowJob[Any]]) -> list[JobHandle[Any]]:
         """Add jobs whose names do not matter; returns their handles in order. Raises CommandFailed with the
-        code FLOW_CLOSED when the batch was closed."""
+        code FLOW_CLOSED if the batch is closed.
+        """
         named = flow_names.numbered(jobs)
         if named:
             self.add(named)
         return [self.jobs[name] for name in named]
 
     def close(self) -> int:
-        """Take no more jobs; returns how many there are. May be called again. Raises NotFound."""
+        """Stop accepting jobs; returns the number of jobs. May be called again. Raises NotFound."""
         return len((self._caller.call(CloseFlow(flow=self.id), FlowAddedReply)).data.ids)

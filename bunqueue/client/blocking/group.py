@@ -28,10 +28,10 @@ class QueueGroup(Client):
             billing.queue("invoices").add("send", {"number": 17})
             billing.pause_all()
 
-    So several teams, tenants or environments share a server without meeting. `list_queues` and what ends in
-    `_all` are about all queues of the namespace that the server has, whoever made them; a queue that comes to
-    be later is not paused by an earlier `pause_all`. `default_job_options` hold for the queues made here; for
-    the rest see `EndpointOptions`.
+    With namespaces, several teams, tenants or environments share a server without name clashes. `list_queues`
+    and the methods that end in `_all` apply to all queues of the namespace on the server, even if other
+    programs created them. A queue created later is not paused by an earlier `pause_all`.
+    `default_job_options` apply to the queues made here. For the other options see `EndpointOptions`.
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class QueueGroup(Client):
         return f"{type(self).__name__}({self.namespace!r} at {self._caller.endpoint.address})"
 
     def full_name(self, name: str) -> str:
-        """What the server calls the queue `name` of this namespace."""
+        """The server's name for the queue `name` of this namespace."""
         return f"{self.namespace}{SEPARATOR}{name}"
 
     def queue(self, name: str) -> Queue:
-        """The queue `name` of this namespace; closed together with the group."""
+        """The queue `name` of this namespace. It is closed together with the group."""
         if name not in self._queues:
             full, options = self.full_name(name), self._defaults
             self._queues[name] = Queue(full, default_job_options=options, **self._endpoint_options)
         return self._queues[name]
 
     def worker(self, name: str, handler: Work, /, **options: Unpack[WorkerOptions]) -> Worker:
-        """A worker for the queue `name` of this namespace; the options are those of `Worker`."""
+        """A worker for the queue `name` of this namespace. The options are those of `Worker`."""
         merged = cast(WorkerOptions, {**self._endpoint_options, **options})
         return Worker(self.full_name(name), handler, **merged)
 
     def close(self) -> None:
-        """Give up the connections, also those of the queues that were made here; safe to call twice."""
+        """Close the connections, including those of the queues made here; safe to call twice."""
         queues, self._queues = self._queues, {}
         for queue in queues.values():
             queue.close()
@@ -79,14 +79,14 @@ class QueueGroup(Client):
     # -- all of them
 
     def list_queues(self) -> list[QueueInfo]:
-        """The queues of this namespace that the server has, by name."""
+        """The queues of this namespace on the server, by name."""
         reply = self._caller.call(server.ListQueues(details=True), replies.NamesOfQueues)
         found = [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
         mine = [queue for queue in found if queue.name.startswith(self.full_name(""))]
         return sorted(mine, key=lambda queue: queue.name)
 
     def counts(self) -> dict[str, JobCounts]:
-        """How many jobs are in each state, by the full name of the queue."""
+        """The number of jobs in each state, by the full name of the queue."""
         names = [queue.name for queue in self.list_queues()]
         return dict(zip(names, Gather.all([self._counts(name) for name in names]), strict=True))
 
@@ -95,17 +95,17 @@ class QueueGroup(Client):
         return reply.counts
 
     def pause_all(self) -> None:
-        """Have no more jobs of these queues given out; what runs goes on."""
+        """Stop handing out jobs of these queues. Running jobs continue."""
         for queue in self.list_queues():
             self._caller.call(queues.Pause(queue=queue.name), Ok)
 
     def resume_all(self) -> None:
-        """Have jobs of these queues given out again."""
+        """Resume handing out jobs of these queues."""
         for queue in self.list_queues():
             self._caller.call(queues.Resume(queue=queue.name), Ok)
 
     def drain_all(self) -> int:
-        """Remove the waiting and delayed jobs; how many that were."""
+        """Remove the waiting and delayed jobs; returns their number."""
         count = 0
         for queue in self.list_queues():
             reply = self._caller.call(queues.Drain(queue=queue.name), query.CountReply)
@@ -113,6 +113,6 @@ class QueueGroup(Client):
         return count
 
     def obliterate_all(self) -> None:
-        """Remove these queues with their jobs in all states and all that was set for them."""
+        """Remove these queues, with their jobs in all states and all their settings."""
         for queue in self.list_queues():
             self._caller.call(queues.Obliterate(queue=queue.name), Ok)

@@ -22,7 +22,7 @@ from bunqueue.protocol.commands.workers import WorkerInfo, WorkerStats
 
 
 class ServerCalls:
-    """What can be asked of a server without naming a queue."""
+    """Calls to a server that need no queue name."""
 
     _caller: Caller
 
@@ -30,7 +30,7 @@ class ServerCalls:
         self._caller = caller
 
     def ping(self) -> float:
-        """How long the server takes to answer, in ms."""
+        """The server's response time, in ms."""
         start = time.perf_counter()
         self._caller.call(server.Ping(), server.PingReply)
         return (time.perf_counter() - start) * 1000
@@ -42,7 +42,7 @@ class ServerCalls:
         return ServerInfo(hello.version, pong.data.time)
 
     def stats(self) -> ServerStats:
-        """How many jobs are in each state over the whole server, and how fast they come and go."""
+        """The number of jobs in each state on the whole server, and how fast jobs are added and finished."""
         reply = self._caller.call(server.Stats(), replies.StatsOfServer)
         return reply.stats
 
@@ -54,30 +54,33 @@ class ServerCalls:
         return reply.metrics
 
     def cluster_status(self) -> ClusterView:
-        """The hosts of the cluster, and where each shard is. CommandFailed from a server that is in none."""
+        """The hosts of the cluster, and the location of each shard. Raises CommandFailed outside
+        a cluster.
+        """
         return (self._caller.call(cluster.ClusterStatus(), cluster.ClusterReply)).data
 
     def drain_host(self, host: str, *, draining: bool = True) -> ClusterView:
-        """Have all shards of a host move to others, before it is replaced; with `draining=False` it may own
-        some again. Returns at once: the shards move one after the other."""
+        """Move all shards of a host to others before it is replaced; with `draining=False` it may own shards
+        again. Returns at once: the shards move one after the other.
+        """
         command = cluster.ClusterDrain(host=host, draining=draining)
         return (self._caller.call(command, cluster.ClusterReply)).data
 
     def move_shard(self, shard: int, host: str) -> ClusterView:
-        """Have a shard move to a host, and stay there until `rebalance`. Returns at once."""
+        """Move a shard to a host; it stays there until `rebalance`. Returns at once."""
         command = cluster.ClusterMove(shard=shard, host=host)
         return (self._caller.call(command, cluster.ClusterReply)).data
 
     def rebalance(self) -> ClusterView:
-        """Forget where shards were moved to: all hosts get their share. Returns at once."""
+        """Forget where shards were moved to, so that all hosts get their share. Returns at once."""
         return (self._caller.call(cluster.ClusterRebalance(), cluster.ClusterReply)).data
 
     def forget_host(self, host: str) -> ClusterView:
-        """Remove a host that is dead, and will not come back under its name."""
+        """Remove a host that is dead and will not return under its name."""
         return (self._caller.call(cluster.ClusterForget(host=host), cluster.ClusterReply)).data
 
     def prometheus(self) -> str:
-        """All numbers in the text exposition format of Prometheus, version 0.0.4."""
+        """All metrics in the Prometheus text exposition format, version 0.0.4."""
         reply = self._caller.call(monitoring.Prometheus(), monitoring.PrometheusReply)
         return reply.data.metrics
 
@@ -87,7 +90,7 @@ class ServerCalls:
         return reply.data
 
     def compact_memory(self) -> None:
-        """Free memory that the server keeps for jobs that have moved on. It does so by itself, only later."""
+        """Free memory kept for jobs that have moved on. The server does this on its own, but later."""
         self._caller.call(monitoring.CompactMemory(), Ok)
 
     def list_queues(self) -> list[QueueInfo]:
@@ -96,27 +99,28 @@ class ServerCalls:
         return [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
 
     def list_workers(self, queue: str | None = None) -> list[WorkerInfo]:
-        """The workers that have registered: all, or those of one queue."""
+        """The registered workers: all, or those of one queue."""
         reply = self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
         return [worker for worker in reply.data.workers if queue is None or queue in worker.queues]
 
     def control_worker(
         self, worker_id: str, *, paused: bool | None = None, concurrency: int | None = None
     ) -> WorkerInfo:
-        """Have a worker pause (True), resume (False), or run another number of jobs at a time, while it runs.
+        """Pause a running worker (True), resume it (False), or change how many jobs it runs at a time.
 
-        It hears within some 3 s, and `list_workers` shows when it is so; the answer is the worker as it was.
-        A paused worker goes on with the jobs that it has. Raises NotFound for an unknown worker.
+        The worker is notified within about 3 s; `list_workers` shows when the change is effective. Returns
+        the worker as it was. A paused worker finishes the jobs that it has. Raises NotFound for an unknown
+        worker.
         """
         command = workers.ControlWorker(worker_id=worker_id, paused=paused, concurrency=concurrency)
         return (self._caller.call(checks.checked(command), workers.WorkerInfoReply)).data
 
     def worker_stats(self) -> WorkerStats:
-        """How many workers have registered and are active, and what they have done."""
+        """How many workers are registered and active, and their totals."""
         return (self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)).data.stats
 
     def list_shards(self) -> list[ShardView]:
-        """The state of each shard. Those that do not answer are left out; `of` says how many there are."""
+        """The state of each shard. Shards that do not answer are left out; `of` is the total number."""
         reply = self._caller.call(insight.ListShards(), insight.ShardViewsReply)
         return reply.data.shards
 
@@ -141,10 +145,10 @@ class ServerCalls:
         job_id: str | None = None,
     ) -> EventPage:
         """A page of the server's event log: at most `limit` events of each shard, of all queues and types
-        unless some are named. `limit` is at most 10,000.
+        unless some are given. `limit` is at most 10,000.
 
-        Begin with the oldest event, or with `since`: a datetime with a zone, a timedelta (so long ago), or
-        ms since the epoch. Go on with the `after` of the page before, until a page is the `last`.
+        Begin with the oldest event, or with `since`: a datetime with a zone, a timedelta (so long ago), or ms
+        since the epoch. Continue with the `after` of the previous page, until a page is the `last`.
         """
         command = events.GetEvents(
             after=None if after is None else list(after),

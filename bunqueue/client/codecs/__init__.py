@@ -1,6 +1,6 @@
-"""Codecs: what programs give and get is compressed and encrypted between them and the server.
+"""Codecs: job data and results are compressed and encrypted between programs and the server.
 
-`codec.py` has the options, `envelope.py` the form in which encoded values travel, `outgoing.py` says which
-fields of commands carry data, `incoming.py` opens what is in replies, `transport.py` puts both around a way
-to an engine. Nothing else in the client knows of it, but for what makes keys of arguments (`secret_of`).
+`codec.py` has the options, `envelope.py` the format of encoded values. `outgoing.py` says which fields of
+commands carry data, `incoming.py` decodes replies, and `transport.py` wraps both around a transport. The rest
+of the client does not know about codecs, except the code that makes keys from arguments (`secret_of`).
 """

@@ -1,4 +1,4 @@
-"""What an app says of its codec: whether payloads are compressed, and with which keys they are encrypted."""
+"""The codec options of an app: whether payloads are compressed, and the keys that encrypt them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 KEY_SIZES = (16, 24, 32)  # bytes: AES-128, AES-192 and AES-256
-MIN_HASH_KEY, MAX_HASH_KEY = 16, 64  # bytes; the most that BLAKE2b takes
-MIN_SIZE = 1024  # bytes; what is smaller gains too little to pay for the envelope
+MIN_HASH_KEY, MAX_HASH_KEY = 16, 64  # bytes; the maximum of BLAKE2b
+MIN_SIZE = 1024  # bytes; smaller payloads gain too little to pay for the envelope
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 Key = bytes | str
 
 
 def new_key() -> str:
-    """A new key for `Encryption`: 256 random bits as Base64. Keep it where your other secrets are."""
+    """A new key for `Encryption`: 256 random bits as Base64. Keep it with your other secrets."""
     return base64.b64encode(os.urandom(32)).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """Payloads travel and are stored as zstd. Needs `pip install 'bunqueue[compression]'`."""
+    """Compress payloads with zstd, in transit and storage. Needs `pip install 'bunqueue[compression]'`."""
 
     level: int = 3
     """1 (fast) to 19 (small)."""
     min_size: int = MIN_SIZE
-    """Payloads of fewer bytes stay as they are, and so do those that would not become smaller."""
+    """Payloads with fewer bytes stay unchanged, and so do those that would not shrink."""
 
     def __post_init__(self) -> None:
         _whole("Compression: level", self.level, 1, 19)
@@ -52,20 +52,21 @@ class Compression:
 
 @dataclass(frozen=True)
 class Encryption:
-    """Payloads travel and are stored encrypted with AES-GCM. Needs `pip install 'bunqueue[encryption]'`.
+    """Encrypts payloads with AES-GCM, in transit and in storage. Needs `pip install 'bunqueue[encryption]'`.
 
         Encryption({"2026-11": new, "2026-05": old}, hash_key=hash_key)
 
-    The first of the `keys` encrypts, all of them decrypt; each has a name, which is not secret. The
-    `hash_key` stands in for arguments where they have to be compared, and never changes. A key is 16, 24 or
-    32 bytes, or their Base64; `bunqueue.new_key()` makes one.
+    The first of the `keys` encrypts, all of them decrypt. Each key has a name, which is not secret. The
+    `hash_key` makes hashes of arguments that have to be compared; it must never change. A key is 16, 24 or 32
+    bytes, or their Base64; `bunqueue.new_key()` makes one.
     """
 
     keys: Mapping[str, Key] = field(repr=False)
     hash_key: Key = field(repr=False)
     accept_plain: bool = field(default=False, kw_only=True)
-    """Whether data of jobs and results count that are not encrypted, and so may be from anyone who reaches
-    the server: as long as jobs wait that were added before there was a key."""
+    """Whether to accept unencrypted job data and results, which may come from anyone who can reach the
+    server. Use it while jobs wait that were added before there was a key.
+    """
 
     def __post_init__(self) -> None:
         try:
@@ -104,32 +105,32 @@ class Encryption:
 
     @cached_property
     def ciphers(self) -> Mapping[str, AESGCM]:
-        """By the names of the keys."""
+        """The ciphers by key name."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         return {name: AESGCM(_bytes(key, name)) for name, key in self.keys.items()}
 
     @cached_property
     def secret(self) -> bytes:
-        """The key of hashes."""
+        """The key for hashes."""
         return _bytes(self.hash_key, "hash_key")
 
     @cached_property
     def same(self) -> AESSIV:
-        """Makes the same text of the same text, for what the server compares and we read again."""
+        """Deterministic encryption, for text that the server compares and the client decrypts again."""
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
         return AESSIV(blake2b(self.secret, digest_size=64, person=b"bunqueue same").digest())
 
     def hidden(self, text: str) -> str:
-        """What stands for a text that a job's arguments have given, such as the name of its group."""
+        """The hash that replaces a text made from a job's arguments, such as the name of its group."""
         return blake2b(text.encode(), digest_size=16, key=self.secret).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Codec:
-    """How payloads are encoded between programs and the server: compressed, encrypted, or first one and then
-    the other.
+    """How payloads are encoded between programs and the server: compressed, encrypted, or compressed and then
+    encrypted.
 
         app = Bunqueue("orders", codec=Codec(compression=Compression(), encryption=Encryption(...)))
 
@@ -139,7 +140,7 @@ class Codec:
     compression: Compression | None = None
     encryption: Encryption | None = None
     max_size: int = MAX_BYTES
-    """Bytes that a payload may have when it is decompressed; one that says that it has more is refused."""
+    """The maximum bytes of a decompressed payload; one that declares more is refused."""
 
     def __post_init__(self) -> None:
         for name, kind in (("compression", Compression), ("encryption", Encryption)):
@@ -152,24 +153,25 @@ class Codec:
 
     @property
     def secret(self) -> bytes:
-        """The key of hashes that are made of arguments; without encryption they have none."""
+        """The key for hashes of arguments; empty without encryption."""
         return b"" if self.encryption is None else self.encryption.secret
 
 
 def in_use(codec: Codec | None) -> Codec | None:
-    """The codec where names are made of arguments with its key: within the sandbox of a test these stay as
-    they are, so that tests compare what programs have given."""
+    """The codec whose key makes names from arguments; None in the sandbox of a test, where such names stay
+    readable, so that tests can compare what programs have given.
+    """
     return None if substitute.current is not None else codec
 
 
 def secret_of(codec: Codec | None) -> bytes:
-    """The key of hashes of arguments for BLAKE2b; empty without encryption."""
+    """The key for BLAKE2b hashes of arguments; empty without encryption."""
     codec = in_use(codec)
     return b"" if codec is None else codec.secret
 
 
 def checked(codec: object) -> Codec | None:
-    """OptionError for what is no codec."""
+    """Return `codec`. Raises OptionError if it is not a codec."""
     if codec is None or isinstance(codec, Codec):
         return codec
     raise refused("codec", codec, "is not allowed; give a bunqueue.Codec")

@@ -1,10 +1,10 @@
-"""The form in which encoded values travel: a map that says what it is, or a text within which one stands.
+"""The format of encoded values: a map that describes itself, or a text that contains such a map.
 
     {"$encoded": "encrypted with key k1 (AES-GCM), 1.2 kB", "v": 1, "compression": "zstd", "size": 4711,
      "key": "k1", "nonce": <12 bytes>, "body": <bytes>}
 
-A value is MessagePack, then compressed, then encrypted; docs/codecs.md has that for other languages. The
-first field is for people: whatever shows the map shows it. Texts (errors, logs) carry
+A value is encoded as MessagePack, then compressed, then encrypted; docs/codecs.md documents the format for
+other languages. The first field is for people: tools that show the map show it. Texts (errors, logs) carry
 `[...]$encoded:BASE64`, the Base64 of the same map.
 """
 
@@ -27,10 +27,10 @@ from bunqueue.protocol.readable import is_readable
 
 MARK_BYTES = MARK.encode()
 VERSION = 1
-NONCE = 12  # bytes, random: with one key at most 2^32 payloads should be encrypted
+NONCE = 12  # bytes, random: encrypt at most 2^32 payloads with one key
 TEXT = re.compile(r"\[[^\[\]]{1,160}\]\$encoded:([A-Za-z0-9+/]+={0,2})")
 PROBLEM, WHY, TOGETHER = "problem", "why", "together"
-"""Fields that a client adds to an envelope that it cannot open; they never travel."""
+"""Fields that a client adds to an envelope that it cannot open; they are never sent."""
 
 _LIST_OF_ONE = b"\x91"
 _encode = msgspec.msgpack.Encoder().encode
@@ -44,8 +44,9 @@ _PROBLEMS = {
 
 
 def sealed(codec: Codec, plain: bytes) -> bytes:
-    """The envelope of a value, which is MessagePack, as is the envelope; or the value itself, if it is too
-    small for a codec that only compresses."""
+    """The envelope, as MessagePack, of a value in MessagePack; or the value itself, if the codec only
+    compresses and the value is too small.
+    """
     size, body = len(plain), plain
     fields: dict[str, Any] = {}
     if codec.compression is not None and size >= codec.compression.min_size:
@@ -65,7 +66,7 @@ def sealed(codec: Codec, plain: bytes) -> bytes:
 
 
 def summary(fields: dict[str, Any], size: int) -> str:
-    """What people see of an encoded value of so many bytes."""
+    """The description of an encoded value of `size` bytes, for people."""
     ways = []
     if "key" in fields:
         ways.append(f"encrypted with key {fields['key']} (AES-GCM)")
@@ -81,12 +82,12 @@ def _size(size: int) -> str:
 
 
 def associated(compression: str | None, size: int | None, key: str) -> bytes:
-    """What encryption protects from being changed beside the body."""
+    """The data that encryption protects from changes in addition to the body."""
     return f"bunqueue:{VERSION}:{compression or ''}:{'' if size is None else size}:{key}".encode()
 
 
 def sealed_text(codec: Codec, text: str) -> str:
-    """A text with an envelope in it, of some 300 characters and 4/3 of its UTF-8."""
+    """A text with an envelope in it: about 300 characters plus 4/3 of its UTF-8 size."""
     envelope = sealed(codec, _encode(text))
     return f"[{_decode(envelope)[MARK]}]{MARK}:{base64.b64encode(envelope).decode()}"
 
@@ -104,7 +105,7 @@ def opened(codec: Codec, envelope: dict[str, Any]) -> Raw:
         body = _decrypted(codec, key, envelope, body)
     if compression is not None:
         body = _decompressed(codec, compression, size, body)
-    if not body or not is_readable(_LIST_OF_ONE + body):  # it becomes a part of the reply, so it is one value
+    if not body or not is_readable(_LIST_OF_ONE + body):  # it becomes part of the reply, so one value only
         raise PayloadTampered("what is in it cannot be read")
     return Raw(body)
 
@@ -127,7 +128,7 @@ def _decrypted(codec: Codec, key: Any, envelope: dict[str, Any], body: bytes) ->
 
 
 def _decompressed(codec: Codec, compression: Any, size: Any, body: bytes) -> bytes:
-    """Nothing is decompressed before it is known how large it becomes."""
+    """Check the decompressed size before decompressing."""
     if compression != "zstd":
         raise CodecError(f"its compression {compression!r} is not known here")
     try:
@@ -151,10 +152,10 @@ def _decompressed(codec: Codec, compression: Any, size: Any, body: bytes) -> byt
 
 
 def envelope_in(encoded: str) -> dict[str, Any]:
-    """The envelope in a text, of which this is the Base64. Raises CodecError."""
+    """The envelope in a text, decoded from its Base64. Raises CodecError."""
     try:
         envelope = _decode(base64.b64decode(encoded, validate=True))
-    except DECODE_ERRORS as error:  # binascii's own is a ValueError
+    except DECODE_ERRORS as error:  # binascii's own error is a ValueError
         raise PayloadTampered(f"it is not readable: {error}") from None
     if not is_envelope(envelope):
         raise CodecError("it is no envelope")
@@ -163,7 +164,7 @@ def envelope_in(encoded: str) -> dict[str, Any]:
 
 
 def text_of(plain: Raw) -> str:
-    """The text that an envelope held. Raises CodecError."""
+    """The text that an envelope contained. Raises CodecError."""
     text = _decode(plain)
     if not isinstance(text, str):
         raise PayloadTampered("it is no text")
@@ -177,7 +178,7 @@ def _compressed(level: int, plain: bytes) -> bytes:
 
 
 def _binary(value: Any) -> bytes:
-    """The bytes of a field; JSON has no bytes, so there it is Base64."""
+    """The bytes of a field. JSON has no bytes, so there it is Base64."""
     if isinstance(value, bytes):
         return value
     try:
@@ -186,17 +187,17 @@ def _binary(value: Any) -> bytes:
         raise PayloadTampered("its envelope has no bytes where they belong") from None
 
 
-# -- what could not be opened
+# -- values that could not be opened
 
 
 def marked(envelope: dict[str, Any], error: CodecError) -> dict[str, Any]:
-    """The envelope as who asked gets it, since it cannot be opened."""
+    """The envelope that the caller gets because it cannot be opened."""
     together = getattr(error, TOGETHER, False)
     return {**envelope, PROBLEM: error.code, WHY: str(error), TOGETHER: together}
 
 
 def plain_one(value: Any) -> dict[str, Any]:
-    """What stands for a value that should have been encrypted, and was not."""
+    """What replaces a value that should have been encrypted but was not."""
     why = NotEncrypted(
         "it is not encrypted, so anyone who reaches the server may have made it; give the codec to what made "
         "it, or take it as it is: Encryption(..., accept_plain=True)"
@@ -205,7 +206,7 @@ def plain_one(value: Any) -> dict[str, Any]:
 
 
 def problem_of(value: Any, what: str) -> CodecError | None:
-    """Why a value is still encoded; None: it is not. The error begins with `what`."""
+    """Why a value is still encoded; None if it is not. The error begins with `what`."""
     if type(value) is not dict or MARK not in value or not is_envelope(value):
         return None
     key = value.get("key")
@@ -220,7 +221,7 @@ def problem_of(value: Any, what: str) -> CodecError | None:
 
 
 def check_opened(value: Any, what: str) -> None:
-    """Raises CodecError for a value that is still encoded."""
+    """Raise CodecError for a value that is still encoded."""
     problem = problem_of(value, what)
     if problem is not None:
         raise problem

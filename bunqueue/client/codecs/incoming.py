@@ -1,7 +1,7 @@
-"""Opens what is encoded in replies, wherever it stands in them.
+"""Decodes encoded values anywhere in a reply.
 
-What cannot be opened stays where it is, with the reason (`envelope.marked`), so that one payload spoils no
-other of the same reply.
+A value that cannot be decoded stays in place, with the reason (`envelope.marked`), so that one bad payload
+does not spoil the others of the reply.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from bunqueue.protocol.commands import core, events, workflows
 from bunqueue.protocol.encoded import LEVELS, MARK, is_envelope
 
 OUTDATED = "outdated"
-"""A field that is added to what should be encrypted anew; it never travels."""
+"""A field added to values that should be encrypted again; it is never sent."""
 MAX_REPLY = 256 << 20
-"""Bytes that all payloads of one reply may have together when they are decompressed."""
+"""The maximum bytes of all payloads of one reply together when decompressed."""
 
 
 def _extension(code: int, data: memoryview) -> Ext:
@@ -49,12 +49,13 @@ _SEALED: dict[type[Struct], tuple[str, str]] = {
     core.PullBatch: ("jobs", "data"),
     events.WaitJobs: ("ended", "result"),
 }
-"""Where in the replies to these stands what has to be encrypted, with a codec that encrypts: what handlers
-run, and what callers get."""
+"""Where replies to these commands have values that a codec with encryption requires to be encrypted: the data
+that handlers run, and the results that callers get.
+"""
 
 
 def decoded(codec: Codec, payload: bytes, command: Struct | None = None) -> bytes:
-    """A reply, to this command, with its payloads as they were given."""
+    """The reply to `command` with its payloads decoded."""
     sealed = None if command is None else _sealed(codec, command)
     if sealed is None and MARK_BYTES not in payload and _SAME not in payload:
         return payload
@@ -67,29 +68,31 @@ def decoded(codec: Codec, payload: bytes, command: Struct | None = None) -> byte
             _mark_outdated(codec.encryption.first, command, reply, plain)
         return _encode(plain)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
-        return payload  # not readable as a whole: whoever asked says what is wrong with it
+        return payload  # not readable as a whole: the caller reports what is wrong
 
 
 def _sealed(codec: Codec, command: Struct) -> tuple[str, str] | None:
     if codec.encryption is None or codec.encryption.accept_plain:
         return None
     if substitute.current is not None and type(command) is events.WaitJobs:
-        return None  # what a bare handler of a test gives, which has no codec
+        return None  # the result of a test's bare handler, which has no codec
     return _SEALED.get(type(command))
 
 
 def _refuse_plain(reply: Any, opened: Any, where: str, field: str) -> None:
-    """Mark what stands in the reply without being encrypted."""
+    """Mark values in the reply that are not encrypted."""
     for given, found in zip(_parts(reply, where), _parts(opened, where), strict=True):
         value = given.get(field)
         if value is None or isinstance(value, Ext) or (is_envelope(value) and value.get("key") is not None):
-            continue  # nothing is seen to be nothing in any case
+            continue  # an absent value is not encrypted anyway
         found[field] = plain_one(value)
 
 
 def _mark_outdated(first: str, command: Struct | None, reply: Any, opened: Any) -> None:
-    """Mark pulled jobs and recorded steps that another key than the first has encrypted: their worker has
-    them stored anew.  The data of a job's `on_dead` is not seen here; its key is that of the job's data."""
+    """Mark pulled jobs and recorded steps that are encrypted with another key than the first: their worker
+    has them stored again. The data of a job's `on_dead` is not checked here; its key is that of the job's
+    data.
+    """
     if isinstance(command, core.Pull | core.PullBatch):
         where = _SEALED[type(command)][0]
         for given, found in zip(_parts(reply, where), _parts(opened, where), strict=True):
@@ -107,13 +110,13 @@ def _is_outdated(given: Any, found: Any, first: str) -> bool:
 
 
 def _parts(reply: Any, where: str) -> list[dict[str, Any]]:
-    """The jobs of a reply, or the only one."""
+    """The jobs of a reply, or its only job."""
     found = reply.get(where) if isinstance(reply, dict) else None
     return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
 
 
 class _Opening:
-    """One reply."""
+    """Decodes one reply."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec

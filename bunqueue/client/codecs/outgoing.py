@@ -1,7 +1,8 @@
-"""Which fields of commands carry what programs have given, and the commands with these fields encoded.
+"""Says which fields of commands carry user data, and encodes them.
 
-Every field that holds any value (`Raw`) is encoded, also of commands that are declared later; of texts those
-that are named here. Names, ids, queues, groups, tags, headers and times stay: the server works with them.
+Every field that holds any value (`Raw`) is encoded, including those of commands declared later; of the text
+fields only those named here. Names, ids, queues, groups, tags, headers and times are not encoded, because the
+server works with them.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from bunqueue.protocol.commands.workflows import StepRecord
 
 _NOTHING = frozenset({bytes(NIL), bytes(UNDEFINED)})
 SAME = "$same:"
-"""Begins a text that is the same whenever it is encrypted."""
+"""The prefix of texts that are encrypted deterministically."""
 HEADING = "Traceback (most recent call last):"
-MAX_STACK = 16_384  # characters of a traceback that servers keep with an attempt
-_OVERHEAD = 500  # characters of a text's envelope, and some to spare
+MAX_STACK = 16_384  # characters of a traceback that servers store with an attempt
+_OVERHEAD = 500  # characters of a text's envelope, with some margin
 _TYPED = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: |$)")
 _OUR_OWN = tuple(
     each.__name__ for each in (CodecError, KeyMissing, NotEncrypted, PayloadTampered, PayloadTooLarge)
 )
 Encoding = Callable[[Codec, Any, Any], Any]
-"""Of a value, and the command or struct whose field it is."""
+"""Called with the codec, a value, and the command or struct whose field it is."""
 
 
 def encoded(codec: Codec, command: Struct) -> Struct:
-    """The command as it is sent; the one that was given stays as it was."""
+    """The command to send; the given one stays unchanged."""
     changes = {}
     for name, encoding in _plan(type(command)):
         value = getattr(command, name)
@@ -49,7 +50,7 @@ def encoded(codec: Codec, command: Struct) -> Struct:
 
 @cache
 def _plan(kind: type[Struct]) -> tuple[tuple[str, Encoding], ...]:
-    """The fields of a command that may carry data, each with what encodes it."""
+    """The fields of a command that may carry data, each with its encoding."""
     hints = get_type_hints(kind)
     found: list[tuple[str, Encoding]] = []
     for name in kind.__struct_fields__:
@@ -79,7 +80,7 @@ def _parts(hint: Any) -> Iterable[Any]:
 
 
 def _each(encoding: Encoding) -> Encoding:
-    """The same for each value of a list or a map."""
+    """The same encoding for each value of a list or a map."""
 
     def encode(codec: Codec, value: Any, owner: Any) -> Any:
         if isinstance(value, list):
@@ -95,7 +96,7 @@ def _value(codec: Codec, value: Any, owner: Any) -> Any:
     if not isinstance(value, Raw):
         return value
     plain = bytes(value)
-    if plain in _NOTHING:  # that there is nothing is seen in any case
+    if plain in _NOTHING:  # an absent value is visible anyway
         return value
     return Raw(sealed(codec, plain))
 
@@ -117,21 +118,21 @@ def _text(most: int) -> Encoding:
 
 
 def _error(most: int) -> Encoding:
-    """The class of an error stays, since errors are grouped by it; what it says is encrypted."""
+    """Keep an error's class, because errors are grouped by it, and encrypt its message."""
     text_of = _text(most)
 
     def encode(codec: Codec, text: str, owner: Any) -> str:
         start = 0
         typed = _TYPED.match(text) if codec.encryption is not None and not is_our_own(text) else None
         if typed and (isinstance(owner, StepRecord) or typed[1] in _classes(owner)):
-            start = typed.end()  # what else stands before a colon is no class
+            start = typed.end()  # any other word before a colon is not a class
         return text[:start] + str(text_of(codec, text[start:], owner))
 
     return encode
 
 
 def _classes(owner: Any) -> Iterable[str]:
-    """The names of an error's classes, as far as they are known: no other word is taken for one."""
+    """The names of an error's classes, as far as they are known: other words are not taken for classes."""
     return [name.rpartition(".")[2] for name in getattr(owner, "error_types", None) or ()]
 
 
@@ -141,13 +142,13 @@ def _stack(codec: Codec, lines: str | list[str], owner: Any) -> str | list[str]:
     text = lines if isinstance(lines, str) else "\n".join(lines)
     text = text.removeprefix(HEADING).lstrip("\n")
     room = _room(MAX_STACK)
-    while len(text.encode()) > room:  # the end is where the error is
+    while len(text.encode()) > room:  # the error is at the end
         text = text[len(text) // 8 + 1 :]
     return [HEADING, sealed_text(Codec(encryption=codec.encryption), text)]
 
 
 def _room(most: int) -> int:
-    """Bytes of UTF-8 whose envelope is a text of at most so many characters."""
+    """The maximum UTF-8 bytes whose envelope is a text of at most `most` characters."""
     return (most - _OVERHEAD) * 3 // 4
 
 
@@ -157,11 +158,13 @@ def _cut(text: str, most: int) -> str:
 
 
 def is_our_own(text: str) -> bool:
-    """Whether a text says that something could not be decoded: that has no data, and has to be read."""
+    """Whether a text reports that something could not be decoded: it has no user data, and must stay
+    readable.
+    """
     return text.startswith(_OUR_OWN)
 
 
-# -- what the server compares
+# -- values that the server compares
 
 
 def _hash(codec: Codec, text: str, owner: Any) -> str:
@@ -170,14 +173,14 @@ def _hash(codec: Codec, text: str, owner: Any) -> str:
 
 
 def _same(codec: Codec, text: str, owner: Any) -> str:
-    """A fingerprint of arguments: equal ones for equal arguments; without the key nobody can guess them."""
+    """Encrypt a fingerprint of arguments: equal arguments give equal texts, and only the key reveals them."""
     if codec.encryption is None:
         return text
     return SAME + base64.urlsafe_b64encode(codec.encryption.same.encrypt(text.encode(), None)).decode()
 
 
 def same_again(encryption: Encryption, text: str) -> str:
-    """What `_same` has made that text of; or the text itself."""
+    """Decrypt a text made by `_same`; return the text itself if that fails."""
     from cryptography.exceptions import InvalidTag
 
     try:

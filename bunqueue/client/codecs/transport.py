@@ -1,4 +1,4 @@
-"""A way to an engine with a codec around it. Implements `Transport`."""
+"""A transport wrapped with a codec. Implements `Transport`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CodedTransport:
-    """What goes out is encoded, what comes in is decoded."""
+    """Encodes outgoing commands and decodes incoming replies."""
 
     def __init__(self, inner: Transport, codec: Codec) -> None:
         self._inner = inner

@@ -1,1 +1,1 @@
-"""The way to an engine: addresses, TLS, connections, pools and replies. Nothing about queues or workers."""
+"""Reaching an engine: addresses, TLS, connections, pools, replies. Knows nothing about queues or workers."""

@@ -1,11 +1,12 @@
-"""Where the engine is: from arguments, from a URL, or from the environment.
+"""Finds the engine's address: from arguments, from a URL, or from the environment.
 
     bunqueue://TOKEN@HOST:PORT?pool_size=8&command_timeout=5000
     bunqueue://TOKEN@ONE:PORT,TWO:PORT                              several hosts of a cluster
     bunqueues://TOKEN@HOST:PORT?ca_file=/etc/bunqueue/ca.pem        with TLS
 
-The variables BUNQUEUE_URL and BUNQUEUE_TOKEN count only where the program itself names no server. There are
-none for host and port: BUNQUEUE_HOST is where a server listens, and Kubernetes sets a BUNQUEUE_PORT itself.
+The variables BUNQUEUE_URL and BUNQUEUE_TOKEN count only if the program itself names no server. There are no
+variables for host and port: BUNQUEUE_HOST is the address a server listens on, and Kubernetes sets a
+BUNQUEUE_PORT of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a URL says."""
+    """The parts of a URL."""
 
     host: str = HOST
     port: int | str = PORT
@@ -54,9 +55,9 @@ def endpoint(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
-    """The engine that a program means. OptionError for what is not allowed, or excludes each other.
+    """The engine that a program's arguments describe. Raises OptionError for invalid or conflicting values.
 
-    An argument beats the URL, but for single options: there what the URL says beats `connection`.
+    Arguments override the URL. The options in a URL's query override single fields of `connection`.
     """
     server = {"host": host, "port": port, "token": token, "connection": connection, "url": url, "tls": tls}
     codec = checked(codec)
@@ -96,7 +97,7 @@ def _target(host: str | None, port: int | str | None, url: str | None, environ: 
 
 
 def parse_url(url: str, source: str = "url") -> Target:
-    """What a URL says. Raises OptionError, which begins with `source` and never shows a token."""
+    """Parse a URL. Raises OptionError, whose text begins with `source` and never shows a token."""
     example = f"give {PLAIN}://HOST:PORT or {PLAIN}://TOKEN@HOST:PORT, with TLS {WITH_TLS}://"
     if not isinstance(url, str):
         raise refused(source, url, f"is not allowed; {example}")
@@ -120,7 +121,7 @@ def parse_url(url: str, source: str = "url") -> Target:
 
 
 def _several(url: str) -> tuple[SplitResult, tuple[tuple[str, int], ...]]:
-    """A URL with the first of its addresses, and the others.  Raises ValueError for what is no address."""
+    """A URL reduced to its first address, and the other addresses. Raises ValueError for an invalid one."""
     parts = urlsplit(url)
     user, at, places = parts.netloc.rpartition("@")
     first, *rest = places.split(",")
@@ -138,7 +139,7 @@ _FIELDS = {each.name: str(each.type) for each in fields(ConnectionOptions)}
 
 
 def _query(query: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of ConnectionOptions, and those of TlsOptions, in the query of a URL."""
+    """The query of a URL, split into fields of ConnectionOptions and fields of TlsOptions."""
     options: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):

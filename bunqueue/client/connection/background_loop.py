@@ -21,11 +21,13 @@ class Portal:
         self.thread_id = self._thread.ident
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What `coroutine` gives, run in the background loop. Not to be called in that very loop."""
+        """Run `coroutine` in the background loop and return its result. Must not be called from that loop
+        itself.
+        """
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C in this thread, mostly
+        except BaseException:  # usually Ctrl-C in this thread
             future.cancel()
             raise
 
@@ -36,7 +38,7 @@ _abandoned: list[Portal] = []
 
 
 def portal() -> Portal:
-    """The portal of this process; started when it is first needed."""
+    """The portal of this process, started on first use."""
     global _portal
     if _portal is None:
         with _lock:
@@ -46,15 +48,15 @@ def portal() -> Portal:
 
 
 def check_thread() -> None:
-    """RuntimeError in the background loop itself, where a blocking call would never end."""
+    """Raise RuntimeError in the background loop itself, where a blocking call would never return."""
     if _portal is not None and _portal.thread_id == threading.get_ident():
         raise RuntimeError("a blocking call in bunqueue's own thread would never end; use AsyncQueue")
 
 
 def _after_fork() -> None:
-    """The child has no thread to run the loop, and must not touch its sockets: they are the parent's.
+    """Drop the loop: the child has no thread to run it, and its sockets belong to the parent.
 
-    The old loop is kept, not freed: closing it would take the parent's sockets out of the shared epoll.
+    The old loop is kept, not freed: closing it would remove the parent's sockets from the shared epoll.
     """
     global _lock, _portal
     _lock = threading.Lock()

@@ -1,7 +1,7 @@
 """A blocking connection that carries one command at a time, for threads that wait for the reply anyway.
 
-For one command after the other it takes less than half the time of a pool behind an event loop: nobody has
-to be woken up but who waits. What becomes of a command that gets no reply is for those who use it.
+For one command after another it takes less than half the time of a pool behind an event loop, because only
+the waiting thread has to wake up. The caller decides what happens to a command that gets no reply.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from bunqueue.client.connection.wire import next_number
 from bunqueue.errors import CommandFailed
 from bunqueue.protocol.framing import HEADER, MAX_FRAME
 
-READ_SIZE = 4096  # most replies are far smaller, and the rest of a larger one is asked for by its size
+READ_SIZE = 4096  # most replies are far smaller; the rest of a larger one is read by its exact size
 
 
 class BlockingConnection:
-    """One socket. After any error it is to be closed: a late reply would be taken for the next one's."""
+    """One socket. Close it after any error: a late reply would be taken for the reply to the next command."""
 
     def __init__(self, endpoint: Endpoint, *, connect_timeout: float, timeout: float) -> None:
-        """Connect and greet; each step takes `connect_timeout` seconds at most, later each wait `timeout`.
+        """Connect and greet. Each step takes at most `connect_timeout` seconds; later reads wait up to
+        `timeout`.
 
-        Raises OSError, which may be a TimeoutError, or BunqueueError: AuthError and TlsError among them.
+        Raises OSError (including TimeoutError) or BunqueueError (including AuthError and TlsError).
         """
         self._address = endpoint.address
         self.used_at = time.monotonic()
         """When the last reply came."""
         self.knows_pushes = False
-        """Whether the server knows a push again that is repeated."""
-        self._rest = b""  # what came after the last reply
+        """Whether the server recognizes a push that is sent again."""
+        self._rest = b""  # bytes received after the last reply
         self._socket = connect(endpoint, connect_timeout)
         self._readable = _look_at(self._socket)
         try:
@@ -55,17 +56,19 @@ class BlockingConnection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has come since the last reply. What may have come is the end."""
+        """Whether nothing has arrived since the last reply. Anything that has arrived may be the end of the
+        stream.
+        """
         return not self._rest and not self._readable()
 
     def ask(self, command: Struct, reply: type[R]) -> R:
-        """Carry out one command. Raises OSError or BunqueueError."""
+        """Execute one command. Raises OSError or BunqueueError."""
         number = next_number()
         _, payload = self.exchange(encode_frame(command, number), number)
         return decode_reply(payload, reply, command, self._address)
 
     def exchange(self, frame: bytes, number: int) -> tuple[Head, bytes]:
-        """Send the frame of a command, which has this number, and wait for its reply. Raises OSError."""
+        """Send the frame of the command numbered `number` and wait for its reply. Raises OSError."""
         self._socket.sendall(frame)
         while True:
             payload = self._receive()
@@ -76,11 +79,11 @@ class BlockingConnection:
             if head.req_id == number:
                 self.used_at = time.monotonic()
                 return head, payload
-            if head.req_id is None and head.error:  # about the connection as a whole: its last words
+            if head.req_id is None and head.error:  # about the whole connection: the server is closing it
                 raise ConnectionAbortedError(f"the server says: {head.error}")
 
     def _receive(self) -> bytes:
-        """One frame, without its length."""
+        """One frame, without its length prefix."""
         data = self._rest or self._more(READ_SIZE)
         while len(data) < HEADER:
             data += self._more(READ_SIZE)
@@ -102,14 +105,14 @@ class BlockingConnection:
         return data
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close the socket. Safe to call twice."""
         self._socket.close()
 
 
 def _look_at(sock: socket.socket) -> Callable[[], object]:
-    """A function that gives something true when there is anything to read."""
+    """A function that returns something true if there is anything to read."""
     if not hasattr(select, "poll"):  # Windows
         return lambda: select.select([sock], [], [], 0)[0]
-    poll = select.poll()  # unlike select it takes any number of open files
+    poll = select.poll()  # unlike select, it has no limit on file descriptor numbers
     poll.register(sock, select.POLLIN)
     return partial(poll.poll, 0)

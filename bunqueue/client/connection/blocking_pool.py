@@ -1,7 +1,7 @@
-"""The short way for blocking calls: a few blocking connections to a server, shared by all threads.
+"""The fast path for blocking calls: a few blocking connections to a server, shared by all threads.
 
-Only what goes well goes this way. Whatever else there is to do, waiting for a server that is away, say, or
-for a reply that comes late by its nature, is left to the pool in the background loop, which knows how.
+It handles only the case without trouble. Everything else, such as waiting for an unavailable server or for a
+reply that is slow by design, is left to the pool in the background loop.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.connection.wire import next_number
 from bunqueue.errors import BunqueueError
 
-HANGS = 4.0  # seconds without a reply, after which another host is asked, if there is one
-PATIENCE = 1.0  # seconds for a connection to be made; the asynchronous pool waits for what takes longer
+HANGS = 4.0  # seconds without a reply after which another host is tried, if there is one
+PATIENCE = 1.0  # seconds to connect; if it takes longer, the asynchronous pool waits instead
 
 
 class BlockingPool:
@@ -41,19 +41,19 @@ class BlockingPool:
         self._connect_timeout = min(PATIENCE, seconds(options.connect_timeout))
         self._timeout = seconds(options.command_timeout)
         self._max_silence = seconds(options.ping_interval) or inf
-        self._failures = 0  # to connect, in a row
-        self._turn = random.randrange(endpoint.count)  # the address that answered last
-        self._not_before = 0.0  # when to try again
+        self._failures = 0  # failed attempts to connect, in a row
+        self._turn = random.randrange(endpoint.count)  # index of the address that answered last
+        self._not_before = 0.0  # when to try to connect again
         self.forget()
 
     def forget(self) -> None:
-        """Forget all: in a forked child the connections are its parent's."""
+        """Forget all connections: in a forked child they belong to the parent."""
         # Each slot holds an idle connection, or None. Single operations on the list need no lock.
-        # The connection that was given back last is taken first: it is the surest to be alive.
+        # Take the connection that was returned last first: it is the most likely to be alive.
         self._slots: list[BlockingConnection | None] = [None] * self._endpoint.options.pool_size
 
     def call(self, command: Struct) -> bytes | None:
-        """The reply to `command`, as it came; None when it has to go the long way.
+        """The raw reply to `command`; None if it has to go through the asynchronous pool.
 
         Raises ConnectionLost, CommandTimeout or PayloadError.
         """
@@ -74,7 +74,7 @@ class BlockingPool:
             if self._endpoint.others and requests.is_repeatable(
                 command, connection is not None and connection.knows_pushes
             ):
-                self._turn += 1  # that host may hang
+                self._turn += 1  # that host may be hanging
                 requests.age(command, since)
                 return None
             raise requests.timed_out(command, self._endpoint.address) from None
@@ -90,11 +90,11 @@ class BlockingPool:
             if self.closed:
                 self.close()
         if head.may_pass:
-            return None  # it was not carried out; the pool asks again until it is
+            return None  # it was not executed; the asynchronous pool retries it
         return payload
 
     def _usable(self, connection: BlockingConnection | None) -> BlockingConnection | None:
-        """A connection that seems to be alive: this one, or a new one if that can be had at once."""
+        """A connection that seems to be alive: this one, or a new one if it can be opened quickly."""
         if connection is not None:
             if time.monotonic() - connection.used_at < self._max_silence and connection.is_quiet:
                 return connection
@@ -106,7 +106,7 @@ class BlockingPool:
         if time.monotonic() < self._not_before:
             return None
         connection = self._first_that_answers()
-        if connection is None:  # the pool gets the same errors, and raises one
+        if connection is None:  # the asynchronous pool gets the same errors, and raises one of them
             self._failures += 1
             self._not_before = time.monotonic() + options.retry_delay(self._failures, random.random())
             return None
@@ -116,7 +116,7 @@ class BlockingPool:
         return connection
 
     def _first_that_answers(self) -> BlockingConnection | None:
-        """A connection to any of the addresses."""
+        """A connection to the first address that answers."""
         for _ in range(self._endpoint.count):
             with suppress(OSError, BunqueueError):
                 return BlockingConnection(
@@ -128,7 +128,7 @@ class BlockingPool:
         return None
 
     def close(self) -> None:
-        """Close what is idle now; what is in use follows when its command ends."""
+        """Close idle connections now. Those in use are closed when their command ends."""
         self.closed = True
         for slot, connection in enumerate(self._slots):
             if connection is not None:
@@ -142,7 +142,7 @@ _all: WeakSet[BlockingConnection] = WeakSet()
 
 
 def share(endpoint: Endpoint) -> BlockingPool:
-    """The connections that all blocking users of `endpoint` have in common; to be given back to `release`."""
+    """The pool that all blocking users of `endpoint` share. Return it with `release`."""
     with _lock:
         connections = _shared.get(endpoint)
         if connections is None:
@@ -152,7 +152,7 @@ def share(endpoint: Endpoint) -> BlockingPool:
 
 
 def release(connections: BlockingPool, endpoint: Endpoint) -> None:
-    """One user less; the last one closes the connections."""
+    """Drop one user. The last one closes the connections."""
     with _lock:
         connections.users -= 1
         if connections.users:
@@ -162,13 +162,13 @@ def release(connections: BlockingPool, endpoint: Endpoint) -> None:
 
 
 def _close_all() -> None:
-    """At the end of the process, for those who never close a queue."""
+    """Close all connections at exit, for programs that never close their queues."""
     for connection in list(_all):
         connection.close()
 
 
 def _after_fork() -> None:
-    """Close the child's hold on its parent's connections, so that they end when the parent closes them."""
+    """Close the child's copies of its parent's sockets, so that they end when the parent closes them."""
     global _lock
     _lock = threading.Lock()
     _close_all()

@@ -1,4 +1,4 @@
-"""From a command to its typed reply: for coroutines, and for threads that may block."""
+"""Sends a command and decodes its typed reply, for coroutines and for threads that may block."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ R = TypeVar("R", bound=Reply)
 
 
 class AsyncCaller:
-    """Calls one endpoint, through a session opened when it is first needed, one for each event loop."""
+    """Calls one endpoint through a session that is opened on first use, one for each event loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.known = False
-        """Whether the server was reached, over another connection."""
+        """Whether the server was already reached over another connection."""
         self._transport: Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._substitute: substitute.Substitute | None = None  # to which the session belongs
+        self._substitute: substitute.Substitute | None = None  # the test engine that the session belongs to
         self._waits: Waits | None = None
         self._closed = False
         self._entered = 0
 
     def enter(self) -> None:
-        """It is used as a context: open again, if it was closed."""
+        """Enter a context: reopen it if it was closed."""
         self._closed, self._entered = False, self._entered + 1
 
     def leave(self) -> bool:
-        """Whether it is to be closed: the outermost of the contexts ends in which it is used."""
+        """Leave a context. Returns whether it was the outermost one, so the caller has to close."""
         self._entered -= 1
         return self._entered <= 0
 
@@ -54,11 +54,11 @@ class AsyncCaller:
         try:
             payload = await self.raw(command)
         except BunqueueError as error:
-            raise error.with_traceback(None) from error.__cause__  # where in the client is no help
+            raise error.with_traceback(None) from error.__cause__  # the place inside the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
 
     async def add(self, command: Struct, reply: type[R], wait_s: float = 0) -> R:
-        """`call` of what adds jobs; where the queue is full, again and again for so many seconds."""
+        """`call` for commands that add jobs. Retries for up to `wait_s` seconds while the queue is full."""
         patience = Patience(wait_s)
         while True:
             try:
@@ -70,13 +70,13 @@ class AsyncCaller:
             await asyncio.sleep(pause)
 
     async def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
-        """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
+        """How a job ended, waiting up to `seconds`. Raises TimeoutError or BunqueueError."""
         if self._waits is None or self._waits.loop is not asyncio.get_running_loop():
             self._waits = Waits(self.call)
         return await self._waits.ended(queue, job_id, seconds)
 
     async def raw(self, command: Struct) -> bytes:
-        """The reply as it came."""
+        """The undecoded reply."""
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
         transport = self._transport
@@ -94,24 +94,24 @@ class AsyncCaller:
         return self._transport is not None
 
     def use(self, transport: Transport | None) -> None:
-        """Speak over a session of somebody else's from now on, or, with None, over one of our own again."""
+        """Use somebody else's session from now on, or, with None, one of our own again."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
         self._substitute = substitute.current
 
     async def open(self) -> Transport:
         loop, current = asyncio.get_running_loop(), substitute.current
         transport = await self.endpoint.open(known=self.known)
-        if self._closed:  # meanwhile
+        if self._closed:  # while it was opening
             await transport.close()
-            return transport  # which says so
+            return transport  # its calls raise ConnectionLost
         if self._transport is not None and self._loop is loop and self._substitute is current:
-            await transport.close()  # somebody else was faster
+            await transport.close()  # another task was faster
             return self._transport
         self._transport, self._loop, self._substitute = transport, loop, current
         return transport
 
     async def close(self) -> None:
-        """End the session; a later call raises ConnectionLost, until it is entered again."""
+        """End the session. Later calls raise ConnectionLost until it is entered again."""
         self._closed, self._entered = True, 0
         loop = asyncio.get_running_loop()
         if self._waits is not None and self._waits.loop is loop:
@@ -122,21 +122,21 @@ class AsyncCaller:
 
 
 class Caller:
-    """The blocking twin: most commands go over a connection of this thread's for the moment, or are carried
-    out in it by an embedded engine; those that take their time go through a session in the background loop.
+    """The blocking twin. Most commands borrow a connection for this thread, or are executed in this thread by
+    an embedded engine. Commands that take a while go through a session in the background loop.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
         self._blocking_pool = None if endpoint.embedded else blocking_pool.share(endpoint)
-        self._file: FileSession | None = None  # of an embedded engine, once it is used
+        self._file: FileSession | None = None  # of an embedded engine, once used
         self._closed = False
         self._entered = 0
         self._lock = threading.Lock()
 
     def enter(self) -> None:
-        """It is used as a context: open again, if it was closed."""
+        """Enter a context: reopen it if it was closed."""
         with self._lock:
             self._entered += 1
             if not self._closed:
@@ -147,13 +147,13 @@ class Caller:
                 self._blocking_pool = blocking_pool.share(self.endpoint)
 
     def leave(self) -> bool:
-        """Whether it is to be closed: the outermost of the contexts ends in which it is used."""
+        """Leave a context. Returns whether it was the outermost one, so the caller has to close."""
         with self._lock:
             self._entered -= 1
             return self._entered <= 0
 
     def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
-        """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
+        """How a job ended, waiting up to `seconds`. Raises TimeoutError or BunqueueError."""
         check_thread()
         command = wait_for(queue, job_id, seconds)
         if self._closed:
@@ -171,11 +171,11 @@ class Caller:
         try:
             payload = self._short_way(command) or portal().run(self._caller.raw(command))
         except BunqueueError as error:
-            raise error.with_traceback(None) from error.__cause__  # where in the client is no help
+            raise error.with_traceback(None) from error.__cause__  # the place inside the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
 
     def add(self, command: Struct, reply: type[R], wait_s: float = 0) -> R:
-        """`call` of what adds jobs; where the queue is full, again and again for so many seconds."""
+        """`call` for commands that add jobs. Retries for up to `wait_s` seconds while the queue is full."""
         patience = Patience(wait_s)
         while True:
             try:
@@ -187,7 +187,9 @@ class Caller:
             time.sleep(pause)
 
     def _short_way(self, command: Struct) -> bytes | None:
-        """None: it takes its time, and another session. That has the codec as well."""
+        """The reply over the fast path; None if the command may take a while and needs the session in the
+        loop, which applies the codec as well.
+        """
         codec = self.endpoint.codec
         if codec is None:
             return self._at_once(command)
@@ -221,7 +223,7 @@ class Caller:
         return self._file
 
     def close(self) -> None:
-        """End the session; a later call raises ConnectionLost, until it is entered again."""
+        """End the session. Later calls raise ConnectionLost until it is entered again."""
         with self._lock:
             closed, self._closed, self._entered = self._closed, True, 0
         if closed:

@@ -1,13 +1,13 @@
-"""Refusals of servers that send no codes, such as the reference server: their text says which code fits.
+"""Finds the error code for refusals from servers that send none, such as the reference server.
 
-The only place that reads a sentence.  This project's own servers send a code with every refusal.
+This is the only module that parses error texts. This project's own servers send a code with every refusal.
 """
 
 from __future__ import annotations
 
 from bunqueue.protocol.codes import Code
 
-_BEGINNINGS: tuple[tuple[Code, tuple[str, ...]], ...] = (  # the first that fits
+_BEGINNINGS: tuple[tuple[Code, tuple[str, ...]], ...] = (  # the first match counts
     (Code.NOT_AUTHENTICATED, ("Not authenticated",)),
     (Code.INVALID_TOKEN, ("Invalid token",)),
     (Code.SHARD_UNAVAILABLE, ("Shard unavailable",)),
@@ -26,5 +26,5 @@ _BEGINNINGS: tuple[tuple[Code, tuple[str, ...]], ...] = (  # the first that fits
 
 
 def code_of(text: str) -> Code | None:
-    """The code that fits the text of a refusal, as far as that is known."""
+    """The code that fits the text of a refusal, or None if the text is unknown."""
     return next((code for code, beginnings in _BEGINNINGS if text.startswith(beginnings)), None)

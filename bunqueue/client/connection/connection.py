@@ -1,4 +1,4 @@
-"""One connection to a server: the handshake, and a look at whether the server is still there."""
+"""One connection to a server: the handshake, and checks that the server is still alive."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from bunqueue.client.connection.wire import Host, WireConnection
 from bunqueue.errors import CommandFailed
 from bunqueue.protocol.commands import server
 
-SILENCE = 2.0  # seconds without a word while replies are due: then a server is asked whether it is there, and
-# has as long to answer, if there is another one to go to
-STOOD_STILL = 1.0  # seconds by which a timer was late: this process has heard nobody meanwhile
+SILENCE = 2.0  # seconds without data while replies are due, after which the server is pinged, if there is
+# another one to switch to; it has as many seconds to answer
+STOOD_STILL = 1.0  # seconds by which a timer fired late: this process was paused and could receive nothing
 
 
 class Connection(WireConnection[Request]):
-    """A connection of the client. Its host calls `handshake` first; before that nothing else may be sent."""
+    """A connection of the client. Its host calls `handshake` first; nothing else may be sent before it."""
 
     def __init__(
         self, host: Host[Request], address: str, options: ConnectionOptions, *, others: bool = False
     ) -> None:
-        """``others``: there are further addresses, so a server that hangs is left soon."""
+        """``others``: there are other addresses, so leave a hanging server early."""
         super().__init__(host, address)
         self._others = others
         self._heard_at = self._loop.time()
         self.knows_pushes = False
-        """Whether the server knows a push again that is repeated."""
+        """Whether the server recognizes a push that is sent again."""
         self._options = options
         self._gone = self._loop.create_future()
         self._failed_pings = 0
@@ -50,7 +50,7 @@ class Connection(WireConnection[Request]):
             self._gone.set_result(None)
 
     def expire(self, request: Request) -> None:
-        """A request ran past its deadline; too many in a row mean that nobody is there."""
+        """A request has passed its deadline. Too many of these in a row mean that the server is dead."""
         self.pending.pop(request.id, None)
         self.timeouts += 1
         if 0 < self._options.max_command_timeouts <= self.timeouts:
@@ -59,7 +59,7 @@ class Connection(WireConnection[Request]):
     async def handshake(self, token: str | None, deadline: float) -> None:
         """Authenticate, then agree on the protocol: before Auth a server answers nothing else.
 
-        Raises AuthError, whatever the reason of a refusal, ConnectionLost, CommandTimeout or BunqueueError.
+        Raises AuthError for any refusal of Auth, else ConnectionLost, CommandTimeout or BunqueueError.
         """
         for command, reply in handshake.greetings(token):
             request = Request(command, self._loop.create_future(), deadline)
@@ -79,7 +79,7 @@ class Connection(WireConnection[Request]):
             self._ping_timer = self._loop.call_later(interval, self._look)
 
     def _look(self) -> None:
-        """Ask a connection that was silent for a whole interval whether anybody is there."""
+        """Ping the server if the connection was silent for a whole interval."""
         now, interval = self._loop.time(), seconds(self._options.ping_interval)
         if not self._silent:
             self._heard_at = now
@@ -107,16 +107,16 @@ class Connection(WireConnection[Request]):
             self._look_later()
 
     def hang_up(self) -> None:
-        """Without the event loop, which is closed; the socket itself goes with the last reference to it."""
+        """Shut the socket down without the event loop, which is closed. Its last reference frees it."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         if sock is not None:
             with suppress(OSError, ValueError):  # uvloop has closed it already
                 sock.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
-        """Send what is waiting and end the connection."""
+        """Send what is queued, then end the connection."""
         self.reason = "it was closed"
         if self._transport is not None and not self.closed:
             self.shut()
-            await asyncio.wait([self._gone], timeout=1.0)  # a peer that reads nothing must not hold us
+            await asyncio.wait([self._gone], timeout=1.0)  # a peer that reads nothing must not block us
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""Where the engine is, as users say it."""
+"""The options with which users say where the engine is."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class EndpointOptions(TypedDict, total=False):
     """A server, or the engine in this process."""
 
     host: str | None
-    """Of the server; 127.0.0.1 unless given."""
+    """The address of the server; 127.0.0.1 unless given."""
     port: int | str | None
-    """Of the server; 6789 unless given."""
+    """The port of the server; 6789 unless given."""
     token: str | None
-    """The server's, if it wants one."""
+    """The server's token, if it requires one."""
     url: str | None
-    """Instead of host and port: bunqueue://TOKEN@HOST:PORT, or bunqueues:// for TLS."""
+    """In place of host and port: bunqueue://TOKEN@HOST:PORT, or bunqueues:// for TLS."""
     tls: Tls | None
-    """True, an ssl.SSLContext or TlsOptions: encrypted, and the server's certificate is verified."""
+    """True, an ssl.SSLContext or TlsOptions: use TLS, and verify the server's certificate."""
     connection: ConnectionOptions | None
     embedded: bool
-    """True: no server, but the engine in this process."""
+    """True: use the engine in this process instead of a server."""
     data_path: str | os.PathLike[str] | None
     """The file of an embedded engine; None: in memory."""
     codec: Codec | None
-    """How payloads are compressed and encrypted before they are sent, see `Codec`."""
+    """How payloads are compressed and encrypted before they are sent; see `Codec`."""
 
 
 def endpoint_of(options: EndpointOptions) -> Endpoint:
-    """OptionError for options that exclude each other, and for unknown ones."""
+    """The endpoint for `options`. Raises OptionError for unknown options and for options that conflict."""
     for name in options:
         if name not in EndpointOptions.__annotations__:
             raise unknown_option("this", name, EndpointOptions.__annotations__)

@@ -1,4 +1,4 @@
-"""Several calls at a time, where there is a way to do that."""
+"""Runs several calls at a time, where that is possible."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ T = TypeVar("T")
 
 
 class AsyncGather:
-    """For coroutines: all are on their way at once, as far as the connections have room."""
+    """For coroutines: sends all calls at once, as far as the connections have room."""
 
     @staticmethod
     async def all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """What each gives, in their order."""
+        """The result of each call, in order."""
         return await asyncio.gather(*calls)
 
 
 class Gather:
-    """The blocking twin: what it is given are results already, made one after the other."""
+    """The blocking twin: it receives results, as the calls were made one after the other."""
 
     @staticmethod
     def all(calls: Iterable[T]) -> list[T]:
-        """What each gives, in their order."""
+        """The results, in order."""
         return list(calls)

@@ -1,4 +1,4 @@
-"""What is said first on every connection: who we are, then which protocol we speak and what we need."""
+"""The first commands on every connection: authenticate, then agree on protocol version and capabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bunqueue.protocol.commands import Ok, Reply, server
 
 
 def greetings(token: str | None) -> Iterator[tuple[Struct, type[Reply]]]:
-    """The commands in their order, and what answers them: before Auth a server answers nothing else."""
+    """The commands in order, with their reply types. Before Auth a server answers nothing else."""
     if token is not None:
         yield server.Auth(token=token), Ok
     wanted = ["pipelining", server.IDEMPOTENT_PUSH]
@@ -19,12 +19,12 @@ def greetings(token: str | None) -> Iterator[tuple[Struct, type[Reply]]]:
 
 
 def knows_pushes(reply: Reply) -> bool:
-    """Whether a server, by its answer, knows a push again that is repeated: this may be done then."""
+    """Whether the server, by its reply, recognizes a push that is sent again. Only then may one be."""
     return isinstance(reply, server.HelloReply) and server.IDEMPOTENT_PUSH in reply.capabilities
 
 
 def refused(command: Struct, error: CommandFailed, address: str) -> BunqueueError:
-    """The error of a server that refuses `command`: about a token it is an AuthError, whatever its text."""
+    """The error for a refused `command`. A refused Auth is always an AuthError, whatever the text says."""
     if not isinstance(command, server.Auth):
         return error
     return AuthError(f"{address} refuses the token: {error.reason}", command="Auth", address=address)

@@ -1,4 +1,4 @@
-"""How the client talks to a server, and the units in which users say times."""
+"""Options of the connection to a server, and conversion of durations."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from numbers import Real
 from bunqueue.errors import OptionError
 from bunqueue.model.names import hint
 
-MAX_SHOWN = 80  # characters of a wrong value in a message
+MAX_SHOWN = 80  # characters of a wrong value shown in a message
 Duration = int | float | timedelta
-"""A span of time: a number of milliseconds, or a timedelta."""
+"""A duration: a number of milliseconds, or a timedelta."""
 
 
 def shown(value: object) -> str:
-    """A wrong value, for a message."""
+    """A wrong value, shortened for a message."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
 def unknown_option(what: str, name: str, known: Iterable[str]) -> OptionError:
-    """For an option that `what` does not have."""
+    """The error for an option that `what` does not have."""
     return OptionError(
         f"{what} has no option {shown(name)}; {hint(name, sorted(known))}", field=name, bound=sorted(known)
     )
 
 
 def unfit(name: str, why: str) -> OptionError:
-    """For an option that does not go with the others, or not with what it is given to."""
+    """The error for an option that conflicts with others, or does not apply here."""
     return OptionError(f"{name}: {why}", field=name)
 
 
 def refused(name: str, value: object, why: str, bound: object = None) -> OptionError:
-    """For a value that an option cannot have; `bound` is what it may be, if that is one number, or a list."""
+    """The error for an invalid option value. `bound` is what is allowed, if that is one number or a list."""
     return OptionError(f"{name}: {shown(value)} {why}", field=name, value=value, bound=bound)
 
 
 def milliseconds(duration: Duration, name: str = "duration") -> int | float:
-    """`duration` in ms, whole numbers as int. OptionError, which begins with `name`, if it is no time."""
+    """`duration` in ms, whole numbers as int. Raises OptionError, beginning with `name`, if it is not one."""
     if isinstance(duration, timedelta):
         duration = duration / timedelta(milliseconds=1)
     if isinstance(duration, datetime):
@@ -51,7 +51,7 @@ def milliseconds(duration: Duration, name: str = "duration") -> int | float:
 
 
 def span(duration: Duration, name: str) -> int | float:
-    """`duration` in ms as `milliseconds` has it; OptionError, too, below 0."""
+    """`duration` in ms, like `milliseconds`. Also raises OptionError for a negative one."""
     value = milliseconds(duration, name)
     if value < 0:
         raise refused(name, duration, "is not allowed; give a time from 0 on")
@@ -59,7 +59,7 @@ def span(duration: Duration, name: str) -> int | float:
 
 
 def whole_milliseconds(duration: Duration, name: str) -> int:
-    """`duration` in whole ms. OptionError, too, for what has no end."""
+    """`duration` in whole ms. Also raises OptionError for an infinite one."""
     value = milliseconds(duration, name)
     if abs(value) == float("inf"):
         raise refused(name, duration, "is not allowed; give a time that ends")
@@ -67,37 +67,39 @@ def whole_milliseconds(duration: Duration, name: str) -> int:
 
 
 def seconds(duration: Duration, name: str = "duration") -> float:
-    """`duration` as asyncio and sockets want it."""
+    """`duration` in seconds, as asyncio and sockets take it."""
     return milliseconds(duration, name) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Options of the connections to a server. Times are numbers of ms, or timedeltas."""
+    """Options of the connections to a server. Durations are numbers of ms, or timedeltas."""
 
     pool_size: int = 4
-    """Connections at most; the first is opened at once, others when the load asks for them."""
+    """The maximum number of connections. The first is opened at once, others as the load requires."""
     pipelining: bool = True
     """Whether a connection carries a command while others on it wait for their replies."""
     max_in_flight: int = 100
-    """Commands under way on one connection; more wait in the client."""
+    """The maximum number of commands in flight on one connection. More commands wait in the client."""
     command_timeout: Duration = 30_000
-    """How long a command may take, reconnecting and repeating included; a long poll its own time more."""
+    """How long a command may take, including reconnecting and repeating. A long poll adds its own timeout."""
     connect_timeout: Duration = 10_000
     """How long one attempt to connect, authenticate and agree on a protocol may take."""
     refused_timeout: Duration = 3_000
-    """How long commands wait while the address refuses connections, as nothing listens there, and none has
-    ever be made; a server that was there before may take `command_timeout` to come back."""
+    """How long commands wait while the address refuses connections because nothing listens there, if no
+    connection was ever made. A server that was reached before has `command_timeout` to come back.
+    """
     ping_interval: Duration = 30_000
-    """Silence after which the connection is checked; 0: never."""
+    """Silence after which the connection is checked with a ping; 0: never."""
     max_ping_failures: int = 3
-    """Failed pings in a row after which the connection is taken for dead."""
+    """Failed pings in a row after which the connection is considered dead."""
     max_command_timeouts: int = 3
-    """Timeouts in a row after which the connection is taken for dead; 0: never."""
+    """Timeouts in a row after which the connection is considered dead; 0: never."""
     auto_reconnect: bool = True
-    """Whether a lost connection is replaced at once; else when the next command needs one."""
+    """Whether to replace a lost connection at once, or only when the next command needs one."""
     reconnect_delay: Duration = 100
-    """The wait after the first failed attempt to connect; it doubles with each one, and varies by 30 %."""
+    """The wait after the first failed attempt to connect. It doubles with each failure, and varies by 30 %.
+    """
     max_reconnect_delay: Duration = 30_000
     """The longest wait between two attempts to connect."""
     max_reconnect_attempts: int | None = None
@@ -129,7 +131,7 @@ class ConnectionOptions:
 
     @property
     def depth(self) -> int:
-        """Commands that may be under way on one connection."""
+        """The maximum number of commands in flight on one connection."""
         return self.max_in_flight if self.pipelining else 1
 
     def retry_delay(self, failures: int, chance: float) -> float:
@@ -156,9 +158,9 @@ _TIMES = (
     "max_reconnect_delay",
 )
 
-BASE_DELAY = 0.1  # seconds before the first attempt to reconnect; the specification's number
-MAX_DELAY = 30.0  # seconds; the specification's number
-JITTER = 0.3  # so that the clients of a restarted server do not all come at the same moment
+BASE_DELAY = 0.1  # seconds before the first attempt to reconnect; set by the specification
+MAX_DELAY = 30.0  # seconds; set by the specification
+JITTER = 0.3  # keeps the clients of a restarted server from all reconnecting at the same moment
 
 
 def reconnect_delay(

@@ -1,4 +1,4 @@
-"""Waiting for space in a full queue: how often a push is tried again, and when to give up."""
+"""Waiting for space in a full queue: how often to retry a push, and when to give up."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import time
 FIRST_S, LAST_S = (
     0.02,
     1.0,
-)  # between two tries, which cost the server little
+)  # seconds between two attempts, which cost the server little
 
 
 class Patience:
-    """The patience of one push, which a full queue has refused."""
+    """The retry schedule of one push that a full queue has refused."""
 
     def __init__(self, most_s: float) -> None:
         self._end = time.monotonic() + most_s
         self._pause = FIRST_S
 
     def pause(self) -> float | None:
-        """Seconds until the next try; None: there is none."""
+        """Seconds until the next attempt; None: give up."""
         left = self._end - time.monotonic()
         if left <= 0:
             return None

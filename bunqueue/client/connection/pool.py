@@ -1,8 +1,8 @@
 """Several connections to one server, as one Transport.
 
-What becomes of a command whose connection dies is decided here: one that was never written, or may be
-repeated, is sent again over another connection; of all others the outcome is unknown, and the caller gets an
-error.
+When a connection dies, the pool decides what happens to its commands. A command that was never written, or
+that may be repeated, is sent again over another connection. For all others the outcome is unknown, and the
+caller gets an error.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTim
 
 logger = logging.getLogger("bunqueue.client")
 
-NEVER_MIND = (AuthError, TlsError, OptionError)  # trying on would end the same way
-GROW_AT = 16  # commands under way on the idlest connection before another one is opened
-MAX_TRIES = 3  # connections that may die with one command; it may be what kills them
-SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was away
-FIRST_WORD = 1.0  # seconds without a connection until that is said
-OTHERS_TIMEOUT = 3.0  # seconds for one address to answer, while there are others
-MIN_PAUSE = 1.0  # seconds between attempts to connect when new commands keep asking for one
+NEVER_MIND = (AuthError, TlsError, OptionError)  # trying again would end the same way
+GROW_AT = 16  # commands in flight on the least busy connection before another one is opened
+MAX_TRIES = 3  # connections that may die with one command; the command itself may be what kills them
+SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was unavailable
+FIRST_WORD = 1.0  # seconds without a connection before a warning is logged
+OTHERS_TIMEOUT = 3.0  # seconds for one address to answer, if there are others
+MIN_PAUSE = 1.0  # seconds between attempts to connect while new commands keep asking for a connection
 
 
 class Pool:
     """Connections to one server in one event loop. Implements `Transport`."""
 
     def __init__(self, endpoint: Endpoint, *, quiet: bool = False) -> None:
-        """``quiet``: somebody else says when there is no connection."""
+        """``quiet``: somebody else reports that there is no connection."""
         self._endpoint = endpoint
         self._quiet = quiet
         self.reached = False
-        """Whether there ever was a connection."""
+        """Whether there has ever been a connection."""
         self._options = endpoint.options
         self._depth = endpoint.options.depth
         self._crowd = min(GROW_AT, self._depth)
         self._address = endpoint.address
-        # Clients of a cluster begin with different hosts, and go on to the next when one does not answer.
+        # Clients of a cluster start with different hosts, and move to the next one if a host does not answer.
         self._turn = random.randrange(endpoint.count)
         self._timeout = seconds(endpoint.options.command_timeout)
         self._loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class Pool:
         self._backlog: deque[Request] = deque()
         self._dialer: asyncio.Task[None] | None = None
         self._problem: BaseException | None = None  # of the last attempt to connect
-        self._asked = asyncio.Event()  # a new command waits for a connection
+        self._asked = asyncio.Event()  # set when a new command waits for a connection
         self._timer: asyncio.TimerHandle | None = None  # fires at the earliest deadline
         self._timer_at = 0.0
         self._hear: Hear | None = None
@@ -97,7 +97,7 @@ class Pool:
             _fail(request, requests.closed(request.command, self._address))
 
     def abandon(self) -> None:
-        """Its event loop was closed, and can close nothing any more: have the server see the end."""
+        """Hang up without the event loop, which is closed, so that the server sees the connections end."""
         self._closed = True
         for connection in self._connections:
             connection.hang_up()
@@ -117,7 +117,7 @@ class Pool:
                 self._asked.set()
 
     def _idlest(self) -> Connection | None:
-        """The connection with the fewest commands under way, if it has room."""
+        """The connection with the fewest commands in flight, if it has room."""
         best, load = None, self._depth
         for connection in self._connections:
             if len(connection.pending) < load:
@@ -132,7 +132,7 @@ class Pool:
                 connection.send(request)
 
     def unavailable(self, request: Request, payload: bytes) -> None:
-        """Wait a little, longer each time, and send it again."""
+        """Send it again after a short delay that grows each time."""
         request.delay = min(request.delay * 2 or SHARD_DELAY, MAX_SHARD_DELAY)
         pause = request.delay * random.uniform(0.5, 1.0)
         if self._closed or self._loop.time() + pause >= request.deadline:
@@ -186,7 +186,7 @@ class Pool:
             self._dialer = background.begin(self._loop, self._keep_dialing())
 
     def _wanted(self) -> bool:
-        """Whether another connection is called for."""
+        """Whether another connection is needed."""
         if not self._connections:
             return self._options.auto_reconnect or bool(self._backlog)
         idlest = min(len(connection.pending) for connection in self._connections)
@@ -219,21 +219,21 @@ class Pool:
             self._dialer = None
 
     def _patience(self, error: Exception, begun: float) -> float:
-        """Seconds for which it makes sense to go on trying."""
+        """For how many more seconds it makes sense to keep trying."""
         if isinstance(error, NEVER_MIND) or not isinstance(error, OSError | BunqueueError):
-            return 0.0  # the token is refused, or the host is unknown, say
+            return 0.0  # for example, the token is refused or the host is unknown
         if self.reached or not (isinstance(error, requests.HungUp) or requests.is_refusal(error)):
             return inf
         return begun + seconds(self._options.refused_timeout) - self._loop.time()
 
     def _report_wait(self) -> None:
-        """Nothing happens for a while: say why."""
+        """No connection for a while: log why."""
         if not self._connections and not self._quiet:
             why = f" ({requests.describe_problem(self._problem)})" if self._problem else ""
             logger.warning("no connection to %s yet%s; trying on", self._address, why)
 
     async def _connect(self) -> Connection:
-        """One attempt. Raises OSError (TimeoutError among them) or BunqueueError."""
+        """One attempt. Raises OSError (including TimeoutError) or BunqueueError."""
         endpoint = self._endpoint.at(self._turn)
         address = endpoint.address
         connection = Connection(self, address, self._options, others=bool(self._endpoint.others))
@@ -253,7 +253,7 @@ class Pool:
         except BaseException as error:
             if not connection.closed:
                 connection.abort("the attempt was given up")
-            if isinstance(error, TimeoutError) and not error.args:  # not the system's, but ours
+            if isinstance(error, TimeoutError) and not error.args:  # our own timeout, not the system's
                 raise ConnectTimeout(f"no answer within {timeout:g} s", address=address) from None
             if isinstance(error, ssl.SSLError):
                 raise tls_problem(error, address) or error from None
@@ -266,12 +266,12 @@ class Pool:
         return connection
 
     def _adopt(self, connection: Connection) -> None:
-        if connection.closed:  # between its last answer and now
+        if connection.closed:  # lost between its last reply and now
             return
         connection.ready = self.reached = True
         self._connections.append(connection)
         self._problem = None
-        if not connection.knows_pushes:  # an older server took its place
+        if not connection.knows_pushes:  # an older server has replaced the previous one
             for request in [request for request in self._backlog if request.since and request.tries]:
                 self._backlog.remove(request)
                 why = "an older server took its place"
@@ -279,13 +279,13 @@ class Pool:
         self.answered(connection)
 
     def _give_up(self, error: Exception) -> None:
-        """Trying on would not help. The next command makes a new attempt."""
+        """Retrying would not help: fail the waiting commands. The next command makes a new attempt."""
         while self._backlog:
             request = self._backlog.popleft()
             _fail(request, error if isinstance(error, NEVER_MIND) else self._late(request))
 
     async def _pause(self, delay: float) -> None:
-        """Sleep for `delay` seconds, less when new commands come meanwhile."""
+        """Sleep for `delay` seconds, or less if new commands arrive."""
         self._asked.clear()
         shortest = min(delay, MIN_PAUSE)
         await asyncio.sleep(shortest)
@@ -311,7 +311,7 @@ class Pool:
                 _fail(request, requests.lost(request.command, self._address, reason, request.tries))
         self._backlog.extendleft(reversed(again))
         if known and not self._closed:
-            self._turn += 1  # another host, if there is one: this one may hang
+            self._turn += 1  # switch to another host, if there is one: this one may be hanging
             logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
             self.heard(None)
             self._dial()
@@ -319,8 +319,9 @@ class Pool:
                 other.send(self._backlog.popleft())
 
     def _repeat(self, request: Request, reason: str, again: list[Request]) -> None:
-        """Send it again: at once, and after MAX_TRIES only in a cluster, whose hosts cut connections when
-        they take shards over.  There it goes on until its time is over, with pauses that grow."""
+        """Send it again: at once, up to MAX_TRIES times. After that only in a cluster, whose hosts cut
+        connections when they take shards over: there it is repeated until its deadline, with growing pauses.
+        """
         if request.tries < MAX_TRIES:
             again.append(request)
             return

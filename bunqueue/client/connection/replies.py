@@ -1,4 +1,4 @@
-"""From a reply's bytes to what was asked for, or to the error that fits the server's text."""
+"""Decodes a reply's bytes to the expected type, or to the error that fits the server's refusal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bunqueue.protocol.readable import MARK, salvaged
 R = TypeVar("R", bound=Reply)
 
 PASSING = frozenset({Code.SHARD_UNAVAILABLE, Code.STORE_UNAVAILABLE})
-"""Nothing was changed, and the same command may succeed in a moment: it is sent again while there is time."""
+"""Nothing was changed, and the same command may succeed shortly: it is sent again while there is time."""
 
 _IDS_OF_OTHERS = (webhooks.SetWebhookEnabled, workers.Heartbeat)  # their `id` is not a job's
 _KINDS: dict[Kind, type[CommandFailed]] = {
@@ -55,11 +55,11 @@ _HINTS: dict[type[CommandFailed], str] = {
 }
 
 
-_EXPLAINED = "Job not found: "  # the server says what became of it
+_EXPLAINED = "Job not found: "  # the server explains what happened to it
 
 
 class Head(Struct, rename="camel", gc=False):
-    """What a connection must know of a reply to pass it on."""
+    """The part of a reply that a connection needs to route it."""
 
     ok: bool = True
     req_id: int | None = None
@@ -68,14 +68,14 @@ class Head(Struct, rename="camel", gc=False):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the command was not carried out because its shard is away, but for a moment only."""
+        """Whether the command was not executed because its shard or store is briefly unavailable."""
         if self.error is None:
             return False
         return (self.code or codeless.code_of(self.error)) in PASSING
 
 
 class Refusal(Struct, gc=False):
-    """What a server says when it refuses a command."""
+    """A server's refusal of a command."""
 
     ok: bool = True
     error: str = "no reason given"
@@ -99,10 +99,10 @@ def _decoder(reply: type[R]) -> Decoder[R]:
 
 
 def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) -> R:
-    """The typed reply. Raises what `refusal` makes of an error reply, BunqueueError for an unknown shape."""
+    """The typed reply. Raises `refusal` for an error reply, and BunqueueError for an unknown shape."""
     try:
         answer: R = _decoder(reply).decode(payload)
-    except DECODE_ERRORS as error:  # an error reply lacks the fields of the answer
+    except DECODE_ERRORS as error:  # an error reply lacks the fields of the expected one
         answer = _second_look(payload, reply, error, command, address)
     if not answer.ok:
         refused = _decode_error(payload)
@@ -111,7 +111,7 @@ def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) 
 
 
 def _second_look(payload: bytes, reply: type[R], problem: Exception, command: Struct, address: str) -> R:
-    """An error reply, or one of a server that writes "undefined" for what is absent, as JavaScript's do."""
+    """An error reply, or one from a JavaScript server that writes "undefined" for absent values."""
     try:
         refused = _decode_error(payload)
         if refused.ok:
@@ -129,8 +129,9 @@ def _second_look(payload: bytes, reply: type[R], problem: Exception, command: St
 
 
 def _all_of(payload: bytes, command: Struct, address: str) -> Any:
-    """The answer, with `unreadable` in jobs that have what cannot be decoded. BunqueueError if it is the
-    answer itself."""
+    """The whole reply, with `unreadable` in jobs that have undecodable parts. Raises BunqueueError if the
+    reply itself is undecodable.
+    """
     try:
         return _decode_any(payload)
     except DECODE_ERRORS:
@@ -153,7 +154,7 @@ def _undefined(value: Any) -> bool:
 
 
 def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
-    """The exception for a refusal of the server; its code decides which."""
+    """The exception for a server's refusal, chosen by its code."""
     text = refused.error
     code = refused.code or codeless.code_of(text)
     row = TABLE.get(Code(code)) if code in _CODES else None
@@ -165,7 +166,7 @@ def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
     if kind is Kind.UNKNOWN:
         return ConnectionLost(f"{message}, before you add them again", address=address, **about)
     made = _KINDS[kind]
-    hint = "" if code == Code.HOST_STATE else _HINTS.get(made, "")  # that of jobs
+    hint = "" if code == Code.HOST_STATE else _HINTS.get(made, "")  # the hint is about jobs
     if text.startswith(_EXPLAINED):
         hint = ""
     error = made(message + hint, reason=refused.error, address=address, **about)
@@ -180,7 +181,7 @@ def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
 
 
 def in_queue(error: BunqueueError, queue: str) -> None:
-    """Have an error about a command that names only a job say in which queue that is, as its caller knows."""
+    """Add the queue, which the caller knows, to an error about a command that names only a job."""
     if error.queue is None and error.job_id is not None:
         error.queue = queue
         about = f" of job {error.job_id}"

@@ -1,4 +1,4 @@
-"""One command on its way, and the frame it travels in."""
+"""One command in flight, and its frame."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from bunqueue.protocol.framing import MAX_FRAME, frame
 
 _encode = Encoder().encode
 WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL", "FAILB"})
-"""What only workers say, which repeat it as far as need be."""
+"""Commands that only workers send; workers repeat them as often as needed."""
 ADDING = (Push, PushBatch)
 START = "Start one with: bunqueue start"
-MARGIN_MS = 1000  # by which a repeated push says that it is older than it is: clocks do not run alike
+MARGIN_MS = 1000  # added to the age of a repeated push, because clocks do not run at the same speed
 
 
 @cache
 def spec_of(kind: type[Struct]) -> Spec:
-    """The row of the command table for a command's class."""
+    """The entry in the command table for a command's class."""
     return COMMANDS[str(kind.__struct_config__.tag)]
 
 
 def new_key() -> str:
-    """An idempotency key that nobody else has; not even a copy of this process, forked or of a snapshot."""
+    """A globally unique idempotency key; a forked or restored copy of this process makes other keys."""
     return os.urandom(12).hex()
 
 
 def content_hash(jobs: Iterable[tuple[str, Raw]]) -> str:
-    """A fingerprint that differs for other names and data, for keys that programs choose."""
+    """A fingerprint of names and data, for idempotency keys that programs choose themselves."""
     digest = blake2b(digest_size=8)
     for name, data in jobs:
         payload = bytes(data)
@@ -50,38 +50,40 @@ def content_hash(jobs: Iterable[tuple[str, Raw]]) -> str:
 
 
 def is_repeatable(command: Struct, knows_pushes: bool) -> bool:
-    """Whether doing it twice is the same as once, for a server that `knows_pushes` by their keys."""
+    """Whether executing it twice has the same effect as once. `knows_pushes`: the server recognizes a push by
+    its idempotency key.
+    """
     if isinstance(command, ADDING) and command.idempotency_key is not None:
         return knows_pushes
     return spec_of(type(command)).repeatable
 
 
 def age(command: Struct, since: float) -> None:
-    """Have a push that is to be repeated say how long ago it was first sent: at monotonic time `since`."""
+    """Before a push is repeated, set how long ago it was first sent, at monotonic time `since`."""
     if isinstance(command, ADDING) and command.idempotency_key is not None:
         command.idempotency_age = (time.monotonic() - since) * 1000 + MARGIN_MS
 
 
 class Request(WireRequest):
-    """A command, its bytes, and the future its reply goes to."""
+    """A command, its bytes, and the future for its reply."""
 
     __slots__ = ("command", "delay", "since")
 
     def __init__(self, command: Struct, future: asyncio.Future[bytes], deadline: float) -> None:
-        # Every field is set here: calling the base class would cost 0.2 µs for each command.
+        # All fields are set here: calling the base class would cost 0.2 µs for each command.
         self.id = next_number()
         self.command = command
         self.frame = encode_frame(command, self.id)
         self.future = future
         self.deadline = deadline
         self.tries = 0
-        self.since = 0.0  # when it was first sent, by the monotonic clock; 0: not a push that may be repeated
+        self.since = 0.0  # when it was first sent, by the monotonic clock; 0: not a repeatable push
         if isinstance(command, ADDING) and command.idempotency_key is not None:
             self.since = time.monotonic() - command.idempotency_age / 1000
-        self.delay = 0.0  # seconds it last waited because its shard was away
+        self.delay = 0.0  # seconds of the last wait for its unavailable shard
 
     def repeat(self) -> None:
-        """It is about to be sent once more."""
+        """Update the frame before it is sent once more."""
         if self.since:
             age(self.command, self.since)
             self.frame = encode_frame(self.command, self.id)
@@ -106,7 +108,7 @@ def encode_frame(command: Struct, number: int) -> bytes:
 
 
 def poll_time(command: Struct) -> float:
-    """Seconds that the server may park `command` before it answers."""
+    """Seconds for which the server may park `command` before it answers."""
     if not spec_of(type(command)).parks:
         return 0.0
     return seconds(getattr(command, "timeout", 0) or 0)
@@ -116,7 +118,7 @@ def poll_time(command: Struct) -> float:
 
 
 def unencodable(command: Struct, error: Exception) -> PayloadError:
-    """A text has a lone surrogate, a number is beyond 64 bits, or the like."""
+    """The error for a command that cannot be encoded: a lone surrogate, say, or a number beyond 64 bits."""
     problem = f"{type(error).__name__}: {error}"
     return PayloadError(f"{describe(command)} cannot be encoded: {problem}", **names(command))
 
@@ -142,13 +144,13 @@ class HungUp(ConnectionLost):
 
 
 def unwelcome(address: str, reason: str) -> HungUp:
-    """The connection, a plain one, died before anything was answered."""
+    """A connection without TLS died before the server answered anything."""
     text = f"the greeting got no answer: {reason}; if the server speaks TLS, give tls=True"
     return HungUp(text, address=address)
 
 
 def web_server(address: str) -> HungUp:
-    """The port is that of the server's gateway, or of any other web server."""
+    """The port belongs to the server's HTTP gateway, or to some other web server."""
     text = "what answers there speaks HTTP; give the server's TCP port, 6789 unless set"
     return HungUp(text, address=address)
 
@@ -163,7 +165,7 @@ def closed(command: Struct, address: str) -> ConnectionLost:
 
 
 def timed_out(command: Struct, address: str) -> CommandTimeout:
-    """It was written, or waited for room, and the time is over."""
+    """The command was written, or waited for room, and its time is up."""
     unknown = "" if spec_of(type(command)).repeatable else "; whether it was carried out is unknown"
     return CommandTimeout(
         f"{describe(command)}: no answer from {address} in time{unknown}; "
@@ -174,7 +176,7 @@ def timed_out(command: Struct, address: str) -> CommandTimeout:
 
 
 def unreachable(command: Struct, address: str, problem: BaseException | None) -> ConnectTimeout:
-    """There was no connection all the time."""
+    """There was no connection for the whole time."""
     why = f" ({describe_problem(problem)})" if problem else ""
     advice = "" if isinstance(problem, HungUp) else "; is the server running there? " + START
     return ConnectTimeout(
@@ -185,7 +187,7 @@ def unreachable(command: Struct, address: str, problem: BaseException | None) ->
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether nothing listens at an address; of several of a host's, at one of them."""
+    """Whether nothing listens at an address; for a host with several addresses, at one of them."""
     return isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error)
 
 

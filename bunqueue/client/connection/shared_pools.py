@@ -1,4 +1,4 @@
-"""Pools that are shared: users of an endpoint in one event loop have one, closed with the last of them."""
+"""Shared pools: all users of an endpoint in one event loop share one, which closes with the last of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bunqueue.client.connection.transport import Endpoint, Hear
 
 
 class _Shared:
-    """A pool and how many use it."""
+    """A pool and the number of its users."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 class Lease:
-    """One user's part in a shared pool. Implements `Transport`."""
+    """One user's share of a pool. Implements `Transport`."""
 
     def __init__(self, endpoint: Endpoint, pools: _Pools, known: bool) -> None:
         shared = pools.get(endpoint)
@@ -60,9 +60,9 @@ class Lease:
 
 
 def lease(endpoint: Endpoint, *, known: bool = False) -> Lease:
-    """A part in the pool that all users of `endpoint` in this event loop share.
+    """A share of the pool that all users of `endpoint` in this event loop have in common.
 
-    `known`: the server was reached before, over another connection.
+    `known`: the server was already reached over another connection.
     """
     with _lock:
         _sweep()
@@ -70,14 +70,14 @@ def lease(endpoint: Endpoint, *, known: bool = False) -> Lease:
 
 
 def _sweep() -> None:
-    """Give up what event loops have left behind that were closed before their queues."""
+    """Abandon the pools of event loops that were closed before their queues."""
     for loop in [loop for loop, pools in _pools.items() if loop.is_closed() or not pools]:
         for shared in _pools.pop(loop).values():
             shared.pool.abandon()
 
 
 def _after_fork() -> None:
-    """The pools stay as they are: loop and sockets are the parent's."""
+    """Replace the lock and leave the pools alone: loops and sockets belong to the parent."""
     global _lock
     _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""What is set on every socket to a server, and how a blocking one is opened."""
+"""Options for every socket to a server, and how to open a blocking one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # secon
 
 
 def tune(sock: socket.socket, options: ConnectionOptions) -> None:
-    """No delay for small frames; let the kernel notice a peer that vanished."""
+    """Send small frames without delay, and let the kernel detect a vanished peer."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""TLS as a client has it: what users may say, and the context that comes of it."""
+"""TLS on the client: the users' options, and the context made from them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How to know the server, and how to be known by it. Files are in PEM form."""
+    """How to verify the server, and how to authenticate to it. Files are in PEM format."""
 
     ca_file: Path | None = None
-    """Certificates of those who may have signed the server's; None: those that the system trusts."""
+    """Certificates of the authorities that may have signed the server's; None: those the system trusts."""
     cert_file: Path | None = None
     """This client's own certificate, for a server that asks for one (`--tls-client-ca`)."""
     key_file: Path | None = None
-    """The key of `cert_file`; None: it stands in the same file."""
+    """The key of `cert_file`; None: the key is in `cert_file` itself."""
     server_name: str | None = None
     """The name that the server's certificate must have; None: the host's."""
     verify: bool = True
-    """False: any certificate will do, so who is in between can read and change all. For trying out."""
+    """False: accept any certificate, so a man in the middle can read and change everything. For
+    testing only.
+    """
 
     def __post_init__(self) -> None:
         for name in ("ca_file", "cert_file", "key_file"):
@@ -42,11 +44,11 @@ class TlsOptions:
 
 
 Tls = bool | ssl.SSLContext | TlsOptions
-"""What users may give: True means TLS with the system's certificates, False none."""
+"""What users may give: True means TLS with the system's certificates; False and None mean no TLS."""
 
 
 def tls_options(value: Tls | None) -> ssl.SSLContext | TlsOptions | None:
-    """What `value` stands for; None: no TLS. Files are read at once: a wrong one is an OptionError now."""
+    """Convert `value`; None: no TLS. Files are read at once, so a wrong one raises OptionError now."""
     if value is None or value is False:
         return None
     if value is True:
@@ -82,7 +84,7 @@ def _context(tls: TlsOptions) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Instead of asking at the terminal."""
+    """Raise an error instead of asking for a password at the terminal."""
     raise ValueError("the key has a password; load it into an ssl.SSLContext of your own and give that")
 
 
@@ -95,12 +97,12 @@ def _reason(error: Exception) -> str:
 
 
 _PASSING = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLWantReadError)
-"""The connection ended within the handshake: a server that restarts, perhaps."""
+"""The connection ended during the handshake: the server may be restarting."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 
 
 def tls_problem(error: ssl.SSLError, address: str) -> TlsError | None:
-    """What a handshake that failed means; None when the same may succeed later."""
+    """The error for a failed handshake; None if a retry may succeed."""
     if isinstance(error, _PASSING):
         return None
     if isinstance(error, ssl.SSLCertVerificationError):

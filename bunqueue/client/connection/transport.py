@@ -1,6 +1,6 @@
-"""What carries commands: the pool of connections to a server, or the engine inside this process.
+"""The interface that carries commands: the pool of connections to a server, or the engine in this process.
 
-Everything above this seam is the same for both.
+Everything above this interface is the same for both.
 """
 
 from __future__ import annotations
@@ -18,40 +18,41 @@ from bunqueue.client.connection.options import ConnectionOptions
 from bunqueue.client.connection.tls import TlsOptions, client_context
 
 HOST, PORT = "127.0.0.1", 6789
-"""Where a server is unless one says otherwise."""
+"""The default address of a server."""
 
 
 Hear = Callable[[bytes | None], None]
-"""Gets the payload of each frame that nobody asked for; None: the connection ended, and with it what was
-subscribed to over it."""
+"""Receives the payload of each unsolicited frame; None: the connection ended, and its
+subscriptions with it.
+"""
 
 
 class Transport(Protocol):
-    """One session with an engine. It belongs to the event loop in which it was opened."""
+    """One session with an engine. It belongs to the event loop that opened it."""
 
     async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        """Carry out one command and give its reply: the MessagePack map without a length in front.
+        """Execute one command and return its reply: the MessagePack map without the length prefix.
 
-        `command` is an instance of a class of `protocol.commands.COMMANDS`; its `req_id` is the transport's
-        to set. Error replies (`ok: false`) are returned like others. `timeout` is in seconds and counts on
-        top of the time a long poll may be parked; None means the transport's default.
+        `command` is an instance of a class of `protocol.commands.COMMANDS`; the transport sets its `req_id`.
+        Error replies (`ok: false`) are returned like others. `timeout` is in seconds, on top of the time a
+        long poll may be parked; None means the transport's default.
 
-        Calls may overlap in any number, and be cancelled; a cancelled command may still be carried out.
+        Any number of calls may overlap, and each may be cancelled; a cancelled command may still be executed.
 
         Raises ConnectionLost, ConnectTimeout, CommandTimeout, AuthError, ShardUnavailable or PayloadError.
         """
 
     def listen(self, hear: Hear | None) -> None:
-        """Have what comes unasked, events and notices, given to ``hear``, in the event loop.
+        """Have unsolicited frames, which are events and notices, passed to ``hear`` in the event loop.
 
-        It must not raise. Only a private session may listen, and commands that subscribe to something go over
-        that same session; with a `pool_size` of 1, so that all is one connection.
+        `hear` must not raise. Only a private session may listen. Commands that subscribe to something have to
+        use that same session, with a `pool_size` of 1 so that everything shares one connection.
         """
 
     async def close(self) -> None:
         """End the session; safe to call twice.
 
-        For the engine that is a client's disconnect: parked polls take nothing any more, and jobs pulled in
+        To the engine that is a client's disconnect: its parked polls take no more jobs, and jobs pulled in
         this session whose lock was never renewed return to their queues at once.
         """
 
@@ -74,9 +75,9 @@ class Endpoint:
     others: tuple[tuple[str, int], ...] = ()
     """More addresses of the same server: the other hosts of a cluster."""
     codec: Codec | None = field(default=None, repr=False, compare=False)
-    """How payloads are encoded on their way; connections are shared with users that have another one."""
+    """How payloads are encoded in transit. Users with different codecs share connections."""
     address: str = field(init=False, repr=False, compare=False)
-    """For messages."""
+    """How messages name it."""
 
     def __post_init__(self) -> None:
         address = ",".join(_shown(host, port) for host, port in ((self.host, self.port), *self.others))
@@ -86,18 +87,18 @@ class Endpoint:
 
     @property
     def count(self) -> int:
-        """How many addresses there are."""
+        """The number of addresses."""
         return 1 + len(self.others)
 
     def at(self, number: int) -> Endpoint:
-        """One of its addresses alone; they come round again."""
+        """The endpoint with only its address `number`, modulo their count."""
         if not self.others:
             return self
         host, port = ((self.host, self.port), *self.others)[number % self.count]
         return replace(self, host=host, port=port, others=())
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """What to wrap sockets with. Raises OptionError when a file cannot be used any more."""
+        """The context for sockets. Raises OptionError when a file can no longer be used."""
         return None if self.tls is None else client_context(self.tls)
 
     @property
@@ -108,10 +109,10 @@ class Endpoint:
         return (isinstance(self.tls, TlsOptions) and self.tls.server_name) or self.host
 
     async def open(self, *, private: bool = False, known: bool = False) -> Transport:
-        """A new session; several share connections unless one is `private`.
+        """A new session; sessions share connections unless they are `private`.
 
-        Only a private session's `close` ends the connection for certain, and with it what was pulled there.
-        `known`: the server was reached before, so while it refuses connections it is waited for.
+        Only closing a private session is certain to end the connection, and to return the jobs pulled over
+        it. `known`: the server was reached before, so wait while it refuses connections.
         """
         transport = await self._open(private=private, known=known)
         if self.codec is None:
@@ -133,5 +134,5 @@ class Endpoint:
         from bunqueue.client.connection.pool import Pool
         from bunqueue.client.connection.shared_pools import lease
 
-        # A private session is a worker's, which logs itself that the server is not there.
+        # A private session belongs to a worker, which itself logs that the server is unavailable.
         return Pool(self, quiet=True) if private else lease(self, known=known)

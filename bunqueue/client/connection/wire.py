@@ -1,6 +1,6 @@
-"""Frames over one socket: requests out, replies matched to them. The SDK and the HTTP gateway both use it.
+"""Frames over one socket: sends requests and matches replies to them. Used by the SDK and the HTTP gateway.
 
-It decides nothing about what becomes of requests when the connection dies: its host does. It knows neither
+It does not decide what happens to requests when the connection dies: its host does. It knows neither
 handshakes nor commands: `connection.py` adds what a client of a server needs.
 """
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("bunqueue.client")
 CLOSED = "it was closed by the server"
 WEB = "it speaks HTTP"
 _numbers = count(1)
-_MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
+_MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they repeat after 4 billion
 
 
 def next_number() -> int:
@@ -30,7 +30,7 @@ def next_number() -> int:
 
 
 class WireRequest:
-    """A frame to be sent, and the future its reply goes to."""
+    """A frame to send, and the future for its reply."""
 
     __slots__ = ("deadline", "frame", "future", "id", "tries")
 
@@ -38,11 +38,11 @@ class WireRequest:
         self.id = number  # the frame's `reqId`
         self.frame = frame
         self.future = future
-        self.deadline = deadline  # of the event loop's clock
+        self.deadline = deadline  # by the event loop's clock
         self.tries = 0  # connections that died with it
 
     def repeat(self) -> None:
-        """It is about to be sent once more."""
+        """Called before it is sent once more."""
 
 
 Q = TypeVar("Q", bound=WireRequest)
@@ -50,27 +50,28 @@ Held = TypeVar("Held", bound=WireRequest, contravariant=True)
 
 
 class Host(Protocol[Held]):
-    """What a connection reports to."""
+    """The owner that a connection reports to."""
 
     def watch(self, deadline: float) -> None:
-        """A request with this deadline is under way."""
+        """A request with this deadline is in flight."""
 
     def answered(self, connection: Any) -> None:
-        """Replies have come: there is room for more."""
+        """Replies have arrived: there is room for more."""
 
     def heard(self, payload: bytes) -> None:
         """A frame that answers no request."""
 
     def unavailable(self, request: Held, payload: bytes) -> None:
-        """The request was not carried out, because its shard is away. `payload` is the reply that says so."""
+        """The request was not executed: its shard is unavailable. `payload` is the reply that says so."""
 
     def lost(self, connection: Any, reason: str) -> None:
-        """The connection ended. `pending` holds what was not answered, `unsent` what was never written."""
+        """The connection ended. `pending` has the unanswered requests, `unsent` those never written."""
 
 
 class WireConnection(asyncio.Protocol, Generic[Q]):
-    """A socket with pipelining. The writes of one turn of the event loop leave together; the first leaves at
-    once if nothing else is under way, as the rest of the turn may bring nothing."""
+    """A socket with pipelining. The writes of one turn of the event loop are sent together. If nothing is in
+    flight, the first is sent at once, as the turn may bring no others.
+    """
 
     def __init__(self, host: Host[Q], address: str) -> None:
         self.pending: dict[int, Q] = {}
@@ -78,7 +79,7 @@ class WireConnection(asyncio.Protocol, Generic[Q]):
         self.timeouts = 0  # in a row
         self.closed = False
         self.ready = False
-        """Whether the host wants to know of replies; it sets this after its handshake."""
+        """Whether to report replies to the host, which sets this after its handshake."""
         self._host = host
         self._address = address
         self._splitter = FrameSplitter()
@@ -86,12 +87,12 @@ class WireConnection(asyncio.Protocol, Generic[Q]):
         self._transport: asyncio.Transport | None = None
         self.reason = CLOSED
         """Why it ended, if it did."""
-        self._silent = True  # nothing has come since this was last set
+        self._silent = True  # nothing has arrived since this was last set
 
     # -- out
 
     def send(self, request: Q) -> None:
-        """Write a request now or at the end of this turn of the loop."""
+        """Write a request now, or at the end of this turn of the loop."""
         idle = not self.pending
         if request.tries:
             request.repeat()
@@ -113,7 +114,7 @@ class WireConnection(asyncio.Protocol, Generic[Q]):
     # -- in
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one only in what it does
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         self._silent = False
@@ -135,7 +136,7 @@ class WireConnection(asyncio.Protocol, Generic[Q]):
     def _accept(self, head: Head, payload: bytes) -> None:
         request = self.pending.pop(head.req_id, None) if head.req_id is not None else None
         if request is None:
-            if head.req_id is None and head.error:  # about the connection as a whole: usually its last words
+            if head.req_id is None and head.error:  # about the whole connection: usually it is closing
                 self.reason = f"the server says: {head.error}"
                 logger.warning("bunqueue at %s: %s", self._address, head.error)
             elif head.req_id is None:
@@ -153,13 +154,13 @@ class WireConnection(asyncio.Protocol, Generic[Q]):
     # -- the end
 
     def abort(self, reason: str) -> None:
-        """Take the connection for dead."""
+        """Treat the connection as dead."""
         self.reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     def shut(self) -> None:
-        """Send what is waiting, then end the connection; from now on it takes nothing more."""
+        """Send what is queued, then end the connection. It accepts nothing more."""
         self.closed = True
         if self._transport is not None:
             self._flush()

@@ -1,4 +1,4 @@
-"""Which types the data and the result of a job can carry: what was put in has to come out as the same."""
+"""The types that job data and results can carry: a value must arrive as what was sent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from msgspec import Meta, Raw, Struct
 from bunqueue.client.conversion.encoding import is_pydantic, is_text
 
 _DECODED = (dict, list, str, int, float, bool, bytes, type(None), datetime)
-"""What MessagePack is decoded to where no type is known."""
+"""The types of decoded MessagePack if no type is known."""
 _PYDANTICS = ("pydantic", "pydantic_core", "annotated_types")
-"""Packages whose annotations Pydantic understands, and msgspec does not."""
+"""Packages whose annotations Pydantic understands and msgspec does not."""
 
 
 def check_carriable(hint: Any, where: str) -> bool:
-    """Whether there are classes in an annotation that msgspec has to ask us for. TypeError, which begins with
-    `where`, for a type whose values never arrive, or arrive as another."""
+    """Whether an annotation has classes for which msgspec needs our hook. Raises TypeError, beginning with
+    `where`, for a type whose values cannot arrive, or would arrive as another type.
+    """
     foreign = list(_classes(hint))
     for kind in foreign:
         if _arrives(kind) or is_text(kind) or is_model(kind):
@@ -38,9 +39,9 @@ def is_model(kind: type) -> bool:
 
 
 def needs_pydantic(hint: Any) -> bool:
-    """Whether an annotation says something that only Pydantic understands: a model, or a bound of its own.
+    """Whether an annotation needs Pydantic: it has a model, or one of Pydantic's own constraints.
 
-    What stands within a dataclass or a struct is not looked at: these belong to msgspec.
+    The fields of dataclasses and structs are not checked: these belong to msgspec.
     """
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -54,8 +55,9 @@ def needs_pydantic(hint: Any) -> bool:
 
 
 def has_bounds_of_both(hint: Any) -> bool:
-    """Whether an annotation has bounds of msgspec beside what only Pydantic understands: one would be
-    ignored."""
+    """Whether an annotation has constraints of msgspec next to those of Pydantic: one of them would be
+    ignored.
+    """
     if get_origin(hint) is Annotated and any(isinstance(note, Meta) for note in get_args(hint)[1:]):
         return True
     return any(has_bounds_of_both(part) for part in get_args(hint))
@@ -67,7 +69,7 @@ def _is_pydantics(note: object) -> bool:
 
 
 def _classes(hint: Any) -> Iterator[type]:
-    """The classes in an annotation that msgspec knows nothing of."""
+    """The classes in an annotation that msgspec does not know."""
     origin = get_origin(hint)
     if origin is Literal:
         return
@@ -111,16 +113,16 @@ def _collect_records(hint: Any, found: set[type]) -> None:
 
 
 def _infos(kind: Any) -> list[Any]:
-    """What msgspec says of a type and of all that is below it; nothing of one that it cannot use."""
+    """What msgspec reports about a type and all types in it; empty if msgspec cannot use the type."""
     try:
         info = mi.type_info(kind)
-    except Exception:  # it says why where the type is used
+    except Exception:  # the error is raised where the type is used
         return []
     return list(_below(info, set()))
 
 
 def _below(info: Any, seen: set[type]) -> Iterator[Any]:
-    """Some information and what is below it, down to the fields of structs and dataclasses."""
+    """A type's information and all that is nested in it, down to the fields of structs and dataclasses."""
     if isinstance(info, tuple):
         for part in info:
             yield from _below(part, seen)
@@ -138,8 +140,8 @@ def _below(info: Any, seen: set[type]) -> Iterator[Any]:
 
 
 def _arrives(kind: type) -> bool:
-    """Whether decoded data can be an instance of it, as of `object` or `Hashable`."""
+    """Whether decoded data can be an instance of it, for example of `object` or `Hashable`."""
     try:
         return any(issubclass(each, kind) for each in _DECODED)
-    except TypeError:  # a protocol that cannot be asked
+    except TypeError:  # a protocol that does not support issubclass
         return False

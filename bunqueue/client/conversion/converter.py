@@ -1,4 +1,4 @@
-"""Plain data as values of an annotation: those of a parameter, of a result, of the data of a job."""
+"""Conversion of plain data to the type of an annotation: of a parameter, a result, or the data of a job."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ EXTRA = "pip install 'bunqueue[pydantic]'"
 
 
 class Converter:
-    """Converts to one annotation. TypeError, which begins with `where`, for one that jobs cannot carry."""
+    """Converts to one annotation. Raises TypeError, beginning with `where`, if jobs cannot carry it."""
 
     def __init__(self, hint: Any, where: str) -> None:
         self.hint = hint
         self.by_pydantic = needs_pydantic(hint) and _prepare_pydantic(hint, where)
-        """Whether Pydantic does it, and not msgspec."""
+        """Whether Pydantic converts, and not msgspec."""
         self.decode: Callable[[Raw], Any] = self._decode_by_pydantic
-        """The value that MessagePack stands for. Raises what is in `WRONG`."""
+        """Decodes MessagePack to a value. Raises the classes in `WRONG`."""
         self.hook: Callable[[Any, Any], Any] | None = None
-        """What msgspec has to ask; None: it knows all itself."""
+        """The hook that msgspec needs; None: it needs none."""
         if not self.by_pydantic:
             self.hook = from_plain if check_carriable(hint, where) else None
             try:
@@ -41,13 +41,13 @@ class Converter:
             except TypeError as error:
                 raise TypeError(f"{where} cannot be carried by jobs: {error}") from None
         self.records = tuple(records_of(hint))
-        """Classes with declared fields that its values consist of."""
+        """The classes with declared fields that its values consist of."""
 
     def _decode_by_pydantic(self, encoded: Raw) -> Any:
         return self.convert(msgspec.msgpack.decode(encoded))
 
     def convert(self, plain: Any) -> Any:
-        """The value that plain data stands for. Raises Mismatch."""
+        """Plain data as a value. Raises Mismatch."""
         if self.by_pydantic:
             from bunqueue.client.conversion import models
 
@@ -59,8 +59,9 @@ class Converter:
 
     @property
     def may_change(self) -> bool:
-        """Whether a value could arrive as an object of another class: there is a class derived from one that
-        is declared, or Pydantic may choose among several."""
+        """Whether a value could arrive as an object of another class: a declared class has subclasses, or
+        Pydantic may choose among several classes.
+        """
         for kind in self.records:
             if kind.__subclasses__():
                 return True
@@ -68,7 +69,9 @@ class Converter:
 
 
 def _prepare_pydantic(hint: Any, where: str) -> bool:
-    """Whether Pydantic can do it; a mixture of its types and msgspec's is for msgspec."""
+    """Whether Pydantic handles the annotation. If not, its types are mixed with msgspec's, which
+    handles it.
+    """
     if has_bounds_of_both(hint):
         raise TypeError(f"{where} has bounds of Pydantic and of msgspec, which do not go together; use one")
     try:
@@ -85,7 +88,7 @@ def _prepare_pydantic(hint: Any, where: str) -> bool:
 
 
 def can_be_msgspecs(hint: Any) -> bool:
-    """Whether msgspec knows an annotation, but for the Pydantic models in it."""
+    """Whether msgspec handles an annotation, apart from the Pydantic models in it."""
     try:
         check_carriable(hint, "")
         Decoder(hint, dec_hook=from_plain)
@@ -95,8 +98,9 @@ def can_be_msgspecs(hint: Any) -> bool:
 
 
 def from_plain(kind: Any, plain: Any) -> Any:
-    """Plain data as an object of a class that msgspec does not know; what it cannot be is given back, and
-    refused by msgspec."""
+    """Plain data as an object of a class that msgspec does not know. Data that does not fit is returned
+    unchanged, and msgspec refuses it.
+    """
     if isinstance(kind, type):
         if is_model(kind):
             if isinstance(plain, kind):
@@ -115,17 +119,18 @@ def _known(hint: Any) -> Converter:
 
 
 def converted(plain: Any, hint: Any) -> Any:
-    """Plain data as a value of an annotation, whose converter is made once. Raises Mismatch, or TypeError."""
+    """Plain data as a value of an annotation. Converters are cached. Raises Mismatch or TypeError."""
     try:
         converter = _known(hint)
     except TypeError:
-        converter = Converter(hint, f"the type {hint!r}")  # is not hashable, or says why it cannot be used
+        converter = Converter(hint, f"the type {hint!r}")  # not hashable, or raises why it cannot be used
     return converter.convert(plain)
 
 
 def changed(given: Any, arrived: Any) -> tuple[str, Any, Any] | None:
-    """The first object of a class with declared fields that arrived as one of another class: the path, the
-    object, and what it became; None if all are what they were."""
+    """The first object of a class with declared fields that arrived as another class: its path, the object,
+    and what it became; None if all kept their class.
+    """
     if type(given) is not type(arrived):
         return ("", given, arrived) if _fields(given) is not None and _fields(arrived) is not None else None
     for step, before, after in _pairs(given, arrived):
@@ -135,7 +140,7 @@ def changed(given: Any, arrived: Any) -> tuple[str, Any, Any] | None:
 
 
 def _pairs(given: Any, arrived: Any) -> list[tuple[str, Any, Any]]:
-    """What two values of one class consist of, with the way to it."""
+    """The parts of two values of one class, with the path to each."""
     if isinstance(given, list | tuple) and len(given) == len(arrived):
         return [(f"[{place}]", *pair) for place, pair in enumerate(zip(given, arrived, strict=True))]
     if isinstance(given, Mapping):
@@ -145,7 +150,7 @@ def _pairs(given: Any, arrived: Any) -> list[tuple[str, Any, Any]]:
 
 
 def _fields(value: Any) -> tuple[str, ...] | None:
-    """The names of the declared fields of an object; None: its class declares none."""
+    """The names of an object's declared fields; None if its class declares none."""
     kind = type(value)
     for name in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
         if (found := getattr(kind, name, None)) is not None:

@@ -1,4 +1,4 @@
-"""Values as MessagePack: all that msgspec knows, Pydantic's models, and classes that their text describes."""
+"""Encoding of values as MessagePack: msgspec's types, Pydantic models, and classes defined by their text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STORABLE = (
     "dicts, lists, text, numbers, bytes, dates, dataclasses, attrs classes, Pydantic models or msgspec "
     "structs"
 )
-"""What can be sent and stored, as refusals say it."""
+"""What can be sent and stored, in the words of error messages."""
 
 _AS_TEXT = frozenset(
     {
@@ -23,8 +23,7 @@ _AS_TEXT = frozenset(
         ("ipaddress", "IPv6Network"),
     }
 )
-"""Classes by name, so that nobody has to import them: `str` gives a text of which the class makes an equal
-object."""
+"""Classes by name, to avoid importing them. Each class makes an equal object from its `str` text."""
 
 
 def is_text(kind: type) -> bool:
@@ -33,12 +32,14 @@ def is_text(kind: type) -> bool:
 
 
 def is_pydantic(kind: type) -> bool:
-    """Whether Pydantic knows how to treat a class, as a model, or as a type of its own."""
+    """Whether Pydantic handles a class, as a model or as a custom type."""
     return hasattr(kind, "__get_pydantic_core_schema__")
 
 
 def to_plain(value: object) -> Any:
-    """An object that msgspec does not know, as something that it does. TypeError for what nobody knows."""
+    """Convert an object that msgspec does not know to one that it does. Raises TypeError if that is
+    impossible.
+    """
     kind = type(value)
     if is_pydantic(kind):
         from bunqueue.client.conversion import models

@@ -1,4 +1,4 @@
-"""What is wrong with data, and where in it."""
+"""What is wrong with data, and where in the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 
 
 class Mismatch(ValueError):
-    """Data is not of the type that was declared: the problem, and the path to it, as in `items[0].name`."""
+    """Data does not have the declared type: the problem, and the path to it, as in `items[0].name`."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
@@ -19,7 +19,7 @@ class Mismatch(ValueError):
 
 
 def mismatch(error: msgspec.ValidationError | Mismatch) -> Mismatch:
-    """What msgspec says, in two parts."""
+    """The problem and the path in msgspec's message."""
     if isinstance(error, Mismatch):
         return error
     match = _WHERE.match(str(error))

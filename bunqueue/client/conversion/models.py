@@ -1,7 +1,7 @@
-"""Pydantic's types: their values as plain data, and plain data as their values. Imported when one is met.
+"""Pydantic types: conversion to plain data and back. Imported on first use.
 
-Fields are sent under their names in Python, and taken under these or their aliases: so a model arrives as it
-was whatever aliases it has for reading and for writing.
+Fields are sent under their Python names, and accepted under these or their aliases. So a model arrives
+unchanged, whatever aliases it has for reading and writing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 from bunqueue.client.conversion.carriable import records_of
 from bunqueue.client.conversion.mismatch import Mismatch
 
-OLDEST = (2, 11)  # the first version in which validation can be told to take names beside aliases
+OLDEST = (2, 11)  # the first version whose validation can accept names besides aliases
 
 if tuple(map(int, pydantic.VERSION.split(".")[:2])) < OLDEST:
     raise ImportError(
@@ -26,7 +26,7 @@ if tuple(map(int, pydantic.VERSION.split(".")[:2])) < OLDEST:
 
 
 def dumped(value: object) -> Any:
-    """A value that Pydantic knows, as what the encoder takes: a map of the fields of a model, for one."""
+    """A value of a Pydantic type as something the encoder accepts, such as the map of a model's fields."""
     if hasattr(value, "get_secret_value"):  # else it would arrive as asterisks
         return value.get_secret_value()
     if isinstance(value, BaseModel):
@@ -37,7 +37,7 @@ def dumped(value: object) -> Any:
 
 @lru_cache(maxsize=1000)
 def adapter(hint: Any) -> TypeAdapter[Any]:
-    """What validates values of an annotation. TypeError for one that Pydantic cannot use."""
+    """The validator for an annotation. Raises TypeError for one that Pydantic cannot use."""
     try:
         found = TypeAdapter(hint)
         if any(map(_takes_anything, records_of(hint))):
@@ -59,17 +59,17 @@ def validated(hint: Any, plain: Any) -> Any:
         return adapter(hint).validate_python(plain, by_alias=True, by_name=True)
     except pydantic.ValidationError as error:
         first = error
-    # A strict model takes no text for a UUID, unless the text comes as JSON, which has no other way.
+    # A strict model takes text for a UUID only in JSON, which has no UUIDs of its own.
     try:
         return adapter(hint).validate_json(pydantic_core.to_json(plain), by_alias=True, by_name=True)
     except pydantic.ValidationError as error:
         raise _mismatch(error) from None
-    except (ValueError, TypeError):  # bytes that are no text
+    except (ValueError, TypeError):  # bytes that are not text
         raise _mismatch(first) from None
 
 
 def _mismatch(error: pydantic.ValidationError) -> Mismatch:
-    """The first of its errors, in the words of msgspec where it has some."""
+    """The first of its errors, in msgspec's wording if it has one."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     steps, problem = first["loc"], first["msg"]
     if first["type"] == "missing":

@@ -1,8 +1,8 @@
-"""What user code has raised, looked at without trusting it.
+"""Inspects an exception that user code has raised, without trusting it.
 
 An exception is a user's object: its `__str__`, `__getattr__`, properties, even its `__class__` may raise
-anything, or exit. Whatever the client wants to know of one is asked here, and what cannot be had is nothing.
-No function here raises.
+anything, or exit. The client inspects exceptions only through this module; what cannot be read counts as
+absent. No function here raises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bunqueue.errors import Unrecoverable
 
 _FINAL = "__bunqueue_final__"
 
-# What Python itself keeps with an exception, whatever its class has put in place of these names.
+# Python's own attributes of an exception, even if its class overrides these names.
 _attributes = BaseException.__dict__["__dict__"].__get__
 _trace = BaseException.__dict__["__traceback__"].__get__
 _cause = BaseException.__dict__["__cause__"].__get__
@@ -26,12 +26,12 @@ MAX_ERROR = 2_000  # characters of an error's text; enough for a person, small e
 
 
 def is_a(error: BaseException, *kinds: type[BaseException]) -> bool:
-    """`isinstance`, which would ask an object for its `__class__`."""
+    """`isinstance` without asking the object for its `__class__`."""
     return issubclass(type(error), kinds)
 
 
 def is_honest(error: BaseException) -> bool:
-    """Whether its class is the one that it says, so that `isinstance` can be asked."""
+    """Whether `__class__` is its real class, so that `isinstance` is reliable."""
     try:
         return error.__class__ is type(error)
     except BaseException:
@@ -39,7 +39,7 @@ def is_honest(error: BaseException) -> bool:
 
 
 def asked(error: BaseException, name: str) -> Any:
-    """An attribute that a user may have given it in any way; None when there is none, or looking raises."""
+    """An attribute that a user may have set in any way; None if it does not exist or reading it raises."""
     try:
         return getattr(error, name, None)
     except BaseException:
@@ -47,12 +47,12 @@ def asked(error: BaseException, name: str) -> Any:
 
 
 def mark(error: BaseException, name: str, value: object) -> None:
-    """Keep something with it."""
+    """Store a value on the exception."""
     _attributes(error)[name] = value
 
 
 def marked(error: BaseException, name: str) -> Any:
-    """What `mark` has kept; None without."""
+    """The value stored by `mark`, or None."""
     return _attributes(error).get(name)
 
 
@@ -63,13 +63,13 @@ def trace_of(error: BaseException) -> TracebackType | None:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What it was raised from."""
+    """The exception that it was raised from."""
     found: BaseException | None = _cause(error)
     return found
 
 
 def text_of(error: BaseException) -> str:
-    """`TypeError: message`, on one or more lines, bounded."""
+    """`TypeError: message`, on one or more lines, limited in length."""
     name = _name_of(error)
     try:
         message = well_formed(str(error))
@@ -89,23 +89,23 @@ def _name_of(error: BaseException) -> str:
 
 
 def well_formed(text: str) -> str:
-    """Text that can be stored and sent: half characters, as names of files may have, are written out."""
+    """Text that can be stored and sent: lone surrogates, which file names may have, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether no other attempt would help."""
+    """Whether another attempt is pointless."""
     return is_a(error, Unrecoverable) or marked(error, _FINAL) is True
 
 
 def made_final(error: BaseException) -> BaseException:
-    """The error, marked so that no other attempt follows it."""
+    """Mark the error so that no other attempt follows, and return it."""
     mark(error, _FINAL, True)
     return error
 
 
 def causes_of(error: BaseException) -> Iterable[BaseException]:
-    """It, what it was raised from or while handling, and the members of groups: each once."""
+    """The error, its causes and contexts, and the members of groups, each once."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:

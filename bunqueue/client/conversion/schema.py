@@ -1,4 +1,4 @@
-"""What a type takes, as a JSON Schema for those who send values from elsewhere."""
+"""The JSON Schema of a type, for programs that send values from elsewhere."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _ALSO_NUMBERS = {"type": ["string", "number"], "format": "decimal"}
 
 @lru_cache(maxsize=1024)
 def schema_of(converting: Converter) -> Raw | None:
-    """As MessagePack; None for a type that has none, or too large a one: then only who takes a value can say
-    whether it fits. It never refuses what the type takes, if it is sent as the SDK sends it."""
+    """The schema as MessagePack; None for a type without one or with one that is too large. Then only the
+    receiver can tell whether a value fits. A schema never refuses a value that the SDK can send for the type.
+    """
     try:
         found = _by_pydantic(converting.hint) if converting.by_pydantic else _by_msgspec(converting.hint)
         encoded = _encode(found)
-    except Exception:  # classes and annotations may say anything of themselves
+    except Exception:  # classes and annotations may report anything
         return None
     return Raw(encoded) if found and len(encoded) <= MOST else None
 
@@ -36,12 +37,12 @@ def _by_msgspec(hint: Any) -> dict[str, Any]:
 
 
 def _of_foreign(kind: type) -> dict[str, Any]:
-    """Of a class that msgspec does not know."""
+    """The schema of a class that msgspec does not know."""
     return {"type": "string"} if is_text(kind) else {}
 
 
 def _loosened(schema: Any) -> Any:
-    """Numbers are taken for decimals, too."""
+    """Accept numbers for decimals as well as text."""
     if isinstance(schema, list):
         return [_loosened(each) for each in schema]
     if not isinstance(schema, dict):
@@ -52,8 +53,9 @@ def _loosened(schema: Any) -> Any:
 
 
 def _by_pydantic(hint: Any) -> dict[str, Any]:
-    """By the names that the SDK sends. Where there are aliases, too, either may come, so no name is asked
-    for, or refused."""
+    """By the names that the SDK sends. If there are aliases, either name may come, so names are neither
+    required nor refused.
+    """
     from bunqueue.client.conversion import models
 
     adapter = models.adapter(hint)
@@ -73,6 +75,6 @@ def _without_names(schema: Any) -> Any:
 
 
 def _is_of_names(keyword: str, value: object) -> bool:
-    """`required`, and that no others are allowed; properties may be called so, too."""
+    """Whether it is `required`, or forbids additional properties; a property may have either name."""
     is_keyword = isinstance(value, list) if keyword == "required" else value is False
     return keyword in ("required", "additionalProperties") and is_keyword

@@ -1,4 +1,4 @@
-"""Tracebacks as Python writes them, at a tenth of the time when the same lines fail again and again."""
+"""Tracebacks as Python formats them, ten times faster when the same lines fail repeatedly."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from types import CodeType, TracebackType
 from bunqueue.client.conversion.raised import causes_of, is_a, marked, trace_of
 
 HEADING = "Traceback (most recent call last)"
-MAX_KNOWN = 1000  # places in the code that are remembered, with their line as text
-MAX_DEPTH = 50  # frames; of deeper ones Python leaves out what is repeated
-_OWN = ("__main__", "builtins")  # modules that are not named with their classes
-# Python looks at the whole traceback to say what was perhaps meant instead.
+MAX_KNOWN = 1000  # places in the code whose formatted line is cached
+MAX_DEPTH = 50  # frames; in deeper tracebacks Python leaves repeated ones out
+_OWN = ("__main__", "builtins")  # modules that are not shown with class names
+# For these, Python searches the whole traceback for suggestions ("did you mean").
 _WITH_HINTS = (NameError, AttributeError, ImportError, SyntaxError)
 
 _known: dict[tuple[CodeType, int], str] = {}
 
 
 def trace_text(error: BaseException, trace: TracebackType | None) -> str | None:
-    """The traceback of an exception, from `trace` on; None if that raises."""
+    """The traceback of an exception, from `trace` on; None if formatting raises."""
     try:  # it runs foreign code: __str__, __repr__, source loaders
         frames = _frames_of(error, trace)
         if frames is None:
@@ -29,7 +29,7 @@ def trace_text(error: BaseException, trace: TracebackType | None) -> str | None:
 
 
 def _frames_of(error: BaseException, trace: TracebackType | None) -> list[str] | None:
-    """The lines of each frame; None of what Python has to write as a whole."""
+    """The lines of each frame; None if Python has to format the whole."""
     if trace is None or is_a(error, BaseExceptionGroup, *_WITH_HINTS) or marked(error, "__notes__"):
         return None
     if len(list(causes_of(error))) > 1:
@@ -61,7 +61,7 @@ def _frame_text(trace: TracebackType) -> str:
 
 
 def own_trace(error: BaseException, package: str) -> TracebackType | None:
-    """The traceback without the frames of a package that are outside of all others."""
+    """The traceback without its outermost frames if they belong to a package."""
     trace = trace_of(error)
     while trace is not None and _is_of(trace, package):
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Why a value cannot be encoded: where in it, and what is wrong there, as refusals say it."""
+"""Explains why a value cannot be encoded, and where, for error messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bunqueue.client.conversion.encoding import encode
 from bunqueue.client.conversion.raised import text_of
 
-MAX_STEPS = 100  # of the way to a wrong value
+MAX_STEPS = 100  # in the path to a wrong value
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, partial)
 
@@ -18,7 +18,7 @@ _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, partial)
 class Unencodable(NamedTuple):
     """The innermost value that cannot be encoded."""
 
-    path: str  # the way to it: "['order'].lines[0]"; empty if it is the whole
+    path: str  # its path: "['order'].lines[0]"; empty for the whole value
     kind: str  # the name of its class
     problem: str
 
@@ -32,7 +32,7 @@ def why(value: object, error: BaseException) -> Unencodable:
     try:
         path, wrong, is_circle = _find(value)
         return Unencodable(path, type(wrong).__name__, _problem(wrong, is_circle, error))
-    except BaseException:  # looking runs code of foreign types as well
+    except BaseException:  # the search runs code of foreign types as well
         return Unencodable("", type(value).__name__, text_of(error))
 
 
@@ -52,7 +52,7 @@ def _problem(wrong: object, is_circle: bool, error: BaseException) -> str:
 
 
 def _find(value: object) -> tuple[str, object, bool]:
-    """The innermost wrong value, the way to it, and whether it is also above itself."""
+    """The innermost wrong value, the path to it, and whether it contains itself."""
     path = ""
     above: set[int] = set()
     for _ in range(MAX_STEPS):

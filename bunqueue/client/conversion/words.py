@@ -1,7 +1,7 @@
-"""Words for people, as they can be stored: lines of logs, messages of progress, reasons.
+"""Texts for people, made storable: log lines, progress messages, reasons.
 
-What they say matters to nobody's program, so none of them is refused: half characters, as names of files may
-have, are written out, what is too long is cut, and what is no text is written as one.
+No program depends on them, so none is refused: lone surrogates, which file names may have, are escaped, long
+texts are cut, and other objects are converted to text.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import overload
 
 from bunqueue.client.conversion.raised import well_formed
 
-MAX_MESSAGE = 4096  # characters of a message of progress, or of a reason; the protocol's limit
-MAX_LINE = 65_536  # the same of a line of a log
+MAX_MESSAGE = 4096  # characters of a progress message or a reason; the protocol's limit
+MAX_LINE = 65_536  # the same for a log line
 
 
 @overload
@@ -21,11 +21,11 @@ def storable(words: object, most: int = MAX_MESSAGE) -> str: ...
 
 
 def storable(words: object, most: int = MAX_MESSAGE) -> str | None:
-    """The same words, or as near to them as can be; None for None. Never raises."""
+    """The same words, or the closest storable text; None for None. Never raises."""
     if words is None:
         return None
     try:
         text = well_formed(words if type(words) is str else str(words))
-    except BaseException:  # of a user's own class
+    except BaseException:  # raised by a user's own class
         text = f"<{type(words).__name__}>"
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,4 +1,4 @@
-"""A flow with an id as the server has it."""
+"""A flow with an id, as the server reports it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class _ChildValues(Struct):
 
 
 class ChildValuesReply(Reply, kw_only=True):
-    """What the children of a job gave back."""
+    """The results of a job's children."""
 
     data: _ChildValues
 
     def values(self, parent: str, *, partial: bool) -> dict[str, Any]:
-        """By "queue:id". Raises ResultError unless they are all there, or `partial`."""
+        """By "queue:id". Raises ResultError unless all results are stored, or `partial`."""
         values, lost = self.data.values, self.data.lost
         if lost and not partial:
             named = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
@@ -45,22 +45,22 @@ class FlowMember(Struct, rename="camel", kw_only=True, frozen=True):
     id: str
     queue: str
     job: str
-    """The name of the job, which says what runs it."""
+    """The name of the job, which selects its handler."""
     state: str
-    """As of any job; cancelled, too."""
+    """As for any job, including cancelled."""
     after: list[str] = []
-    """The names of the jobs that it is to wait for."""
+    """The names of the jobs that it depends on."""
     pending: list[str] = []
-    """Those of them that it waits for still."""
+    """Those of them that it is still waiting for."""
     attempts: int = 0
-    """How many have failed."""
+    """The number of failed attempts."""
     max_attempts: int = 1
     created_at_ms: float = msgspec.field(name="createdAt")
     started_at_ms: float | None = msgspec.field(default=None, name="startedAt")
     finished_at_ms: float | None = msgspec.field(default=None, name="finishedAt")
     error: str | None = None
     gathers: str | None = None
-    """complete or success, if it is what a batch ends with."""
+    """complete or success, if it is a job that runs at the end of a batch."""
 
     created_at = Moment("created_at_ms")
     started_at = MaybeMoment("started_at_ms")
@@ -71,14 +71,14 @@ class BatchInfo(Struct, kw_only=True, frozen=True):
     """What a batch is waiting for."""
 
     open: bool
-    """It takes more jobs."""
+    """Whether it accepts more jobs."""
     jobs: int
-    """How many it has, without what it ends with."""
+    """The number of its jobs, without those that run at its end."""
     completed: int
     failed: int
-    """For good; those that were cancelled, too."""
+    """Failed for good, including cancelled jobs."""
     waiting: list[str] = []
-    """What it ends with and has not ended: on-complete, on-success, or both."""
+    """The jobs at its end that have not ended: on-complete, on-success, or both."""
 
 
 class FlowInfo(Struct, kw_only=True, frozen=True):
@@ -88,13 +88,13 @@ class FlowInfo(Struct, kw_only=True, frozen=True):
     state: str
     """running while a job has not ended; then failed, cancelled or completed."""
     counts: dict[str, int] = {}
-    """How many jobs are in which state."""
+    """The number of jobs by state."""
     nodes: list[FlowMember] = []
-    """Its jobs, those that were added first first; of those added together by name."""
+    """Its jobs, in the order in which they were added; jobs added together are sorted by name."""
     more: bool = False
     """There are more than 10,000 jobs, and the rest is left out."""
     batch: BatchInfo | None = None
-    """Of a batch; None for other flows."""
+    """For a batch; None for other flows."""
 
     def __getitem__(self, name: str) -> FlowMember:
         """A job by its name. Raises KeyError."""
@@ -109,23 +109,25 @@ class FlowLine(Struct, rename="camel", kw_only=True, frozen=True):
 
     id: str
     state: str | None
-    """As that of a FlowInfo. None: there are more than 1,000 jobs, and the first of them have ended."""
+    """Like the state of a FlowInfo. None: there are more than 1,000 jobs, and the first of them
+    have ended.
+    """
     counts: dict[str, int] = {}
-    """How many jobs are in which state: all of them, or with `more` the first 1,000 or some more."""
+    """The number of jobs by state: of all jobs, or with `more` of the first 1,000 or slightly more."""
     created_at_ms: float = msgspec.field(name="createdAt")
     open: bool | None = None
-    """Whether it takes more jobs, if it is a batch."""
+    """Whether it accepts more jobs, if it is a batch."""
     more: bool = False
 
     created_at = Moment("created_at_ms")
 
 
 class FlowPage(Struct, kw_only=True, frozen=True):
-    """Some of the flows of a list."""
+    """A page of a list of flows."""
 
     flows: list[FlowLine] = []
     cursor: str | None = None
-    """Where to go on, as `after`; None: that is all."""
+    """Pass it as `after` to get the next page; None: this is the last page."""
 
 
 class SomeFlows(Reply, kw_only=True):

@@ -1,5 +1,6 @@
-"""What comes back from the server: jobs, counts, numbers. Moments are datetimes in UTC, and as `..._ms` epoch
-ms; spans are ms."""
+"""What the server returns: jobs, counts, numbers. Moments are datetimes in UTC, and epoch ms in the `..._ms`
+fields; durations are ms.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from bunqueue.protocol.readable import reason, salvaged
 if TYPE_CHECKING:
     Millis = int
 else:
-    # On the wire times are floats, as JavaScript has no other numbers; `__post_init__` makes them whole.
+    # On the wire times are floats, JavaScript's only numbers; `__post_init__` makes them whole.
     Millis = int | float
 
 T = TypeVar("T")
@@ -40,7 +41,9 @@ _TIMES = (
 
 
 class JobMoment(Struct, frozen=True):
-    """A moment in the life of a job: the state that it got, and of a failed attempt its number and error."""
+    """A moment in the life of a job: its new state and, for a failed attempt, the attempt's
+    number and error.
+    """
 
     state: str
     timestamp_ms: float = msgspec.field(name="timestamp")
@@ -51,14 +54,14 @@ class JobMoment(Struct, frozen=True):
 
 
 class JobProgress(Struct, frozen=True):
-    """How far a job says it is: 0 to 100, and the last message."""
+    """The progress that a job has reported: 0 to 100, and the last message."""
 
     progress: float
     message: str | None = None
 
 
 class Cause(Struct, rename="camel", frozen=True):
-    """The job whose failure for good had the server add another one."""
+    """The job whose final failure made the server add another one."""
 
     id: str
     queue: str
@@ -67,30 +70,30 @@ class Cause(Struct, rename="camel", frozen=True):
     """Why it is a dead letter, as in `JobOutcome`."""
     error: str | None = None
     error_type: str | None = None
-    """The class of its last error, as `httpx.ConnectTimeout`."""
+    """The class of its last error, for example `httpx.ConnectTimeout`."""
     attempts: int = 0
-    """How many have failed."""
+    """The number of failed attempts."""
     at_ms: float = msgspec.field(default=0.0, name="at")
 
     at = Moment("at_ms")
 
 
 class Callback(Struct, rename="camel", frozen=True):
-    """The job that is added when one has failed for good."""
+    """The job that is added when another one has failed for good."""
 
     queue: str
     name: str
 
 
 class Job(Struct, rename="camel", kw_only=True):
-    """A job as the server had it at the moment of asking."""
+    """A job as it was on the server at the time of the query."""
 
     id: str
     queue: str
     name: str = "default"
     data: Any = None
     state: str | None = None
-    """As `JobHandle.state` has it; None in lists of dead letters."""
+    """As in `JobHandle.state`; None in lists of dead letters."""
     priority: int = 0
     """Higher is taken first."""
     created_at_ms: Millis = msgspec.field(name="createdAt")
@@ -102,7 +105,7 @@ class Job(Struct, rename="camel", kw_only=True):
     schedule: str | None = None
     """The name of the schedule that added it."""
     scheduled_for_ms: Millis | None = msgspec.field(default=None, name="scheduledFor")
-    """For which of the schedule's times; of a run by hand, when that was asked for."""
+    """The time of the schedule that it was added for; for a manual run, the time of the request."""
     attempts: int = 0
     """Failed attempts so far."""
     postponed: int = 0
@@ -110,27 +113,27 @@ class Job(Struct, rename="camel", kw_only=True):
     max_attempts: int = 3
     backoff: Millis = 1000
     backoff_config: dict[str, Any] | None = None
-    """All that was said of the wait before a retry, as on the wire, if that was more than a time."""
+    """All settings for the wait before a retry, in wire form, if more than a time was given."""
     retry_on: list[str] = msgspec.field(default_factory=list)
-    """Classes of errors after which there is another attempt; none: after all."""
+    """Classes of errors that are retried; empty: all are."""
     never_on: list[str] = msgspec.field(default_factory=list)
-    """Classes of errors after which it is not retried."""
+    """Classes of errors that are not retried."""
     on_dead: Callback | None = None
-    """What is added when it has failed for good; None in jobs that were pulled."""
+    """The job to add when it has failed for good; None in jobs that were pulled."""
     cause: Cause | None = None
-    """The job that it was added for in this way."""
+    """The failed job that it was added for."""
     ttl: Millis | None = None
     timeout: Millis | None = None
     stall_count: int = 0
     unique_key: str | None = None
     custom_id: str | None = None
-    """The `job_id` that it was added with, which is its id, too."""
+    """The `job_id` that it was added with, which is also its id."""
     group: str | None = msgspec.field(default=None, name="groupId")
     parent_id: str | None = None
     depends_on: list[str] = msgspec.field(default_factory=list)
-    """The ids of jobs that had to complete, or have to, before it runs."""
+    """The ids of jobs that must complete, or had to, before it runs."""
     children_ids: list[str] = msgspec.field(default_factory=list)
-    """Those of its children, in a flow."""
+    """The ids of its children, in a flow."""
     repeat: dict[str, Any] | None = None
     stall_timeout: Millis | None = None
     keep_logs: int | None = None
@@ -138,37 +141,40 @@ class Job(Struct, rename="camel", kw_only=True):
     stack_trace_limit: int = 10
     tags: list[str] = msgspec.field(default_factory=list)
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """What was added with it for those on the way, such as a trace context."""
+    """Metadata for components in between, such as a trace context."""
     workflow: RunInfo | None = None
-    """What there is to say of it beside its steps, if it is a workflow or has steps."""
+    """Workflow information apart from its steps, if it is a workflow or has steps."""
     lifo: bool = False
     durable: bool = False
     remove_on_complete: bool = False
     remove_on_fail: bool = False
     keep_completed: Millis | None = None
-    """How long it is kept when it has completed, if it said so; None in jobs that were pulled."""
+    """How long to keep it once it has completed, if that was set on the job; None in jobs that
+    were pulled.
+    """
     keep_failed: Millis | None = None
-    """The same as a dead letter."""
+    """The same for a dead letter."""
     progress: float = 0
-    """0 to 100, of its run or, when it has completed, 100."""
+    """0 to 100 in the current run; 100 once completed."""
     progress_message: str | None = None
     last_report: JobProgress | None = None
-    """What it said last in an earlier run, while none is active."""
+    """Its last report in an earlier run, while none is active."""
     result: Any = msgspec.field(default=None, name="returnvalue")
-    """What the handler gave back; None before completion."""
+    """The handler's result; None before completion."""
     data_bytes: int | None = None
-    """The size of `data` that was left out of a list."""
+    """The size of `data` if it was left out of a list."""
     result_bytes: int | None = msgspec.field(default=None, name="returnvalueBytes")
-    """The same of a `result`, which is None then: `queue.get_result(id)` has it."""
+    """The same for `result`, which is None then: `queue.get_result(id)` returns it."""
     error: str | None = msgspec.field(default=None, name="failedReason")
-    """The text of the last failed attempt."""
+    """The error text of the last failed attempt."""
     stacktrace: list[str] | None = None
     """The last `stack_trace_limit` lines of its traceback."""
     unreadable: str | None = None
-    """Why `data` or `result` is None although the job has one: an older server took it, and nobody can
-    decode it, or the server's file is damaged there. Then `id` may be empty, too."""
+    """Why `data` or `result` is None although the job has one: an older server stored a value that cannot be
+    decoded, or the server's file is damaged there. Then `id` may also be empty.
+    """
     timeline: list[JobMoment] = msgspec.field(default_factory=list)
-    """What happened to it, at most 20 moments, the oldest first."""
+    """What happened to it, at most 20 moments, oldest first."""
 
     created_at = Moment("created_at_ms")
     run_at = Moment("run_at_ms")
@@ -179,11 +185,12 @@ class Job(Struct, rename="camel", kw_only=True):
 
     def data_as(self, kind: type[T]) -> T:
         """The data as a dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that
-        jobs can carry. Raises ArgumentsError."""
+        jobs can carry. Raises ArgumentsError.
+        """
         return as_data(self.data, kind, self.id)
 
     def result_as(self, kind: type[T]) -> T:
-        """The result, in the same way. Raises ResultError."""
+        """The result, converted in the same way. Raises ResultError."""
         converted_result: T = as_result(self.result, kind, self.id)
         return converted_result
 
@@ -195,7 +202,7 @@ class Job(Struct, rename="camel", kw_only=True):
 
 
 def decode_job(raw: Raw) -> Job:
-    """A job as it came; with `unreadable` when its payload cannot be decoded. Raises MsgspecError."""
+    """Decode a job; sets `unreadable` if its payload cannot be decoded. Raises MsgspecError."""
     try:
         return _decode_job(raw)
     except DECODE_ERRORS:
@@ -206,7 +213,7 @@ _decode_job = msgspec.msgpack.Decoder(Job).decode
 
 
 class JobCounts(Struct, rename={"waiting_children": "waiting-children"}, frozen=True):
-    """Jobs of a queue by state; `failed` are the dead letters."""
+    """Jobs of a queue by state; `failed` counts the dead letters."""
 
     waiting: int = 0
     delayed: int = 0
@@ -219,7 +226,7 @@ class JobCounts(Struct, rename={"waiting_children": "waiting-children"}, frozen=
 
 
 class QueueInfo(Struct, frozen=True):
-    """A queue in the list of all."""
+    """A queue in the list of all queues."""
 
     name: str
     waiting: int = 0
@@ -229,7 +236,7 @@ class QueueInfo(Struct, frozen=True):
 
 
 class ServerStats(Struct, rename="camel", frozen=True):
-    """Numbers over the whole server; the uptime in ms."""
+    """Numbers for the whole server; the uptime is in ms."""
 
     waiting: int = 0
     active: int = 0
@@ -242,7 +249,7 @@ class ServerStats(Struct, rename="camel", frozen=True):
     pull_per_sec: float = 0
 
 
-# Replies as the SDK wants them: jobs are decoded at once, or left as they are.
+# The SDK's reply types: jobs are decoded at once, or left encoded.
 
 
 class OneJob(Reply, kw_only=True):
@@ -250,7 +257,7 @@ class OneJob(Reply, kw_only=True):
 
 
 class ManyJobs(Reply, kw_only=True):
-    """``more``: there is no room for others that were asked for; ``cursor`` leads to them."""
+    """``more``: others that were asked for did not fit; ``cursor`` leads to them."""
 
     jobs: list[Job]
     more: bool = False
@@ -258,14 +265,14 @@ class ManyJobs(Reply, kw_only=True):
 
 
 class PulledJob(Reply, kw_only=True):
-    """None: there was no job."""
+    """None: no job was available."""
 
     job: Job | None
     token: str | None = None
 
 
 class PulledJobs(Reply, kw_only=True):
-    """Each job is decoded by itself later, so that one broken payload spoils no other."""
+    """Each job is decoded separately later, so that one broken payload does not spoil the others."""
 
     jobs: list[Raw]
     tokens: list[str] = msgspec.field(default_factory=list)
@@ -281,7 +288,7 @@ class ProgressOfJob(Reply, kw_only=True):
 
 
 class NamesOfQueues(Reply, kw_only=True):
-    """Servers of protocol 3 give the bare names."""
+    """Servers of protocol 3 return only the names."""
 
     queues: list[QueueInfo | str]
 
@@ -291,13 +298,13 @@ class StatsOfServer(Reply, kw_only=True):
 
 
 class Outcome(Reply, kw_only=True):
-    """A result that is not there is None."""
+    """A missing result is None."""
 
     result: Any = None
 
 
 def read_result(raw: Raw, kind: Any, job_id: str) -> Any:
-    """`as_result` of one that is still encoded. Raises ResultError."""
+    """Like `as_result`, for a result that is still encoded. Raises ResultError."""
     try:
         result = msgspec.msgpack.decode(raw)
     except DECODE_ERRORS as error:
@@ -307,8 +314,9 @@ def read_result(raw: Raw, kind: Any, job_id: str) -> Any:
 
 
 def as_result(result: Any, kind: Any, job_id: str) -> Any:
-    """A result as the type that a typed job says it gives. Raises ResultError, or CodecError for one that is
-    still encoded."""
+    """A result converted to the type that a typed job declares. Raises ResultError, or CodecError for a
+    result that is still encoded.
+    """
     check_opened(result, f"the result of job {job_id}")
     if kind is Any:
         return result
@@ -321,7 +329,9 @@ def as_result(result: Any, kind: Any, job_id: str) -> Any:
 
 
 def as_data(data: Any, kind: type[T], job_id: str) -> T:
-    """The data of a job as a type. Raises ArgumentsError, or CodecError for what is still encoded."""
+    """The data of a job converted to a type. Raises ArgumentsError, or CodecError for data that is still
+    encoded.
+    """
     check_opened(data, f"the data of job {job_id}")
     try:
         found: T = converted(data, kind)

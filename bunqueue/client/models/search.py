@@ -1,4 +1,4 @@
-"""What a search gives."""
+"""What a search returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_EXAMPLES = 20
 
 
 class FoundJobs(Reply, kw_only=True):
-    """The reply of FindJobs."""
+    """The reply to FindJobs."""
 
     jobs: list[Job]
     cursor: str | None
@@ -26,10 +26,11 @@ class SearchPlan(Struct, frozen=True):
     """How a search finds its jobs."""
 
     by: list[str]
-    """Which fields of the filter tell where they are: name, tag, group, created, finished, queue or state;
-    none: all jobs are looked at."""
+    """The fields of the filter that narrow the search: name, tag, group, created, finished, queue or state;
+    empty: all jobs are checked.
+    """
     jobs: int
-    """How many jobs are looked at, at most."""
+    """The maximum number of jobs to check."""
 
 
 class FoundPage(Struct):
@@ -37,15 +38,15 @@ class FoundPage(Struct):
 
     jobs: list[Job]
     cursor: str | None
-    """For the next page; None: there are no more jobs."""
+    """The cursor of the next page; None: this is the last page."""
     plan: SearchPlan
     """How they were found; `jobs` counts from the beginning of this page."""
     scanned: int = 0
-    """How many jobs were looked at for this page, about."""
+    """The approximate number of jobs checked for this page."""
     found: int = 0
-    """How many jobs this page has."""
+    """The number of jobs on this page."""
     unreadable: int = 0
-    """Of these, how many stand in a damaged part of a file, so that nobody knows what they are."""
+    """How many of these are in a damaged part of a file, so that their content is unknown."""
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self.jobs)
@@ -54,7 +55,7 @@ class FoundPage(Struct):
         return len(self.jobs)
 
     def add(self, reply: FoundJobs) -> bool:
-        """More jobs; whether there may be others."""
+        """Add jobs; returns whether there may be others."""
         if not self.jobs and not self.scanned:
             self.plan = SearchPlan(reply.plan.by, reply.plan.jobs)
         self.jobs += reply.jobs
@@ -66,23 +67,25 @@ class FoundPage(Struct):
 
 
 class ChangedJobs(Struct):
-    """What was done to jobs that a search has found."""
+    """What was done to the jobs that a search found."""
 
     changed: int = 0
-    """How many jobs were changed; of a dry run, how many would be, at most."""
+    """The number of changed jobs; for a dry run, the maximum that would be changed."""
     skipped: dict[str, int] = {}
-    """How many were found and left alone, by reason: active, completed, unique-key, flow and so on."""
+    """The number of jobs that were found but left alone, by reason: active, completed, unique-key, flow and
+    so on.
+    """
     examples: list[str] = []
-    """The ids of the first that were changed, at most 20."""
+    """The ids of the first changed jobs, at most 20."""
     more: bool = False
-    """Whether the limit was reached, so that there may be others."""
+    """Whether the limit was reached, so there may be others."""
     scanned: int = 0
-    """How many jobs were looked at, about."""
+    """The approximate number of jobs checked."""
     plan: SearchPlan = SearchPlan([], 0)
     """How they were found."""
 
     def add(self, reply: ChangeReply) -> None:
-        """More of them."""
+        """Add the counts of another reply."""
         self.changed += reply.data.changed
         for reason, count in reply.data.skipped.items():
             self.skipped[reason] = self.skipped.get(reason, 0) + count

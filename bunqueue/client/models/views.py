@@ -1,5 +1,6 @@
-"""What queries other than those for jobs and counts give. Moments are datetimes in UTC, and as `..._ms` epoch
-ms; spans are ms."""
+"""What other queries return. Moments are datetimes in UTC, and epoch ms in the `..._ms` fields; durations are
+ms.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +21,22 @@ _CANCELLED = "Cancelled: "
 
 
 class JobOutcome(Struct, Generic[R], frozen=True):
-    """How a job has ended."""
+    """How a job ended."""
 
     state: str
-    """completed, failed, cancelled, expired (its `ttl` was over), or unknown: it is not there any more."""
+    """completed, failed, cancelled, expired (its `ttl` was over), or unknown: it no longer exists."""
     result: R | None = None
-    """What the handler gave back, of a completed job."""
+    """The handler's result, if it completed."""
     error: str | None = None
-    """The text of its last error, of one that failed or was cancelled."""
+    """The text of its last error, if it failed or was cancelled."""
     reason: str | None = None
-    """Why it is a dead letter: max_attempts_exceeded, timeout, stalled, or unknown when it was discarded."""
+    """Why it is a dead letter: max_attempts_exceeded, timeout, stalled, or unknown if it was discarded."""
     attempts: int = 0
-    """How many attempts have failed."""
+    """The number of failed attempts."""
 
 
 def outcome(ended: Ended, result_type: Any) -> JobOutcome[Any]:
-    """The end of a job for its users. Raises ResultError."""
+    """The end of a job, with its result converted. Raises ResultError."""
     result = None
     if isinstance(ended.result, Raw):
         result = read_result(ended.result, result_type, ended.id)
@@ -81,16 +82,16 @@ class FailedAttempt(Struct, rename="camel", frozen=True):
     """explicit_fail (the handler raised), timeout, stalled, ..."""
     error: str | None = None
     error_type: str | None = None
-    """The class of the error, as `httpx.ConnectTimeout`."""
+    """The class of the error, for example `httpx.ConnectTimeout`."""
     delay: float | None = None
-    """How many ms after it the next attempt was to begin; None: there was to be none."""
+    """The ms until the next attempt; None: there was no next attempt."""
 
     failed_at = Moment("failed_at_ms")
     started_at = MaybeMoment("started_at_ms")
 
 
 class DeadLetter(Struct, rename="camel", frozen=True):
-    """A job that failed for good, and how it came to that."""
+    """A job that failed for good, and how that happened."""
 
     job: Job
     entered_at_ms: float = msgspec.field(name="enteredAt")
@@ -99,7 +100,7 @@ class DeadLetter(Struct, rename="camel", frozen=True):
     error: str | None = None
     attempts: list[FailedAttempt] = msgspec.field(default_factory=list)
     retry_count: int = 0
-    """How often it was retried by itself."""
+    """The number of automatic retries."""
     last_retry_at_ms: float | None = msgspec.field(default=None, name="lastRetryAt")
     next_retry_at_ms: float | None = msgspec.field(default=None, name="nextRetryAt")
     expires_at_ms: float | None = msgspec.field(default=None, name="expiresAt")
@@ -112,8 +113,7 @@ class DeadLetter(Struct, rename="camel", frozen=True):
 
 
 class DeadLetters(Reply, kw_only=True):
-    """The reply of Dlq. ``more``: there is no room for others that were asked for; ``cursor`` leads to
-    them."""
+    """The reply to Dlq. ``more``: others that were asked for did not fit; ``cursor`` leads to them."""
 
     entries: list[DeadLetter]
     more: bool = False
@@ -121,13 +121,14 @@ class DeadLetters(Reply, kw_only=True):
 
 
 class RetriedCount(int):
-    """How many dead letters run again."""
+    """The number of dead letters that run again."""
 
     cancelled: int = 0
-    """How many were left out, as somebody had cancelled them."""
+    """The number left out because they had been cancelled."""
     dropped: int = 0
-    """How many could not be retried, as they had been dropped: the queue had more than `max_entries`, or they
-    were older than `max_age`."""
+    """The number that could not be retried because they had been dropped: the queue had more than
+    `max_entries`, or they were older than `max_age`.
+    """
 
 
 class TakenJob(Struct, frozen=True):
@@ -135,7 +136,7 @@ class TakenJob(Struct, frozen=True):
 
     job: Job
     lock_token: str | None
-    """What reports on the job need; None: it is not locked."""
+    """Reports on the job need this token; None: the job is not locked."""
 
 
 class ServerInfo(Struct, frozen=True):
@@ -143,7 +144,7 @@ class ServerInfo(Struct, frozen=True):
 
     version: str
     time_ms: float
-    """Its clock, when it answered."""
+    """Its clock at the time of the answer."""
 
     time = Moment("time_ms")
 
@@ -152,8 +153,9 @@ class EventPage(Reply, kw_only=True):
     """A page of the event log."""
 
     events: list[dict[str, Any]]
-    """Events as on the wire, with `shard` and `seq`, their number in the shard's log. Those of a shard are in
-    the order in which they happened, one shard after the other. They have no `data`."""
+    """Events in wire form, with `shard` and `seq`, their number in the shard's log. They come shard by shard;
+    those of a shard are in the order in which they happened. They have no `data`.
+    """
     places: list[LogPlace]
     """How far the log of each shard has been read."""
 
@@ -164,10 +166,10 @@ class EventPage(Reply, kw_only=True):
 
     @property
     def last(self) -> bool:
-        """Whether there was nothing more to read."""
+        """Whether there is nothing more to read."""
         return all(place.after >= place.last for place in self.places)
 
     @property
     def missed(self) -> int:
-        """How many of the events asked for had been removed from the log before."""
+        """How many of the requested events had already been removed from the log."""
         return sum(place.missed for place in self.places)

@@ -1,4 +1,4 @@
-"""A workflow as the server has it: its steps, and what it waits for."""
+"""A workflow as the server reports it: its steps, and what it waits for."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
     ended_at_ms: float | None = msgspec.field(default=None, name="endedAt")
     until_ms: float | None = msgspec.field(default=None, name="until")
     worker: str | None = None
-    """Who has recorded it last."""
+    """The worker that last recorded it."""
     arguments: str | None = None
-    """A fingerprint of what it was called with."""
+    """A fingerprint of its arguments."""
     signal: str | None = None
     key: str | None = None
     child: str | None = None
     """The id of the job that it has started."""
     child_queue: str | None = None
     undo: bool = False
-    """It can be undone."""
+    """Whether it can be undone."""
     error: str | None = None
     size: int = 0
     """Bytes of its result."""
@@ -52,13 +52,13 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
     raw_cursor: Raw | UnsetType = msgspec.field(default=UNSET, name="cursor")
     raw_schema: Raw | UnsetType = msgspec.field(default=UNSET, name="schema")
     outdated: bool = False
-    """For the worker: an older key has encrypted its result."""
+    """For the worker: its result is encrypted with an older key."""
 
     started_at = Moment("started_at_ms")
     """When its first attempt began."""
     ended_at = MaybeMoment("ended_at_ms")
     until = MaybeMoment("until_ms")
-    """When a wait ends by itself, or the next attempt begins."""
+    """When its wait ends, or its next attempt begins."""
 
     @property
     def is_open(self) -> bool:
@@ -67,18 +67,19 @@ class Step(Struct, rename="camel", kw_only=True, frozen=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has failed, also one that the next attempt of its workflow would try again."""
+        """Whether it has failed, even if the next attempt of its workflow would retry it."""
         return self.status == FAILED or (self.status == RETRYING and not self.attempts)
 
     @property
     def result(self) -> Any:
-        """What it gave. Raises ResultError, also where it was left out as it is large: `size` says how large,
-        and `history(max_result=...)` has it."""
+        """Its result. Raises ResultError, also if it was left out because of its size: `size` has the size,
+        and `history(max_result=...)` returns it.
+        """
         return decode(self.raw_result, self.name, self.size)
 
     @property
     def cursor(self) -> Any:
-        """What it has saved to go on from. Raises ResultError, as `result`."""
+        """The state it saved in order to continue from there. Raises ResultError, like `result`."""
         return decode(self.raw_cursor, self.name, self.cursor_size)
 
 
@@ -103,25 +104,25 @@ def decode(raw: Raw | UnsetType, step: str, size: int = 0) -> Any:
 
 
 class RunUndo(Struct, frozen=True):
-    """Why a run only undoes its workflow, and what that will have ended with."""
+    """Why a run only undoes its workflow, and how the workflow will have ended."""
 
     reason: str = ""
     error: str | None = None
 
 
 class RunInfo(Struct, frozen=True):
-    """What a worker has to know of the workflow that it pulls."""
+    """What a worker has to know about the workflow that it pulls."""
 
     generation: int = 0
-    """How often its steps began again."""
+    """How often its steps were started over."""
     steps: bool = False
     """Whether earlier runs have recorded any."""
     undone: bool = False
     undoing: RunUndo | None = None
     suspended: int = 0
-    """How many runs have ended to wait."""
+    """The number of runs that were suspended to wait."""
     waited: list[int] = []
-    """What its last run ended to wait for: the first and last number of each run of steps."""
+    """What its last run was suspended for: the first and last number of each range of steps."""
     keys: int = 0
     """How the keys of its steps are made; see `bunqueue.model.workflow.Run`."""
 
@@ -130,11 +131,11 @@ class PulledRun(Struct, rename="camel", frozen=True):
     """A pulled job, as far as it is a workflow."""
 
     started_at: float | None = None
-    workflow: RunInfo = RunInfo(keys=UNAMBIGUOUS)  # of one without a record: it has not begun
+    workflow: RunInfo = RunInfo(keys=UNAMBIGUOUS)  # without a record: it has not begun
 
 
 class UndoReason(Struct, frozen=True):
-    """Why a workflow is being undone, and what it will have ended with."""
+    """Why a workflow is being undone, and how it will have ended."""
 
     reason: str
     error: str | None
@@ -144,7 +145,7 @@ class UndoReason(Struct, frozen=True):
 
 
 class KeptSignal(Struct, rename="camel", frozen=True):
-    """A signal that the workflow has not waited for yet, or one that was set aside."""
+    """A signal that the workflow has not waited for yet, or one that was rejected as unfit."""
 
     name: str
     at_ms: float = msgspec.field(name="at")
@@ -154,7 +155,7 @@ class KeptSignal(Struct, rename="camel", frozen=True):
     """For `drop_signal`."""
     expires_at_ms: float | None = msgspec.field(default=None, name="expiresAt")
     problem: str | None = None
-    """Why it was set aside: its data is not what the workflow waits for. None: it was not."""
+    """Why it was rejected: its data does not fit what the workflow waits for. None: it was not rejected."""
     raw_data: Raw | UnsetType = msgspec.field(default=UNSET, name="data")
 
     at = Moment("at_ms")
@@ -162,7 +163,7 @@ class KeptSignal(Struct, rename="camel", frozen=True):
 
     @property
     def data(self) -> Any:
-        """What was sent with it. Raises ResultError where that was left out, as it is large."""
+        """The data sent with it. Raises ResultError if it was left out because of its size."""
         return decode(self.raw_data, f"signal {self.name}", self.size)
 
 
@@ -172,23 +173,23 @@ class OpenWait(Struct, rename="camel", frozen=True):
     step: str
     signal: str
     key: str | None = None
-    """Broadcasts with this key count, too."""
+    """It can also be resolved by a broadcast with this key."""
     until_ms: float | None = msgspec.field(default=None, name="until")
     schema: dict[str, Any] | None = None
-    """What its data has to be like, as JSON Schema; None: anything will do, or nobody knows."""
+    """The JSON Schema of its data; None: anything is accepted, or the schema is unknown."""
 
     until = MaybeMoment("until_ms")
 
 
 class Delivery(Struct, frozen=True):
-    """What became of a signal that was sent."""
+    """What happened to a signal that was sent."""
 
     delivered: bool
-    """A wait has taken it; else it is kept."""
+    """Whether a wait has taken it; otherwise it is kept."""
     kept: int
-    """How many signals are kept that no wait has taken."""
+    """The number of kept signals that no wait has taken."""
     waiting: list[str] = []
-    """If it is kept: the names of the signals that the workflow waits for at the moment."""
+    """If it is kept: the names of the signals that the workflow currently waits for."""
 
 
 class SignalSent(Reply, kw_only=True):
@@ -202,31 +203,31 @@ class WorkflowInfo(Struct, rename="camel", kw_only=True, frozen=True):
     queue: str
     name: str
     state: str
-    """As of any job, and waiting-signal, waiting-children, or stuck."""
+    """As for any job, and waiting-signal, waiting-children, or stuck."""
     generation: int = 0
-    """How often its steps began again: continued as new, retried from a step, or after an undo."""
+    """How often its steps were started over: continued as new, retried from a step, or after an undo."""
     suspended: int = 0
-    """How often it has ended a run to wait."""
+    """The number of runs that were suspended to wait."""
     undoable: bool = False
     undone: bool = False
     undoing: UndoReason | None = None
     signals: list[KeptSignal] = []
-    """Those that it has not waited for yet, or that were set aside, the oldest first."""
+    """Signals that it has not waited for yet, or that were rejected as unfit, oldest first."""
     waits: list[OpenWait] = []
     """The signals that it waits for."""
     steps: list[Step] = []
     next: int | None = None
-    """For the next page of steps."""
+    """The start of the next page of steps."""
     raw_value: Raw | UnsetType = msgspec.field(default=UNSET, name="value")
 
     @property
     def value(self) -> Any:
-        """What its code has set as `flow.state`; None if it has set nothing."""
+        """The value its code set as `flow.state`; None if unset."""
         return decode(self.raw_value, "state")
 
 
 class Steps(Struct, frozen=True):
-    """A page of steps, and the number after which the next one begins."""
+    """A page of steps, and the number after which the next page begins."""
 
     steps: list[Step]
     next: int | None = None

@@ -1,1 +1,1 @@
-"""What users may give: options of jobs and schedules, checked before anything is sent."""
+"""The options of jobs and schedules, checked before anything is sent."""

@@ -1,4 +1,4 @@
-"""The wait before a retry, as users say it and as it is sent."""
+"""The wait before a retry: from the user's options to the wire format."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bunqueue.client.options.types import Backoff
 from bunqueue.protocol.commands import core
 
 _USUAL = Backoff()
-HOUR_MS = 3_600_000  # the longest wait unless one says otherwise
+HOUR_MS = 3_600_000  # the default for the longest wait
 
 
 def backoff_map(value: Duration | Sequence[Duration] | Backoff, name: str) -> dict[str, object]:
-    """What is sent. OptionError, which begins with `name`."""
+    """The fields to send. Raises OptionError, beginning with `name`."""
     if isinstance(value, dict):
         raise refused(name, value, "is not a time; give a bunqueue.Backoff, or milliseconds")
     given = isinstance(value, Backoff | list | tuple)
@@ -46,7 +46,7 @@ def _waits(backoff: Backoff, name: str) -> dict[str, object]:
     fields: dict[str, object] = {"delay": delay, "type": backoff.type}
     if backoff.type == "constant":
         fields["type"] = "fixed"  # its name on the wire
-    if delay > HOUR_MS and isinstance(backoff.jitter, int | float):  # else it would be cut to that
+    if delay > HOUR_MS and isinstance(backoff.jitter, int | float):  # else it would be cut to an hour
         fields["max_delay"] = delay * (1 + backoff.jitter)
     return fields
 

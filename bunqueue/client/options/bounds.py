@@ -1,4 +1,4 @@
-"""What users say of the bounds of a queue."""
+"""The bounds of a queue: from the user's options to the wire format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bound_settings(
     keep_age: Duration | UnsetType | None = UNSET,
     keep_count: int | UnsetType | None = UNSET,
 ) -> BoundSettings:
-    """The changes to the bounds of a queue. OptionError."""
+    """The changes to the bounds of a queue. Raises OptionError."""
     if not isinstance(when_full, UnsetType):
         checks.one_of("when_full", when_full, get_args(WhenFull))
     if keep_age is not None and not isinstance(keep_age, UnsetType):

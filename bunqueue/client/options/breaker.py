@@ -1,4 +1,4 @@
-"""Circuit breakers as users say them and as they are sent."""
+"""Circuit breakers: from the user's options to the wire format."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from bunqueue.protocol.commands.breakers import BreakerSettings, SetBreaker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """When jobs rest because they fail, all workers together, and for how long.
+    """When and for how long to stop starting jobs because they fail, across all workers.
 
-    After `failures` failed attempts in a row no other job starts for `pause`. Then `trials` jobs are let
-    through: if all of them complete, the rest may run, too; if one fails, the pause begins again, twice as
-    long each time, and at most `max_pause`.
+    After `failures` failed attempts in a row no other job starts for `pause`. Then `trials` jobs may start.
+    If all of them complete, the rest may run again; if one fails, the pause starts again, twice as long each
+    time, up to `max_pause`.
 
-    With a `rate`, 0.5 being one half, jobs rest when that part of the attempts within `window` has failed,
-    and at least `failures` of them, whether in a row or not. With `errors` only these classes of exceptions
-    count as failures. Attempts that a job's timeout ended count, those that somebody cancelled do not.
+    With a `rate` (0.5 is one half), the breaker opens when that share of the attempts within `window` has
+    failed, and at least `failures` of them, consecutive or not. With `errors` only exceptions of these
+    classes count as failures. Attempts that exceed the job's timeout count as failures; cancelled attempts do
+    not.
     """
 
     failures: int = 5
@@ -34,7 +35,7 @@ class Breaker:
     errors: ErrorClass | Iterable[ErrorClass] = ()
 
     def command(self, queue: str, job: str | None) -> SetBreaker:
-        """The command that sets it. OptionError."""
+        """The command that sets it. Raises OptionError."""
         settings = BreakerSettings(
             failures=self.failures,
             rate=self.rate,
@@ -49,6 +50,6 @@ class Breaker:
 
 
 def breaker_of(value: Breaker, name: str) -> Breaker:
-    """A breaker that can be set. OptionError, which begins with `name`."""
+    """Return a valid breaker. Raises OptionError, beginning with `name`."""
     checks.one(name, value, Breaker).command("any", None)
     return value

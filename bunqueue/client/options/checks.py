@@ -1,6 +1,6 @@
-"""What users may give: every refusal is an OptionError that names the option, the value and what is allowed.
+"""Checks of user input: every refusal is an OptionError that names the option, the value and what is allowed.
 
-The bounds of what goes over the wire are those that the commands are declared with.
+The bounds of wire values come from the declarations of the commands.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Own(Struct):
 
 
 def queue_name(name: str) -> str:
-    """`name`, if it is one."""
+    """Return `name` if it is a valid queue name."""
     problem = queue_name_problem(name)
     if problem:
         allowed = f"1 to {MAX_QUEUE_NAME} of the characters a-z A-Z 0-9 _ - . :"
@@ -49,7 +49,7 @@ def queue_name(name: str) -> str:
 
 
 def job_name(name: str, index: int | None = None) -> str:
-    """`name`, if a job may be called so; `index` is its place among many."""
+    """Return `name` if it is a valid job name; `index` is the job's position among many."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_JOB_NAME:
         where = "" if index is None else f"job {index}: "
         raise OptionError(
@@ -63,32 +63,32 @@ def job_name(name: str, index: int | None = None) -> str:
 
 
 def group_id(group: str) -> str:
-    """`group`, if it is the id of one."""
+    """Return `group` if it is a valid group id."""
     wire(_Grouped, {"group": group})
     return group
 
 
 def text(value: str, name: str) -> str:
-    """`value`, if it says anything: an empty text would count as none."""
+    """Return `value` if it is not empty: an empty text would count as absent."""
     if value == "":
         raise refused(name, value, "is not allowed; give a text that is not empty, or None")
     return value
 
 
 def own_id(value: str, name: str) -> str:
-    """`value`, if a job may have it as its id."""
+    """Return `value` if it is a valid job id."""
     wire(_Own, {"job_id": text(value, name)}, job_id=name)
     return value
 
 
 def idempotency_key(key: str) -> str:
-    """`key`, if it is one."""
+    """Return `key` if it is a valid idempotency key."""
     wire(_Keyed, {"idempotency_key": key})
     return key
 
 
 def whole(name: str, value: int, lowest: int = 1) -> int:
-    """`value`, if it is a whole number from `lowest` on that every client can read."""
+    """Return `value` if it is a whole number, at least `lowest`, that every client can read."""
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise refused(name, value, f"is not allowed; give a whole number from {lowest} on", lowest)
     if value >= MAX_INTEGER:
@@ -99,7 +99,7 @@ def whole(name: str, value: int, lowest: int = 1) -> int:
 
 
 def function(name: str, value: Any) -> Any:
-    """`value`, if it can be called and then runs, or is None."""
+    """Return `value` if it is None or a callable that runs when called."""
     if value is not None and not callable(value):
         raise refused(name, value, "cannot be called; give a function")
     if value is not None and is_generator(value):
@@ -108,49 +108,50 @@ def function(name: str, value: Any) -> Any:
 
 
 def switch(name: str, value: bool) -> bool:
-    """`value`, if it is True or False."""
+    """Return `value` if it is True or False."""
     if not isinstance(value, bool):
         raise refused(name, value, "is not allowed; give True or False")
     return value
 
 
 def one(name: str, value: T, kind: type[T]) -> T:
-    """`value`, if it is of a class of ours."""
+    """Return `value` if it is an instance of `kind`."""
     if not isinstance(value, kind):
         raise refused(name, value, f"is not allowed; give a bunqueue.{kind.__name__}")
     return value
 
 
 def given(value: T | None) -> T | UnsetType:
-    """`value`, or what leaves a field out of a command."""
+    """`value`, or UNSET to leave a field out of a command."""
     return UNSET if value is None else value
 
 
 def given_span(value: Duration | UnsetType | None, name: str) -> float | UnsetType:
-    """The same for a time, in ms."""
+    """Like `given`, for a duration, in ms."""
     return UNSET if value is None or isinstance(value, UnsetType) else milliseconds(value, name)
 
 
 def one_of(name: str, value: str, known: Collection[str]) -> None:
-    """Whether there is a `value`."""
+    """Refuse a `value` that is not one of `known`."""
     if not isinstance(value, str) or value not in known:
         raise refused(name, value, f"is unknown; there are {', '.join(known)}", list(known))
 
 
 def states(known: Collection[str], wanted: list[str]) -> None:
-    """Whether all wanted states exist."""
+    """Refuse states that do not exist."""
     for state in wanted:
         one_of("state", state, known)
 
 
 def settings(declared: type[Struct], changes: Struct) -> None:
-    """Whether what `changes` sets is within the bounds of a configuration."""
+    """Check what `changes` sets against the bounds of a configuration."""
     _check(declared, _said(changes), {})
 
 
 def wire(declared: type[Struct], values: Mapping[str, Any], **called: str) -> None:
-    """Check `values`, by the names of the fields of a struct, by its declaration; `called` has what users
-    call a field, where that is something else."""
+    """Check `values`, by the fields of a struct, against its declaration. `called` maps the fields that users
+    know by another name to that name.
+    """
     try:
         msgspec.convert(values, declared)
     except (msgspec.ValidationError, OverflowError):
@@ -167,13 +168,13 @@ def nested(declared: type[Struct], fields: dict[str, object], name: str, **calle
 
 
 def checked(command: C, **called: str) -> C:
-    """`command`, if what it says is within the bounds that it is declared with; `called` as for `wire`."""
+    """Return `command` if its values are within their declared bounds; `called` as for `wire`."""
     _check(type(command), _said(command), called)
     return command
 
 
 def _said(struct: Struct) -> dict[str, Any]:
-    """The fields that are set to something plain."""
+    """The fields that are set to a plain value."""
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return {
         name: value
@@ -191,7 +192,7 @@ def _check(declared: type[Struct], values: Mapping[str, Any], called: Mapping[st
 
 @cache
 def _loose(declared: type[Struct], called: tuple[tuple[str, str], ...]) -> type[Struct]:
-    """The same fields, each by itself, under the names that users know."""
+    """A struct with the same fields, each checked on its own, under the names that users know."""
     names = dict(called)
     fields = [
         (names.get(field.name, field.name), field.type, None) for field in msgspec.structs.fields(declared)
@@ -206,14 +207,14 @@ def _explain_all(declared: type[Struct], values: Mapping[str, Any], called: Mapp
 
 
 def refusal(text: str, error: CommandError, value: object) -> OptionError:
-    """What a server would say of a value, before anything is sent."""
+    """The error that a server would report for a value, raised before anything is sent."""
     field, bound = error.field, None if error.bound is UNSET else error.bound
     return OptionError(text, field=None if isinstance(field, UnsetType) else field, value=value, bound=bound)
 
 
 def _explain(declared: type[Struct], name: str, value: object) -> None:
     try:
-        # MessagePack has no number that large, but the error should name the bound.
+        # MessagePack has no integers that large, but the error should name the bound.
         large = isinstance(value, int) and abs(value) >= MAX_INTEGER
         clean(declared, {name: Raw(_encode(float(value) if large else value))})  # type: ignore[arg-type]
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""What a schedule may be made of, and how that is said on the wire."""
+"""Options of a schedule, and their conversion to the wire format."""
 
 from __future__ import annotations
 
@@ -22,61 +22,64 @@ SPAWN_OPTIONS = frozenset(_ALLOWED)
 
 
 class CronOptions(TypedDict, total=False):
-    """Options of a schedule: `schedule` or `every`, and what else is wanted."""
+    """Options of a schedule: `schedule` or `every`, and optionally others."""
 
     schedule: str | None
     """A cron expression: 5 fields, 6 with leading seconds, or @hourly, @daily, ..."""
     every: Duration | None
-    """Instead of it, so much time between two jobs."""
+    """In place of `schedule`: the time between two jobs."""
     timezone: str | None
     """For `schedule`, an IANA name such as Europe/Rome; UTC unless given."""
     job_name: str | None
-    """What its jobs are called; "default" unless given."""
+    """The name of its jobs; "default" unless given."""
     priority: int | None
-    """Of its jobs."""
+    """The priority of its jobs."""
     limit: int | None
-    """So many jobs, then it ends; no limit unless given."""
+    """How many jobs to add before it ends; no limit unless given."""
     immediately: bool | None
     """Add the first job now, if the schedule is new."""
     prevent_overlap: bool | None
-    """Add no job while the last one waits or runs; True unless given."""
+    """Add no job while the previous one waits or runs; True unless given."""
     skip_if_no_worker: bool | None
-    """Add no job while nobody works on the queue."""
+    """Add no job while the queue has no workers."""
     skip_missed_on_restart: bool | None
-    """Leave out what was due while the server was down; True unless given."""
+    """Skip runs that were due while the server was down; True unless given."""
     overlap: Overlap | None
-    """What becomes of a run while the job of the last one has not ended, retries included. "allow": its job
-    is added beside the other; "skip": it is left out; "queue": it waits until the other has ended; "cancel":
-    the other is cancelled, and it starts when that has stopped. Instead of `prevent_overlap`."""
+    """What to do with a run if the previous run's job has not ended, retries included. "allow": add its job
+    anyway; "skip": leave the run out; "queue": wait until the other job has ended; "cancel": cancel the other
+    job, and start this one once that has stopped. Replaces `prevent_overlap`.
+    """
     on_missed: OnMissed | None
-    """How many runs make up for those that were due while the server was down: "none", "one" or "all".
-    Instead of `skip_missed_on_restart`."""
+    """How many of the runs that were due while the server was down are made up for: "none", "one" or "all".
+    Replaces `skip_missed_on_restart`.
+    """
     max_backlog: int | None
-    """How many runs may wait with `overlap="queue"`, and how many of the missed ones, the last ones, are made
-    up for with `on_missed="all"`; 1 to 1000, 100 unless given."""
+    """How many runs may wait with `overlap="queue"`, and how many missed runs, the latest ones, are made up
+    for with `on_missed="all"`; 1 to 1000, 100 unless given.
+    """
     move: bool | None
-    """Take the name from a schedule of another queue; that is refused unless given."""
+    """Take the name over from a schedule of another queue; without it that is refused."""
     unique_key: str | None
-    """For its jobs; instead of a key of the schedule's own."""
+    """The unique key of its jobs, in place of the schedule's own."""
     dedup: Dedup | None
-    """What else may become of a job whose key is taken."""
+    """Other ways to treat a job whose key is taken."""
     job_options: JobOptions | None
-    """Further options of its jobs: delay, timeout, max_attempts, backoff, retry_on, never_on, ttl,
-    stall_timeout, lifo, durable, remove_on_complete, remove_on_fail, keep_completed, keep_failed, tags."""
+    """Other options of its jobs: delay, timeout, max_attempts, backoff, retry_on, never_on, ttl,
+    stall_timeout, lifo, durable, remove_on_complete, remove_on_fail, keep_completed, keep_failed, tags.
+    """
 
 
 _decode = Decoder().decode
 _OWN = frozenset(CronOptions.__annotations__)
 _KEYS = ("unique_key", "dedup")
 _SAME = {"overlap": "prevent_overlap", "on_missed": "skip_missed_on_restart"}
-"""Options that stand for others."""
+"""Options that replace others."""
 
 
 def cron_command(
     queue: str, name: str, data: object, options: Mapping[str, Any], app: str | None = None
 ) -> Cron:
-    """The command that sets a schedule, which belongs to `app` from then on. Raises OptionError or
-    PayloadError."""
+    """The command that sets a schedule, which then belongs to `app`. Raises OptionError or PayloadError."""
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := given.keys() - _OWN:
         raise unknown_option("a schedule", min(unknown), _OWN)
@@ -108,12 +111,12 @@ def cron_command(
 
 
 def _in_python(text: str) -> str:
-    """Names of the wire as Python has them."""
+    """Convert the wire names in a text to their Python names."""
     return re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", text)
 
 
 def sent_data(command: Cron) -> Any:
-    """The data of the jobs of a schedule, as the server shows it."""
+    """The data of a schedule's jobs, as the server shows it."""
     return _decode(command.data)
 
 

@@ -11,8 +11,8 @@ from bunqueue.errors import OptionError
 def check_expression(
     expression: str, timezone: str | None, where: str = "", *, field: str = "schedule", zone: str = "timezone"
 ) -> None:
-    """OptionError, naming `field` or `zone`, if an expression says no time in that zone."""
-    from bunqueue.model.schedule import (  # croniter takes its time to be imported
+    """Raise OptionError, naming `field` or `zone`, if an expression never matches in that zone."""
+    from bunqueue.model.schedule import (  # importing croniter is slow
         ScheduleError,
         UnknownZone,
         next_run,

@@ -1,4 +1,4 @@
-"""Classes of errors by name, as rules for retries and reports of failures have them."""
+"""Error classes by name, for retry rules and failure reports."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ ErrorClass = type[BaseException] | str
 """A class of exceptions, or its name: ``httpx.ConnectTimeout``, or ``ConnectTimeout`` of any module."""
 
 MAX_NAME = 256  # characters; the protocol's limit
-MAX_TYPES = 32  # classes of one error that are reported
+MAX_TYPES = 32  # classes reported for one error
 
 
 def class_name(kind: type[BaseException]) -> str:
-    """`module.Class`, or of Python's own exceptions `Class`."""
+    """`module.Class`; just `Class` for Python's built-in exceptions."""
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return name[-MAX_NAME:]
 
 
 def types_of(error: BaseException) -> list[str]:
-    """The names of an error's class, and of those that it is derived from, the most special first; none if
-    they cannot be had, as a user's metaclass answers. Never raises."""
+    """The names of an error's class and its base classes, the most derived first. Empty if a user's metaclass
+    prevents finding them. Never raises.
+    """
     try:
         kinds = [kind for kind in type.mro(type(error)) if issubclass(kind, BaseException)]
         return [well_formed(class_name(kind)) for kind in kinds[:MAX_TYPES]]
@@ -32,14 +33,14 @@ def types_of(error: BaseException) -> list[str]:
 
 
 def class_names(classes: ErrorClass | Iterable[ErrorClass], name: str) -> list[str]:
-    """The names of some classes. OptionError, which begins with `name`, for anything else."""
+    """The names of some classes. Raises OptionError, beginning with `name`, for anything else."""
     one = isinstance(classes, str | type) or not isinstance(classes, Iterable)
     given: Iterable[Any] = [classes] if one else classes  # type: ignore[assignment]
     return [_named(each, name) for each in given]
 
 
 def some_class_names(classes: ErrorClass | Iterable[ErrorClass], name: str) -> list[str]:
-    """The same, of one class at least: none would mean that nothing was said."""
+    """Like `class_names`, for at least one class: an empty list would have no meaning."""
     names = class_names(classes, name)
     if not names:
         raise refused(name, classes, "says nothing; give classes of errors, or None for all")

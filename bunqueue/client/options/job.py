@@ -1,4 +1,4 @@
-"""What a job may be added with, and how that is said on the wire."""
+"""Options of a job, and their conversion to the wire format."""
 
 from __future__ import annotations
 
@@ -38,101 +38,111 @@ from bunqueue.protocol.measure import MAX_BYTES, MAX_DATA, SURELY_SMALL, measure
 
 
 class CommonJobOptions(TypedDict, total=False):
-    """Options of a job but for its group, which `@app.job` may compute."""
+    """Options of a job, except its group, which `@app.job` may compute."""
 
     on_dead: NewJob | MakesJob | None
-    """A job that the server adds when this one has failed for good; its `cause` says which job that was, and
-    how it failed. A `NewJob` goes to the same queue; what `job()` of a typed job gives, or a `FlowJob`, to
-    its own."""
+    """A job that the server adds when this one has failed for good. Its `cause` says which job failed, and
+    how. A `NewJob` goes to the same queue; the result of a typed job's `job()`, or a `FlowJob`, goes to its
+    own.
+    """
     priority: int | None
     """Higher is taken first; -1,000,000 to 1,000,000, default 0."""
     delay: When | None
-    """Not before this much time has passed, or this moment; at most a year."""
+    """Run it after this span or at this moment, not earlier; at most a year."""
     at: datetime | None
-    """Not before this moment: another word for `delay`."""
+    """Run it at this moment, not earlier: an alias for `delay`."""
     lifo: bool | None
-    """Before others of its priority, the newest first."""
+    """Run it before others of its priority, the newest first."""
     max_attempts: int | None
-    """How often it may run; 1 to 1000, default 3."""
+    """How many attempts it has; 1 to 1000, default 3."""
     backoff: Duration | Sequence[Duration] | Backoff | None
-    """The wait before the first retry, doubled with each further one, and up to a tenth longer or shorter; a
-    list of all waits; or a `Backoff`. Without it the server's default holds: 1 to 3 s, then 2 to 6 s, ..."""
+    """The wait before the first retry, doubled for each later one, and varied by up to a tenth; a list of all
+    waits; or a `Backoff`. Without it the server's default applies: 1 to 3 s, then 2 to 6 s, ...
+    """
     retry_on: ErrorClass | Iterable[ErrorClass] | None
-    """There is another attempt after exceptions of these classes only. Instead of a class its name will do,
-    with its module or without: "httpx.ConnectTimeout", "ConnectTimeout"."""
+    """Retry only after exceptions of these classes. A class may be given by name, with or without its module:
+    "httpx.ConnectTimeout", "ConnectTimeout".
+    """
     never_on: ErrorClass | Iterable[ErrorClass] | None
-    """After exceptions of these classes the job is not retried: it is a dead letter at once. TimeoutError
-    stands for a run that took longer than its `timeout`, too."""
+    """Do not retry after exceptions of these classes: the job becomes a dead letter at once. TimeoutError
+    also covers attempts that took longer than the job's `timeout`.
+    """
     ttl: When | None
-    """Dropped if not started within this time, or by this moment; at most a year."""
+    """Drop it if it has not started within this span, or by this moment; at most a year."""
     timeout: Duration | None
-    """An attempt that takes longer has failed; at most a day."""
+    """An attempt that takes longer fails; at most a day."""
     job_id: str | None
-    """An id of your own instead of a generated one, unique over the whole server. While a job with this id
-    waits or runs, adding another gives that one's handle."""
+    """An id of your own in place of a generated one, unique on the whole server. While a job with this id
+    waits or runs, adding another returns the handle of the existing one.
+    """
     unique_key: str | None
-    """While a job of the queue with this key waits or runs, adding another gives that one's handle."""
+    """While a job of the queue with this key waits or runs, adding another returns that job's handle."""
     dedup: Dedup | None
-    """What else may become of a job whose `unique_key` is taken."""
+    """Other ways to treat a job whose `unique_key` is taken."""
     unique: Unique | bool | None
-    """One job for the same arguments, see `Unique`; True: while another one has not ended."""
+    """One job for the same arguments; see `Unique`. True: until the other one has ended."""
     debounce: Debounce | None
-    """Run only the last of several, when no other has come for a while."""
+    """Run only the last of several jobs, once no other has come for a while."""
     remove_on_complete: bool | None
-    """Forget the job and its result when it has completed."""
+    """Forget the job and its result once it has completed."""
     remove_on_fail: bool | None
-    """Forget the job when it has failed for good."""
+    """Forget the job once it has failed for good."""
     keep_completed: Duration | None
-    """Remove it so long after it completed, whatever queue and server say; at most 10 years."""
+    """Remove it this long after it completed, overriding the queue's and server's settings; at
+    most 10 years.
+    """
     keep_failed: Duration | None
-    """The same when it has failed for good."""
+    """The same, counted from when it failed for good."""
     durable: bool | None
-    """Acknowledged only when it would survive a power loss."""
+    """Acknowledge it only once it would survive a power loss."""
     tags: Iterable[str] | None
-    """Words that are shown with it, and by which it is found (`Queue.find`)."""
+    """Words that are shown with the job and can be searched for (`Queue.find`)."""
     depends_on: Iterable[JobRef] | None
-    """Jobs of any queues that must have completed before it may run: ids or handles, at most 10,000."""
+    """Jobs of any queues that must complete before it may run: ids or handles, at most 10,000."""
     parent: JobRef | None
-    """The job whose child it is; `JobHandle.set_parent` has that one wait for it, flows do both at once."""
+    """The job whose child it is. `JobHandle.set_parent` makes that job wait for it; flows do both at once."""
     failure_policy: OnFailure | None
-    """What its failure for good means for its parent; unless said otherwise that one waits on."""
+    """What its final failure means for its parent; by default the parent keeps waiting."""
     on_dead_dependency: OnFailure | None
-    """What it means for this job when one of `depends_on` has failed for good, or was removed: unless said
-    otherwise it waits on."""
+    """What happens to this job when one of `depends_on` has failed for good or was removed; by default it
+    keeps waiting.
+    """
     group_max_size: int | None
-    """Refused while so many jobs of its group are queued."""
+    """Refuse it while this many jobs of its group are queued."""
     repeat: Duration | Repeat | None
-    """Added again each time it has completed: to run so much later."""
+    """Add it again each time it has completed, to run after this delay."""
     stall_timeout: Duration | None
-    """Taken from its worker when that was silent for so long, whatever the queue says; at most a day."""
+    """Take it from its worker after this much silence, overriding the queue's setting; at most a day."""
     keep_logs: int | None
-    """How many lines of its log are kept; at most 100, which is the default."""
+    """The number of log lines to keep; at most 100, which is the default."""
     stack_trace_limit: int | None
-    """How many lines of a traceback are kept, the last ones; default 10, at most 100."""
+    """The number of traceback lines to keep, the last ones; default 10, at most 100."""
     size_limit: int | None
-    """Refused as too large when its data takes more bytes than these."""
+    """Refuse it as too large if its data takes more bytes than this."""
     timestamp: PastMoment | None
-    """When it was made, if that is not now: a datetime with a time zone, a timedelta for so long ago, or ms
-    since the epoch. A `delay` and a `ttl` that are spans count from then."""
+    """Its creation time, if that is not now: a datetime with a time zone, a timedelta (so long ago), or ms
+    since the epoch. A `delay` or `ttl` given as a span counts from this time.
+    """
     workflow: bool | None
-    """It is a workflow: it takes signals, and is kept when it was cancelled. `@app.workflow` says so."""
+    """It is a workflow: it takes signals, and is kept when cancelled. `@app.workflow` sets this."""
     headers: Mapping[str, str] | None
-    """For those on the way, such as a trace context; not part of the data. At most 16."""
+    """For components in between, such as a trace context; not part of the data. At most 16."""
 
 
 class JobOptions(CommonJobOptions, total=False):
-    """Options of a job. What is left out or None is not sent, and the server's default holds.
+    """Options of a job. Options that are left out or None are not sent, and the server's default applies.
 
-    Times are a number of milliseconds or a timedelta.
+    Durations are a number of milliseconds or a timedelta.
     """
 
     group: str | None
-    """Groups take turns, and jobs of a group share limits: those of `Queue.set_group_defaults`, or its own,
-    see `JobGroup`."""
+    """Groups take turns. The jobs of a group share limits: those of `Queue.set_group_defaults`, or the
+    group's own; see `JobGroup`.
+    """
 
 
 class NewJob:
-    """A job to be added: its name, data and options.
+    """A job to add: its name, data and options.
 
     `queue` and `id` are None until it is added; middleware sees them (`bunqueue.Middleware`).
     """
@@ -164,13 +174,13 @@ def _headers(value: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def _kind(kind: type) -> Callable[[Any, str], Any]:
-    """A converter that takes what is of a kind, and refuses all else."""
+    """A converter that accepts instances of `kind` and refuses everything else."""
 
     return lambda value, name: checks.one(name, value, kind)
 
 
 def job_id(value: JobRef, name: str) -> str:
-    """The id of a job that is named by it or by something that has it."""
+    """The id of a job, from the id itself or from something that has it."""
     found = value if isinstance(value, str) else getattr(value, "id", None)
     if not isinstance(found, str) or not found:
         raise refused(name, value, "is no job; give a handle, or the id of one")
@@ -224,44 +234,44 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
 _WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}
 _MOMENTS = ("at", "delay", "ttl")
 """Options that may be moments."""
-IDEMPOTENCY_KEY = "idempotency_key"  # goes beside the options
+IDEMPOTENCY_KEY = "idempotency_key"  # is passed separately from the options
 _SPREAD = frozenset({"at", "debounce", "failure_policy", "unique"})
-"""Options that are several fields, or none."""
+"""Options that become several fields, or none."""
 _KEYS = ("unique_key", "dedup", "unique")
-"""Options about the unique key; `unique` stands for the others."""
+"""Options about the unique key; `unique` replaces the others."""
 _KNOWN = frozenset(JobOptions.__annotations__)
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(core.JobFields)}
 _DECLARED = msgspec.defstruct(
     "_Declared", [(name, _TYPES[_WIRE_NAMES.get(name, name)], None) for name in sorted(_KNOWN - _SPREAD)]
 )
-"""The options as the wire has them, under their names in Python."""
+"""The options with their wire types, under their Python names."""
 
 
 def options_of(given: JobOptions | None, name: str) -> dict[str, Any]:
-    """A map of options. Raises OptionError, which begins with `name`, for anything else."""
+    """A map of options. Raises OptionError, beginning with `name`, for anything else."""
     if given is not None and not isinstance(given, Mapping):
         raise refused(name, given, "is not allowed; give a dict of options")
     return {**(given or {})}
 
 
 def default_fields(options: JobOptions | None) -> Mapping[str, Any]:
-    """The fields of `default_job_options`. OptionError."""
+    """The fields of `default_job_options`. Raises OptionError."""
     found = options_of(options, "default_job_options")
     check_spans(found, "default_job_options")
     return wire_fields(found, {})
 
 
 def check_spans(options: Mapping[str, object], what: str) -> None:
-    """OptionError, which begins with `what`, for a moment in options that many jobs have."""
+    """Raise OptionError, beginning with `what`, for a moment in options that apply to many jobs."""
     for name in _MOMENTS:
         if isinstance(options.get(name), datetime):
             raise unfit(f"{what}: {name}", "a moment suits one job only; give a span of time")
 
 
 def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
-    """`options` as fields of a command, over `defaults`, which already are.
+    """`options` as fields of a command, on top of `defaults`, which already are fields.
 
-    OptionError for unknown ones, and for values that are not allowed.
+    Raises OptionError for unknown options and invalid values.
     """
     if not options:
         return defaults
@@ -272,7 +282,7 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
         if value is not None:
             convert = _CONVERT.get(name)
             given[name] = convert(value, name) if convert else value
-    if "priority" in given:  # the declaration leaves room for groups, which have bounds of their own
+    if "priority" in given:  # the declaration allows for groups, which have other bounds
         checks.wire(core.PlainFields, {"priority": given["priority"]})
     if "timestamp" in given:
         _count_from(given, options)
@@ -297,7 +307,7 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
 
 
 def _count_from(given: dict[str, Any], options: Mapping[str, object]) -> None:
-    """Have spans until a moment begin where the server counts them from: at the `timestamp` of the job."""
+    """Convert moments to spans from the job's `timestamp`, from which the server counts."""
     for name in _MOMENTS:
         if isinstance(moment := options.get(name), datetime):
             given[name] = max(0.0, epoch_ms(moment, name) - given["timestamp"])
@@ -318,7 +328,7 @@ def _unknown(name: str) -> OptionError:
 
 
 def _spread(given: dict[str, Any]) -> None:
-    """Put the fields in place of options that are several, or have another name."""
+    """Expand options that become several fields or have another name."""
     if "at" in given:
         if "delay" in given:
             raise unfit("at", "delay says that already; leave out at or delay")
@@ -344,7 +354,7 @@ def _spread(given: dict[str, Any]) -> None:
 def bulk_fields(
     index: int, job: object, name: str, payload: Raw, defaults: Mapping[str, object], secret: bytes = b""
 ) -> Mapping[str, Any]:
-    """As `wire_fields`, for one job of many, with the key that `unique` asks for."""
+    """Like `wire_fields`, for one job of many, with the key that `unique` asks for."""
     try:
         if isinstance(job, NewJob):
             return keyed(wire_fields(job.options, defaults), name, payload, secret)
@@ -354,7 +364,7 @@ def bulk_fields(
 
 
 def pair(index: int, job: object) -> tuple[str, object]:
-    """The name and the data of one job of many. OptionError."""
+    """The name and the data of one job of many. Raises OptionError."""
     if not isinstance(job, tuple | list) or len(job) != 2:
         text = f"job {index}: {shown(job)} is not allowed; give (name, data), or a bunqueue.NewJob"
         raise OptionError(text, field=f"jobs[{index}]", value=job)
@@ -365,7 +375,7 @@ _ELSEWHERE = "keep large data elsewhere, send its place"
 
 
 def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
-    """PayloadError, which begins with `what`, when data is larger than its `size_limit` allows."""
+    """Raise PayloadError, beginning with `what`, if data is larger than its `size_limit`."""
     limit, size = fields.get("size_limit"), len(bytes(data))
     if limit is not None and size > limit:
         text = f"{what} has {size} bytes, its size_limit is {limit}; {_ELSEWHERE}"
@@ -373,8 +383,9 @@ def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
 
 
 def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
-    """As `encode_data`, for the data of a job: PayloadError, too, if it is larger than that may be, or has
-    what would arrive as another type, unless its types are ``declared`` elsewhere."""
+    """Like `encode_data`, for the data of a job. Also raises PayloadError if the data is too large, or has
+    values that would arrive as another type, unless their types are ``declared`` elsewhere.
+    """
     encoded = _encoded(data, what)
     if not declared:
         check_plain(data, what)
@@ -386,7 +397,7 @@ def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
 
 
 def encode_data(data: object, what: str) -> Raw:
-    """`data` as MessagePack. Raises PayloadError, which begins with `what`, if it cannot be encoded."""
+    """`data` as MessagePack. Raises PayloadError, beginning with `what`, if it cannot be encoded."""
     return Raw(_encoded(data, what))
 
 

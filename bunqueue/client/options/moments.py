@@ -1,5 +1,6 @@
-"""Moments, and the spans until them or since them, as users give them. docs/client.md#times says which is
-taken where."""
+"""Moments, and spans until or since them, as users give them. docs/client.md#times says where which one is
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from bunqueue.client.connection.options import Duration, milliseconds, refused
 When = Duration | datetime
 """A span in ms or a timedelta, or the moment at which it ends or began: a datetime with a time zone."""
 PastMoment = datetime | timedelta | float
-"""A datetime with a time zone, a timedelta for so long ago, or ms since the epoch."""
+"""A datetime with a time zone, a timedelta (so long ago), or ms since the epoch."""
 
 
 def now_ms() -> float:
@@ -22,7 +23,7 @@ def now_ms() -> float:
 
 
 def epoch_ms(moment: datetime, name: str) -> float:
-    """A moment in ms since the epoch. OptionError, which begins with `name`, if it has no time zone."""
+    """A moment in ms since the epoch. Raises OptionError, beginning with `name`, if it has no time zone."""
     if moment.utcoffset() is None:
         raise refused(
             name,
@@ -34,21 +35,21 @@ def epoch_ms(moment: datetime, name: str) -> float:
 
 
 def time_left(value: When, name: str) -> float:
-    """A span in ms; of a moment what is left until then, which is 0 for one that has passed. OptionError."""
+    """The ms of a span, or until a moment; 0 for a moment that has passed. Raises OptionError."""
     if isinstance(value, datetime):
         return max(0.0, epoch_ms(value, name) - now_ms())
     return milliseconds(value, name)
 
 
 def age(value: When, name: str) -> float:
-    """A span in ms; of a moment what has passed since, which is 0 for one in the future. OptionError."""
+    """The ms of a span, or since a moment; 0 for a moment in the future. Raises OptionError."""
     if isinstance(value, datetime):
         return max(0.0, now_ms() - epoch_ms(value, name))
     return milliseconds(value, name)
 
 
 def past_moment(value: PastMoment, name: str) -> float:
-    """ms since the epoch. OptionError."""
+    """ms since the epoch. Raises OptionError."""
     if isinstance(value, datetime):
         return epoch_ms(value, name)
     if isinstance(value, timedelta):

@@ -1,4 +1,4 @@
-"""The job that is added when another one has failed for good, as users say it and as it is sent."""
+"""The job to add when another one has failed for good: from the user's options to the wire format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELDS = frozenset(core.OnDead.__struct_fields__)
 
 
 class MakesJob(Protocol):
-    """A typed job, which makes one of its kind."""
+    """A typed job, which makes jobs of its type."""
 
     def job(self) -> NewJob: ...
 
@@ -26,7 +26,7 @@ def on_dead(
     fields_of: Callable[[Mapping[str, object], Mapping[str, object]], Mapping[str, Any]],
     data_of: Callable[[object, str], Any],
 ) -> core.OnDead:
-    """What is sent for a `NewJob`, or for a typed job without arguments. OptionError, PayloadError."""
+    """The wire form of a `NewJob`, or of a typed job without arguments. Raises OptionError, PayloadError."""
     job = value.job() if hasattr(value, "job") and not hasattr(value, "id") else value
     if not all(hasattr(job, attribute) for attribute in ("name", "data", "options", "queue")):
         raise refused(name, value, "is no job; give a bunqueue.NewJob, a typed job, or its job()")

@@ -1,4 +1,4 @@
-"""Warns of data of jobs that would silently arrive as something else than it was given."""
+"""Rejects job data that would silently arrive as something other than what was given."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _CURES = {
 
 
 class Declared(dict[str, Any]):
-    """The arguments of a function whose annotations say what they are: the worker gets them back as such."""
+    """The arguments of a function with annotations: the worker converts them back to the annotated types."""
 
     __slots__ = ()
 
 
 def check_plain(data: object, what: str) -> None:
-    """PayloadError, which begins with `what`, for a value in `data` that would arrive as text.
+    """Raise PayloadError, beginning with `what`, for a value in `data` that would arrive as text.
 
-    Objects of classes with declared fields are passed over. `data` has no cycles.
+    Objects of classes with declared fields are skipped. `data` must not have cycles.
     """
     if (problem := not_plain(data)) is not None:
         text, value = problem
@@ -41,8 +41,8 @@ def check_plain(data: object, what: str) -> None:
 
 
 def not_plain(data: object) -> tuple[str, str] | None:
-    """What is wrong with the first such value, in words, and the value as it is shown; None without any."""
-    if type(data) is dict:  # as nearly all are, with few values: calls cost more than looking at those
+    """What is wrong with the first such value, and the value to show; None if all values are plain."""
+    if type(data) is dict:  # nearly always; a loop over the few values is cheaper than calls
         for each in data.values():
             if type(each) not in _PLAIN:
                 break
@@ -57,7 +57,7 @@ def not_plain(data: object) -> tuple[str, str] | None:
 
 
 def _find(value: Any) -> tuple[str, object] | None:
-    """The first such value, and the way to it: "['order']['id']"."""
+    """The first such value, and the path to it: "['order']['id']"."""
     kind = type(value)
     items: Iterable[tuple[Any, Any]]
     if kind is dict:

@@ -1,4 +1,4 @@
-"""How often something may happen: so many times within a span of time."""
+"""How often something may happen: a number of times within a span of time."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _EXAMPLES = "a bunqueue.RateLimit, or a text such as '100/min', '5/s' or '10/30s
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """`max` jobs in every `per` (ms or a timedelta), over all workers of the queue. Instead of one, a text
-    such as "100/min" will do.
+    """`max` jobs in every `per` (ms or a timedelta), over all workers of the queue. It may also be given as
+    text, such as "100/min".
 
-    For a queue it is a token bucket, see `Queue.set_rate_limit`: after a rest `max` at once, then one every
-    `per / max`. For groups it is counted in windows: `max` within `per` from the first of them on.
+    For a queue it is a token bucket (see `Queue.set_rate_limit`): after a pause `max` jobs start at once,
+    then one every `per / max`. For groups it is counted in windows: `max` jobs within `per`, from the first
+    one on.
     """
 
     max: int
@@ -37,7 +38,7 @@ class RateLimit:
         self.command("any")
 
     def command(self, queue: str) -> limits.RateLimit:
-        """The command that sets it for a queue. OptionError."""
+        """The command that sets it for a queue. Raises OptionError."""
         most, per = checks.whole("rate_limit: max", self.max), whole_milliseconds(self.per, "rate_limit: per")
         return checks.checked(limits.RateLimit(queue=queue, limit=most, duration=per), duration="per")
 
@@ -48,11 +49,11 @@ class RateLimit:
 
 
 Rate = RateLimit | str
-"""So many in so long: a `RateLimit`, or a text such as "100/min", "5/s" or "10/30s"."""
+"""A count per span: a `RateLimit`, or a text such as "100/min", "5/s" or "10/30s"."""
 
 
 def rate_limit(value: Rate, name: str) -> RateLimit:
-    """A rate, however it is given. OptionError, which begins with `name`."""
+    """A rate given in either form. Raises OptionError, beginning with `name`."""
     if isinstance(value, RateLimit):
         return value
     found = _RATE.fullmatch(value) if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Jobs that are added again when they have completed, and how that is said on the wire."""
+"""Jobs that are added again when they have completed: from the user's options to the wire format."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bunqueue.protocol.commands import times
 from bunqueue.protocol.commands.base import MAX_SAFE
 
 _NAMES = {"start_date": "startDate", "end_date": "endDate"}
-_SHOWN = ("every", "limit")  # whether they say something or not
+_SHOWN = ("every", "limit")  # shown even if they are unset
 
 
 def repeat_map(value: Duration | Repeat, name: str) -> dict[str, object]:
-    """As it is sent. OptionError."""
+    """The fields to send. Raises OptionError."""
     repeat = value if isinstance(value, Repeat) else Repeat(value)
     if (repeat.every is None) == (repeat.pattern is None):
         raise unfit(name, "give either every, or pattern, a cron expression")

@@ -1,4 +1,4 @@
-"""Options that say how long a job is kept once it has finished, or that it is not kept at all."""
+"""Options for how long a finished job is kept, if at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETENTION = frozenset(name for pair in _PAIRS for name in pair)
 
 
 def defaults_beside(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is left of defaults when a job says something else. OptionError if it contradicts itself."""
+    """The defaults that remain when a job sets its own. Raises OptionError if the job contradicts itself."""
     for kept, removes in _PAIRS:
         if kept in given and given.get(removes):
             raise unfit(kept, f"{removes} keeps nothing; leave out {kept} or {removes}")

@@ -1,4 +1,4 @@
-"""Which jobs a search means, as users give it."""
+"""The filter of a search, as users give it."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ _LISTS = ("state", "name", "tag", "group")
 
 
 class JobFilter(TypedDict, total=False):
-    """Which jobs are meant: those to which all that is given applies. A list of states, names or groups means
-    any of them, a list of tags all of them."""
+    """Selects jobs: all given conditions must apply. A list of states, names or groups matches any of them; a
+    list of tags matches jobs that have all of them.
+    """
 
     state: str | Sequence[str] | None
     """waiting, delayed, active, waiting-children, waiting-signal, completed, failed, cancelled or stuck; or,
-    of the waiting ones, prioritized or paused."""
+    as a subset of waiting, prioritized or paused.
+    """
     name: str | Sequence[str] | None
     tag: str | Sequence[str] | None
     group: str | Sequence[str] | None
     worker: str | None
     """The id of the worker that has the job, or had it when it ended."""
     error: str | None
-    """A part of the last error, in capitals or not; of completed jobs nothing."""
+    """A part of the last error, ignoring case. Never matches completed jobs."""
     created_after: PastMoment | None
     """From this moment on: a datetime with a time zone, a timedelta (so long ago), or ms since the epoch."""
     created_before: PastMoment | None
     finished_after: PastMoment | None
     finished_before: PastMoment | None
     data: Mapping[str, str | float | bool | None] | None
-    """Values of fields of the data by their paths, as in {"order.id": 7}."""
+    """Values of fields of the data by path, for example {"order.id": 7}."""
     where: str | None
-    """Conditions as text, as in "data.order.total > 100 and name ~ invoice": see docs/find.md."""
+    """Conditions as text, for example "data.order.total > 100 and name ~ invoice"; see docs/find.md."""
 
 
 def wanted(which: Mapping[str, Any], codec: Codec | None = None) -> dict[str, Any]:
-    """The fields of a command. OptionError, too, for what the server cannot see because of the codec."""
+    """The fields of a command. Also raises OptionError for fields that the codec hides from the server."""
     for name in which:
         if name not in JobFilter.__annotations__:
             raise unknown_option("a search", name, JobFilter.__annotations__)

@@ -1,4 +1,4 @@
-"""What options of jobs are made of that are more than a number or a text."""
+"""Job options that are more than a number or a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bunqueue.protocol.commands.core import KeyState
 
 
 class HasId(Protocol):
-    """A handle, a job, or whatever else has the id of one."""
+    """A handle, a job, or anything else with a job's id."""
 
     @property
     def id(self) -> str: ...
@@ -24,19 +24,19 @@ JobRef = str | HasId
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The wait before a retry: `delay` before the first. With each further one an "exponential" wait is
-    doubled, a "linear" one grows by `delay`, and a "constant" one stays the same. Each is longer or shorter
-    by a random part of up to `jitter`, 0.1 being a tenth, so that jobs that failed together do not come back
-    together; 0 turns that off.
+    """The wait before a retry. The first wait is `delay`. For each later retry an "exponential" wait doubles,
+    a "linear" one grows by `delay`, and a "constant" one stays the same. Each wait is varied by a random part
+    of up to `jitter` (0.1 is a tenth), so that jobs that failed together are not retried together; 0 turns
+    that off.
 
-    No wait is longer than `max_delay`, which is an hour, or `delay` if that is longer. Instead of all that
-    `delays` may name the waits one after the other; the last one repeats. With `retry_after` an exception
-    that says how long to wait is obeyed (see `bunqueue.retry_after`), up to `max_delay`.
+    No wait is longer than `max_delay`, which defaults to an hour, or to `delay` if that is longer.
+    Alternatively `delays` lists all waits; the last one repeats. With `retry_after`, an exception that says
+    how long to wait (see `bunqueue.retry_after`) is respected, up to `max_delay`.
     """
 
     delay: Duration = 1000
     type: Literal["constant", "fixed", "linear", "exponential"] = "exponential"
-    """"fixed" is another word for "constant"."""
+    """"fixed" is an alias for "constant"."""
     jitter: float = 0.1
     max_delay: Duration | None = None
     delays: Sequence[Duration] | None = None
@@ -46,62 +46,67 @@ class Backoff:
 OnConflict = Literal["keep", "replace", "extend", "reject", "supersede"]
 """What happens to a job whose unique key is taken:
 
-- `keep`: it is not added, and the handle is that of the job that is there;
-- `replace`: it takes the place of a job that waits; beside one that runs or has ended it is added, too;
-- `extend`: as `keep`, and the key is held for another `ttl` from now on;
+- `keep`: it is not added; the handle is that of the existing job;
+- `replace`: it replaces a job that waits; next to one that runs or has ended it is added;
+- `extend`: like `keep`, and the key is held for another `ttl` from now on;
 - `reject`: `DuplicateJob` is raised;
-- `supersede`: as `replace`, but a job that runs is cancelled, and this one starts when that has stopped.
+- `supersede`: like `replace`, but a running job is cancelled, and this one starts once that has stopped.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedup:
-    """What becomes of a job whose `unique_key` another one holds. It goes with `unique_key`.
+    """What happens to a job whose `unique_key` is held by another one. Used together with `unique_key`.
 
-    Without any of these the job is not added, as long as the other one waits or runs.
+    By default the job is not added as long as the other one waits or runs.
     """
 
     ttl: Duration | None = None
     """How long the key is held from now on, whether the job still waits, runs, has completed or failed; a job
-    that is cancelled or removed gives it up. Without a `ttl`, until the job has ended."""
+    that is cancelled or removed releases it. Without a `ttl`, the key is held until the job has ended.
+    """
     extend: bool = False
-    """Another word for `on_conflict="extend"`."""
+    """An alias for `on_conflict="extend"`."""
     replace: bool = False
-    """Take the place of the holder, which is removed unless it runs. An error if jobs depend on it. With a
-    `ttl`, another word for `on_conflict="replace"`."""
+    """Replace the holder, which is removed unless it runs. An error if jobs depend on it. With a `ttl`, an
+    alias for `on_conflict="replace"`.
+    """
     on_conflict: OnConflict | None = None
     """What happens when the key is taken; "keep" unless given."""
     states: Iterable[KeyState] | None = None
-    """The states of the holder in which the key is taken, instead of those above."""
+    """The states of the holder in which the key counts as taken, overriding the defaults above."""
     grace: Duration = 10_000
-    """How long a job that is superseded may take to stop."""
+    """How long a superseded job may take to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
     """One job of a kind for the same arguments: `unique=Unique(by="order", within=timedelta(minutes=5))`.
 
-    The key is made of the job's name and its arguments, so it stands instead of `unique_key` and `dedup`.
+    The key is made from the job's name and its arguments, so it replaces `unique_key` and `dedup`.
     """
 
     by: str | Collection[str] | Callable[..., object] | None = None
     """The arguments that count: one name, several, or None for all. With `@app.job` also a function of the
-    arguments that it names, as for `group`."""
+    arguments that it names, as for `group`.
+    """
     within: Duration | None = None
-    """At most one in such a time, also after it has completed or failed. None: at most one that has not
-    ended."""
+    """At most one job within this span, even after it has completed or failed. None: at most one that has not
+    ended.
+    """
     states: Iterable[KeyState] | None = None
     """Only while the other job is in one of these states."""
     on_conflict: OnConflict = "keep"
-    """What happens when there is such a job already."""
+    """What happens if there is already such a job."""
     grace: Duration = 10_000
-    """How long a job that is superseded may take to stop."""
+    """How long a superseded job may take to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """Run once it has been quiet for a while: each job with the same key takes the place of the one that
-    waits, and restarts its delay. It stands for `unique_key`, `delay` and `Dedup(replace=True)`."""
+    """Run once no more jobs come for a while: each job with the same key replaces the one that waits, and
+    restarts its delay. It replaces `unique_key`, `delay` and `Dedup(replace=True)`.
+    """
 
     key: str
     wait: Duration
@@ -109,31 +114,32 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Add the job again each time that it has completed: to run `every` later, or at the next time of a cron
-    expression."""
+    """Add the job again each time it has completed, to run after `every`, or at the next time of a cron
+    expression.
+    """
 
     every: Duration | None = None
     limit: int | None = None
-    """So many times; without end unless given."""
+    """How many times to repeat; no limit unless given."""
     _: KW_ONLY
     pattern: str | None = None
-    """A cron expression instead of `every`: 5 fields, 6 with leading seconds, or @hourly, @daily, ..."""
+    """A cron expression in place of `every`: 5 fields, 6 with leading seconds, or @hourly, @daily, ..."""
     tz: str | None = None
     """For `pattern`, an IANA name such as Europe/Rome; UTC unless given."""
     start: datetime | float | None = None
-    """No repetition runs before: an aware datetime, or epoch ms."""
+    """No repetition runs before this: a datetime with a time zone, or epoch ms."""
     end: datetime | float | None = None
-    """No repetition runs after it."""
+    """No repetition runs after this."""
 
 
 OnFailure = Literal["fail", "ignore", "continue", "remove", "wait"]
 """What the failure of a child, after its last attempt, means for its parent:
 
-- `fail`: the parent fails, too, and with it its own parent if that says so;
+- `fail`: the parent also fails, and so does its own parent if its policy says so;
 - `ignore`: the parent runs when the others are done, and gets the error;
 - `continue`: the parent runs at once, does not wait for the others, and gets the error;
 - `remove`: the parent runs when the others are done, and gets nothing;
-- `wait`: the parent waits on, for somebody to retry the child.
+- `wait`: the parent keeps waiting, so that somebody can retry the child.
 """
 POLICIES: dict[str, str] = {
     "fail": "fail_parent_on_failure",
@@ -142,4 +148,4 @@ POLICIES: dict[str, str] = {
     "remove": "remove_dependency_on_failure",
     "wait": "",
 }
-"""The field that each is on the wire; none for what holds when nothing is said."""
+"""The wire field of each policy; empty for the default."""

@@ -1,4 +1,4 @@
-"""The unique key of a job by its arguments."""
+"""Unique keys made from the arguments of a job."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import KeyState
 
 decode = msgspec.msgpack.Decoder().decode
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode  # maps with the same entries look the same
-DIGEST = 16  # bytes: two jobs that differ never get the same key in practice
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode  # equal maps are encoded alike
+DIGEST = 16  # bytes; enough to rule out collisions in practice
 
 
 def unique(value: Unique | bool, name: str) -> Unique | None:
-    """What `unique=` says; None for False. OptionError."""
+    """The value of `unique=`; None for False. Raises OptionError."""
     if isinstance(value, bool):
         return Unique() if value else None
     return checks.one(name, value, Unique)
 
 
 def names_of(wanted: Unique) -> tuple[str, ...] | None:
-    """The arguments that count; None: all. OptionError for what are no names."""
+    """The arguments that count; None: all. Raises OptionError for invalid names."""
     by = wanted.by
     if by is None:
         return None
@@ -40,12 +40,12 @@ def names_of(wanted: Unique) -> tuple[str, ...] | None:
 
 
 def dedup_of(wanted: Unique) -> Dedup:
-    """What becomes of a job whose key is taken."""
+    """What happens to a job whose key is taken."""
     return Dedup(ttl=wanted.within, on_conflict=wanted.on_conflict, states=wanted.states, grace=wanted.grace)
 
 
 def wire_dedup(value: Dedup, name: str, ttl_name: str = "ttl") -> core.Dedup:
-    """As it is sent. OptionError, which calls the `ttl` as its users do."""
+    """The fields to send. Raises OptionError, with the user's name for `ttl`."""
     checks.one(name, value, Dedup)
     if value.on_conflict is not None and (value.extend or value.replace):
         raise unfit(name, "on_conflict says that already; leave out extend and replace")
@@ -81,7 +81,7 @@ def _states(value: Dedup, name: str) -> list[str] | None:
 
 
 def key_of(wanted: Unique, name: str, payload: Raw, secret: bytes = b"") -> str:
-    """The key of a job, from its name and its encoded data. OptionError."""
+    """The key of a job, from its name and its encoded data. Raises OptionError."""
     names, data = names_of(wanted), decode(payload)
     if names is not None:
         data = [_value(data, each) for each in names]
@@ -99,12 +99,12 @@ def _value(data: Any, name: str) -> Any:
 
 
 def digest(name: str, value: Any, secret: bytes = b"") -> str:
-    """A key for jobs of a name with such data; nobody who lacks the secret can try which data that is."""
+    """A key for jobs with this name and data. Without the secret nobody can test guesses of the data."""
     return f"{name}:{blake2b(_encode(value), digest_size=DIGEST, key=secret).hexdigest()}"
 
 
 def keyed(fields: Mapping[str, Any], name: str, payload: Raw, secret: bytes = b"") -> Mapping[str, Any]:
-    """The fields of a job with the unique key that `unique` asks for in its place. OptionError."""
+    """The fields of a job with `unique` replaced by the unique key it asks for. Raises OptionError."""
     wanted = fields.get("unique")
     if wanted is None:
         return fields

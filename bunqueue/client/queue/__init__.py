@@ -1,4 +1,4 @@
-"""The queue and the job as their users have them. `client/blocking/queue` is the same for threads."""
+"""The public queue and job objects. `client/blocking/queue` is the same for threads."""
 
 from __future__ import annotations
 

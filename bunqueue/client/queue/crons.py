@@ -1,4 +1,4 @@
-"""Schedules: jobs that are added by the clock. docs/cron.md has the rules."""
+"""Schedules: jobs that are added at given times. docs/cron.md has the rules."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from bunqueue.protocol.moments import moment
 
 
 class AsyncNamedCrons:
-    """What can be done with a schedule whose name is known: names are unique over the whole server."""
+    """Operations on a schedule by its name: names are unique on the whole server."""
 
     _caller: AsyncCaller
 
     async def run_cron(self, name: str) -> AsyncJobHandle[Any]:
-        """Add the job of a schedule now, also of one that is paused; when it runs otherwise stays as it is.
+        """Add the job of a schedule now, even if the schedule is paused; its other runs are not affected.
 
-        When its last job is still there and it prevents overlap, the handle is that one's, and its `created`
-        is False. Raises NotFound.
+        If the schedule prevents overlap and its last job still exists, the handle is that job's, and its
+        `created` is False. Raises NotFound.
         """
         reply = await self._caller.call(checks.checked(cron.CronTrigger(name=name)), cron.CronRunReply)
         return AsyncJobHandle(self._caller, reply.queue, reply.id, created=not reply.existing)
 
     async def delete_cron(self, name: str, *, app: str | None = None) -> bool:
-        """Remove a schedule; False if it does not exist or, with `app`, is not of that app. The jobs
-        that it has added stay."""
+        """Remove a schedule; False if it does not exist or, with `app`, belongs to another app. The jobs that
+        it has added stay.
+        """
         try:
             await self._caller.call(checks.checked(cron.CronDelete(name=name, app=app)), Ok)
         except NotFound:
@@ -38,7 +39,7 @@ class AsyncNamedCrons:
         return True
 
     async def get_cron(self, name: str) -> CronView | None:
-        """One schedule, of whatever queue, with the data of its jobs; None if it does not exist."""
+        """One schedule of any queue, with the data of its jobs; None if it does not exist."""
         try:
             reply = await self._caller.call(checks.checked(cron.CronGet(name=name)), cron.CronReply)
         except NotFound:
@@ -46,12 +47,14 @@ class AsyncNamedCrons:
         return reply.cron
 
     async def pause_cron(self, name: str) -> CronView:
-        """Have a schedule add no jobs until `resume_cron`; runs meanwhile are left out. Raises NotFound."""
+        """Stop a schedule from adding jobs until `resume_cron`; runs in that time are skipped. Raises
+        NotFound.
+        """
         reply = await self._caller.call(checks.checked(cron.CronPause(name=name)), cron.CronReply)
         return reply.cron
 
     async def resume_cron(self, name: str) -> CronView:
-        """Have a schedule add jobs again, from its next time on. Raises NotFound."""
+        """Let a schedule add jobs again, from its next time on. Raises NotFound."""
         reply = await self._caller.call(checks.checked(cron.CronResume(name=name)), cron.CronReply)
         return reply.cron
 

@@ -1,4 +1,4 @@
-"""Groups: the jobs of a queue with the same `group`, which have limits and a pause of their own."""
+"""Groups: the jobs of a queue with the same `group`, which have their own limits and pause."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class AsyncJobGroup:
         return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"
 
     async def count(self) -> int:
-        """How many of its jobs are queued: all but the active ones."""
+        """The number of its queued jobs: all except the active ones."""
         command = groups.GetGroupJobsCount(queue=self.queue, group_id=self.id)
         return (await self._caller.call(command, groups.GroupCountReply)).data.count
 
     async def active_count(self) -> int:
-        """How many of its jobs are active."""
+        """The number of its active jobs."""
         command = groups.GetGroupActiveCount(queue=self.queue, group_id=self.id)
         return (await self._caller.call(command, groups.GroupCountReply)).data.count
 
     async def pause(self) -> bool:
-        """Give out none of its jobs until `resume`; whether that is new."""
+        """Stop handing out its jobs until `resume`; returns whether this changed anything."""
         command = groups.PauseGroup(queue=self.queue, group_id=self.id)
         return (await self._caller.call(command, groups.ChangeReply)).data.changed
 
     async def resume(self) -> bool:
-        """Give out its jobs again; whether that is new."""
+        """Hand out its jobs again; returns whether this changed anything."""
         command = groups.ResumeGroup(queue=self.queue, group_id=self.id)
         return (await self._caller.call(command, groups.ChangeReply)).data.changed
 
@@ -53,56 +53,57 @@ class AsyncJobGroup:
         return (await self._caller.call(command, groups.GroupPausedReply)).data.paused
 
     async def set_concurrency(self, limit: int) -> None:
-        """Let at most `limit` of its jobs be active at a time, whatever a worker says."""
+        """Allow at most `limit` active jobs at a time, whatever a worker's settings say."""
         command = groups.SetGroupConcurrency(queue=self.queue, group_id=self.id, concurrency=limit)
         await self._caller.call(checks.checked(command, concurrency="limit"), Ok)
 
     async def concurrency(self) -> int | None:
-        """The limit that was set; None when there is none."""
+        """The limit that was set, or None."""
         command = groups.GetGroupConcurrency(queue=self.queue, group_id=self.id)
         limit = (await self._caller.call(command, groups.GroupConcurrencyReply)).data.concurrency
         return None if limit is None else int(limit)
 
     async def clear_concurrency(self) -> bool:
-        """Take that limit away; whether there was one."""
+        """Remove that limit; returns whether there was one."""
         command = groups.RemoveGroupConcurrency(queue=self.queue, group_id=self.id)
         return bool((await self._caller.call(command, groups.RemovedLimitReply)).data.removed)
 
     async def set_rate_limit(self, limit: int, *, per: Duration) -> None:
-        """Let at most `limit` of its jobs through within `per` from the first of them on."""
+        """Allow at most `limit` jobs to start within `per`, counted from the first of them."""
         span = whole_milliseconds(per, "per")
         command = groups.SetGroupRateLimit(queue=self.queue, group_id=self.id, max=limit, duration=span)
         await self._caller.call(checks.checked(command, max="limit", duration="per"), Ok)
 
     async def rate_limit(self) -> GroupRate | None:
-        """The rate limit that was set; None when there is none."""
+        """The rate limit that was set, or None."""
         command = groups.GetGroupRateLimit(queue=self.queue, group_id=self.id)
         return (await self._caller.call(command, groups.GroupRateReply)).data.limit
 
     async def clear_rate_limit(self) -> bool:
-        """Take the rate limit away; whether there was one."""
+        """Remove the rate limit; returns whether there was one."""
         command = groups.RemoveGroupRateLimit(queue=self.queue, group_id=self.id)
         return bool((await self._caller.call(command, groups.RemovedLimitReply)).data.removed)
 
     async def rate_limit_ttl(self) -> int | None:
-        """How many ms the present window of the rate limit lasts; None when none runs."""
+        """The ms that remain of the current rate limit window; None if no window is running."""
         command = groups.GetGroupRateLimitTtl(queue=self.queue, group_id=self.id)
         ttl = (await self._caller.call(command, groups.GroupTtlReply)).data.ttl
         return None if ttl < 0 else int(ttl)
 
     async def set_weight(self, weight: int) -> None:
-        """Give it a larger share of the turns: `weight` for each one of a group without a weight, which has
-        1. From 1 to 1000."""
+        """Give it a larger share of the turns: `weight` turns for each turn of a group without a weight,
+        which counts as 1. From 1 to 1000.
+        """
         command = groups.SetGroupWeight(queue=self.queue, group_id=self.id, weight=weight)
         await self._caller.call(checks.checked(command), Ok)
 
     async def weight(self) -> int | None:
-        """The weight that was set; None when there is none, which counts as 1."""
+        """The weight that was set; None if unset, which counts as 1."""
         command = groups.GetGroupWeight(queue=self.queue, group_id=self.id)
         return (await self._caller.call(command, groups.GroupWeightReply)).data.weight
 
     async def clear_weight(self) -> bool:
-        """Take the weight away; whether there was one."""
+        """Remove the weight; returns whether there was one."""
         command = groups.RemoveGroupWeight(queue=self.queue, group_id=self.id)
         return bool((await self._caller.call(command, groups.RemovedLimitReply)).data.removed)
 
@@ -110,7 +111,8 @@ class AsyncJobGroup:
         self, state: str | Sequence[str] | None = None, *, limit: int = 100, offset: int = 0
     ) -> list[Job]:
         """Its jobs that have not ended, in the order in which they were added: those of one state, of
-        several, or all. `limit` is at most 10,000; states are those of `JobCounts`."""
+        several, or all. `limit` is at most 10,000; states are those of `JobCounts`.
+        """
         states = [state] if isinstance(state, str) else list(state or ())
         checks.states(JobCounts.__struct_encode_fields__, states)
         command = groups.GetGroupJobs(
@@ -119,8 +121,9 @@ class AsyncJobGroup:
         return (await self._caller.call(checks.checked(command), ManyJobs)).jobs
 
     async def hold(self, duration: When) -> None:
-        """Give out none of its jobs for so long, or until that moment: a service that they use asked for a
-        rest, say. A moment that has passed holds nothing."""
+        """Stop handing out its jobs for a while, or until a moment: for example when a service that they use
+        asks for a pause. A moment that has passed has no effect.
+        """
         span = whole_milliseconds(time_left(duration, "duration"), "duration")
         if span < 1 and isinstance(duration, datetime):
             return

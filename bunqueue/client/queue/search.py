@@ -1,4 +1,4 @@
-"""Finding jobs by what they are: in one queue, or over all."""
+"""Finding jobs by their properties, in one queue or in all."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from bunqueue.protocol.commands.find import (
 )
 from bunqueue.protocol.search.cursor import means_all
 
-PAGE = 500  # jobs read at once by who wants all
-LIMIT = 10_000  # jobs changed by one call, unless it says otherwise
+PAGE = 500  # jobs per page when reading all jobs
+LIMIT = 10_000  # jobs changed by one call, unless given
 
 OnProgress = Callable[[int, int], None]
 
 
 class AsyncSearch:
-    """What finds jobs; docs/find.md says what is found quickly."""
+    """Searches for jobs; docs/find.md says which searches are fast."""
 
     _caller: AsyncCaller
 
     @property
     def _searched(self) -> str | None:
-        """The queue in which jobs are found; None: all."""
+        """The queue to search; None: all queues."""
         return None
 
     async def find(
@@ -48,13 +48,13 @@ class AsyncSearch:
         on_progress: OnProgress | None = None,
         **which: Unpack[JobFilter],
     ) -> FoundPage:
-        """A page of the jobs that `JobFilter` describes, in any state: at most `limit`, the newest first.
+        """A page of the jobs that match `JobFilter`, in any state: at most `limit`, newest first.
 
             page = await queue.find(state="failed", tag="vip", where="data.order.total > 100")
 
-        `page.cursor` leads to the next page, with the same filter; it is None at the end. While many jobs
-        have to be looked at, `on_progress` is called with how many have been, and how many that is at most.
-        Raises OptionError for a filter that is not allowed.
+        `page.cursor` leads to the next page with the same filter; it is None at the end. During a long search
+        `on_progress` is called with the number of jobs checked and the maximum to check. Raises OptionError
+        for an invalid filter.
         """
         checks.whole("limit", limit)
         checks.function("on_progress", on_progress)
@@ -71,8 +71,9 @@ class AsyncSearch:
     async def iter_found(
         self, *, oldest_first: bool = False, page: int = PAGE, **which: Unpack[JobFilter]
     ) -> AsyncIterator[Job]:
-        """All jobs that `JobFilter` describes, read page by page. A job that is there all the time is met
-        exactly once."""
+        """All jobs that match `JobFilter`, read page by page. A job that exists the whole time is returned
+        exactly once.
+        """
         cursor = None
         while True:
             found = await self.find(limit=page, cursor=cursor, oldest_first=oldest_first, **which)
@@ -82,8 +83,9 @@ class AsyncSearch:
                 return
 
     async def count_found(self, *, on_progress: OnProgress | None = None, **which: Unpack[JobFilter]) -> int:
-        """How many jobs `JobFilter` describes. For that all are looked at that may be; `on_progress` as in
-        `find`."""
+        """The number of jobs that match `JobFilter`. This checks all candidates; `on_progress` as
+        in `find`.
+        """
         checks.function("on_progress", on_progress)
         page = FoundPage([], None, SearchPlan([], 0))
         command, more = self._search(which), True
@@ -95,14 +97,14 @@ class AsyncSearch:
         return page.found
 
     async def explain_find(self, **which: Unpack[JobFilter]) -> SearchPlan:
-        """How `find` would go about it, and how many jobs it would look at, at most; it looks at none."""
+        """How `find` would search, and the maximum number of jobs it would check; no job is checked."""
         reply = await self._caller.call(self._search(which, explain=True), FoundJobs)
         return SearchPlan(reply.plan.by, reply.plan.jobs)
 
-    # -- changing all that are found
-    # The oldest come first. `limit` bounds how many are changed; `more` of what is returned says whether
-    # there may be others. With `dry_run` nothing is changed, and all are counted. Jobs that are added
-    # meanwhile are left alone. If the connection breaks, what was changed stays so: call it again.
+    # -- changing all matches
+    # The oldest come first. `limit` bounds how many are changed; `more` in the result says whether there may
+    # be others. With `dry_run` nothing is changed, and all matches are counted. Jobs added in the meantime
+    # are not touched. If the connection is lost, completed changes stay: call it again.
 
     async def retry_found(
         self,
@@ -112,7 +114,7 @@ class AsyncSearch:
         on_progress: OnProgress | None = None,
         **which: Unpack[JobFilter],
     ) -> ChangedJobs:
-        """Run the dead letters that `JobFilter` describes again, with all their attempts.
+        """Run the dead letters that match `JobFilter` again, with all their attempts.
 
         Cancelled and completed jobs are left alone unless `state` names them.
         """
@@ -128,7 +130,7 @@ class AsyncSearch:
         on_progress: OnProgress | None = None,
         **which: Unpack[JobFilter],
     ) -> ChangedJobs:
-        """Cancel the jobs that `JobFilter` describes, also those that run: as `JobHandle.cancel`."""
+        """Cancel the jobs that match `JobFilter`, including running ones, like `JobHandle.cancel`."""
         lasting = None if grace is None else milliseconds(grace, "grace")
         return await self._change(
             "cancel", which, limit, dry_run, on_progress, reason=storable(reason), grace=lasting
@@ -142,7 +144,7 @@ class AsyncSearch:
         on_progress: OnProgress | None = None,
         **which: Unpack[JobFilter],
     ) -> ChangedJobs:
-        """Remove the jobs that `JobFilter` describes, with all they have; not those that run."""
+        """Remove the jobs that match `JobFilter`, with everything they have; running jobs are left alone."""
         return await self._change("remove", which, limit, dry_run, on_progress)
 
     async def prioritize_found(
@@ -154,7 +156,7 @@ class AsyncSearch:
         on_progress: OnProgress | None = None,
         **which: Unpack[JobFilter],
     ) -> ChangedJobs:
-        """Give the waiting and delayed jobs that `JobFilter` describes another priority."""
+        """Change the priority of the waiting and delayed jobs that match `JobFilter`."""
         return await self._change("priority", which, limit, dry_run, on_progress, priority=priority)
 
     async def move_found(
@@ -166,11 +168,11 @@ class AsyncSearch:
         on_progress: OnProgress | None = None,
         **which: Unpack[JobFilter],
     ) -> ChangedJobs:
-        """Move waiting and delayed jobs and dead letters that `JobFilter` describes to the queue `to`.
+        """Move waiting and delayed jobs and dead letters that match `JobFilter` to the queue `to`.
 
-        They keep their ids, so handles and whoever waits for results go on; and their data, options, logs and
-        attempts. Dead letters wait there, with all their attempts. Jobs of flows, and workflows, are left
-        alone.
+        They keep their ids, so handles and callers that wait for results keep working, and they keep their
+        data, options, logs and attempts. Dead letters wait in the new queue, with all their attempts. Jobs of
+        flows, and workflows, are left alone.
         """
         return await self._change("move", which, limit, dry_run, on_progress, to=checks.queue_name(to))
 

@@ -1,4 +1,4 @@
-"""A job with all that it has: a result that no answer can hold beside it is asked for by itself."""
+"""Reads a whole job: a result that is too large for the same reply is fetched separately."""
 
 from __future__ import annotations
 

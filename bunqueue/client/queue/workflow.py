@@ -1,4 +1,4 @@
-"""One workflow, for those who started it or know its id: a job, and what else there is to say of it."""
+"""A handle for one workflow, from starting it or from its id: a job with steps, signals and undo."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AsyncWorkflowHandle(AsyncJobHandle[R]):
         return await self._page(0, 100, 1024)
 
     async def query(self) -> Any:
-        """What its code has last set as `flow.state`; None if it has set nothing. Raises JobNotFound."""
+        """The value its code last set as `flow.state`; None if unset. Raises JobNotFound."""
         return (await self._page(0, 1, 0)).value
 
     async def history(self, *, max_result: int = 1 << 20) -> list[Step]:
@@ -60,11 +60,11 @@ class AsyncWorkflowHandle(AsyncJobHandle[R]):
     async def signal(
         self, name: str, data: object = None, *, ttl: Duration | None = None, signal_id: str | None = None
     ) -> bool:
-        """Send it a signal: the oldest wait for this name takes it. True: one has. False: none was there, and
-        the signal is kept for the next one; for `ttl`, if that is given. `send_signal` says more.
+        """Send it a signal: the oldest wait for this name takes it. True: a wait took it. False: nothing was
+        waiting, and the signal is kept for the next wait; for `ttl`, if given. `send_signal` returns more.
 
-        With the same `signal_id` it may be sent again, and counts once. Raises CommandFailed with the code
-        SIGNAL_UNFIT when the data is not what the workflow waits for; JobNotFound; WrongState when the
+        Sending it again with the same `signal_id` counts once. Raises CommandFailed with the code
+        SIGNAL_UNFIT if the data does not fit what the workflow waits for; JobNotFound; WrongState if the
         workflow has ended, or the job is not a workflow.
         """
         return (await self.send_signal(name, data, ttl=ttl, signal_id=signal_id)).delivered
@@ -72,46 +72,48 @@ class AsyncWorkflowHandle(AsyncJobHandle[R]):
     async def send_signal(
         self, name: str, data: object = None, *, ttl: Duration | None = None, signal_id: str | None = None
     ) -> Delivery:
-        """As `signal`: whether a wait took it, and if none did, what the workflow waits for instead."""
+        """Like `signal`: returns whether a wait took it, and if not, what the workflow waits for instead."""
         command = SendSignal(
             id=self.id,
             name=name,
             data=encode_data(data, f"the data of signal {name!r}"),
             ttl=None if ttl is None else milliseconds(ttl, "ttl"),
-            signal_id=signal_id or str(uuid.uuid4()),  # so that the client may repeat it
+            signal_id=signal_id or str(uuid.uuid4()),  # makes it safe for the client to repeat
         )
         return (await self._ask(checks.checked(command), SignalSent)).data
 
     async def drop_signal(self, number: int) -> None:
-        """Remove a signal that no wait has taken, also one that was set aside: `info().signals` has the
-        numbers. Raises NotFound."""
+        """Remove a signal that no wait has taken, or one that was rejected as unfit: `info().signals` has the
+        numbers. Raises NotFound.
+        """
         await self._ask(checks.checked(DropSignal(id=self.id, number=number)), Ok)
 
     async def retry_from(self, step: str) -> None:
-        """Run it again from a step: that step and everything that was recorded after it is removed.
+        """Run it again from a step: that step and everything recorded after it is removed.
 
-        Raises NotFound when it has recorded no such step, WrongState while it is active.
+        Raises NotFound if it has not recorded that step, WrongState while it is active.
         """
         await self._ask(checks.checked(RetryWorkflow(id=self.id, step=step)), Ok)
 
     async def undo(self) -> None:
-        """Undo its finished steps, the last first, after it has completed or failed. `cancel` does so, too.
+        """Undo its finished steps, last first, after it has completed or failed. `cancel` also does this.
 
-        Raises WrongState when it has not ended, or nothing can be undone.
+        Raises WrongState if it has not ended, or nothing can be undone.
         """
         await self._ask(UndoWorkflow(id=self.id, action="start"), Ok)
 
     async def resume_undo(self) -> None:
-        """Try again to undo what could not be undone. Raises WrongState when it is not stuck."""
+        """Retry an undo that failed. Raises WrongState if the workflow is not stuck."""
         await self._ask(UndoWorkflow(id=self.id, action="retry"), Ok)
 
     async def skip_undo(self, step: str) -> None:
-        """Go on with a stuck undo, without undoing this step. Raises WrongState, or NotFound."""
+        """Continue a stuck undo without undoing this step. Raises WrongState or NotFound."""
         await self._ask(checks.checked(UndoWorkflow(id=self.id, action="skip", step=step)), Ok)
 
     async def edit_undo(self, step: str, value: object) -> None:
-        """Go on with a stuck undo: undo this step with `value` instead of its result. Raises WrongState, or
-        NotFound."""
+        """Continue a stuck undo: undo this step with `value` in place of its result. Raises WrongState or
+        NotFound.
+        """
         data = encode_data(value, f"the value for step {step!r}")
         command = UndoWorkflow(id=self.id, action="edit", step=step, data=data)
         await self._ask(checks.checked(command), Ok)

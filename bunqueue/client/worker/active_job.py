@@ -1,4 +1,4 @@
-"""The job that a handler gets: its fields, and what the handler may do with it while it runs."""
+"""The job that a handler receives: its fields, and what the handler can do with it while it runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ else:
     T = TypeVar("T")
 
 Handler = Callable[["ActiveJob[Any]"], Any]
-"""A coroutine function, which runs in the event loop, or a plain one, which runs in a thread."""
+"""A coroutine function, which runs in the event loop, or a plain function, which runs in a thread."""
 
 D = TypeVar("D")
 K = TypeVar("K")
@@ -42,31 +42,31 @@ CANCELLED, TIMED_OUT, INTERRUPTED = "cancelled", "timed out", "interrupted"
 
 
 class Ending(NamedTuple):
-    """Why a run has to end before it is done."""
+    """Why a run has to end early."""
 
-    why: str  # CANCELLED: asked for from anywhere; TIMED_OUT; INTERRUPTED: the worker stops
+    why: str  # CANCELLED: by anyone; TIMED_OUT; INTERRUPTED: the worker stops
     reason: str | None = None
-    grace: float = 0.0  # seconds until it is over without its handler
+    grace: float = 0.0  # seconds until it ends without its handler's cooperation
 
 
 class JobChannel(FlowChannel, Protocol):
-    """The way from a handler to the server."""
+    """The connection from a handler to the server."""
 
     def say(self, command: Struct) -> Awaitable[None]:
-        """Carry it out; in a thread that is no event loop's, it is done when this returns."""
+        """Execute a command. In a thread without an event loop it is done when this returns."""
 
     def say_soon(self, command: Struct) -> None:
         """Send it later. Errors are not reported."""
 
 
 class Outdated(Struct, gc=False):
-    """What an older key has encrypted of a pulled job, as it was given."""
+    """The parts of a pulled job that are encrypted with an older key, decoded."""
 
     data: Raw = Raw(UNDEFINED)
 
 
 class _Pulled(Struct, rename="camel", gc=False):
-    """What a handler needs of a pulled job at once; the rest is decoded when it is asked for."""
+    """The parts of a pulled job that a handler needs at once; the rest is decoded on demand."""
 
     id: str
     queue: str
@@ -88,11 +88,12 @@ _decode_run = Decoder(PulledRun).decode
 
 
 class ActiveJob(Generic[T]):
-    """The job that a handler works on. A handler whose job is an `ActiveJob[Order]` gets its `data` as an
-    Order: see `data_as` for what that may be.
+    """The job that a handler works on. If a handler's job is annotated as `ActiveJob[Order]`, its `data` is
+    an Order; see `data_as` for the allowed types.
 
-    `attempts` counts the failures before this run, `max_attempts` is how often it may run in all, `timeout`
-    how many ms a run may take, if that is bounded, `postponed` how often handlers put it back with Postpone.
+    `attempts` counts the failures before this run, `max_attempts` is the total number of attempts, `timeout`
+    is how many ms a run may take, if limited, and `postponed` counts how often handlers put it back with
+    Postpone.
     """
 
     __slots__ = (
@@ -123,12 +124,12 @@ class ActiveJob(Generic[T]):
     )
 
     def __init__(self, raw: Raw, token: str, channel: JobChannel) -> None:
-        """Raises MsgspecError when `raw` is no job. Its `data` is decoded by `open`."""
+        """Raises MsgspecError if `raw` is not a job. `open` decodes its `data`."""
         pulled = _decode_pulled(raw)
         self.id = pulled.id
         self.queue = pulled.queue
         self.name = pulled.name
-        self.data: T = pulled.data  # type: ignore[assignment]  # until it is opened
+        self.data: T = pulled.data  # type: ignore[assignment] # until it is opened
         self.attempts = pulled.attempts
         self.max_attempts = pulled.max_attempts
         self.remove_on_complete = pulled.remove_on_complete
@@ -136,28 +137,31 @@ class ActiveJob(Generic[T]):
         self.timeout = pulled.timeout
         self.postponed = pulled.postponed
         self.outdated = pulled.outdated
-        """For the worker: what is to be encrypted anew."""
+        """For the worker: what has to be encrypted again."""
         self.token = token
         """Proves that this worker holds the job."""
         self.raw = raw
-        """As it came from the server."""
+        """The job as received from the server."""
         self.ending: Ending | None = None
-        """For the worker: why the run is to end; `cancelled` is for handlers."""
+        """For the worker: why the run has to end; handlers use `cancelled`."""
         self.acked = False
-        """For the worker: the server knows it as completed, and its handler still runs, at most once."""
+        """For the worker: the server has already marked it as completed, and its handler runs at
+        most once.
+        """
         self.took: float | None = None
-        """For the worker: how many seconds its handler has run, if that is logged."""
+        """For the worker: how many seconds its handler ran, if that is logged."""
         self.failing = False
-        """For the worker: the attempt has failed, and that is being reported."""
+        """For the worker: the attempt has failed, and the failure is being reported."""
         self.halt: Callable[[], object] | None = None
-        """For the worker: makes the handler end, as long as it runs."""
+        """For the worker: makes the handler end, while it runs."""
         self.carried: tuple[tuple[str, Raw], ...] = ()
         """For the worker: the data given to `carry`."""
         self.calls: Collection[asyncio.Future[Any]] = ()
-        """For the worker: functions of its steps that threads run; they may still do so when its run is
-        over."""
+        """For the worker: functions of its steps that run in threads; they may still run after the job's run
+        has ended.
+        """
         self.woken: Callable[[int], object] | None = None
-        """For the worker: told the numbers of steps that have ended which a workflow may wait for."""
+        """For the worker: called with the numbers of ended steps that a workflow may be waiting for."""
         self._channel = channel
         self._pulled_run: PulledRun | None = None
         self._steps: StepsOfJob | None = None
@@ -168,32 +172,33 @@ class ActiveJob(Generic[T]):
         )
 
     def open(self) -> None:
-        """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
+        """Decode the data. Raises MsgspecError, or whatever Python raises for a broken payload."""
         self.data = _decode_data(self.data)  # type: ignore[arg-type]
 
     @property
     def channel(self) -> JobChannel:
-        """For the worker: the way to the server."""
+        """For the worker: the connection to the server."""
         return self._channel
 
     def is_of(self, channel: JobChannel) -> bool:
-        """For the worker: whether what it says goes that way."""
+        """For the worker: whether its commands use that channel."""
         return self._channel is channel
 
     def is_same_run(self, other: ActiveJob[Any]) -> bool:
-        """For the worker, which was given the job once more: whether that is for the run that it has in hand,
-        or for another attempt."""
-        if self._which_run() != other._which_run():  # the answer that this run is over is still on its way
+        """For the worker, if it received the job again: whether that is for the run in progress and not for
+        another attempt.
+        """
+        if self._which_run() != other._which_run():  # the reply to the end of this run is still on its way
             return False
         return not self.failing or other.attempts == self.attempts
 
     def _which_run(self) -> tuple[int, int, bool]:
-        """Runs of a workflow that follow one another differ in this, also within an attempt."""
+        """Differs between successive runs of a workflow, even within an attempt."""
         run = self.workflow
         return run.generation, run.suspended, run.undoing is not None
 
     def go_on(self, other: ActiveJob[Any]) -> None:
-        """For the worker: the run goes on under the lock of `other`, as that of before was lost."""
+        """For the worker: continue the run under the lock of `other`, because the previous lock was lost."""
         self.token, self.attempts, self.raw = other.token, other.attempts, other.raw
 
     def job(self) -> Job:
@@ -202,19 +207,20 @@ class ActiveJob(Generic[T]):
 
     def data_as(self, kind: type[K]) -> K:
         """The data as a dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that
-        jobs can carry. Raises ArgumentsError, which makes the job a dead letter at once."""
+        jobs can carry. Raises ArgumentsError, which makes the job a dead letter at once.
+        """
         return as_data(self.data, kind, self.id)
 
     # -- steps
 
     @property
     def workflow(self) -> RunInfo:
-        """For the worker: what a workflow has beside its steps, as it was when it was pulled."""
+        """For the worker: the state of the workflow apart from its steps, as it was when it was pulled."""
         return self._run_info().workflow
 
     @property
     def pulled_at(self) -> float:
-        """For the worker: when that was, by the server's clock, epoch ms."""
+        """For the worker: when it was pulled, by the server's clock, epoch ms."""
         return self._run_info().started_at or time.time() * 1000
 
     def _run_info(self) -> PulledRun:
@@ -232,34 +238,34 @@ class ActiveJob(Generic[T]):
         timeout: Duration | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Call a function, once: its result is stored, and given at once in later attempts of the job, as
-        by `Flow.step`. Await it in a coroutine; in a plain function it gives the result itself.
+        """Call a function once: its result is stored, and returned at once in later attempts of the job, like
+        `Flow.step`. Await it in a coroutine; in a plain function it returns the result itself.
 
-        The job waits for retries of the step with its worker. When the step has no attempts left, StepFailed
-        is raised, and the next attempt of the job tries again. docs/workflows.md has the rules.
+        The job waits on its worker for retries of the step. If the step has no attempts left, StepFailed is
+        raised, and the next attempt of the job tries again. docs/workflows.md has the rules.
         """
         if self._steps is None:
             self._steps = StepsOfJob(self)
         return self._steps.step(name, function, args, kwargs, retry, timeout)
 
     def interrupt(self) -> JobStopped:
-        """For the worker: the run ends early, as the worker stops."""
+        """For the worker: end the run early, because the worker stops."""
         self.ending = Ending(INTERRUPTED)
         return stopped(self, self.ending)
 
     def carry(self, path: str, **values: object) -> None:
-        """For middleware: have what it sets around a run be there in a process of its own, too.
+        """For middleware: recreate what it sets around a run if the handler runs in a separate process.
 
-        `path`, "package.module:function", leads to a function that gives a context manager when it is called
-        with these values; a handler that runs in a process runs within it. If that gives a Middleware, its
-        `stepping` is around the steps there. Elsewhere nothing is done: there handlers see the middleware's
-        own context. Raises PayloadError for what MessagePack has not.
+        `path`, "package.module:function", names a function that returns a context manager when called with
+        these values; a handler in a process runs inside it. If the context manager returns a Middleware, its
+        `stepping` wraps the steps there. Without a process nothing is done, because handlers see the
+        middleware's own context. Raises PayloadError for values that MessagePack cannot encode.
         """
         self.carried = (*self.carried, (path, encode_data(values, f"what {path} is carried")))
 
     @property
     def cause(self) -> Cause | None:
-        """The job whose failure for good this one was added for, as its `on_dead`."""
+        """The job whose final failure this one was added for, as its `on_dead`."""
         return self.job().cause
 
     @property
@@ -269,60 +275,62 @@ class ActiveJob(Generic[T]):
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """For which of the schedule's times, in UTC; of a run by hand, when that was asked for."""
+        """The time of the schedule that it was added for, in UTC; for a manual run, the time of
+        the request.
+        """
         return self.job().scheduled_for
 
-    # -- what it says
+    # -- reporting
 
     def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
-        """Report how far the job is, 0 to 100, where less counts as 0 and more as 100; without a message the
-        last one stays.
+        """Report the progress of the job, 0 to 100; values outside are clamped. Without a message the last
+        one stays.
 
-        Await it in a coroutine; in a plain function just call it, it returns when the server has it.
-        Raises BunqueueError: JobNotFound or CommandFailed when the job is not active any more, OptionError
-        for what is no number.
+        Await it in a coroutine; in a plain function just call it, it returns when the server has it. Raises
+        BunqueueError: JobNotFound or CommandFailed if the job is no longer active, OptionError if `value` is
+        not a number.
         """
         command = query.Progress(id=self.id, progress=value, message=storable(message))
         return self._channel.say(checks.checked(command, progress="value"))
 
     def log(self, message: str, level: str = "info") -> Awaitable[None]:
-        """Add a line to the job's log at the server, which keeps the last 100. Await it as `progress`."""
+        """Add a line to the job's log on the server, which keeps the last 100. Await it like `progress`."""
         line = jobs.AddLog(id=self.id, message=storable(message, MAX_LINE), level=level)
         return self._channel.say(checks.checked(line))
 
     def log_soon(self, message: str, level: str = "info") -> None:
-        """As `log`, for those who cannot wait; whether it works they do not learn."""
+        """Like `log`, for callers that cannot wait; they do not learn whether it succeeded."""
         self._channel.say_soon(jobs.AddLog(id=self.id, message=storable(message, MAX_LINE), level=level))
 
-    # -- what it is given
+    # -- signals to the handler
 
     @property
     def stopping(self) -> bool:
-        """The worker stops: come to an end, or to a point from which the next run can go on."""
+        """The worker stops: finish, or reach a point from which the next run can continue."""
         return self._channel.stopping
 
     @property
     def cancelled(self) -> bool:
-        """This run is to end: it was cancelled, its time is over, or that of the stopping worker is.
+        """This run has to end: it was cancelled, its time is up, or the stopping worker's grace is over.
 
-        Coroutines need not look, `asyncio.CancelledError` comes to them; plain functions in threads should
-        now and then, as nobody can stop them. Nothing they give back counts any more.
+        Coroutines need not check it, because they get `asyncio.CancelledError`. Plain functions in threads
+        should check it now and then, as nothing can stop them. Their results no longer count.
         """
         return self.ending is not None
 
     @property
     def stopped(self) -> JobStopped | None:
-        """Why the run is to end: JobCancelled with its `reason`, JobTimeout or JobInterrupted."""
+        """Why the run has to end: JobCancelled with its `reason`, JobTimeout or JobInterrupted."""
         return None if self.ending is None else stopped(self, self.ending)
 
     def raise_if_cancelled(self) -> None:
-        """Raise `stopped`, if there is something to raise."""
+        """Raise `stopped` if the run has to end."""
         if self.ending is not None:
             raise stopped(self, self.ending)
 
 
 def stopped(job: ActiveJob[Any], ending: Ending) -> JobStopped:
-    """An ending as an error."""
+    """The error for an ending."""
     what = f"job {job.id} ({job.name})"
     if ending.why == CANCELLED:
         text = f"{what} was cancelled" + (f": {ending.reason}" if ending.reason else "")
@@ -350,7 +358,7 @@ def current_job(default: D) -> ActiveJob[Any] | D: ...
 
 
 def current_job(default: Any = _MISSING) -> Any:
-    """The job whose handler runs here, however deep below it; where none does `default`, or LookupError."""
+    """The job whose handler is running here, at any call depth. Without one, `default` or LookupError."""
     job = current.get(default)
     if job is _MISSING:
         raise LookupError("no job's handler runs here; current_job(None) gives None instead")

@@ -1,4 +1,4 @@
-"""Jobs that are run together: a handler that takes a list of them."""
+"""Jobs that run together: a handler that takes a list of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bunqueue.client.worker.threads import Outcome
 from bunqueue.errors import ResultError
 
 BatchHandler = Callable[[list[ActiveJob]], Any]
-"""Gives a list with a result for each job, in their order, or None. An exception in it fails its job."""
+"""Returns a list with a result for each job, in order, or None. An exception in the list fails its job."""
 
 
 class _Member(NamedTuple):
@@ -31,10 +31,10 @@ class Batch:
 
         Worker("visits", {"visit": Batch(insert, size=100, min_size=10)}, concurrency=100)
 
-    It is called as soon as there are `min_size` jobs, with all that are there, at most `size`; or when the
-    first has waited for `max_wait` (ms or a timedelta), with fewer. Unless given, `min_size` is `size`. It
-    gives a list with a result for each job, in their order, or None; an exception in the list fails that job
-    alone, one that is raised all. OptionError.
+    It is called as soon as there are `min_size` jobs, with all that are there, at most `size`; or, with
+    fewer, once the first has waited for `max_wait` (ms or a timedelta). `min_size` defaults to `size`. The
+    handler returns a list with a result for each job, in order, or None. An exception in the list fails that
+    job alone; a raised exception fails all. Raises OptionError.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Batch:
         self.handler = handler
         self._max_wait = span(max_wait, "max_wait") / 1000
         self._waiting: list[_Member] = []
-        self._timer: asyncio.Handle | None = None  # until the batch begins with those that wait
+        self._timer: asyncio.Handle | None = None  # starts the batch with the waiting jobs
         self._tasks: dict[asyncio.Task[None], list[_Member]] = {}
 
     def __repr__(self) -> str:
         return f"Batch({shown(self.handler)}, size={self.size}, min_size={self.min_size})"
 
     async def run(self, job: ActiveJob) -> Any:
-        """The result of one job; it is run together with others."""
+        """Run one job together with others, and return its result."""
         loop = asyncio.get_running_loop()
         if self._waiting and self._waiting[0].outcome.get_loop() is not loop:
-            self._waiting.clear()  # of a worker that is gone, and with it its loop
+            self._waiting.clear()  # of a worker whose event loop is gone
         member = _Member(job, loop.create_future())
         self._waiting.append(member)
         if job.stopping:  # it came too late
@@ -92,7 +92,7 @@ class Batch:
             self._set_timer(loop.call_later(wait, self._go))
 
     def _go_with_all(self, count: int) -> None:
-        """Jobs that came with one answer of the server begin a few at a time: go when there are no more."""
+        """Start once no more jobs arrive: jobs from one reply of the server begin a few at a time."""
         if len(self._waiting) > count:
             self._set_timer(asyncio.get_running_loop().call_soon(self._go_with_all, len(self._waiting)))
         else:
@@ -104,8 +104,9 @@ class Batch:
         self._timer = timer
 
     async def _cancelled(self, member: _Member) -> None:
-        """The run of one job was ended. When all jobs of a batch are, its handler is, too. A thread goes on
-        with all of them, and none is done with before it has come to its end, or the worker stops."""
+        """The run of one job was ended. The handler is ended once all jobs of its batch are. A thread
+        continues with all of them, and none of them ends before the thread returns or the worker stops.
+        """
         if member in self._waiting:
             self._waiting.remove(member)
             if not self._waiting:
@@ -120,9 +121,10 @@ class Batch:
                 await asyncio.wait([task])
 
     def withdraw(self, channel: JobChannel) -> None:
-        """A worker stops, so no more jobs come from it: those that still wait here go back to their queue.
+        """The worker stops, so no more jobs come from it: return its jobs that still wait here to their
+        queue.
 
-        Jobs that were completed before their run, at most once, cannot go back; they run now.
+        Jobs that were completed before their run (at most once) cannot go back; they run now.
         """
         mine = [member.job for member in self._waiting if member.job.is_of(channel)]
         if any(job.acked for job in mine):
@@ -137,13 +139,13 @@ class Batch:
         self._set_timer(None)
         members, self._waiting = self._waiting, []
         if members:
-            # In a context of its own: what belongs to one of the jobs must not be taken for all of them.
+            # Use a new context: context variables of one job must not apply to all of them.
             task = asyncio.get_running_loop().create_task(self._run(members), context=Context())
             self._tasks[task] = members
             task.add_done_callback(self._tasks.pop)
 
     async def _run(self, members: list[_Member]) -> None:
-        """Raises nothing: what comes out of the handler, whatever it is, is the outcome of each job."""
+        """Raises nothing: whatever the handler raises or returns is the outcome of each job."""
         outcomes: list[Outcome]
         task = asyncio.current_task()
         try:
@@ -154,7 +156,7 @@ class Batch:
                 raise
             outcomes = [(False, error)] * len(members)
         for member, outcome in zip(members, outcomes, strict=True):
-            if not member.outcome.done():  # else it was cancelled meanwhile
+            if not member.outcome.done():  # else it was cancelled in the meantime
                 member.outcome.set_result(outcome)
 
     @property

@@ -1,4 +1,4 @@
-"""What of a worker may change while it runs: whether it takes jobs, and how many run at a time."""
+"""The settings of a worker that may change while it runs: paused or not, and how many jobs run at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Control:
-    """Of one worker, over all its runs. Any thread may read and write it."""
+    """Belongs to one worker, across all its runs. Any thread may read and write it."""
 
     concurrency: int
     paused: bool = False
     wish: int = 0
-    """The number of the last request from elsewhere that was carried out."""
+    """The number of the last remote request that was carried out."""

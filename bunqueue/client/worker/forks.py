@@ -1,5 +1,6 @@
-"""What the code of a job forks is no second worker: it says nothing to the server, and where the handler ends
-it ends as well, without running what waits for the worker's own end."""
+"""A process forked by a job's code is not a second worker: it sends nothing to the server, and it exits when
+the handler returns, without running the worker's own exit code.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ _origins: weakref.WeakSet[Origin] = weakref.WeakSet()
 
 
 class Origin:
-    """The process in which something was made."""
+    """The process that made an object."""
 
     def __init__(self, forked: Callable[[], object] | None = None) -> None:
-        """`forked` is called in a copy of the process, by the thread that has forked it."""
+        """`forked` is called in a copy of the process, by the thread that forked it."""
         self.is_left = False
-        """Whether this is another process, a copy of that one."""
+        """Whether this is another process, a copy of the original one."""
         self._forked = forked
         _origins.add(self)
 
     def leave(self) -> None:
-        """In the copy."""
+        """Called in the copy."""
         self.is_left = True
         if self._forked is not None:
-            with suppress(Exception):  # of what was closed already
+            with suppress(Exception):  # for something that was already closed
                 self._forked()
 
 
@@ -42,20 +43,20 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_copy(succeeded: bool, value: Any) -> NoReturn:
-    """End this process, a copy in which a handler has come to its end, with what it gave or raised."""
+    """End this process, a copy in which a handler has returned `value` or raised it."""
     status = 0
     try:
         if not succeeded:
             status = _status(value)
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):  # nobody reads there any more
+            with suppress(OSError, ValueError, AttributeError):  # nobody reads the stream any more
                 stream.flush()
     finally:
         os._exit(status)
 
 
 def _status(error: BaseException) -> int:
-    """As Python's own end of a program has it."""
+    """The exit status that Python itself would use."""
     if type(error) is not SystemExit:
         traceback.print_exception(error)
         return 1

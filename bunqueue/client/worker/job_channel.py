@@ -1,4 +1,4 @@
-"""Takes what handlers say, in the loop and in threads, to the server."""
+"""Sends handlers' commands to the server, from the loop and from threads."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bunqueue.worker")
 
 SHORT_MS = 1_000.0  # waits of workflows that stay in the process
-MIN_THREADS = 32  # for steps of workflows; each may have several at a time
-MAX_SOON = 1000  # lines under way that nobody waits for; beyond, they are left out
+MIN_THREADS = 32  # for steps of workflows; each may run several at a time
+MAX_SOON = 1000  # unawaited log lines in flight; more are dropped
 
 
 IN_A_COPY = "this process was forked by a job: only the process that runs the job can speak for it"
 
 
 class _Done:
-    """Something to await for those who need not."""
+    """An awaitable for callers that do not have to wait."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -121,7 +121,7 @@ class WorkerChannel:
         except BunqueueError as error:
             logger.debug("what a handler said was lost: %s", error)
 
-    # -- what workflows say, see `FlowChannel`
+    # -- workflow commands, see `FlowChannel`
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -154,6 +154,6 @@ class WorkerChannel:
             self._threads.stop()
 
     async def settle(self, patience: float) -> None:
-        """Wait for what is under way, at most `patience` seconds."""
+        """Wait for log lines in flight, at most `patience` seconds."""
         if self._soon:
             await asyncio.wait(self._soon, timeout=patience)

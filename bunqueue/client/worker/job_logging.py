@@ -1,4 +1,4 @@
-"""Records of the standard library's logging, in the log of the job whose handler made them."""
+"""Forwards records of the standard library's logging to the log of the job whose handler made them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from bunqueue.client.connection.options import refused
 from bunqueue.client.worker.active_job import ActiveJob, JobChannel, current_job
 
-OWN = "bunqueue"  # what this package itself logs is about jobs, but not of them
+OWN = "bunqueue"  # this package's own records are about jobs, not from their code
 
 
 class JobLogHandler(logging.Handler):
-    """Adds each record that is made while a job's handler runs, wherever below it, to that job's log.
+    """Adds each record made while a job's handler runs, at any call depth, to that job's log.
 
-    Records that are made where no job runs are left out. The server keeps the last 100 lines of a job.
+    Records made outside of jobs are ignored. The server keeps the last 100 lines of a job.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -28,12 +28,12 @@ class JobLogHandler(logging.Handler):
             self.handleError(record)
 
     def wants(self, job: ActiveJob) -> bool:
-        """Whether the records of this job are meant."""
+        """Whether this handler forwards records of this job."""
         return True
 
 
 def _level(number: int) -> str:
-    """In the words that job logs have."""
+    """The level, in the terms of job logs."""
     if number >= logging.ERROR:
         return "error"
     if number >= logging.WARNING:
@@ -42,7 +42,7 @@ def _level(number: int) -> str:
 
 
 class _Forwarder(JobLogHandler):
-    """The same for the jobs of one worker: others in this process forward theirs themselves, or do not."""
+    """The same for the jobs of one worker: other workers in this process have their own setting."""
 
     def __init__(self, level: int, channel: JobChannel) -> None:
         super().__init__(level)
@@ -53,7 +53,7 @@ class _Forwarder(JobLogHandler):
 
 
 class _Floor:
-    """Keeps the root logger's level as low as those need who forward, and puts it back with the last one."""
+    """Keeps the root logger's level as low as all forwarders need, and restores it after the last one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class _Floor:
         root = logging.getLogger()
         with self._lock:
             self._levels.remove(level)
-            if root.level == self._set:  # else somebody else has set it meanwhile
+            if root.level == self._set:  # else other code has changed it in the meantime
                 self._lower(root)
 
     def _lower(self, root: logging.Logger) -> None:
@@ -84,8 +84,9 @@ _floor = _Floor()
 
 
 def forward(level: int, channel: JobChannel) -> Callable[[], None]:
-    """Begin to, for the jobs of a worker, also with records that the root logger's own level would keep back;
-    gives what ends it."""
+    """Start forwarding for the jobs of a worker, including records below the root logger's own level. Returns
+    a function that stops it.
+    """
     handler, root = _Forwarder(level, channel), logging.getLogger()
     root.addHandler(handler)
     _floor.enter(level)
@@ -98,7 +99,7 @@ def forward(level: int, channel: JobChannel) -> Callable[[], None]:
 
 
 def level_of(value: int | str | None) -> int | None:
-    """A level by its name or number. OptionError for an unknown one."""
+    """A level, by name or number. Raises OptionError for an unknown one."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     found = logging.getLevelName(value.upper()) if isinstance(value, str) else None

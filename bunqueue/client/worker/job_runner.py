@@ -1,4 +1,4 @@
-"""One job from its handler to its outcome: what it gave back, what it raised, or why it was ended."""
+"""One job, from its handler to its outcome: its result, its exception, or why it was ended."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Tabl
 from bunqueue.client.worker.threads import Threads
 from bunqueue.errors import JobSuspended, LockLost, ProcessBroken
 
-PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interrupted
-OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
+PROCESS_PATIENCE = 3.0  # seconds for a process to end an interrupted job
+OUT_OF_TIME = 5.0  # seconds for a process to end a job that timed out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """What to run, and how much of each kind at a time."""
+    """What to run, and how many of each kind at a time."""
 
     table: Table
     threads: int = 1
@@ -67,7 +67,7 @@ class _Way(NamedTuple):
 
 
 class JobRunner:
-    """Calls handlers where they belong, and hands their outcomes on."""
+    """Calls handlers where they belong, and reports their outcomes."""
 
     def __init__(
         self,
@@ -78,15 +78,16 @@ class JobRunner:
         channel: JobChannel,
         make_threads: Callable[[int], Threads] = Threads,
     ) -> None:
-        """`give_up` is called when no handler can be run, or Ctrl-C has come up in one; `is_ending` says
-        whether the worker ends what runs."""
+        """`give_up` is called when no handler can run, or when Ctrl-C was raised in one; `is_ending` says
+        whether the worker is ending running jobs.
+        """
         self._table = table = config.table
         self._channel = channel
         self._reporter = reporter
         self._give_up = give_up
         self._is_ending = is_ending
         self._loop = asyncio.get_running_loop()
-        # A copy of the event loop would read from the connections of this one: it must not turn.
+        # A copy of the event loop would read from this process's connections: it must not run.
         self._origin = Origin(lambda: self._loop.call_soon(os._exit, 0))
         self._threads = make_threads(config.threads) if THREAD in table.executors else None
         # One thread waits for each process.
@@ -98,13 +99,13 @@ class JobRunner:
         }
 
     def grow(self, before: int, size: int) -> None:
-        """Have room for `size` plain functions at a time where there was room for `before`."""
+        """Make room for `size` plain functions at a time, if there was room for `before`."""
         for pool in (self._threads, self._waiters):
             if pool is not None and pool.size >= before:
                 pool.size = max(pool.size, size)
 
     def _ways_of(self, table: Table, middleware: tuple[Middleware, ...]) -> dict[str, _Way]:
-        """By the names of jobs; `ANY` is there in any case."""
+        """Keyed by job name; `ANY` is always present."""
         return {name: self._way(table.find(name), middleware) for name in [*table.plans, ANY]}
 
     def _way(self, plan: Plan, middleware: tuple[Middleware, ...]) -> _Way:
@@ -118,7 +119,7 @@ class JobRunner:
         return _Way(around, plan.executor == LOOP, plan.executor == THREAD, plan.at_most_once)
 
     async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
-        """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""
+        """Runs in `task`. Raises only CancelledError and GeneratorExit, when the slot itself has to end."""
         if job.ending is not None:  # before it began
             self._end(job)
             return
@@ -134,7 +135,7 @@ class JobRunner:
         if job.timeout and job.workflow.undoing is None:
             timer = self._loop.call_later(job.timeout / 1000, self._time_out, job, way)
         begun = 0.0
-        if logger.isEnabledFor(logging.INFO):  # all that a job costs of which nobody wants to read
+        if logger.isEnabledFor(logging.INFO):  # skips all logging costs if nobody reads the log
             log.job_started(job)
             begun = monotonic()
         outer = current.set(job)
@@ -174,8 +175,9 @@ class JobRunner:
         end(job, Ending(TIMED_OUT, None, OUT_OF_TIME))
 
     def _failed(self, job: ActiveJob, error: BaseException, task: asyncio.Task[None]) -> None:
-        """Whatever came out of a handler is the outcome of its job. It goes back without one only if it was
-        the worker that ended it: a task that was cancelled by its own code has failed."""
+        """The exception is the outcome of the job. The job goes back without an outcome only if the worker
+        ended it: a task cancelled by its own code has failed.
+        """
         cancelled = is_a(error, asyncio.CancelledError) and task.cancelling() > 0
         if job.ending is not None:
             _uncancel(task)
@@ -190,7 +192,7 @@ class JobRunner:
             self._end(job)
 
     def _done_anyway(self, job: ActiveJob, result: Raw, value: object, task: asyncio.Task[None]) -> None:
-        """Its run was ended, and it came to its own end all the same."""
+        """The run was ended, but its handler returned a result anyway."""
         _uncancel(task)
         if job.ending is not None and job.ending.why == INTERRUPTED:
             self._reporter.complete(job, result, value)
@@ -198,7 +200,7 @@ class JobRunner:
             self._end(job)
 
     def _end(self, job: ActiveJob) -> None:
-        """It was ended before it was done."""
+        """The run was ended early."""
         assert job.ending is not None
         self._reporter.stop_short(job, stopped(job, job.ending))
 
@@ -209,7 +211,7 @@ class JobRunner:
             raise value
         if inspect.isawaitable(value):
             job.halt = partial(_cancel, asyncio.current_task())
-            if job.ending is not None:  # it could not be told before
+            if job.ending is not None:  # it could not be cancelled before
                 job.halt()
             return await value
         return value
@@ -217,7 +219,7 @@ class JobRunner:
     async def _in_process(self, path: str, rules: RetryRules | None, job: ActiveJob) -> Any:
         assert self._waiters is not None
         running = self._waiters.run(partial(self._run_there, path), job)
-        while not running.done():  # a slot that is to end waits for the process, which is ended, too
+        while not running.done():  # a slot that has to end waits for its process, which is also ended
             try:
                 await asyncio.wait([running])
             except asyncio.CancelledError:
@@ -237,7 +239,7 @@ class JobRunner:
         self._table.withdraw(self._channel)
 
     def stop(self) -> None:
-        """No more jobs will come. Blocks until processes have ended; threads that work are not waited for."""
+        """No more jobs will come. Blocks until processes have ended; does not wait for busy threads."""
         for threads in (self._threads, self._waiters):
             if threads is not None:
                 threads.stop()
@@ -250,20 +252,20 @@ def _cancel(task: asyncio.Task[Any] | None) -> None:
 
 
 def _call(handler: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
-    """In a thread, in a context of this call alone."""
+    """Runs in a thread, in a context for this call alone."""
     current.set(job)
     return handler(job)
 
 
 def _may_run_again(job: ActiveJob, error: BaseException) -> bool:
-    """Whether it may be run again soon, and the worker holds it until then."""
+    """Whether the job may be run again soon while its worker still holds it."""
     if job.ending is not None:
         return job.ending.why != INTERRUPTED
     return not is_a(error, JobSuspended, LockLost)
 
 
 async def _until_ended(job: ActiveJob) -> None:
-    """Until no thread runs a step of the job any more, so that no two do; or until the worker stops."""
+    """Wait until no thread runs a step of the job, to keep two from doing so; or until the worker stops."""
     ending = job.ending
     with suppress(asyncio.CancelledError):
         await asyncio.wait(list(job.calls))
@@ -272,7 +274,7 @@ async def _until_ended(job: ActiveJob) -> None:
 
 
 def end(job: ActiveJob, ending: Ending) -> None:
-    """Have the run of a job end before it is done; of several reasons the first counts, or cancelling."""
+    """End the run of a job early. The first reason counts, unless a later one is a cancellation."""
     if job.ending is None or ending.why == CANCELLED:
         job.ending = ending
     if job.halt is not None:
@@ -280,7 +282,8 @@ def end(job: ActiveJob, ending: Ending) -> None:
 
 
 def _uncancel(task: asyncio.Task[None]) -> None:
-    """What was meant for one job must not reach the next one of its slot. Who says it twice may mean the
-    slot, as an event loop does that ends; that does no harm, there will be another one."""
+    """Keep a cancellation of one job from reaching the next job of its slot. A task cancelled twice may be
+    the event loop ending the slot; that does no harm, because the loop cancels it again.
+    """
     if task.cancelling() == 1:
         task.uncancel()

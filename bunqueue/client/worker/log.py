@@ -1,10 +1,10 @@
-"""What workers write to the log, by the standard `logging`: one logger, `bunqueue.worker`.
+"""What workers log, with the standard `logging`: one logger, `bunqueue.worker`.
 
-Messages are for people. For programs each record has `fields`: `event`, which says in one word what
-happened, `queue`, `job_id`, `job_name`, `attempt` and so on; `bunqueue worker --log-format json` writes them.
-Values of a job's data are never logged, and its id and name fit on one line whatever they hold.
+Messages are for people. For programs each record has `fields`: `event`, a one-word summary, and `queue`,
+`job_id`, `job_name`, `attempt` and so on; `bunqueue worker --log-format json` writes them. Values of a job's
+data are never logged. Ids and names are escaped, so they always fit on one line.
 
-Nothing here asks whether anybody listens: for what happens to every job, callers do.
+Nothing here checks whether logging is enabled: for events of every job, the callers do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bunqueue.logs import Field, escaped
 
 logger = logging.getLogger("bunqueue.worker")
 
-MAX_NAMED = 10  # jobs that a line names; more are counted
+MAX_NAMED = 10  # jobs named in a line; more are only counted
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
@@ -43,7 +43,7 @@ class Counts(Protocol):
 
 
 class _TracebackText(Exception):
-    """What was raised elsewhere, or cannot be shown as it is; its text is that traceback."""
+    """An exception from elsewhere, or one that cannot be shown as it is; its text is that traceback."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}\n"""'
@@ -56,13 +56,12 @@ def job_started(job: ActiveJob) -> None:
 
 
 def job_completed(job: ActiveJob) -> None:
-    """The server knows it as completed."""
+    """The server has recorded it as completed."""
     _say(logging.INFO, "job_completed", job, "queue %r: job %s completed in %.3f s", job.took)
 
 
 def job_failed(job: ActiveJob, error: BaseException, delay: float | None) -> None:
-    """The server knows that an attempt failed. `delay`: the next one begins in so many ms, where that is
-    known."""
+    """The server has recorded that an attempt failed. `delay`: ms until the next one, if known."""
     why = escaped(error_text(error))
     after = "" if job.took is None else f" after {job.took:.3f} s"
     attempt = (job.attempts + 1, job.max_attempts, after)
@@ -80,7 +79,7 @@ def job_failed(job: ActiveJob, error: BaseException, delay: float | None) -> Non
 
 
 def job_stopped(job: ActiveJob, error: JobStopped) -> None:
-    """Its run was ended before it was done, or it is put back."""
+    """Its run was ended early, or it was put back."""
     why = escaped(str(error))
     if isinstance(error, Postpone):
         delay = postponed(error)
@@ -91,7 +90,7 @@ def job_stopped(job: ActiveJob, error: JobStopped) -> None:
 
 
 def job_timed_out(job: ActiveJob, *, in_thread: bool) -> None:
-    """Its time is over, and it is told to end."""
+    """It exceeded its timeout, and was asked to end."""
     words = "queue %r: job %s takes longer than its timeout of %g ms, and is ended"
     if in_thread:
         words = (
@@ -107,7 +106,7 @@ def job_lost(job: ActiveJob, text: str) -> None:
 
 
 def worker_started(queue: str, address: str, concurrency: int, owner: str) -> None:
-    """It asks for jobs from now on. `connected` logs that the server answers."""
+    """It starts to ask for jobs. `connected` logs that the server answers."""
     fields: dict[str, Field] = {
         "queue": queue,
         "address": address,
@@ -119,7 +118,7 @@ def worker_started(queue: str, address: str, concurrency: int, owner: str) -> No
 
 
 def connected(queue: str, address: str, server: str) -> None:
-    """The server, of this name and version, has the worker on its list, for the first time or again."""
+    """The server, with this name and version, has registered the worker, for the first time or again."""
     fields = {"queue": queue, "server": escaped(server), "address": address}
     said("connected", fields, "queue %r: connected to %s at %s", *fields.values())
 
@@ -130,19 +129,19 @@ def job_undone(job: ActiveJob) -> None:
 
 
 def job_suspended(job: ActiveJob, error: BaseException) -> None:
-    """The run of a workflow has ended to wait."""
+    """The run of a workflow was suspended to wait."""
     _say(logging.DEBUG, "job_suspended", job, "queue %r: job %s: %s", error)
 
 
 def worker_controlled(queue: str, concurrency: int, *, paused: bool) -> None:
-    """It was paused or resumed, or runs another number of jobs at a time."""
+    """It was paused or resumed, or its concurrency was changed."""
     fields: dict[str, Field] = {"queue": queue, "concurrency": concurrency, "paused": paused}
     how = "takes no more jobs until it is resumed" if paused else f"takes jobs, {concurrency} at a time"
     said("worker_controlled", fields, "queue %r: the worker %s", queue, how)
 
 
 def worker_worn_out(queue: str, why: str) -> None:
-    """It stops by itself, to be replaced."""
+    """It stops on its own, to be replaced."""
     said("worker_worn_out", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)
 
 
@@ -164,7 +163,7 @@ def jobs_interrupted(queue: str, running: list[ActiveJob]) -> None:
 
 
 def worker_stopped(queue: str, done: Counts, took: float) -> None:
-    """All is reported and closed, `took` seconds after the stop began."""
+    """Everything is reported and closed, `took` seconds after the stop began."""
     numbers = {"completed": done.completed, "failed": done.failed, "interrupted": done.interrupted}
     fields: dict[str, Field] = {"queue": queue, "duration_ms": round(took * 1000), **numbers}
     words = "queue %r: the worker has stopped after %.1f s; completed %d, failed %d, given back %d"
@@ -174,17 +173,17 @@ def worker_stopped(queue: str, done: Counts, took: float) -> None:
 def said(
     event: str, fields: Mapping[str, Field], words: str, *arguments: object, level: int = logging.INFO
 ) -> None:
-    """Something about a worker itself."""
+    """Log something about a worker itself."""
     logger.log(level, words, *arguments, extra={"fields": {"event": event, **fields}})
 
 
 def _ids(jobs: list[ActiveJob]) -> dict[str, Field]:
-    """How many, and the first of them."""
+    """The number of jobs, and the ids of the first ones."""
     return {"jobs": len(jobs), "job_ids": escaped(", ".join(job.id for job in jobs[:MAX_NAMED]))}
 
 
 def named(jobs: Iterable[ActiveJob]) -> str:
-    """Some jobs, for a line of the log: 01a2 (welcome), 01a3 (welcome) and 5 more."""
+    """Some jobs, for a log line: 01a2 (welcome), 01a3 (welcome) and 5 more."""
     found = list(jobs)
     shown = ", ".join(map(_name, found[:MAX_NAMED]))
     return shown if len(found) <= MAX_NAMED else f"{shown} and {len(found) - MAX_NAMED} more"
@@ -224,10 +223,11 @@ def _extra(event: str, job: ActiveJob, **more: Field) -> dict[str, dict[str, Fie
 
 
 def _trace(error: BaseException) -> ExcInfo | None:
-    """What was raised, from the handler on; None where a traceback would say nothing.
+    """The exception with its traceback from the handler on; None if a traceback would say nothing.
 
-    One that no handler of the log could write, as it has half characters or formatting it raises, is shown by
-    its text, as is that of another process."""
+    An exception from another process is shown as text, and so is one that no log handler could write: it has
+    lone surrogates, or formatting it raises.
+    """
     trace = own_trace(error)
     if trace is None and not isinstance(error, ChildError):
         return None

@@ -1,6 +1,6 @@
-"""Middleware: what users put around the adding of jobs and around their runs.
+"""Middleware: user code that wraps the adding and the running of jobs.
 
-Queues and workers that were given none pay nothing for it: they look once, when they are made.
+Queues and workers without middleware pay nothing for it: they check once, when they are made.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class CallNext(Protocol):
-    """Runs the job, through the middleware that is further inside; gives its result, or raises."""
+    """Runs the job through the inner middleware; returns its result, or raises."""
 
     def __call__(self, job: ActiveJob, /) -> Awaitable[Any]: ...
 
 
 class CallStep(Protocol):
-    """Runs the attempt of a step, through the middleware that is further inside."""
+    """Runs the attempt of a step through the inner middleware."""
 
     def __call__(self) -> Awaitable[Any]: ...
 
@@ -57,44 +57,47 @@ class Middleware:
     """
 
     def adding(self, job: NewJob) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
-        """Around the adding of a job: a method with `@contextmanager`, or with `@asynccontextmanager`.
+        """Wrap the adding of a job: a method with `@contextmanager` or `@asynccontextmanager`.
 
-        Before its `yield` it may set `job.name`, `job.data` and `job.options`, or raise, so that nothing is
-        added. Behind it `job.id` is set; what adding raises comes out of the `yield`. `job.data` is the
-        caller's own object: replace it, do not change it. `job.queue` is where it goes.
+        Before its `yield` it may set `job.name`, `job.data` and `job.options`, or raise, so nothing is added.
+        After the `yield` `job.id` is set; exceptions from adding are raised at the `yield`. `job.data` is the
+        caller's own object: replace it, do not change it. `job.queue` is the target queue.
         """
         return nullcontext()
 
     async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
-        """Around the run of a job: give what `call_next` gives, or something else; see what it raises.
+        """Wrap the run of a job: return the result of `call_next` or something else, and see its exceptions.
 
-        It runs in the worker's event loop, wherever the handler does. It may set `job.data`. What it raises
-        fails the attempt as if the handler had raised it.
+        It runs in the worker's event loop, wherever the handler runs. It may set `job.data`. An exception
+        that it raises fails the attempt, as if the handler had raised it.
         """
         return await call_next(job)
 
     async def stepping(self, job: ActiveJob, step: StepRun, call_next: CallStep) -> Any:
-        """Around each attempt of a step of a workflow, or of a job: give what `call_next` gives; see what it
-        raises. What it raises itself fails the attempt. Finished steps of earlier runs do not come by."""
+        """Wrap each attempt of a step of a workflow or a job: return the result of `call_next`, and see its
+        exceptions. Its own exceptions fail the attempt. It is not called for finished steps of earlier runs.
+        """
         return await call_next()
 
     def starting(self, job: ActiveJob, headers: dict[str, str]) -> None:
-        """A workflow starts a child: add to the headers that go with it. It runs in the worker's event loop,
-        in the context in which the workflow asked for the child."""
+        """A workflow starts a child: add to the headers sent with it. Runs in the worker's event loop, in the
+        context in which the workflow asked for the child.
+        """
 
     def waited(self, job: ActiveJob, step: Step) -> None:
-        """A workflow goes on after a wait: `step.kind` is sleep, signal or child, `step.status` how it ended.
-        Called in the worker's event loop, once for each wait, by the run that goes on with it."""
+        """A workflow continues after a wait: `step.kind` is sleep, signal or child, `step.status` how it
+        ended. Called in the worker's event loop, once for each wait, by the run that continues.
+        """
 
 
 class AsyncAround:
-    """What is around the adding of jobs by coroutines."""
+    """Wraps the adding of jobs by coroutines."""
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._middleware = middleware
 
     async def add(self, jobs: Sequence[NewJob], send: Callable[[], Awaitable[None]]) -> list[str]:
-        """The ids of `jobs`, which `send` adds and sets, with all of the middleware around."""
+        """The ids of `jobs`, which `send` adds and sets, wrapped by all middleware."""
         async with AsyncExitStack() as stack:
             for job in jobs:
                 job.id = None
@@ -115,7 +118,7 @@ class Around:
         self._middleware = middleware
 
     def add(self, jobs: Sequence[NewJob], send: Callable[[], None]) -> list[str]:
-        """The ids of `jobs`, which `send` adds and sets, with all of the middleware around."""
+        """The ids of `jobs`, which `send` adds and sets, wrapped by all middleware."""
         with ExitStack() as stack:
             for job in jobs:
                 job.id = None
@@ -160,7 +163,7 @@ async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException
 
 
 def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """The list unchanged. OptionError for anything but a list of middleware."""
+    """The middleware as a tuple. Raises OptionError for anything but a list of middleware."""
     if isinstance(middleware, Middleware) or not isinstance(middleware, Iterable):
         raise refused("middleware", middleware, "is no list; give one, such as [Timing()]")
     found = tuple(middleware)
@@ -173,12 +176,12 @@ def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
 
 
 def around_adding(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """Those that have something to do when a job is added."""
+    """The middleware that wraps the adding of jobs."""
     return tuple(each for each in checked(middleware) if type(each).adding is not Middleware.adding)
 
 
 def around_running(middleware: Iterable[Middleware], run: CallNext) -> CallNext:
-    """`run`, inside of those that have something to do when a job is run."""
+    """`run`, wrapped by the middleware that wraps running."""
     for each in reversed(checked(middleware)):
         if type(each).running is not Middleware.running:
             run = _inside(each, run)
@@ -186,7 +189,7 @@ def around_running(middleware: Iterable[Middleware], run: CallNext) -> CallNext:
 
 
 def around_steps(middleware: Sequence[Middleware]) -> AroundStep | None:
-    """Runs an attempt of a step inside of those that have something to do then; None if none has."""
+    """Wraps attempts of steps with the middleware for steps; None without any."""
     own = [each for each in middleware if type(each).stepping is not Middleware.stepping]
     if not own:
         return None
@@ -200,7 +203,7 @@ def around_steps(middleware: Sequence[Middleware]) -> AroundStep | None:
 
 
 def observing(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """Those that want to hear of the waits of workflows."""
+    """The middleware that observes the waits of workflows."""
     plain = Middleware
     return tuple(
         each

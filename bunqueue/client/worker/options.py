@@ -1,4 +1,4 @@
-"""The options of a worker, and the `WorkerConfig` that is made from them."""
+"""The options of a worker, and the `WorkerConfig` made from them."""
 
 from __future__ import annotations
 
@@ -29,72 +29,84 @@ from bunqueue.protocol.commands.core import GroupLimit, GroupRule
 
 MAX_NAME = 200
 MAX_POLL_MS = 60_000  # the protocol's limit
-MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
+MAX_RENEWAL = 10.0  # seconds between two renewals by default
 
 
 class WorkerOptions(EndpointOptions, total=False):
-    """How a worker works, and where its server is. Times are numbers of ms, or timedeltas."""
+    """How a worker works, and where its server is. Durations are numbers of ms, or timedeltas."""
 
     concurrency: int
-    """Jobs at a time, of all kinds together; 1 unless given."""
+    """The number of jobs at a time, of all kinds together; 1 unless given."""
     order: Order
-    """Of several queues: "even" (unless given): each has a place of its own; "strict": the later ones only
-    when the earlier ones have nothing ready; or a map with the weight of each queue."""
+    """For several queues: "even" (the default): each has a slot of its own; "strict": later ones only if the
+    earlier ones have nothing ready; or a map with a weight for each queue.
+    """
     run_in: RunIn
-    """Where plain functions run: "thread" (unless given), or "process", a process of its own."""
+    """Where plain functions run: "thread" (the default), or "process", a separate process."""
     at_most_once: bool
-    """Complete each job before its handler is called, so that no job runs twice: one that fails, or whose
-    worker dies, is not run again, and results are not kept. False unless given."""
+    """Complete each job before its handler is called, so no job runs twice: a job that fails, or whose worker
+    dies, is not run again, and results are not stored. False unless given.
+    """
     threads: int | None
-    """Plain functions that run in threads at a time; None: as `concurrency`."""
+    """The number of plain functions that run in threads at a time; None: same as `concurrency`."""
     processes: int | None
-    """Plain functions that run in processes at a time, and processes; None: as `concurrency`."""
+    """The number of processes, each of which runs one plain function at a time; None: same as
+    `concurrency`.
+    """
     recycle: Recycle
-    """When a process is replaced by a new one; never unless given, but when it dies."""
+    """When a process is replaced by a new one; by default only when it dies."""
     max_jobs: int | None
-    """The worker runs this many jobs, then stops in order, and `worn_out` says so; None: never. For handlers
-    that leak memory."""
+    """The worker runs this many jobs, then stops gracefully, and `worn_out` says so; None: never. For
+    handlers that leak memory.
+    """
     max_memory: int | None
-    """The same when its process holds more bytes than this."""
+    """The same once its process uses more bytes than this."""
     forward_logs: int | str | None
-    """Records of the standard logging from this level on, made while a handler runs, go to the job's log,
-    too; None: none."""
+    """Also send records of the standard logging from this level on, made while a handler runs, to the job's
+    log; None: none.
+    """
     grace: Duration
-    """How long handlers may take to end after `stop`, before they are cancelled; 30 s unless given."""
+    """How long handlers may take to end after `stop` before they are cancelled; 30 s unless given."""
     group_concurrency: int | None
-    """Take jobs of a group only while fewer of them run than these, over all workers; what is set for the
-    group or its queue comes first. None: no limit."""
+    """Take jobs of a group only while fewer than this many of them run, over all workers; limits set for the
+    group or its queue take precedence. None: no limit.
+    """
     group_rate: Rate | None
-    """The same for how many start in a time: "100/min"."""
+    """The same for how many start within a time: "100/min"."""
     name: str
-    """Begins the name under which the server knows who holds a job; the host's name unless given."""
+    """The first part of the name under which the server lists who holds a job; the host's name
+    unless given.
+    """
     retry: RetryRules | None
     """What exceptions of handlers mean for their jobs, see `RetryRules`; a `Route` may have its own."""
     middleware: Iterable[Middleware]
-    """Around each run, see `Middleware`."""
+    """Wraps each run, see `Middleware`."""
     lock_ttl: Duration
-    """How long a job stays ours after a sign of life; 30 s unless given."""
+    """How long a job stays locked after a heartbeat; 30 s unless given."""
     heartbeat_interval: Duration | None
-    """Between two signs of life, which come from a thread of their own: at most a third of `lock_ttl`; None:
-    that, but no more than 10 s."""
+    """The time between two heartbeats, which come from a separate thread: at most a third of `lock_ttl`;
+    None: a third, but at most 10 s.
+    """
     poll_timeout: Duration
     """How long an idle poll waits at the server, at most a minute; 5 s unless given."""
     pull_size: int | None
-    """Jobs that a poll may bring at once; None: as many as can start."""
+    """How many jobs one poll may bring; None: as many as can start."""
     ack_batch: int
     """How many completed jobs are reported at once; 10 unless given."""
     ack_delay: Duration
-    """How long a completed job waits for others to be reported with, unless the worker has nothing else to
-    do; 50 ms unless given."""
+    """How long a completed job waits to be reported together with others, unless the worker is otherwise
+    idle; 50 ms unless given.
+    """
     on_completed: Callable[[ActiveJob, Any], object] | None
-    """Called with a job and its result when the server knows them. Like all of these in the event loop."""
+    """Called with a job and its result once the server has them. Like all callbacks, in the event loop."""
     on_failed: Callable[[ActiveJob, BaseException], object] | None
-    """Called with a job and its error when the server knows of a failed attempt. That is logged, too."""
+    """Called with a job and its error once the server has recorded a failed attempt, which is also logged."""
     on_stopped: Callable[[ActiveJob, JobStopped], object] | None
     """Called with a job that was cancelled while it ran, or given back because the worker stopped."""
     on_error: Callable[[Exception], object] | None
-    """Called when something else goes wrong: a lost lock, which is logged in any case, or a lost connection,
-    which is logged without it."""
+    """Called when something else goes wrong: a lost lock, which is always logged, or a lost connection, which
+    is logged only without this callback.
+    """
 
 
 ENDPOINT = frozenset(EndpointOptions.__annotations__)
@@ -102,7 +114,7 @@ KNOWN = frozenset(WorkerOptions.__annotations__)
 
 
 def endpoint_options_of(options: WorkerOptions) -> EndpointOptions:
-    """Where the server is. OptionError for an option that there is not."""
+    """The server options. Raises OptionError for an unknown option."""
     for name in options:
         if name not in KNOWN:
             raise unknown_option("a worker", name, KNOWN)
@@ -110,7 +122,7 @@ def endpoint_options_of(options: WorkerOptions) -> EndpointOptions:
 
 
 def name_of(queues: tuple[str, ...], options: WorkerOptions) -> str:
-    """Its first queue, host and process unless given: ``emails@web-1:4711``. OptionError for one too long."""
+    """By default its first queue, host and process: ``emails@web-1:4711``. Raises OptionError if too long."""
     if not options.get("name"):
         more = f"+{len(queues) - 1}" if len(queues) > 1 else ""
         return f"{queues[0]}{more}@{socket.gethostname()}:{os.getpid()}"[-MAX_NAME:]
@@ -121,12 +133,12 @@ def name_of(queues: tuple[str, ...], options: WorkerOptions) -> str:
 
 
 def grace_of(options: WorkerOptions) -> float:
-    """In seconds."""
+    """The grace period in seconds."""
     return span(options.get("grace", 30_000), "grace") / 1000
 
 
 def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
-    """One or several names. OptionError for an invalid one."""
+    """One or several names. Raises OptionError for an invalid one."""
     names = tuple(queue) if isinstance(queue, list | tuple | set) else (queue,)
     if not names or len(set(names)) < len(names):
         raise refused("queue", queue, "is not allowed; give a name, or several different ones")
@@ -134,7 +146,7 @@ def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -> WorkerConfig:
-    """The configuration of a worker of these queues. OptionError, or TypeError for what is no handler."""
+    """The configuration of a worker for these queues. Raises OptionError, or TypeError for a non-handler."""
     lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
     run, concurrency = _run_config(handlers, options)
     order = checked_order(options.get("order", "even"), queues)
@@ -171,7 +183,7 @@ def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
 
 
 def _group_rule(concurrency: int | None, rate: Rate | None) -> GroupRule:
-    """What the worker's pulls may take of a group."""
+    """The limits on the worker's pulls from a group."""
     rule = GroupRule(concurrency=_limit("group_concurrency", concurrency), fair=True)
     if rate is not None:
         found = rate_limit(rate, "group_rate")
@@ -184,7 +196,7 @@ def _limit(name: str, value: int | None) -> int | None:
 
 
 def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]:
-    """And how many jobs can run at a time: no more than their kinds allow."""
+    """The run configuration, and how many jobs can run at a time, limited by their kinds."""
     once = checks.switch("at_most_once", options.get("at_most_once", False))
     table = Table(handlers, options.get("run_in"), at_most_once=once, retry=options.get("retry"))
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
@@ -223,7 +235,7 @@ def _lock_ttl(value: Duration) -> int:
 
 
 def _renewal_interval(value: Duration | None, lock_ttl: int) -> float:
-    """Seconds between two renewals; two may be lost before a job is."""
+    """Seconds between two renewals; two may fail before a job's lock is lost."""
     if value is None:
         return min(MAX_RENEWAL, lock_ttl / 3000)
     interval = milliseconds(value, "heartbeat_interval")

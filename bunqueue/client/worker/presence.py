@@ -1,4 +1,4 @@
-"""What a worker says of itself to the server's list of workers."""
+"""A worker's entry in the server's list of workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bunqueue.client.worker.fetching.slots import Slots
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import workers
 
-MAX_NAMES = 1000  # of jobs, of all its queues, that a worker says: one with more does not say what it runs
+MAX_NAMES = 1000  # names of jobs that a worker reports, over all its queues; with more it reports none
 
 
 class Presence:
@@ -30,8 +30,9 @@ class Presence:
         stats: RunStats,
         names: Mapping[str, Sequence[str] | None],
     ) -> None:
-        """`owner` is its id, and that of its locks; `names` are those of the jobs that it runs, by queue;
-        None: any."""
+        """`owner` is the id of the worker and of its locks; `names` are the names of the jobs it runs, by
+        queue; None: all.
+        """
         self.started_at = time.time()
         self._name = name
         self._queues = queues
@@ -42,7 +43,7 @@ class Presence:
         self._names, self._names_by_queue = _said(names)
 
     def registration(self) -> workers.RegisterWorker:
-        """Who the worker is."""
+        """The worker's identity."""
         return workers.RegisterWorker(
             name=self._name,
             queues=list(self._queues),
@@ -56,11 +57,11 @@ class Presence:
         )
 
     def registered(self, address: str, server: str) -> None:
-        """It is on the list of a server, of this name and version, for the first time or again."""
+        """A server, with this name and version, has registered it, for the first time or again."""
         log.connected(", ".join(self._queues), address, server)
 
     def heartbeat(self, current_job: str | None) -> workers.Heartbeat:
-        """How it does."""
+        """The worker's current state."""
         return workers.Heartbeat(
             id=self._owner,
             active_jobs=self._slots.busy,
@@ -74,7 +75,7 @@ class Presence:
 
 
 def _said(names: Mapping[str, Sequence[str] | None]) -> tuple[list[str] | None, dict[str, list[str]] | None]:
-    """The names of all queues together, and those of each. Earlier servers know only the first."""
+    """The names of all queues together, and those of each queue. Older servers know only the former."""
     known = {queue: list(each) for queue, each in names.items() if each is not None}
     if sum(map(len, known.values())) > MAX_NAMES:
         return None, None

@@ -1,5 +1,5 @@
-"""Jobs that an older key has encrypted are stored again before they run, encrypted with the first one: what
-the server makes of them, such as their repetitions, does not need the old key any more.
+"""Stores jobs that are encrypted with an older key again before they run, encrypted with the first key. So
+what the server makes from them, such as repetitions, no longer needs the old key.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ logger = logging.getLogger("bunqueue.worker")
 
 
 async def reencode(job: ActiveJob[Any]) -> None:
-    """The codec encrypts what is sent, whatever is sent. What is refused stays as it was: that must not keep
-    the job from running."""
+    """Store the job again; the codec encrypts everything that is sent. If the server refuses, the job stays
+    as it was: that must not keep it from running.
+    """
     assert job.outdated is not None
     command = Reencode(id=job.id, token=job.token, data=job.outdated.data)
     try:
@@ -36,7 +37,7 @@ async def reencode(job: ActiveJob[Any]) -> None:
 
 
 async def _state(job: ActiveJob[Any]) -> None:
-    """What a workflow shows of itself, which is no step."""
+    """Store the state that a workflow shows, which is not a step."""
     info = (
         await job.channel.ask(GetWorkflow(id=job.id, limit=1, max_result=MAX_STATE_BYTES), OneWorkflow)
     ).data

@@ -1,4 +1,4 @@
-"""Delays that exceptions name, as servers ask for them with the header Retry-After."""
+"""Delays that exceptions ask for, as servers do with the header Retry-After."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Backoff(Struct, rename="camel"):
 
 
 class RetrySettings(Struct, rename="camel"):
-    """What a job itself says of its retries, as far as workers have to know it."""
+    """A job's own retry settings, as far as workers need them."""
 
     retry_on: list[str] = []
     never_on: list[str] = []
@@ -38,20 +38,20 @@ class _Held(Protocol):
 
 
 def settings_of(job: _Held) -> RetrySettings:
-    """Those of a job in hand."""
+    """The retry settings of a job."""
     return _decode_settings(job.raw)
 
 
 def retry_after(job: ActiveJob[Any], error: BaseException) -> float | None:
-    """How many ms an exception says to wait: by its `retry_after`, or by the header Retry-After of the HTTP
-    response that it is about, as exceptions of httpx, requests, aiohttp and urllib have it. None: it does not
-    say. At most a day."""
+    """The ms that an exception says to wait: by its `retry_after`, or by the Retry-After header of its HTTP
+    response, as in exceptions of httpx, requests, aiohttp and urllib. None if it says nothing. At most a day.
+    """
     return _asked(error)
 
 
 def _asked(error: BaseException) -> float | None:
     found = asked(error, "retry_after")
-    try:  # what it gives is a user's object as well
+    try:  # its value is a user's object as well
         if found is None:
             found = _header(asked(error, "response")) or _header(error)
         seconds = _seconds(found)
@@ -67,7 +67,7 @@ def _header(source: object) -> object:
 
 
 def _seconds(value: Any) -> float | None:
-    """Seconds, a timedelta, a moment, or the text of a header."""
+    """The seconds in a number, a timedelta, a moment, or the text of a header."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -85,8 +85,9 @@ def _seconds(value: Any) -> float | None:
 
 
 def asked_delay(job: _Held, error: BaseException) -> float | None:
-    """After how many ms the next attempt is to begin as an exception says, if the job's backoff goes by
-    that; no more than its longest wait."""
+    """The ms until the next attempt that an exception asks for, if the job's backoff respects that; at most
+    the backoff's longest wait.
+    """
     backoff = settings_of(job).backoff_config
     if backoff is None or not backoff.retry_after:
         return None

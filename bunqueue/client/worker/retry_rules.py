@@ -1,7 +1,7 @@
 """What a handler's exceptions mean for its job: whether there is another attempt, and when.
 
-These rules belong to the code that runs the jobs, whoever added them. A job may have rules of its own, which
-the server keeps: `retry_on` and `never_on` of `JobOptions`.
+These rules belong to the code that runs the jobs, not to the programs that add them. A job may have its own
+rules, which the server stores: `retry_on` and `never_on` of `JobOptions`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ Delay = Callable[[ActiveJob[Any], BaseException], When | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRules:
-    """What the exceptions of a handler mean. A job's own `retry_on` and `never_on` come before `on` and
-    `never`."""
+    """What the exceptions of a handler mean. A job's own `retry_on` and `never_on` take precedence over `on`
+    and `never`.
+    """
 
     on: ErrorClass | Iterable[ErrorClass] = ()
-    """There is another attempt after these only; unless given, after all."""
+    """Retry only after these; by default after all."""
     never: ErrorClass | Iterable[ErrorClass] = ()
-    """After these the job is not retried: it is a dead letter at once."""
+    """Do not retry after these: the job becomes a dead letter at once."""
     when: Predicate | None = None
-    """Called with the job and the exception: False, and there is no other attempt."""
+    """Called with the job and the exception. If it returns False, there is no other attempt."""
     delay: Delay | None = None
-    """Called with the job and the exception: how long to wait before the next attempt, or until when; None:
-    as the job's backoff says. `bunqueue.retry_after` is one."""
+    """Called with the job and the exception. Returns how long to wait before the next attempt, or until when;
+    None: follow the job's backoff. `bunqueue.retry_after` is one such function.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", tuple(class_names(self.on, "retry: on")))
@@ -55,14 +57,14 @@ class RetryRules:
 
     @property
     def by_name(self) -> bool:
-        """Whether the names of an error's classes are all that has to be known of it."""
+        """Whether the rules depend only on the names of an error's classes."""
         return self.when is None and self.delay is None
 
     def applied(self, job: ActiveJob[Any], error: BaseException) -> BaseException:
-        """An exception, marked with what the rules say of it."""
-        if is_a(error, JobStopped, Retry, Unrecoverable):  # which say it themselves
+        """The exception, marked with the rules' decision."""
+        if is_a(error, JobStopped, Retry, Unrecoverable):  # these decide for themselves
             return error
-        if job.ending is not None or is_a(error, GeneratorExit):  # the run is ended, or the event loop is
+        if job.ending is not None or is_a(error, GeneratorExit):  # the run, or the event loop, is being ended
             return error
         types = error.types if type(error) is ChildError else types_of(error)
         own = settings_of(job)
@@ -73,7 +75,7 @@ class RetryRules:
                 return made_final(error)
             delay = None if self.delay is None else self.delay(job, error)
             return error if delay is None else with_delay(error, time_left(delay, "retry: delay"))
-        except BaseException as problem:  # the exception of the handler must not be lost by it
+        except BaseException as problem:  # the handler's exception must not be lost because of it
             BaseException.add_note(error, f"its retry rule raised {text_of(problem)}")
             return error
 
@@ -101,14 +103,14 @@ def with_rules(handler: Handler, rules: RetryRules | None) -> Handler:
 
 
 def raise_as(marked: BaseException, error: BaseException) -> NoReturn:
-    """Raise an exception again, or what stands for it where it cannot be marked."""
+    """Raise an exception again, or the one that replaces it if it cannot be marked."""
     if marked is error:
         raise error
     raise marked from error
 
 
 def checked_rules(rules: RetryRules | None) -> RetryRules | None:
-    """OptionError for anything but rules."""
+    """Return `rules`. Raises OptionError for anything else."""
     if rules is not None and not isinstance(rules, RetryRules):
         raise refused("retry", rules, "is not allowed; give a bunqueue.RetryRules")
     return rules

@@ -1,4 +1,4 @@
-"""Which handler runs the jobs of which name, and where: in the event loop, in a thread, or in a process."""
+"""Which handler runs jobs of which name, and where: in the event loop, in a thread, or in a process."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from bunqueue.errors import Postpone
 logger = logging.getLogger("bunqueue.worker")
 
 ANY = "*"
-"""Instead of a name: jobs for which there is nothing else."""
-UNKNOWN_MS = 30_000  # until a job is looked at again whose name nobody here knows: a deploy may be under way
+"""In place of a name: jobs that have no handler of their own."""
+UNKNOWN_MS = 30_000  # until a job with an unknown name is tried again: a deployment may be in progress
 
 MAX_LOGGED = 1000  # names without a handler that are logged; made-up names must not fill log and memory
 
 RunIn = Literal["thread", "process"]
 LOOP, THREAD, PROCESS = "loop", "thread", "process"
 
-_logged: set[tuple[str, str]] = set()  # queues and names of which the log knows
+_logged: set[tuple[str, str]] = set()  # queues and names that were already logged
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler, and where it runs if it is a plain function; None: as the other handlers of its worker.
+    """A handler, and where it runs if it is a plain function; None: like the other handlers of its worker.
 
     With `at_most_once` its jobs are completed before it is called, see `WorkerOptions`.
     """
@@ -43,16 +43,16 @@ class Route:
     run_in: RunIn | None = None
     at_most_once: bool = False
     retry: RetryRules | None = None
-    """What its exceptions mean; None: as the worker says, else as each job does."""
+    """What its exceptions mean; None: the worker's rules apply, else those of each job."""
 
 
 Handlers = Mapping[str, Handler | Route | Batch]
-"""By the names of jobs."""
+"""Handlers by the names of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByQueue:
-    """Handlers by the names of jobs, of each queue its own."""
+    """Handlers by the names of jobs, separately for each queue."""
 
     queues: Mapping[str, Handlers]
 
@@ -63,29 +63,30 @@ Work = Handler | Route | Batch | Handlers | ByQueue
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A handler that was looked at, and where it runs."""
+    """A checked handler, and where it runs."""
 
     handler: Handler
     executor: str
     path: str = ""
-    """At which another process finds it, if it is to run there."""
+    """The path by which another process finds the handler, if it runs there."""
     at_most_once: bool = False
     rules: RetryRules | None = None
-    """What is still to be said of its exceptions: of what another process raises."""
+    """Rules that still have to be applied: to the exceptions of another process."""
     batch: Batch | None = None
-    """What collects jobs before the handler is called."""
+    """Collects jobs before the handler is called."""
 
 
 def checked_run_in(run_in: RunIn | None) -> RunIn | None:
-    """OptionError for a place that there is not."""
+    """Return `run_in`. Raises OptionError for an unknown place."""
     if run_in not in (None, THREAD, PROCESS):
         raise refused("run_in", run_in, "is not allowed; give 'thread' or 'process'")
     return run_in
 
 
 class Table:
-    """The plans of a worker. OptionError for names that no job can have, TypeError for what is no handler, or
-    cannot run where it should."""
+    """The plans of a worker. Raises OptionError for invalid job names, and TypeError for a handler that is
+    not callable or cannot run where it should.
+    """
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Table:
     ) -> None:
         checked_run_in(run_in)
         self.of_queue: Mapping[str, Table] = {}
-        """Instead of `plans`, where each queue has its own."""
+        """Replaces `plans` if each queue has its own handlers."""
         self.plans: dict[str, Plan] = {}
         if isinstance(handlers, ByQueue):
             self.of_queue = {
@@ -115,7 +116,7 @@ class Table:
 
     @property
     def names(self) -> list[str] | None:
-        """Of the jobs that it runs, where its queues have not each their own; None: of all."""
+        """The names of the jobs that it runs, unless each queue has its own; None: all."""
         return None if ANY in self.plans else list(self.plans)
 
     def of(self, queue: str) -> Table:
@@ -139,28 +140,28 @@ class Table:
 
     @property
     def batch_size(self) -> int:
-        """How many jobs all batches can hold at a time."""
+        """The number of jobs that all batches can hold at a time."""
         return sum(plan.batch.size for plan in self._all() if plan.batch is not None)
 
     def withdraw(self, channel: JobChannel) -> None:
-        """The worker of this channel stops: batches of its jobs are not filled any more."""
+        """The worker of this channel stops: its batches are not filled further."""
         for plan in self._all():
             if plan.batch is not None:
                 plan.batch.withdraw(channel)
 
     def find(self, name: str) -> Plan:
-        """What runs jobs called `name`. Jobs that nothing runs are put back and logged; no attempt counts."""
+        """The plan for jobs called `name`. Jobs without one are put back and logged; no attempt counts."""
         return self.plans.get(name) or self.plans.get(ANY) or Plan(unknown, LOOP)
 
 
 async def unknown(job: ActiveJob) -> None:
-    """Put a job back that nothing here runs."""
+    """Put back a job that no handler here runs."""
     if (job.queue, job.name) not in _logged and len(_logged) < MAX_LOGGED:
         _logged.add((job.queue, job.name))
         words = "queue %r: nothing here runs jobs called %r; they wait for a worker that does"
         logger.warning(words, job.queue, job.name)
     put_back = Postpone(UNKNOWN_MS, f"no worker for the name {job.name!r} was there")
-    put_back.counts = False  # its own handler has not said so
+    put_back.counts = False  # it was not the job's own handler that put it back
     raise put_back
 
 
@@ -190,11 +191,11 @@ def _plan(
 
 
 def checked(handler: Handler) -> Handler:
-    """TypeError for what cannot be called with a job."""
+    """Return `handler`. Raises TypeError if it cannot be called with a job."""
     runnable(handler, "handler")
     try:
         signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some that are written in C have no signature
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return handler
     try:
         signature.bind(None)

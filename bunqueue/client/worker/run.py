@@ -1,6 +1,6 @@
 """One run of a worker, from its start to its end.
 
-It stops in this order: take no more jobs, keep renewing, wait for what runs, report it, close.
+It stops in this order: take no more jobs, keep renewing, wait for running jobs, report them, close.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.workers import Wishes
 from bunqueue.protocol.notices import CancelNotice, read_notice, read_wake
 
-NOTICED = 0.1  # seconds from the end of a task to that of the worker, if that was not about to stop
-STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, again for the last reports
+NOTICED = 0.1  # seconds from the end of a task to the end of the worker, unless that was stopping anyway
+STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, and again for last reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """The options of a worker, checked. Times are in seconds."""
+    """The options of a worker, checked. Durations are in seconds."""
 
     name: str
     fetch: FetchConfig
@@ -63,24 +63,24 @@ class WorkerConfig:
 
 
 class WorkerRun:
-    """Makes the parts of a worker, gives each the parts that it uses, and stops them in order.
+    """Makes the parts of a worker, connects them, and stops them in order.
 
     Made and used in one event loop.
     """
 
     def __init__(self, config: WorkerConfig, endpoint: Endpoint, control: Control) -> None:
-        """`control` may change at any time; `controlled` is to be called then."""
+        """`control` may change at any time; call `controlled` then."""
         self.fatal: BaseException | None = None
-        """Why it stopped by itself; `over` is set then, and `stop` still has to be called."""
+        """Why it stopped on its own; `over` is set then, and `stop` still has to be called."""
         self.worn_out: str | None = None
-        """Why it has stopped by itself in order, to be replaced by a new one."""
+        """Why it stopped gracefully on its own, to be replaced by a new worker."""
         self.over = asyncio.Event()
         self._ended = 0
         self._config = config
         self._control = control
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
-        self._change = asyncio.Event()  # there may be more room
+        self._change = asyncio.Event()  # set when there may be more room
         self._renewer = LockRenewer(
             endpoint, config.renewal_interval, cancel=self._cancel, look=self._look, control=self._wished
         )
@@ -123,7 +123,7 @@ class WorkerRun:
         self._end_forwarding: Callable[[], None] | None = None
         self._stopping = False
         self._hurried = False
-        self._no_more_waiting = asyncio.Event()  # for handlers: none is left, or the grace is over
+        self._no_more_waiting = asyncio.Event()  # for handlers: all have ended, or the grace is over
 
     @property
     def gone(self) -> bool:
@@ -132,11 +132,11 @@ class WorkerRun:
 
     @property
     def busy(self) -> int:
-        """Jobs in hand."""
+        """The number of jobs in progress."""
         return self._slots.busy
 
     async def start(self) -> None:
-        # Pulls have a connection of their own: closing it withdraws polls, whoever else talks to the server.
+        # Pulls have their own connection: closing it withdraws polls, whatever else uses the server.
         given = self._endpoint.options
         options = replace(given, pool_size=1, max_command_timeouts=1, pipelining=True)
         self._pulls: Transport = await replace(self._endpoint, options=options).open(private=True)
@@ -164,19 +164,23 @@ class WorkerRun:
                 self._no_more_waiting.set()
 
     def _give_up(self, error: BaseException) -> None:
-        """Stop for a reason of our own."""
+        """Stop for an internal reason."""
         if self.fatal is None:
             self.fatal = error
             if isinstance(error, BunqueueError) and not isinstance(error, WorkerBroken):
-                self.stats.complain(error)  # what handlers raise is their jobs' outcome, too
+                self.stats.complain(error)  # exceptions of handlers are also outcomes of their jobs
         self.over.set()
 
     def _is_ending(self) -> bool:
-        """Whether the worker ends what runs: it stops, or all tasks of its event loop were cancelled."""
+        """Whether the worker is ending running jobs: it stops, or all tasks of its event loop
+        were cancelled.
+        """
         return self._stopping or self.over.is_set() or self._fetcher.is_cancelled
 
     def _part_ended(self, task: asyncio.Task[None]) -> None:
-        """A task that fetches or reports has ended. Unless the worker stops, it can work no more."""
+        """A task that fetches or reports has ended. Unless the worker is stopping, it cannot work
+        any more.
+        """
         if self._stopping:
             return
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -199,7 +203,7 @@ class WorkerRun:
     # -- what may change while it runs
 
     def controlled(self) -> None:
-        """Its `control` has changed; called in any thread."""
+        """Its `control` has changed. May be called in any thread."""
         with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._take_over)
 
@@ -210,7 +214,7 @@ class WorkerRun:
         log.worker_controlled(self._config.queue, self._control.concurrency, paused=self._control.paused)
 
     def _make_room(self) -> None:
-        """Limits that are those of the concurrency follow it."""
+        """Limits that equal the concurrency change with it."""
         before, size = self._config.concurrency, self._control.concurrency
         self._slots.resize(size)
         self._runner.grow(before, size)
@@ -218,7 +222,7 @@ class WorkerRun:
             self._fetcher.pull_size = min(size, MAX_PULL)
 
     def _wished(self, wishes: Wishes) -> None:
-        """Somebody asked the server for it. An answer that comes twice is obeyed once."""
+        """Apply what somebody requested at the server. A request received twice is applied once."""
         if wishes.number is not UNSET:
             if wishes.number <= self._control.wish:
                 return
@@ -232,7 +236,7 @@ class WorkerRun:
     # -- notices from the server
 
     def _on_notice(self, payload: bytes | None) -> None:
-        if payload is None:  # the connection was lost: renew the locks before they run out
+        if payload is None:  # the connection was lost: renew the locks before they expire
             self._renewer.nudge()
             return
         notice = read_notice(payload)
@@ -250,12 +254,12 @@ class WorkerRun:
                 end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
 
     def _look(self, frozen: float) -> None:
-        """In the renewal's thread."""
+        """Runs in the renewal thread."""
         self._monitor.look(frozen)
         limit = self._config.max_memory
         if limit is None or self.over.is_set():
             return
-        from bunqueue.vitals import memory  # not to be had everywhere
+        from bunqueue.vitals import memory  # not available everywhere
 
         if (held := memory()) > limit:
             self._loop.call_soon_threadsafe(self._wear_out, f"it holds {held} bytes")
@@ -268,13 +272,13 @@ class WorkerRun:
         if self.worn_out is None and not self.over.is_set():
             log.worker_worn_out(self._config.queue, why)
             self.worn_out = why
-            self._fetcher.stop_asking()  # at once, as the stop begins when this loop comes to it
+            self._fetcher.stop_asking()  # at once, because the stop begins only when this loop gets to it
             self.over.set()
 
-    # -- how it is
+    # -- its state
 
     def silence(self) -> float | None:
-        """Seconds since the server was last heard; None: never."""
+        """Seconds since the server last answered; None: never."""
         heard_at = max(self._fetcher.heard_at, self._renewer.heard_at)
         return time.monotonic() - heard_at if heard_at else None
 
@@ -285,18 +289,20 @@ class WorkerRun:
 
     @property
     def lag(self) -> float:
-        """Seconds for which the event loop has not turned, as far as is known."""
+        """Seconds for which the event loop has been blocked, as far as known."""
         return self._monitor.lag
 
     # -- stopping
 
     def hurry(self) -> None:
-        """The time of grace is over."""
+        """The grace is over."""
         self._hurried = True
         self._no_more_waiting.set()
 
     async def stop(self, grace: float) -> None:
-        """Returns when all is reported and closed. Handlers get `grace` seconds to end by themselves."""
+        """Returns when everything is reported and closed. Handlers get `grace` seconds to end on
+        their own.
+        """
         self._stopping = self._channel.stopping = self.stats.stopping = True
         begun = time.monotonic()
         log.worker_stopping(self._config.queue, self._running(), grace)
@@ -304,7 +310,7 @@ class WorkerRun:
         end_at = self._loop.time() + grace
         timer = self._loop.call_at(end_at, self.hurry)
         not_begun = self._slots.withdraw()
-        await self._withdraw_polls()  # before any job goes back: one that waits there would take it again
+        await self._withdraw_polls()  # before any job goes back: a poll that waits there would take it again
         self._runner.notify_stopping()
         for job in not_begun:
             self._reporter.stop_short(job, stopped(job, Ending(INTERRUPTED)))
@@ -320,21 +326,21 @@ class WorkerRun:
         log.worker_stopped(self._config.queue, self.stats, time.monotonic() - begun)
 
     def _end_running(self) -> None:
-        """The time of grace is over."""
+        """The grace is over."""
         log.jobs_interrupted(self._config.queue, self._running())
         for job in self._renewer.held.values():
             end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
 
     def _running(self) -> list[ActiveJob]:
-        """The jobs in hand whose handlers have not ended."""
+        """The jobs in progress whose handlers have not ended."""
         return [job for job in self._renewer.held.values() if job.took is None]
 
     async def _withdraw_polls(self) -> None:
-        """Close the connection of the polls, so that they take no job any more.
+        """Close the connection of the polls, so that they take no more jobs.
 
-        The server gives back at once what was pulled over it and never renewed, so that is done before. If
-        it cannot be done, the connection stays until all is reported. From then on only the answers to
-        heartbeats say which jobs are cancelled, so heartbeats come more often.
+        The server at once gives back jobs that were pulled over it and never renewed, so all jobs are renewed
+        first. If that fails, the connection stays open until everything is reported. After it is closed, only
+        the replies to heartbeats say which jobs are cancelled, so heartbeats come more often.
         """
         held = self._renewer.held.values()
         if held:
@@ -351,15 +357,16 @@ class WorkerRun:
             await self._until_heard()
 
     async def _until_heard(self) -> None:
-        """Returns when the server knows that the connection of the polls has ended: what comes over another
-        one after two answers is carried out after that."""
+        """Wait until the server has seen the polls' connection end: it executes commands from another
+        connection after that end, once it has answered two of them.
+        """
         with suppress(BunqueueError, TimeoutError):
             async with asyncio.timeout(STOP_PATIENCE):
                 for _ in range(2):
                     await self._renew_all()
 
     async def _renew_all(self) -> None:
-        """Renew the locks of all jobs in hand. Raises BunqueueError."""
+        """Renew the locks of all jobs in progress. Raises BunqueueError."""
         await self._caller.call(heartbeat(self._renewer.held.values()), core.HeartbeatBatchReply)
 
     async def _report_all(self, patience: float) -> None:

@@ -1,4 +1,4 @@
-"""Workers as the whole purpose of a process: an event loop, and signals that stop it in order."""
+"""Workers that have a process to themselves: an event loop, and signals that stop it gracefully."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from typing import Protocol
 from bunqueue.client.worker.log import said
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-AGAIN = 0.5  # seconds; a signal that follows the first one sooner is the same wish: timeout(1) sends two
+AGAIN = 0.5  # seconds; a signal sooner after the first one counts as the same request: timeout(1) sends two
 
 
 class Service(Protocol):
     """A worker, or several as one."""
 
     async def serve(self) -> BaseException | None:
-        """Work until `stop_soon` is called, or until it cannot go on: why."""
+        """Work until `stop_soon` is called, or until it cannot continue; returns why."""
 
     def stop_soon(self, *, hurry: bool = False) -> None:
-        """Have `serve` end; with `hurry`, without any grace."""
+        """Make `serve` end; with `hurry`, without any grace."""
 
 
 def run_forever(*workers: Service) -> None:
-    """Run workers until SIGTERM or SIGINT, or until one of them cannot go on.
+    """Run workers until SIGTERM or SIGINT, or until one of them cannot continue.
 
-    The first signal stops them in order: they take no more jobs and get their `grace` to end those they have.
-    The second one cancels what still runs, unless it comes at once. Raises what `Worker.run` raises.
+    The first signal stops them gracefully: they take no more jobs, and have their `grace` to end running
+    jobs. The second signal cancels what still runs, unless it comes right after the first. Raises what
+    `Worker.run` raises.
     """
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(
@@ -68,7 +69,7 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
         try:
             return await worker.serve()
         finally:
-            stop()  # the others go with the first
+            stop()  # the others stop with the first
 
     with _signals(on_signal):
         problems = await asyncio.gather(*map(serve, workers), return_exceptions=True)
@@ -77,7 +78,7 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
 
 @contextmanager
 def _signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Have `stop` called for each signal. Only the main thread may; elsewhere nothing is done."""
+    """Call `stop` for each signal. Only the main thread can do this; elsewhere nothing is done."""
     loop = asyncio.get_running_loop()
     installed = []
     try:
@@ -94,7 +95,7 @@ def _signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster event loop where there is one."""
+    """The faster event loop, if it is installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""What becomes of a worker's jobs: counts it, releases their locks, and calls the callbacks of its user."""
+"""Tracks what happens to a worker's jobs: counts it, releases their locks, and calls the user's callbacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bunqueue.errors import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """Functions that a worker's user wants called."""
+    """Callbacks of a worker's user."""
 
     on_completed: Callable[[ActiveJob, Any], object] | None = None
     on_failed: Callable[[ActiveJob, BaseException], object] | None = None
@@ -32,8 +32,9 @@ class Callbacks:
 
 
 class RunStats:
-    """Hears what became of each attempt. Callbacks raise nothing here; whatever else may, the lock of a job
-    is released first."""
+    """Notified of the outcome of each attempt. Callbacks never raise here. The lock of a job is released
+    before any code that might raise.
+    """
 
     def __init__(
         self,
@@ -44,8 +45,9 @@ class RunStats:
         holds: Callable[[ActiveJob], bool],
         disturbed: Callable[[], None],
     ) -> None:
-        """`settled` gets each job with which there is nothing more to do; `holds` says whether there is;
-        `disturbed` is called when the connection may have been lost."""
+        """`settled` gets each job that needs no more work; `holds` says whether a job does; `disturbed` is
+        called when the connection may have been lost.
+        """
         self.completed = self.failed = self.lost = self.cancelled = self.interrupted = 0
         self.stopping = False
         self._callbacks = callbacks
@@ -55,10 +57,10 @@ class RunStats:
         self.holds = holds
         self._settled = settled
         self._disturbed = disturbed
-        self._logged: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
+        self._logged: set[type[BunqueueError]] = set()  # connection errors logged since it last worked
 
     def job_acked(self, job: ActiveJob) -> None:
-        """The server knows the job as completed, and its handler is about to be called."""
+        """The server has recorded the job as completed, and its handler is about to be called."""
         self._settled(job)
 
     def _ended(self, job: ActiveJob) -> None:
@@ -66,16 +68,16 @@ class RunStats:
             self._settled(job)
 
     def job_completed(self, job: ActiveJob, value: object) -> None:
-        """The server knows the job as completed."""
+        """The server has recorded the job as completed."""
         self.completed += 1
         self._ended(job)
-        if job.took is not None:  # it was measured because somebody reads of it
+        if job.took is not None:  # it was measured because logging is enabled
             log.job_completed(job)
         if self._callbacks.on_completed:
             self._calls.call(self._callbacks.on_completed, job, value)
 
     def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
-        """The server knows that this attempt failed, and has said in how many ms the next one begins."""
+        """The server has recorded that this attempt failed, and said when the next one begins, in ms."""
         self.failed += 1
         self._ended(job)
         log.job_failed(job, error, delay)
@@ -83,7 +85,7 @@ class RunStats:
             self._calls.call(self._callbacks.on_failed, job, error)
 
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
-        """The run of the job was ended before it was done, and the server knows it."""
+        """The run of the job was ended early, and the server has recorded it."""
         if isinstance(error, JobInterrupted):
             self.interrupted += 1
         elif not isinstance(error, Postpone):
@@ -94,17 +96,17 @@ class RunStats:
             self._calls.call(self._callbacks.on_stopped, job, error)
 
     def job_suspended(self, job: ActiveJob, error: JobSuspended) -> None:
-        """The run of a workflow has ended to wait, and the server knows it."""
+        """The run of a workflow was suspended to wait, and the server has recorded it."""
         self._ended(job)
         log.job_suspended(job, error)
 
     def job_undone(self, job: ActiveJob) -> None:
-        """The steps of a workflow have been undone, whose failure is known already."""
+        """The steps of a workflow whose failure is already recorded have been undone."""
         self._ended(job)
         log.job_undone(job)
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
-        """The outcome does not count: the job was not ours any more."""
+        """The outcome does not count: the job's lock was lost."""
         self.lost += 1
         self._settled(job)
         message = (
@@ -117,8 +119,8 @@ class RunStats:
             self._calls.call(self._callbacks.on_error, error)
 
     def trouble(self, error: BunqueueError) -> None:
-        """Polling or reporting did not work and will be repeated."""
-        if self.stopping and isinstance(error, ConnectionLost):  # we did that ourselves; it is said again
+        """Polling or reporting failed and will be repeated."""
+        if self.stopping and isinstance(error, ConnectionLost):  # we closed it ourselves; this is repeated
             logger.debug("queue %r: %s", self._queue, error)
         else:
             self._disturbed()

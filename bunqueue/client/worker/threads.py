@@ -1,7 +1,7 @@
 """Threads for handlers that are plain functions.
 
-Not `ThreadPoolExecutor`: its threads keep a process from ending while a handler hangs, and a job costs it
-three times as much.
+Not `ThreadPoolExecutor`: its threads keep a process from exiting while a handler hangs, and it takes three
+times as long per job.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Call = tuple[Callable[[Any], Any], Any, asyncio.Future[Outcome], Context]
 
 
 class Threads:
-    """At most `size` daemon threads, started when they are first needed."""
+    """At most `size` daemon threads, started on first use."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        """May be raised."""
+        """May be increased."""
         self._work: SimpleQueue[Call | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
@@ -37,8 +37,9 @@ class Threads:
         self._loop = asyncio.get_running_loop()
 
     def run(self, function: Callable[[A], Any], argument: A) -> asyncio.Future[Outcome]:
-        """Call `function` in a thread, in the context of the caller, to which nothing comes back. Cancelling
-        the future does not stop the call."""
+        """Call `function` in a thread, in a copy of the caller's context. Cancelling the future does not stop
+        the call.
+        """
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._unfinished += 1
         if self._unfinished > len(self._threads) < self.size:

@@ -1,4 +1,4 @@
-"""Handlers that say what the data of their jobs is: `async def ship(job: ActiveJob[Order])`."""
+"""Handlers that declare the type of their jobs' data: `async def ship(job: ActiveJob[Order])`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from bunqueue.errors import ArgumentsError
 
 
 def with_typed_data(handler: Handler) -> Handler:
-    """A handler that gets the data of its jobs as the type that its annotation says; the same handler if it
-    says none. TypeError for a type that jobs cannot carry."""
+    """A handler that gets its jobs' data as the annotated type; the same handler if it has no annotation.
+    Raises TypeError for a type that jobs cannot carry.
+    """
     kind = _data_type(handler)
     if kind is Any:
         return handler
@@ -31,7 +32,9 @@ def with_typed_data(handler: Handler) -> Handler:
 
 
 def _convert(job: ActiveJob[Any], converter: Converter) -> None:
-    """ArgumentsError, so that the job is a dead letter at once: no other attempt would change its data."""
+    """Raise ArgumentsError if the data does not fit: the job becomes a dead letter at once, because another
+    attempt would not change its data.
+    """
     try:
         job.data = converter.convert(job.data)
     except Mismatch as error:
@@ -43,7 +46,7 @@ def _convert(job: ActiveJob[Any], converter: Converter) -> None:
 
 
 def _data_type(handler: Handler) -> Any:
-    """X of a handler whose job is an `ActiveJob[X]`; else Any."""
+    """X if the handler's job is annotated as `ActiveJob[X]`; else Any."""
     function = signed(handler)
     annotations = getattr(function, "__annotations__", {})
     written = next((each for name, each in annotations.items() if name != "return"), None)

@@ -1,5 +1,6 @@
-"""Calls of a user's functions that are no handlers, each with a net: whatever comes out of one is logged, and
-changes nothing for jobs, for the worker, or for the next call."""
+"""Guarded calls of a user's functions that are not handlers: an exception is logged, and does not affect
+jobs, the worker, or the next call.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from bunqueue.client.interrupts import is_cancelled, is_ctrl_c
 
 
 class Calls:
-    """Calls hooks. What one gives to be awaited is awaited in the background."""
+    """Calls hooks. An awaitable result is awaited in the background."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._running: dict[asyncio.Task[None], Callable[..., Any]] = {}
 
     def call(self, function: Callable[..., Any], *arguments: object) -> None:
-        """In the event loop. Raises nothing but KeyboardInterrupt, from the keyboard."""
+        """Call in the event loop. Raises only KeyboardInterrupt from the keyboard."""
         try:
             result = function(*arguments)
             awaitable = inspect.isawaitable(result)
@@ -45,11 +46,11 @@ class Calls:
     def _failed(self, function: Callable[..., Any], error: BaseException) -> None:
         if is_ctrl_c(error):
             raise error
-        with suppress(Exception):  # a user's own log handlers, and the text of the error, may raise as well
+        with suppress(Exception):  # a user's log handlers, and the text of the error, may raise as well
             self._logger.error("%r failed", function, exc_info=error)
 
     async def settle(self, patience: float) -> None:
-        """Wait for those in the background; those that take longer than `patience` seconds are cancelled."""
+        """Wait for those in the background; cancel those that take longer than `patience` seconds."""
         if not self._running:
             return
         _, late = await asyncio.wait(self._running, timeout=patience)

@@ -29,7 +29,7 @@ from bunqueue.client.worker.service import run_forever
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """What a worker has done since its start, and what it does now."""
+    """What a worker has done since its start, and what it is doing now."""
 
     completed: int = 0
     failed: int = 0
@@ -37,7 +37,7 @@ class WorkerStats:
     lost: int = 0
     """Jobs whose outcome did not count, because their lock was lost."""
     cancelled: int = 0
-    """Jobs that somebody cancelled while they ran."""
+    """Jobs that were cancelled while they ran."""
     interrupted: int = 0
     """Jobs that were given back because the worker stopped; the attempt does not count."""
     active: int = 0
@@ -49,19 +49,19 @@ WorkerState = Literal["running", "stopping", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """How a worker is at this moment."""
+    """The current state of a worker."""
 
     ok: bool
-    """It runs, the server answers, and the event loop turns."""
+    """Whether it runs, the server answers, and the event loop is not blocked."""
     state: WorkerState
     silence: float | None
-    """Seconds since the server was last heard, which is some 10 at most while all is well; None: never."""
+    """Seconds since the server last answered, at most about 10 while all is well; None: never."""
     loop_lag: float
-    """Seconds for which the event loop has not turned."""
+    """Seconds for which the event loop has been blocked."""
 
 
 def _what(table: Table, limit: str) -> str:
-    """The jobs that it runs, and where, for people."""
+    """The jobs that it runs, and where, as text for people."""
     names = ", ".join("all other jobs" if name == ANY else name for name in table.plans)
     what = "all jobs" if list(table.plans) == [ANY] else names
     how = ", ".join(sorted(EXECUTORS[executor] for executor in table.executors))
@@ -74,10 +74,10 @@ class Worker:
         async def send(job: ActiveJob) -> object: ...
         await Worker("emails", send, concurrency=20).run()
 
-    A coroutine function runs in the event loop, a plain function in a thread. What it gives back is the job's
-    result, an exception fails the attempt. Instead of one handler there may be a map of them by the names of
-    jobs, "*" for all others; jobs of a name that is not in it are put back. Several queues share the
-    `concurrency` of one worker. All options have names, see `WorkerOptions`.
+    A coroutine function runs in the event loop, a plain function in a thread. Its return value is the job's
+    result; an exception fails the attempt. Instead of one handler there may be a map of handlers by job name,
+    with "*" for all others; jobs whose name is not in it are put back. Several queues share the `concurrency`
+    of one worker. All options are keyword arguments, see `WorkerOptions`.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Worker:
         return f"Worker({self.queue!r} at {self._endpoint.address}, owner={self.owner!r})"
 
     def with_options(self, **changes: Unpack[WorkerOptions]) -> Worker:
-        """Another worker for the same jobs, which differs in these options."""
+        """Another worker for the same jobs, with these options changed."""
         handler, options = self._given
         return Worker(self.queues, handler, **cast(WorkerOptions, {**options, **changes}))
 
     def describe(self) -> list[str]:
-        """What it does, for people: a line for each queue."""
+        """What it does, as text for people: a line for each queue."""
         table = self._config.run.table
         limit = f"{self._config.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
         where = self._endpoint.address
@@ -114,12 +114,12 @@ class Worker:
 
     @property
     def queue(self) -> str:
-        """The name of the queue; of several, one after the other."""
+        """The name of the queue, or of all queues, separated by commas."""
         return ", ".join(self.queues)
 
     @property
     def owner(self) -> str:
-        """Under which name the server knows who holds a job: name, process, and a random part."""
+        """The server's name for the holder of a job: name, process, and a random part."""
         return self._config.fetch.owner
 
     @property
@@ -134,13 +134,15 @@ class Worker:
 
     @property
     def worn_out(self) -> str | None:
-        """Why the worker stopped by itself: `max_jobs` or `max_memory` was reached. It can be started again,
-        but it is the process that should be."""
+        """Why the worker stopped on its own: `max_jobs` or `max_memory` was reached. It can be started again,
+        but it is the process that should be restarted.
+        """
         return self._current.worn_out if self._current is not None else None
 
     def health(self, *, max_silence: Duration = 60_000) -> WorkerHealth:
-        """Whether the worker can work; from any thread. `max_silence` is how long the server may not have
-        answered, or the event loop not have turned: longer than a restart of the server takes."""
+        """Whether the worker can work; callable from any thread. `max_silence` is how long the server may go
+        without an answer, or the event loop be blocked: set it longer than a restart of the server takes.
+        """
         run, limit = self._current, seconds(max_silence, "max_silence")
         if run is None:
             return WorkerHealth(False, "stopped", None, 0.0)
@@ -163,21 +165,22 @@ class Worker:
         return self._control.concurrency
 
     def pause(self) -> None:
-        """Take no more jobs until `resume`, and go on with those that run. From any thread; also before the
-        start. A job that comes meanwhile, as it was asked for before, goes back; no attempt counts.
+        """Take no more jobs until `resume`; running jobs continue. Callable from any thread, also before the
+        start. A job that arrives afterwards, because it was already asked for, goes back; no attempt counts.
 
-        `AsyncAdmin.control_worker`, the command line and the dashboard do the same from elsewhere.
+        `AsyncAdmin.control_worker`, the command line and the dashboard do the same remotely.
         """
         self._change(paused=True)
 
     def resume(self) -> None:
-        """Take jobs again, from any thread."""
+        """Take jobs again. Callable from any thread."""
         self._change(paused=False)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Run so many jobs at a time from now on; from any thread. Those that run go on, even if more.
+        """Set how many jobs run at a time. Callable from any thread. Running jobs continue, even if there are
+        more.
 
-        The limits `threads` and `processes` are raised along if they are not lower than the concurrency was.
+        The limits `threads` and `processes` are raised as well, unless they were lower than the concurrency.
         """
         count, least = checks.whole("concurrency", concurrency), self._config.fetch.least
         if count < least:
@@ -192,10 +195,10 @@ class Worker:
             run.controlled()
 
     async def start(self) -> None:
-        """Begin to take jobs, and return. A worker that runs already goes on.
+        """Start to take jobs, and return. Does nothing if the worker is already running.
 
-        Does not wait for a connection. Raises what opening the file of an embedded queue raises. When the
-        worker cannot go on, or is worn out, it stops by itself; that is logged, and `health` shows it.
+        Does not wait for a connection. Raises whatever opening the file of an embedded queue raises. A worker
+        that cannot continue or is worn out stops on its own; that is logged, and `health` shows it.
         """
         if handler_path.importing:
             raise RuntimeError(
@@ -217,12 +220,12 @@ class Worker:
             self._watch(run)
 
     def _forget_if_gone(self) -> None:
-        """An event loop that has ended took the run with it."""
+        """Forget a run whose event loop has been closed."""
         if self._current is not None and self._current.gone:
             self._current = self._stopping = None
 
     def _watch(self, run: WorkerRun) -> None:
-        """Have it stopped when it is over, also if somebody cancels all tasks of the event loop."""
+        """Stop it when its run is over, even if all tasks of the event loop are cancelled."""
         if self._current is run and self._stopping is None and not run.gone:
             loop = asyncio.get_running_loop()
             self._watching = background.begin(loop, self._stop_when_over(run))
@@ -236,8 +239,8 @@ class Worker:
     async def stop(self, *, grace: Duration | None = None) -> None:
         """Take no more jobs, let handlers end, report, close. Safe to call twice.
 
-        After `grace` (None: the worker's own) handlers that still run are cancelled, or left
-        behind in their threads, and their attempts fail as interrupted.
+        After `grace` (None: the worker's own) handlers that still run are cancelled, or left behind in their
+        threads, and their attempts end as interrupted.
         """
         patience = self._grace if grace is None else seconds(grace, "grace")
         self._forget_if_gone()
@@ -256,7 +259,7 @@ class Worker:
             raise
 
     def stop_soon(self, *, hurry: bool = False) -> None:
-        """Have `run` stop and return; what a signal handler calls. With `hurry` the grace is over at once."""
+        """Make `run` stop and return; for signal handlers. With `hurry` the grace is over at once."""
         run = self._current
         if run is not None:
             run.over.set()
@@ -264,17 +267,17 @@ class Worker:
                 run.hurry()
 
     async def run(self) -> None:
-        """Work until `stop` or `stop_soon` is called, or this is cancelled.
+        """Work until `stop` or `stop_soon` is called, or until this is cancelled.
 
-        Raises AuthError when the server refuses the token, and KeyboardInterrupt or SystemExit when a
-        coroutine handler raised it; all that after an orderly stop.
+        Raises AuthError if the server refuses the token, and KeyboardInterrupt or SystemExit if a coroutine
+        handler raised it; in each case after a graceful stop.
         """
         problem = await self.serve()
         if problem is not None:
             raise problem
 
     async def serve(self) -> BaseException | None:
-        """As `run`, but what it would raise is returned."""
+        """Like `run`, but return what it would raise."""
         await self.start()
         run = self._current
         assert run is not None
@@ -285,7 +288,7 @@ class Worker:
         return run.fatal
 
     def run_forever(self) -> None:
-        """As `run`, in an event loop of its own, until SIGTERM or SIGINT; a second signal ends the grace."""
+        """Like `run`, in its own event loop, until SIGTERM or SIGINT; a second signal ends the grace."""
         run_forever(self)
 
     async def __aenter__(self) -> Self:

@@ -1,5 +1,5 @@
-"""Workflows as their authors write them: `Flow` for coroutines, `BlockingFlow` for plain functions.
+"""Workflows for their authors: `Flow` for coroutines, `BlockingFlow` for plain functions.
 
-What is shared by both (which step is which, what is recorded, what an answer means) is in `core.py` and
-`run_log.py`, without any waiting; `flow.py` and `blocking.py` add that.
+The shared part (identifying steps, recording, interpreting answers) is in `core.py` and `run_log.py` and
+never waits; `flow.py` and `blocking.py` add the waiting.
 """

@@ -1,4 +1,4 @@
-"""The attempts of one step, until one succeeds, or no more follow."""
+"""The attempts of one step, until one succeeds or no more follow."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Attempts:
         self._recorded = known is not None  # whether the server knows the step
         self._number = _first(known)
         self._began = 0.0
-        self._cut = False  # its branch was cancelled, and the step has to come to its end all the same
+        self._cut = False  # its branch was cancelled, but the step has to finish anyway
 
     async def run(self) -> Any:
-        """What the step gives. Raises StepFailed."""
+        """The result of the step. Raises StepFailed."""
         flow, known = self._flow, self._known
         await flow._pause(self._name, flow._pause_left(known))
         if self._plan.undo is not None and (known is None or known.status != RUNNING):
@@ -60,7 +60,7 @@ class Attempts:
             try:
                 value = await self._once(step)
                 raw = values.stored(value, what)
-                if self._kind == STEP:  # what an undo gives is read by nobody
+                if self._kind == STEP:  # nobody reads the result of an undo
                     values.check_kept(value, self._plan.converting, what)
             except BaseException as error:
                 if not self._is_its_own(error, task):
@@ -74,10 +74,11 @@ class Attempts:
             self._number += 1
 
     def _is_its_own(self, error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-        """Whether it is how the attempt has failed. Else it ends more than the step: its branch was
-        cancelled, its run ends, the event loop is closed, or somebody has pressed Ctrl-C."""
+        """Whether the error is a failure of the attempt. Otherwise it ends more than the step: its branch was
+        cancelled, its run ends, the event loop is closed, or Ctrl-C was pressed.
+        """
         if is_a(error, asyncio.CancelledError) and is_cancelled():
-            if self._kind == UNDO and self._flow._outcome is None:  # nobody else cancels that
+            if self._kind == UNDO and self._flow._outcome is None:  # nobody else cancels an undo
                 while task is not None and task.uncancel():
                     pass
                 return True
@@ -88,13 +89,13 @@ class Attempts:
         return type(error) is not GeneratorExit or runs(task)
 
     async def _cursor(self, known: Step) -> Any:
-        """What an earlier attempt has saved last."""
+        """The cursor that an earlier attempt saved last."""
         if known.raw_cursor is UNSET and known.cursor_size:
             known = await self._flow._whole(known.name, known.number)
         return known.cursor
 
     async def _once(self, step: StepRun) -> Any:
-        """One attempt."""
+        """Run one attempt."""
         if self._plan.undo is None:
             return await self._timed(step)
         task = asyncio.get_running_loop().create_task(contained(self._timed(step)))
@@ -108,7 +109,7 @@ class Attempts:
                     task.cancel()
                     await asyncio.wait([task])
                     raise
-                self._cut = True  # one that can be undone is not left half done
+                self._cut = True  # a step that can be undone is not left half done
         return task.result()
 
     async def _timed(self, step: StepRun) -> Any:
@@ -131,7 +132,7 @@ class Attempts:
             step_var.reset(outer)
 
     def _timed_out(self, text: str, step: StepRun) -> None:
-        """It has taken too long."""
+        """Log that it has taken too long."""
         job = self._flow.job
         if self._flow._calls_of(step):
             text += ". A thread cannot be ended: the next attempt begins when the function has returned"
@@ -152,7 +153,7 @@ class Attempts:
         return given
 
     async def _failed(self, error: BaseException, step: StepRun) -> None:
-        """Returns when the next attempt is to begin: not while a thread still runs this one."""
+        """Returns when the next attempt may begin: not while a thread still runs this one."""
         flow = self._flow
         delay = None if self._cut else self._plan.policy.next_delay(self._number, error)
         text = text_of(error)
@@ -174,19 +175,19 @@ class Attempts:
         raise (made_final(failure) if is_final(error) else failure) from error
 
     def _lost(self) -> None:
-        """Its branch was cancelled, by the code itself or as the run ends."""
+        """Its branch was cancelled, by the code itself or because the run ends."""
         flow = self._flow
         if flow._outcome is not None or flow.job.ending is not None or flow.final_status == RETRYING:
             return
-        if not self._recorded:  # so that it can be known as cancelled
+        if not self._recorded:  # so that it can be recorded as cancelled
             self._flow._pending.append(self._record(RUNNING))
         self._flow._pending.append(self._record(CANCELLED))
         self._flow._send_soon()
 
-    # -- what is said of it
+    # -- what is recorded about it
 
     def _note(self) -> None:
-        """It takes its time: that is to be seen."""
+        """Record the step as running, because it takes a while."""
         if self._flow._outcome is None:
             self._flow._pending.append(self._record(RUNNING))
             self._recorded = True
@@ -219,7 +220,7 @@ class Attempts:
 
 
 def _first(known: Step | None) -> int:
-    """The number of the attempt that is next."""
+    """The number of the next attempt."""
     if known is None or known.status not in (RUNNING, RETRYING):
         return 1
     return known.attempts + 1 if known.status == RETRYING else max(1, known.attempts)

@@ -1,4 +1,4 @@
-"""`BlockingFlow`: what the function of a workflow is given if it is a plain one, which runs in a thread."""
+"""`BlockingFlow`: the argument of a workflow that is a plain function, which runs in a thread."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BlockingFlow:
             return flow.step("ship", ship, charge)
 
     Branches of `gather`, `race` and `first` are functions without arguments: `partial(flow.run, pack, item)`,
-    or functions of your own, each of which runs in a thread.
+    or functions of your own, each of which runs in its own thread.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -59,7 +59,7 @@ class BlockingFlow:
 
     @property
     def job(self) -> ActiveJob[Any]:
-        """The job that it is: its id, queue, attempts, and so on."""
+        """The job of the workflow: its id, queue, attempts, and so on."""
         return self._flow.job
 
     @property
@@ -108,10 +108,10 @@ class BlockingFlow:
         raise AssertionError("it does not return")
 
     def progress(self, value: float, message: str | None = None) -> None:
-        """Report how far the workflow is, 0 to 100."""
+        """Report the progress of the workflow, 0 to 100."""
         self._flow.job.progress(value, message)
 
-    # -- what waits
+    # -- waiting operations
 
     def step(
         self,
@@ -247,7 +247,7 @@ class BlockingFlow:
         flow, given = self._flow, list(items)
         return self._do(lambda: flow.map(what, given, step=step, return_exceptions=return_exceptions))
 
-    # -- at the same time
+    # -- concurrent branches
 
     @overload
     def gather(self, b1: Call[T1], b2: Call[T2], /) -> tuple[T1, T2]: ...
@@ -298,16 +298,14 @@ class BlockingFlow:
         return {name: self._branch(branch) for name, branch in branches.items()}
 
     def _branch(self, branch: Branch) -> Awaitable[Any]:
-        """In the loop: an operation of this flow as that of its twin, anything else in a thread."""
+        """In the loop: run an operation of this flow as that of its twin, anything else in a thread."""
         function = branch.func if isinstance(branch, partial) else branch
         if getattr(function, "__self__", None) is self and isinstance(branch, partial):
-            thread_var.set(
-                None
-            )  # whose thread is this one's: steps of several branches have threads of their own
+            thread_var.set(None)  # detach from this thread: steps of several branches run in separate threads
             return getattr(self._flow, function.__name__)(*branch.args, **branch.keywords)  # type: ignore[no-any-return]
         return in_new_thread(self._flow, branch)
 
-    # -- how it gets there
+    # -- implementation
 
     def _do(self, begin: Callable[[], Awaitable[T]]) -> T:
         thread = thread_var.get()
@@ -316,7 +314,7 @@ class BlockingFlow:
         return thread.do(begin)  # type: ignore[no-any-return]
 
     def _here(self, function: Callable[[], T]) -> T:
-        """What needs no waiting, in the loop all the same, as others use the flow there."""
+        """Run a function that needs no waiting in the loop, because others use the flow there."""
 
         async def call() -> T:
             return function()
@@ -325,7 +323,7 @@ class BlockingFlow:
 
 
 def _check(what: str, branches: Sequence[Branch]) -> None:
-    """OptionError for what cannot be called, before any branch begins."""
+    """Raise OptionError for branches that cannot be called, before any branch begins."""
     for branch in branches:
         if not callable(branch):
             raise refused(what, branch, f"cannot be called; give {_ALLOWED}", _ALLOWED)
@@ -338,7 +336,7 @@ def run_blocking(
     body: Callable[[BlockingFlow], Any],
     signals: Mapping[str, Converter] | None = None,
 ) -> Any:
-    """Run the function of a workflow in this thread; as `drive`."""
+    """Run the function of a workflow in this thread; like `drive`."""
     loop = job.channel.loop
     flow = asyncio.run_coroutine_threadsafe(_made(job, encode, signals), loop).result()
     thread = Thread(flow)

@@ -1,4 +1,4 @@
-"""Branches of a workflow that run at the same time: all of them, the first to end, the first to succeed."""
+"""Parallel branches of a workflow: wait for all of them, the first to end, or the first to succeed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALLOWED = "calls of flow.step, flow.sleep, flow.wait_for or flow.run, or of cor
 
 
 class _Winner(Struct, array_like=True):
-    """What is stored of a race."""
+    """The stored result of a race."""
 
     winner: int
     lost: list[str]  # steps of the other branches
@@ -37,7 +37,7 @@ _decode_winner = Decoder(_Winner).decode
 
 
 def one_way(what: str, branches: Sequence[T], named: Mapping[str, T]) -> list[T]:
-    """The branches of a race, all with names or all without. OptionError."""
+    """The branches of a race, all with names or all without. Raises OptionError."""
     every = [*branches, *named.values()]
     if branches and named:
         raise _none_runs(unfit(what, "give all branches a name, or none"), every)
@@ -47,7 +47,7 @@ def one_way(what: str, branches: Sequence[T], named: Mapping[str, T]) -> list[T]
 
 
 def check_branches(what: str, branches: Sequence[Any]) -> None:
-    """OptionError for what cannot be awaited."""
+    """Raise OptionError for branches that cannot be awaited."""
     known: set[int] = set()
     for branch in branches:
         if not isinstance(branch, Awaitable):
@@ -59,7 +59,7 @@ def check_branches(what: str, branches: Sequence[Any]) -> None:
 
 
 def _none_runs(error: OptionError, branches: Sequence[Any]) -> OptionError:
-    """Else Python would say of each that nobody has awaited it."""
+    """Close the branches; otherwise Python would warn that each was never awaited."""
     for branch in branches:
         if isinstance(branch, Coroutine):
             branch.close()
@@ -74,14 +74,14 @@ async def gather(flow: Flow, branches: Sequence[Branch], *, return_exceptions: b
     try:
         found = await revealed(asyncio.gather(*tasks, return_exceptions=return_exceptions))
     finally:
-        if not flow.undoing:  # else what the others have done is undone, too
+        if not flow.undoing:  # else the work of the other branches also has to be undone
             await _end(tasks)
-    flow._check()  # what is given may be how branches were unwound
+    flow._check()  # the results may come from unwinding the branches
     return [raised(each) for each in found]
 
 
 class Race:
-    """Branches of which one wins: the first to end, or, if errors do not count, the first to succeed."""
+    """A race of branches: the first to end wins or, if errors do not count, the first to succeed."""
 
     def __init__(self, flow: Flow, what: str, branches: Sequence[Branch], *, errors_count: bool) -> None:
         check_branches(what, branches)
@@ -89,13 +89,14 @@ class Race:
         self._branches = branches
         self._errors_count = errors_count
         self._names = [flow._names_of(each) for each in branches]
-        # Of several races at the same time another one may have ended first: each is known by its branches.
+        # Another of several concurrent races may have ended first: its branches identify each race.
         self._arguments = values.fingerprint((self._names,), {}) if any(self._names) else None
         self.claim = flow._claim_own(what, VALUE, self._arguments)
 
     async def run(self) -> tuple[int, Any]:
-        """The place of the winner, and what it has given. Raises what it has raised, or an ExceptionGroup if
-        none has succeeded."""
+        """The winner's position and result. Raises the winner's exception, or an ExceptionGroup if none
+        succeeded.
+        """
         known = self.claim.known
         if known is not None and known.raw_result is not UNSET:
             return await self._again(_decode_winner(known.raw_result))
@@ -127,10 +128,10 @@ class Race:
 
     async def _again(self, known: _Winner) -> tuple[int, Any]:
         """The same winner as before."""
-        if self._flow.undoing:  # what the others have done is undone, too: they go on beside what follows
+        if self._flow.undoing:  # the others are also undone: they continue in parallel
             tasks = [_begin(each, _context(None)) for each in self._branches]
             for task in tasks:
-                task.add_done_callback(_know)  # how those that lost have failed is nobody's concern
+                task.add_done_callback(_know)  # failures of the losers do not matter
             return known.winner, await revealed(tasks[known.winner])
         self._flow._log.consume(known.lost)
         for place, branch in enumerate(self._branches):
@@ -144,7 +145,7 @@ def _succeeded(task: asyncio.Task[Any]) -> bool:
 
 
 def _error_of(task: asyncio.Task[Any]) -> BaseException:
-    """Of one that has failed, or that its own code has cancelled."""
+    """The error of a failed branch, or of one cancelled by its own code."""
     error = None if task.cancelled() else task.exception()
     return asyncio.CancelledError() if error is None else raised(error)
 
@@ -178,6 +179,6 @@ async def _end(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 def _know(task: asyncio.Task[Any]) -> None:
-    """So that nobody is told that its exception was not looked at."""
+    """Retrieve the exception, so that asyncio does not warn that nobody did."""
     if not task.cancelled():
         task.exception()

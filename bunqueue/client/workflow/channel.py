@@ -1,4 +1,4 @@
-"""What a workflow needs of the worker that runs it."""
+"""What a workflow needs from the worker that runs it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 Answers = list[StepAnswer | None]
 AroundStep = Callable[["ActiveJob[Any]", "StepRun", Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Runs an attempt of a step, within what middleware puts around it."""
+"""Runs an attempt of a step, wrapped by middleware."""
 
 
 class FlowChannel(Protocol):
-    """All but `loop` is used in its event loop."""
+    """Everything except `loop` is used in its event loop."""
 
     short_ms: float
-    """Waits of up to so long stay in the process."""
+    """Waits up to this long stay in the process."""
 
     @property
     def stopping(self) -> bool:
@@ -33,19 +33,20 @@ class FlowChannel(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """In which workflows run, and those in threads have done what waits."""
+        """The loop in which workflows run; workflows in threads run their waiting operations there."""
 
     @property
     def around_step(self) -> AroundStep | None:
-        """What is around each attempt of a step, if there is something."""
+        """Wraps each attempt of a step; None if no middleware does."""
 
     @property
     def observers(self) -> Sequence[Middleware]:
-        """Those that want to hear of waits."""
+        """The middleware to notify of waits."""
 
     def record(self, job: ActiveJob[Any], records: list[StepRecord]) -> asyncio.Future[Answers]:
-        """Have steps of a job stored; those of one job in the order in which they come. The future has the
-        answers, or BunqueueError."""
+        """Store steps of a job; those of one job in the order given. The future has the answers, or
+        BunqueueError.
+        """
 
     async def ask(self, command: Struct, reply: type[R]) -> R:
         """Ask until the server answers. Raises CommandFailed."""
@@ -53,8 +54,9 @@ class FlowChannel(Protocol):
     def in_thread(
         self, function: Callable[[], Any], *, of_its_own: bool = False
     ) -> Awaitable[tuple[bool, Any]]:
-        """Call a function in a thread, which may be one `of_its_own`, so that it waits for no other function:
-        whether it succeeded, and its value or its exception."""
+        """Call a function in a thread, or in a new one with `of_its_own`, so that it never waits for another
+        function. Returns whether it succeeded, and its value or exception.
+        """
 
     async def pause(self, seconds: float) -> None:
         """Let time pass, for jobs that cannot end their run to wait."""

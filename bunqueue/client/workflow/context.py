@@ -1,4 +1,4 @@
-"""The workflow and the step that run here, however deep below them one asks."""
+"""The current workflow and step, available at any call depth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ step_var: ContextVar[StepRun | None] = ContextVar("bunqueue.current_step", defau
 
 
 class StepRun:
-    """A step that runs: `current_step()` gives it to the function, and to everything that it calls."""
+    """A running step. `current_step()` returns it to the step's function and everything that it calls."""
 
     __slots__ = ("_save", "attempt", "cursor", "key", "name")
 
@@ -24,26 +24,28 @@ class StepRun:
         self.name = name
         """Its name, with its number if it has one."""
         self.key = key
-        """The same in every run and attempt, and different from that of every other step: for the outside
-        world, which can refuse to do the same thing twice."""
+        """The same in every run and attempt, and different for every other step. External services can use it
+        to refuse to do the same thing twice.
+        """
         self.attempt = attempt
         """1, 2, ..."""
         self.cursor = cursor
-        """What an earlier attempt has saved last; None if none has."""
+        """The value that an earlier attempt saved last; None if none did."""
         self._save = save
 
     def __repr__(self) -> str:
         return f"<step {self.name!r}, attempt {self.attempt}>"
 
     def save(self, cursor: Any) -> Awaitable[None]:
-        """Store where the step is: the next attempt finds it as `cursor`. Await it in a coroutine; in a plain
-        function just call it, it returns when the server has it."""
+        """Store the progress of the step: the next attempt finds it as `cursor`. Await it in a coroutine; in
+        a plain function just call it, it returns when the server has it.
+        """
         self.cursor = cursor
         return self._save(cursor)
 
 
 def current_step() -> StepRun:
-    """The step whose function runs here. LookupError where none does."""
+    """The step whose function is running here. Raises LookupError outside of steps."""
     step = step_var.get()
     if step is None:
         raise LookupError("no step runs here; flow.step() runs its function as one")

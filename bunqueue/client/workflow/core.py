@@ -1,4 +1,4 @@
-"""What a workflow can do as far as that needs no waiting: names, records, answers, values decided once."""
+"""The part of a workflow that needs no waiting: names, records, answers, values decided once."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
 
 Encode = Callable[[tuple[Any, ...], Mapping[str, Any]], Raw]
-"""The arguments of a workflow, checked, as the data of its job."""
+"""Converts the checked arguments of a workflow to the data of its job."""
 
 branch_var: ContextVar[tuple[list[str], ...]] = ContextVar("bunqueue.branch", default=())
-"""The branches of races that one is in, the outermost first: they collect the names of their steps."""
+"""The enclosing branches of races, outermost first; they collect the names of their steps."""
 
-DECIDED, PATCH = "decided", "patch"  # of values, instead of the fingerprint of arguments
+DECIDED, PATCH = "decided", "patch"  # for values, in place of the arguments' fingerprint
 
 RAISE: Any = object()
-"""Instead of a default: raise an error."""
+"""In place of a default: raise an error."""
 
 
 class FlowCore:
@@ -52,21 +52,21 @@ class FlowCore:
 
     def __init__(self, job: ActiveJob[Any], encode: Encode) -> None:
         self.job = job
-        """The job that it is: its id, queue, attempts, and so on."""
+        """The job of the workflow: its id, queue, attempts, and so on."""
         self._log = RunLog()
-        self._pending: list[StepRecord] = []  # goes to the server with the next record, before it
-        self._undo: list[tuple[Step, Undo, Any]] = []  # what this run has reached that can be undone
-        self._unseen: set[str] = set()  # what a run that undoes has to reach before nothing more of it runs
+        self._pending: list[StepRecord] = []  # sent with the next record, before it
+        self._undo: list[tuple[Step, Undo, Any]] = []  # steps reached in this run that can be undone
+        self._unseen: set[str] = set()  # steps that an undoing run must reach before it stops running code
         self._state: Any = None
         self._encode = encode
-        self._outcome: BaseException | None = None  # how the run ends, if not as its function does
+        self._outcome: BaseException | None = None  # how the run ends, if not by its function
         self._pulled_at = job.pulled_at  # by the server's clock
         self._began = time.monotonic()
 
     def __repr__(self) -> str:
         return f"<workflow {self.job.name!r}, job {self.job.id}>"
 
-    # -- what it is
+    # -- identity
 
     @property
     def id(self) -> str:
@@ -75,14 +75,16 @@ class FlowCore:
 
     @property
     def undoing(self) -> bool:
-        """Whether this run only undoes what earlier ones have done: finished steps give their results, and
-        nothing new begins."""
+        """Whether this run only undoes what earlier ones have done: finished steps return their results, and
+        nothing new begins.
+        """
         return self.job.workflow.undoing is not None
 
     @property
     def key(self) -> str:
-        """The idempotency key of the step that runs here: the same in each of its attempts and runs, and
-        different from that of every other step. LookupError outside of steps."""
+        """The idempotency key of the current step: the same in each of its attempts and runs, and different
+        for every other step. Raises LookupError outside of steps.
+        """
         step = step_var.get()
         if step is None:
             raise LookupError("flow.key: no step runs here; each step has a key of its own")
@@ -96,7 +98,7 @@ class FlowCore:
         """The time by the server's clock, epoch ms."""
         return self._pulled_at + (time.monotonic() - self._began) * 1000
 
-    # -- decided once
+    # -- values decided once
 
     def now(self, name: str = "now") -> datetime:
         """The time, in UTC: the same in every run."""
@@ -116,15 +118,17 @@ class FlowCore:
         return found
 
     def patched(self, name: str) -> bool:
-        """Whether this workflow is to go the new way of a change: True if it had not come past this line when
-        the change was deployed. It stays what it was in every run."""
-        new = self._log.at_end  # before the line asks for a step itself
+        """Whether this workflow should take the new path of a code change: True if it had not passed this
+        line when the change was deployed. The answer is the same in every run.
+        """
+        new = self._log.at_end  # before this line claims a step itself
         found: bool = self._decided(f"patched:{name}", lambda: new, bool, PATCH)
         return found
 
     def _decided(self, name: str, decide: Callable[[], Any], kind: Any, what: str = DECIDED) -> Any:
-        """A value that is stored with the next step. What depends on it comes after that, so that nobody has
-        to wait for it. `what` keeps apart what is no step of one kind and may be called the same."""
+        """A value that is stored with the next step. Whatever depends on the value comes after that, so
+        nobody has to wait for it. `what` separates kinds of values that may have the same name.
+        """
         self._check()
         claim = self._log.claim_decided(checked_name(name), what)
         self._note(claim.name)
@@ -139,8 +143,9 @@ class FlowCore:
 
     @property
     def state(self) -> Any:
-        """What others see of the workflow, by `handle.query()`, while it runs and afterwards: anything that
-        can be stored in 64 KB. It is sent soon, and at the latest with the next step."""
+        """The workflow's visible state, read with `handle.query()` during and after the run: any value that
+        can be stored in 64 KB. It is sent soon, at the latest with the next step.
+        """
         return self._state
 
     @state.setter
@@ -153,11 +158,12 @@ class FlowCore:
             self._send_soon()
 
     def _send_soon(self) -> None:
-        """Something is pending that others would like to see."""
+        """Called when something is pending that others want to see."""
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Begin the workflow again with these arguments and without its steps: for those that live for long.
-        Its id stays, and so do signals that it has not waited for. Does not return. Raises ArgumentsError."""
+        """Start the workflow again with these arguments and without its steps, for long-running workflows.
+        Its id and the signals that it has not waited for yet stay. Does not return. Raises ArgumentsError.
+        """
         self._check()
         self._stop(ContinueRun(self._encode(args, kwargs)))
         raise Unwind
@@ -212,7 +218,7 @@ class FlowCore:
         return refusal(said, RecordSteps(queue=self.job.queue, steps=[]), "the server")
 
     def _pause_left(self, known: Step | None) -> float:
-        """How many ms the next attempt of a step has to wait."""
+        """The ms that the next attempt of a step has to wait."""
         if known is None or known.status != RETRYING or known.until_ms is None:
             return 0.0
         return max(0.0, known.until_ms - self._server_ms())
@@ -246,7 +252,7 @@ class FlowCore:
         return SignalTimeout(text, step=name, queue=self.job.queue, job_id=self.job.id)
 
     def _reopened(self, error: BaseException) -> list[StepRecord]:
-        """The steps that an attempt fails with: the next attempt runs them again, with all their retries."""
+        """The steps that made an attempt fail: the next attempt runs them again, with all their retries."""
         failures: list[StepFailed] = [each for each in causes_of(error) if is_a(each, StepFailed)]  # type: ignore[misc]
         found = {each.step: each for each in failures if not is_a(each, ChildFailed)}
         return [
@@ -256,7 +262,7 @@ class FlowCore:
         ]
 
     def _to_undo(self) -> set[str]:
-        """The steps that are to be undone: those that have finished, and those that were cut off."""
+        """The steps that have to be undone: those that have finished, and those that were interrupted."""
         return {
             step.name
             for step in self._log.steps.values()
@@ -272,7 +278,7 @@ class FlowCore:
     # -- its end
 
     def _check(self) -> None:
-        """Raise Unwind when nothing more is to happen in this run, and WorkflowError within a step."""
+        """Raise Unwind if nothing more may happen in this run, and WorkflowError within a step."""
         if self._outcome is not None:
             raise Unwind
         if (step := step_var.get()) is not None:
@@ -285,6 +291,6 @@ class FlowCore:
             )
 
     def _stop(self, outcome: BaseException) -> None:
-        """Nothing more is to happen in this run; of several reasons the first counts."""
+        """Stop this run: nothing more may happen. The first of several reasons counts."""
         if self._outcome is None:
             self._outcome = outcome

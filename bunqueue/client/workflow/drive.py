@@ -1,4 +1,4 @@
-"""A run of a workflow from its beginning to its end."""
+"""One run of a workflow, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from bunqueue.client.workflow.runtime import Replayed
 from bunqueue.errors import StepFailed
 from bunqueue.model.workflow import COMPLETED, SKIPPED, UNDO, UNDO_MARK
 
-TURNS = 20  # of the event loop, for branches to unwind by themselves before they are cancelled
+TURNS = 20  # of the event loop, for branches to unwind before they are cancelled
 
 
 async def drive(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
-    """What the function of a workflow gives. Raises what it raises, or what ends the run otherwise:
-    JobSuspended, JobInterrupted, Unrecoverable when it was undone, BunqueueError when the job was lost."""
+    """The result of a workflow's function. Raises its exception, or what else ends the run: JobSuspended,
+    JobInterrupted, Unrecoverable after an undo, BunqueueError if the job was lost.
+    """
     idle.install(flow._loop)
     try:
         await flow._load()
         if flow.undoing:
             await _undo(flow, body)
         value = await _run(flow, body)
-        await flow._send()  # what is pending
+        await flow._send()  # pending records
         return value
     except Unwind:
         raise _outcome(flow) from None
@@ -53,12 +54,12 @@ async def _reopen(flow: Flow, records: list[Any]) -> None:
 
 
 def _outcome(flow: Flow) -> BaseException:
-    """How a run has ended that was unwound; without a reason its own code has cancelled it."""
+    """How an unwound run has ended; without a reason, its own code has cancelled it."""
     return asyncio.CancelledError() if flow._outcome is None else flow._outcome
 
 
 async def _run(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
-    """Raises Unwind when the run ends otherwise than by its function."""
+    """Raises Unwind unless the run ends with its function."""
     context = copy_context()
     context.run(flow_var.set, flow)
     main = flow._watch.main = flow._loop.create_task(contained(_awaited(body)), context=context)
@@ -71,9 +72,9 @@ async def _run(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
     if flow._outcome is not None:
         await _unwind(flow)
         if main.done() and not main.cancelled():
-            main.exception()  # it is how the branch was unwound
+            main.exception()  # it only shows how the branch was unwound
         raise Unwind
-    await _end_tasks(flow)  # which its function has left behind
+    await _end_tasks(flow)  # tasks left behind by the function
     return result_of(main)
 
 
@@ -82,7 +83,7 @@ async def _awaited(body: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def _unwind(flow: Flow) -> None:
-    """All that waits has been told to end."""
+    """Wait for the tasks to unwind: everything that waits has been asked to end."""
     for _ in range(TURNS):
         if not flow._watch.tasks:
             return
@@ -105,7 +106,7 @@ async def _end_tasks(flow: Flow) -> None:
 
 
 async def _undo(flow: Flow, body: Callable[[], Awaitable[Any]]) -> NoReturn:
-    """See again what was done, and undo it, the last step first."""
+    """Replay what was done, and undo it, last step first."""
     if flow._unseen:
         await _look(flow, body)
     await _run(flow, lambda: _undo_steps(flow))
@@ -114,8 +115,9 @@ async def _undo(flow: Flow, body: Callable[[], Awaitable[Any]]) -> NoReturn:
 
 
 async def _look(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
-    """Find the functions that undo: run the code up to the last step that is to be undone, for as long as an
-    attempt of the workflow may take. A step that was cut off is run to its end."""
+    """Find the undo functions: run the code up to the last step to undo, for at most as long as an attempt of
+    the workflow may take. An interrupted step is run to its end.
+    """
     timeout = flow.job.timeout
     timer = flow._loop.call_later(timeout / 1000, flow._stop, Replayed()) if timeout else None
     try:
@@ -131,11 +133,13 @@ async def _look(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def _seen(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
-    """The function once more, until it and all that it has started have come to what was not done."""
+    """Run the function again, until it and everything that it has started reach the part that was
+    not done.
+    """
     task = asyncio.current_task()
     try:
         await body()
-    except BaseException as error:  # how it failed is known, and it may fail otherwise now
+    except BaseException as error:  # the original failure is known, and it may fail differently now
         closed = type(error) is GeneratorExit and not runs(task)
         if flow._outcome is not None or is_a(error, Unwind) or is_ctrl_c(error) or closed:
             raise

@@ -1,8 +1,8 @@
 """SystemExit, KeyboardInterrupt and GeneratorExit in tasks of a run.
 
-Each of the first two that comes out of a task ends the event loop, and with it all jobs of the worker; the
-last, from a task that somebody awaits, is taken for the end of the awaiting code. So in the tasks of a run
-they are carried by an `Exit`, and whoever waits for the task raises what was raised.
+Raised from a task, either of the first two would end the event loop, and with it all jobs of the worker. The
+third, from an awaited task, would look like the end of the awaiting code. So in the tasks of a run these
+exceptions are wrapped in an `Exit`, and the code that waits for the task raises the original.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CARRIED = (SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
 class Exit(Exception):
-    """Carries what the code of a task has raised."""
+    """Carries an exception that the code of a task has raised."""
 
     def __init__(self, raised: BaseException) -> None:
         super().__init__(text_of(raised))
@@ -27,8 +27,9 @@ class Exit(Exception):
 
 
 class _Contained(Coroutine[Any, Any, T]):
-    """Not a coroutine function around the other: a task that is cancelled before it begins would not close
-    that."""
+    """Not a coroutine function around the other one: a task cancelled before it begins would not close the
+    inner coroutine.
+    """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -60,24 +61,24 @@ class _Contained(Coroutine[Any, Any, T]):
 
 
 def contained(coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """The same, for a task: what would end more than the task is an Exit."""
+    """The same coroutine, for a task: exceptions that would end more than the task become an Exit."""
     return coroutine if isinstance(coroutine, _Contained) else _Contained(coroutine)
 
 
 def raised(error: Any) -> Any:
-    """What the code of a task has raised, of what came out of the task."""
+    """The original exception of a task's code, unwrapped from an Exit."""
     return error.raised if type(error) is Exit else error
 
 
 def result_of(task: asyncio.Task[T]) -> T:
-    """Of one that is done. Raises what its code has raised."""
+    """The result of a finished task. Raises the original exception of its code."""
     if not task.cancelled() and type(error := task.exception()) is Exit:
         raise error.raised
     return task.result()
 
 
 async def revealed(awaitable: Awaitable[T]) -> T:
-    """What it gives. Raises what the code of its tasks has raised."""
+    """The awaited value. Raises the original exceptions of its tasks."""
     try:
         return await awaitable
     except Exit as error:

@@ -1,4 +1,4 @@
-"""`Flow`: what the function of a workflow is given, if it is a coroutine function."""
+"""`Flow`: the argument of a workflow that is a coroutine function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Op = Coroutine[Any, Any, T]
 
 
 class Flow(Runtime):
-    """A workflow as its function sees it. docs/workflows.md says what is promised.
+    """A workflow as its function sees it. docs/workflows.md lists the guarantees.
 
     @app.workflow
     async def order(flow: Flow, order: Order) -> Receipt:
@@ -52,7 +52,7 @@ class Flow(Runtime):
         super().__init__(job, encode)
         self._declared = signals or {}
         self._ops: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
-        """The name of the step that an operation is, and whether it is nothing but a wait."""
+        """For each operation the name of its step, and whether it is only a wait."""
 
     # -- steps
 
@@ -92,11 +92,11 @@ class Flow(Runtime):
         timeout: Duration | None = None,
         **kwargs: Any,
     ) -> Op[Any]:
-        """Call a function, once: its result is stored, and given at once in every later run.
+        """Call a function once: its result is stored, and returned at once in every later run.
 
-        A plain function is called in a thread. `retry` says how often it is tried, once unless given: a
-        number, or a `Retry`; `timeout` is for each attempt. `undo` is called with the result when the
-        workflow fails for good or is cancelled. Raises StepFailed, or StepChanged.
+        A plain function is called in a thread. `retry` is the number of attempts, 1 by default, or a `Retry`;
+        `timeout` applies to each attempt. `undo` is called with the result if the workflow fails for good or
+        is cancelled. Raises StepFailed or StepChanged.
         """
         self._check()
         plan = plan_of(function, args, kwargs, retry, timeout, undo)
@@ -128,10 +128,10 @@ class Flow(Runtime):
         /,
         **parts: float,
     ) -> Op[None]:
-        """Wait, holding no worker: `sleep("cooling-off", days=1)`, `sleep("cooling-off", until)`.
+        """Wait without occupying a worker: `sleep("cooling-off", days=1)`, `sleep("cooling-off", until)`.
 
         The duration is in ms or a timedelta, or a moment, or its parts: weeks, days, hours, minutes, seconds,
-        milliseconds. A moment that has passed is no wait.
+        milliseconds. With a moment that has passed it returns at once.
         """
         self._check()
         called, given = (name, duration) if isinstance(name, str) else ("sleep", name)
@@ -189,17 +189,18 @@ class Flow(Runtime):
         default: Any = RAISE,
         name: str | None = None,
     ) -> Op[Any]:
-        """Wait for a signal, holding no worker: its data, as a `kind`. One that came before is taken at once.
+        """Wait for a signal without occupying a worker; returns its data as a `kind`. A signal that came
+        before is taken at once.
 
-        With a `key` a broadcast for this signal and key counts, too. After `timeout` the `default` is given,
-        or SignalTimeout raised. The step is called as the signal, unless `name` says otherwise.
+        With a `key` a broadcast for this signal and key also counts. After `timeout` the `default` is
+        returned, or SignalTimeout raised. The step has the name of the signal unless `name` is given.
         """
         self._check()
         converting = self._signal_converter(signal, kind)
         left = None if timeout is None else span(timeout, "timeout")
         called = checked_name(name or signal, "signal" if name is None else "name")
         check_wait("timeout", signal=signal, key=key, delay=left)
-        # A name that says nothing about the signal may be that of waits for others, too.
+        # A name unrelated to the signal may also name waits for other signals.
         what = (signal,) if key is None and called != signal else () if key is None else (key,)
         arguments = values.fingerprint(what, {}) if what else None
         claim = self._claim(called, SIGNAL, arguments)
@@ -213,8 +214,9 @@ class Flow(Runtime):
         return self._op(self._wait_for(claim, fields, converting, default), claim, waits=True)
 
     def _signal_converter(self, signal: str, kind: Any) -> Converter | None:
-        """What makes the data of a signal what the code waits for. OptionError if the workflow has declared
-        something else."""
+        """The converter from a signal's data to the type that the code expects. Raises OptionError if the
+        workflow has declared another type.
+        """
         declared = self._declared.get(signal)
         if declared is None:
             return values.converter_of(kind, f"the data of signal {signal!r}")
@@ -256,9 +258,9 @@ class Flow(Runtime):
     ) -> Op[Any]:
         """Run a job or workflow of any queue, and wait for its result: `flow.run(pack, item)`.
 
-        `what` is a function that `@app.job` or `@app.workflow` has made one, or what its `job(...)` gives. It
-        is started once, and cancelled when this workflow ends before it. `child_id` is an id of your own,
-        `step` the name of the step, else that of the job. Raises ChildFailed.
+        `what` is a function decorated with `@app.job` or `@app.workflow`, or the result of its `job(...)`. It
+        is started once, and cancelled if this workflow ends first. `child_id` is an id of your own, `step`
+        the name of the step; the default is the job's name. Raises ChildFailed.
         """
         self._check()
         order = order_of(what, args, kwargs, child_id=child_id, name=step)
@@ -270,7 +272,7 @@ class Flow(Runtime):
         return self._child_result(ended, order)
 
     def _child_result(self, ended: Ended, order: Order) -> Any:
-        """Raises ChildFailed."""
+        """The result of a child. Raises ChildFailed."""
         if ended.status == COMPLETED:
             return values.value_of(ended.raw, order.converting, ended.name)
         error = ended.error or ended.status
@@ -292,8 +294,9 @@ class Flow(Runtime):
     def start(  # type: ignore[misc]  # arguments may have these names
         self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
     ) -> Op[str]:
-        """Start a job or workflow, and do not wait for it: its id. It outlives this workflow. Raises
-        ChildFailed if it cannot be started."""
+        """Start a job or workflow without waiting for it; returns its id. It survives this workflow. Raises
+        ChildFailed if it cannot be started.
+        """
         self._check()
         order = order_of(what, args, kwargs, child_id=child_id, name=step, detached=True)
         claim = self._claim(order.name, CHILD, order.arguments)
@@ -329,8 +332,8 @@ class Flow(Runtime):
     async def map(
         self, what: Any, items: Iterable[Any], /, *, step: str | None = None, return_exceptions: bool = False
     ) -> list[Any]:
-        """Run a job or workflow for each item, as its one argument: their results, in the order of the items.
-        For thousands this costs less than `gather` and `run`.
+        """Run a job or workflow for each item, with the item as its argument; returns the results in the
+        order of the items. For thousands of items this is cheaper than `gather` and `run`.
 
         At the first failure the others are cancelled, and ChildFailed is raised; with `return_exceptions`
         failures are among the results.
@@ -342,7 +345,7 @@ class Flow(Runtime):
         claims = [self._claim(order.name, CHILD, order.arguments) for order in orders]
         return await Many(self, orders, claims).results(return_exceptions=return_exceptions)
 
-    # -- at the same time
+    # -- concurrent branches
 
     @overload
     async def gather(self, b1: Awaitable[T1], b2: Awaitable[T2], /) -> tuple[T1, T2]: ...
@@ -356,11 +359,11 @@ class Flow(Runtime):
     async def gather(self, *branches: Awaitable[T], return_exceptions: bool) -> list[T | BaseException]: ...
 
     async def gather(self, *branches: Branch, return_exceptions: bool = False) -> Any:
-        """The results of all branches, in their order; of none an empty list. A branch is a step, a wait, a
-        child, or a coroutine that consists of such. Raises OptionError for anything else.
+        """The results of all branches, in order; an empty list without branches. A branch is a step, a wait,
+        a child, or a coroutine made of these. Raises OptionError for anything else.
 
-        At the first failure the others are cancelled, and it is raised; with `return_exceptions` failures
-        are among the results.
+        At the first failure the others are cancelled, and it is raised; with `return_exceptions` failures are
+        among the results.
         """
         return await gather(self, branches, return_exceptions=return_exceptions)
 
@@ -374,7 +377,7 @@ class Flow(Runtime):
     def race(self, **branches: Branch) -> Op[tuple[str, Any]]: ...
 
     def race(self, *branches: Branch, **named: Branch) -> Op[Any]:
-        """What the first branch gives that ends; the others are cancelled. Raises what it raises.
+        """The result of the first branch to end; the others are cancelled. Raises its exception if it failed.
 
         who, answer = await flow.race(
             human=flow.wait_for("approval"), nobody=flow.sleep(days=3)
@@ -392,8 +395,9 @@ class Flow(Runtime):
     def first(self, **branches: Branch) -> Op[tuple[str, Any]]: ...
 
     def first(self, *branches: Branch, **named: Branch) -> Op[Any]:
-        """What the first branch gives that succeeds; the others are cancelled. Raises an ExceptionGroup when
-        all have failed. Branches with names give the name, too."""
+        """The result of the first branch to succeed; the others are cancelled. Raises an ExceptionGroup if
+        all have failed. With named branches it returns the name and the result.
+        """
         return self._race(branches, named, "first", errors_count=False)
 
     def _race(
@@ -407,10 +411,10 @@ class Flow(Runtime):
     # -- what others see
 
     def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
-        """Report how far the workflow is, 0 to 100. Await it."""
+        """Report the progress of the workflow, 0 to 100. Await it."""
         return self.job.progress(value, message)
 
-    # -- what an operation is, for those that get it as a branch
+    # -- information about an operation, if it is used as a branch
 
     def _op(self, coroutine: Op[T], claim: Claim | Conflict, *, waits: bool = False) -> Op[T]:
         name = claim.name if isinstance(claim, Claim) else claim.base
@@ -418,11 +422,11 @@ class Flow(Runtime):
         return coroutine
 
     def _is_wait(self, branch: Any) -> bool:
-        """Whether a branch is a wait, and nothing else."""
+        """Whether a branch is only a wait."""
         return self._ops[branch][1] if isinstance(branch, Coroutine) and branch in self._ops else False
 
     def _names_of(self, branch: Any) -> list[str]:
-        """The step that a branch consists of, if it is one."""
+        """The name of the step, if the branch is a single step."""
         return [self._ops[branch][0]] if isinstance(branch, Coroutine) and branch in self._ops else []
 
 

@@ -1,9 +1,9 @@
-"""Notices when everything in a run of a workflow waits for what may take long, so that the run can end.
+"""Detects when everything in a run of a workflow waits for something that may take long, so the run can end.
 
-The tasks of a run are its function, and whatever that starts, by `asyncio.gather`, a TaskGroup, or else. A
-task waits for a wait of the workflow, for another of these tasks, for what only such tasks can bring about (a
-lock, a queue, the end of a TaskGroup), or for something outside: then the run does not end. What cannot be
-recognised counts as outside.
+The tasks of a run are its function and everything that it starts, with `asyncio.gather`, a TaskGroup, or
+otherwise. A task may wait for a wait of the workflow, for another of these tasks, or for something that only
+these tasks can cause (a lock, a queue, the end of a TaskGroup). If it waits for anything outside, the run
+does not end. Whatever cannot be recognized counts as outside.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from bunqueue.client.workflow.outcomes import Unwind
 _GatheringFuture: Any = getattr(tasks, "_GatheringFuture", ())
 _WAIT: CodeType | None = getattr(getattr(tasks, "_wait", None), "__code__", None)
 _INSIDE = frozenset(module.__file__ for module in (locks, queues, taskgroups))
-"""Code that waits for nothing but other tasks of the same loop."""
+"""Code that only waits for other tasks of the same loop."""
 
 AnyFuture = asyncio.Future[Any]
 AnyTask = asyncio.Task[Any]
 
 
 class Parked(AnyFuture):
-    """A wait for which the run may end."""
+    """A wait during which the run may end."""
 
 
 class Inside(AnyFuture):
     """The end of code in a thread."""
 
     waits = False
-    """Whether it waits for an operation of the workflow, which has a task."""
+    """Whether it waits for an operation of the workflow, which has its own task."""
 
 
 _CHANGING = (Inside, _GatheringFuture) if _GatheringFuture else (Inside,)
-"""What may become a wait of the workflow before it is done."""
+"""Futures that may turn into a wait of the workflow before they are done."""
 
 
 class Watch:
@@ -51,11 +51,11 @@ class Watch:
         """`waits`: whether anything waits for a Parked future."""
         self.tasks: set[AnyTask] = set()
         self.main: AnyTask | None = None
-        """The function of the workflow: when it has ended, nothing is idle any more."""
+        """The function of the workflow: once it has ended, nothing counts as idle."""
         self.working: set[AnyTask | None] = set()
-        """Those in which the function of a step runs: what that waits for is its own affair, also a lock."""
+        """Tasks that run the function of a step: its waits are not checked, even for a lock."""
         self.outside: AnyFuture | None = None
-        """What the run was last found to wait for that is no wait of the workflow."""
+        """The last known thing the run waits for that is not a wait of the workflow."""
         self._loop = loop
         self._waits = waits
         self._idle = idle
@@ -67,12 +67,12 @@ class Watch:
 
     def _done(self, task: AnyTask) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and type(task._exception) is Unwind:  # of users' own nothing is asked
-            task.exception()  # nobody need be told of that
+        if not task.cancelled() and type(task._exception) is Unwind:  # do not touch users' own exceptions
+            task.exception()  # avoids a warning about it
         self.look_soon()
 
     def look_soon(self, _: object = None) -> None:
-        """Something has changed: look when all that can go on has gone on."""
+        """Something has changed: check once all that can continue has continued."""
         if not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
@@ -80,13 +80,13 @@ class Watch:
     def _look(self) -> None:
         self._looking = False
         if self.outside is not None and not self.outside.done() and not isinstance(self.outside, _CHANGING):
-            return  # a task still waits for it, so the others need not be looked at
+            return  # a task still waits for it, so the others need not be checked
         self.outside = None
         if not self._waits() or (self.main is not None and self.main.done()):
             return
         for task in self.tasks:
             waiter: AnyFuture | None = task._fut_waiter  # type: ignore[attr-defined]
-            if waiter is None or waiter.done():  # it is about to go on
+            if waiter is None or waiter.done():  # it is about to continue
                 self.look_soon()
                 return
             if task in self.working or not self._inside(task, waiter):
@@ -107,7 +107,7 @@ class Watch:
 
 
 def _waits_for_tasks(coroutine: Any) -> bool:
-    """Whether the innermost code of a coroutine is that of asyncio, and waits for other tasks alone."""
+    """Whether the innermost code of a coroutine is asyncio's, and waits only for other tasks."""
     while (inner := getattr(coroutine, "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
         coroutine = inner
     frame = getattr(coroutine, "cr_frame", None)
@@ -124,7 +124,7 @@ Factory = Callable[..., AnyTask]
 
 
 def install(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the tasks of a loop enter the runs in which they are made."""
+    """Make the tasks of a loop join the runs that create them."""
     before = loop.get_task_factory()
     if not isinstance(before, _Factory):
         loop.set_task_factory(_Factory(before))  # type: ignore[arg-type]
@@ -148,6 +148,6 @@ class _Factory:
             task = self._before(loop, coroutine, **more)
         if flow is not None:
             step = step_var.get() if context is None else context.get(step_var)
-            if step is None:  # what a step starts is its own affair
+            if step is None:  # tasks started by a step do not belong to the run
                 flow._watch.add(task)
         return task

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Many:
-    """The children, in their order."""
+    """The children, in order."""
 
     def __init__(self, flow: Flow, orders: list[Order], claims: list[Claim | Conflict]) -> None:
         self._flow = flow
@@ -29,12 +29,12 @@ class Many:
         self._given = claims
         self._claims: list[Claim] = []
         self._results: list[Any] = [None] * len(orders)
-        self._open: dict[int, int] = {}  # places by the numbers of steps
+        self._open: dict[int, int] = {}  # positions by the numbers of steps
         self._failed: ChildFailed | None = None
-        self._park: Park | None = None  # of those that are open, while they are waited for
+        self._park: Park | None = None  # of the open children, while they are waited for
 
     async def results(self, *, return_exceptions: bool) -> list[Any]:
-        """Raises ChildFailed unless failures are to be among the results."""
+        """Raises ChildFailed unless failures are returned among the results."""
         new = await self._known()
         if (new or self._open) and self._flow.undoing:
             await self._flow._parking.never()
@@ -53,7 +53,7 @@ class Many:
         return self._results
 
     async def _known(self) -> list[int]:
-        """See what earlier runs have recorded: the places of those that are new."""
+        """Read what earlier runs have recorded; returns the positions of new children."""
         new, cancelled = [], []
         for place, given in enumerate(self._given):
             claim = await self._flow._recalled(given)
@@ -72,11 +72,11 @@ class Many:
                     place,
                     Ended(claim.name, known.status, raw, known.error or "", known.child, known.child_queue),
                 )
-        if cancelled and self._failed is None:  # the branch was cancelled, and is so again
+        if cancelled and self._failed is None:  # the branch was cancelled, and will be again
             for place in cancelled:
                 self._claims[place] = await self._flow._anew(self._claims[place])
             return sorted(new + cancelled)
-        for place in cancelled:  # with the one that has failed
+        for place in cancelled:  # together with the one that has failed
             self._enter(place, Ended(self._claims[place].name, CANCELLED, values.NIL, "", None, None))
         return new
 
@@ -94,7 +94,7 @@ class Many:
             parking.leave(self._park)
 
     async def _ask(self, places: list[int], names: list[str], *, start: bool) -> None:
-        """Start these, or ask how they are."""
+        """Start these, or ask for their state."""
         for begin in range(0, len(places), A_TIME):
             some = places[begin : begin + A_TIME]
             records = [self._record(place, names[place], start=start) for place in some]
@@ -131,7 +131,7 @@ class Many:
             self._failed = self._failed or error
 
     def _cancel(self, names: list[str]) -> None:
-        """The branch has lost, or has failed: nobody needs the others any more."""
+        """The branch has lost or failed: the other children are no longer needed."""
         flow = self._flow
         if flow._outcome is None and self._open:
             places = self._open.values()

@@ -1,4 +1,4 @@
-"""How a run of a workflow ends, beside its result and its errors."""
+"""The ways in which a run of a workflow can end, besides a result or an error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from bunqueue.errors import JobSuspended, Unrecoverable
 
 
 class Unwind(BaseException):
-    """Ends a branch of a run in which nothing more is to happen. Not for users: `except Exception` lets it
-    through, and what `finally` asks of the flow meanwhile raises it again."""
+    """Ends a branch of a run in which nothing more may happen. Not for users: `except Exception` does not
+    catch it, and using the flow in a `finally` raises it again.
+    """
 
 
 class SuspendRun(JobSuspended):
-    """The run has ended to wait, for any of these groups of steps."""
+    """The run was suspended to wait for any of these groups of steps."""
 
     def __init__(self, groups: Sequence[Sequence[str]]) -> None:
         names = [name for group in groups for name in group]
@@ -25,7 +26,7 @@ class SuspendRun(JobSuspended):
 
 
 class ContinueRun(JobSuspended):
-    """The workflow begins again, with this data."""
+    """The workflow starts again, with this data."""
 
     code = "job_continued"
 
@@ -35,7 +36,7 @@ class ContinueRun(JobSuspended):
 
 
 class Undone(Unrecoverable):
-    """All finished steps of a workflow have been undone; it ends with the error that it had before."""
+    """All finished steps of a workflow have been undone; it ends with its original error."""
 
     code = "undone"
 

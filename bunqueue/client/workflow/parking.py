@@ -1,4 +1,4 @@
-"""The waits of a run that are not over: who is woken when, and what the run would end for."""
+"""The unfinished waits of a run: which one to wake when, and what the run would be suspended for."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextvars import ContextVar
 from bunqueue.client.workflow.idle import AnyFuture, Parked
 from bunqueue.client.workflow.outcomes import Unwind
 
-ASK_AGAIN = 15.0  # seconds after which a wait is asked about again, in case a notice was lost
+ASK_AGAIN = 15.0  # seconds after which a wait is checked again, in case a notice was lost
 
 
 class Group:
-    """Waits of which all have to be over before the run goes on."""
+    """Waits that all have to end before the run continues."""
 
 
 group_var: ContextVar[Group | None] = ContextVar("bunqueue.group", default=None)
-"""Set where a wait is all that a branch of a `gather` consists of."""
+"""Set where a branch of a `gather` consists only of a wait."""
 
 
 class Park:
@@ -45,14 +45,15 @@ class Parking:
         self._changed = changed
         self._parks: set[Park] = set()
         self._by_number: dict[int, Park] = {}
-        self._news: set[int] = set()  # steps that have ended before anybody waited here
-        self._idle_parks: set[Parked] = set()  # of what never goes on in this run
+        self._news: set[int] = set()  # steps that ended before anything here waited for them
+        self._idle_parks: set[Parked] = set()  # for code that never continues in this run
         self._poll: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def wait(self, names: dict[int, str], left_ms: float | None) -> set[int]:
-        """Returns when there may be news of these steps, given by their numbers: of which; of all of them, if
-        it is empty. Raises Unwind when the run ends instead. In `left_ms` the first one ends by itself."""
+        """Wait until there may be news of these steps, given by number. Returns the steps with news; an empty
+        set means all. Raises Unwind if the run ends instead. The first step ends on its own in `left_ms`.
+        """
         if self._closed:
             raise Unwind
         if known := self._news & names.keys():
@@ -69,8 +70,9 @@ class Parking:
         return park.woken
 
     def stand(self, names: dict[int, str]) -> Park:
-        """A park for many steps that end one by one: `news` tells of which, `leave` ends it. What is told of
-        one step costs the same however many there are."""
+        """A park for many steps that end one by one: `news` returns which, `leave` ends it. The cost of news
+        of one step does not depend on their number.
+        """
         park = Park(names, Parked(loop=self._loop), group_var.get())
         self._begin(park, None, stays=False)
         park.woken |= self._news & names.keys()
@@ -78,8 +80,9 @@ class Parking:
         return park
 
     async def news(self, park: Park) -> set[int]:
-        """Which of its steps there is news of since the last call, or of all of them, if it is empty. Raises
-        Unwind when the run ends instead."""
+        """The steps with news since the last call; an empty set means all. Raises Unwind if the run ends
+        instead.
+        """
         if self._closed:
             raise Unwind
         if not (park.woken or park.future.done()):
@@ -95,10 +98,10 @@ class Parking:
         self._by_number.pop(number, None)
 
     def leave(self, park: Park) -> None:
-        """Nobody asks for news of it any more."""
+        """Nobody waits for news of it any more."""
         self._end(park)
         if park.future.done() and not park.future.cancelled():
-            park.future.exception()  # that the run has ended is known
+            park.future.exception()  # the end of the run is already known
 
     def _begin(self, park: Park, left_ms: float | None, *, stays: bool) -> None:
         self._parks.add(park)
@@ -130,7 +133,7 @@ class Parking:
             self._idle_parks.discard(future)
 
     def release(self) -> bool:
-        """Let go on what waits in `never`; whether there was anything."""
+        """Resume everything that waits in `never`; returns whether there was anything."""
         for future in (some := list(self._idle_parks)):
             if not future.done():
                 future.set_result(None)
@@ -158,7 +161,9 @@ class Parking:
 
     @property
     def groups(self) -> list[list[str]]:
-        """What the run would end for: steps that have to end together, for each way to go on."""
+        """What the run would be suspended for: groups of steps. It continues once all steps of a
+        group end.
+        """
         groups: list[list[str]] = []
         together: dict[Group, list[str]] = {}
         for park in self._parks:
@@ -170,7 +175,7 @@ class Parking:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits for what may still come."""
+        """Whether nothing waits for something that may still come."""
         return not self._parks
 
     @property

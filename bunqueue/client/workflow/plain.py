@@ -1,4 +1,4 @@
-"""Steps of jobs that are no workflows: `job.step(...)`."""
+"""Steps of jobs that are not workflows: `job.step(...)`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class PlainSteps(Runtime):
-    """The steps of a job. It waits in the process, and keeps no failure: the next attempt tries again."""
+    """The steps of a job. It waits in the process, and does not record failures: the next attempt tries
+    again.
+    """
 
     final_status = RETRYING
 
@@ -68,7 +70,7 @@ def _no_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
 
 
 class StepsOfJob:
-    """What a job keeps of it: made with its first step, for coroutines and for threads."""
+    """A job's steps: made with its first step, for coroutines and for threads."""
 
     def __init__(self, job: ActiveJob[Any]) -> None:
         self._job = job
@@ -83,7 +85,7 @@ class StepsOfJob:
         retry: RetryRule | None,
         timeout: Duration | None,
     ) -> Any:
-        """A coroutine; in a thread that is no event loop's the result itself."""
+        """A coroutine; in a thread without an event loop the result itself."""
 
         async def run() -> Any:
             return await (await self._made()).step(name, function, args, kwargs, retry, timeout)

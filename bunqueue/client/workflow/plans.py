@@ -1,4 +1,4 @@
-"""What a step is to do, and which child is to be started, as the code of a workflow says it."""
+"""What a step does, or which child to start, from the arguments in a workflow's code."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Runs(Protocol[P, R_co]):
-    """What a workflow can run as a child: a function that `@app.job` or `@app.workflow` has made one."""
+    """What a workflow can run as a child: a function decorated with `@app.job` or `@app.workflow`."""
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R_co]:
-        """What is added."""
+        """The job to add."""
 
 
 class _Wait(Struct):
@@ -41,15 +41,15 @@ class _Wait(Struct):
 
 
 def check_wait(called: str, **fields: object) -> None:
-    """Whether there can be a step that waits for that; `called` is what users call its time. OptionError."""
+    """Check the fields of a wait; `called` is the users' name for its time. Raises OptionError."""
     checks.wire(_Wait, fields, delay=called)
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """How a step is undone, if a function alone does not say it: `undo=Undo(refund, retry=20)`.
+    """How to undo a step, if a function alone is not enough: `undo=Undo(refund, retry=20)`.
 
-    The function gets the result of the step. Unless `retry` says otherwise it is tried five times.
+    The function gets the result of the step. It has five attempts unless `retry` is given.
     """
 
     function: Callable[[Any], Any]
@@ -59,7 +59,7 @@ class Undo:
 
 @dataclass(slots=True)
 class Plan:
-    """What a step is to do."""
+    """What a step does."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -79,8 +79,8 @@ def plan_of(
     timeout: Duration | None,
     undo: Callable[[Any], Any] | Undo | None,
 ) -> Plan:
-    """OptionError, or TypeError for what cannot be called, or stored."""
-    if hasattr(function, "__bunqueue_handler__"):  # a typed job: its function is what counts
+    """The plan of a step. Raises OptionError, or TypeError for things that cannot be called or stored."""
+    if hasattr(function, "__bunqueue_handler__"):  # a typed job: use its function
         function = function.__wrapped__  # type: ignore[attr-defined]
     runnable(function, "step")
     if undo is not None and not isinstance(undo, Undo):
@@ -100,14 +100,14 @@ def plan_of(
 
 
 def _check_undo(undo: Undo) -> None:
-    """Before the step runs: later there would be something that nobody can undo."""
+    """Check before the step runs: later nobody could undo it."""
     runnable(undo.function, "undo")
     policy_of(undo.retry)
     _limit(undo.timeout, "undo: timeout")
 
 
 def _limit(timeout: Duration | None, name: str) -> float | None:
-    """Of each attempt, in seconds. OptionError."""
+    """The timeout of each attempt, in seconds. Raises OptionError."""
     if timeout is None:
         return None
     limit = seconds(timeout, name)
@@ -117,7 +117,7 @@ def _limit(timeout: Duration | None, name: str) -> float | None:
 
 
 def undo_plan(undo: Undo, value: Any) -> Plan:
-    """What undoes a step that has given this value."""
+    """The plan that undoes a step with this result."""
     limit = _limit(undo.timeout, "undo: timeout")
     return Plan(undo.function, (value,), {}, policy_of(undo.retry), limit, None, None, None)
 
@@ -141,7 +141,9 @@ def order_of(
     name: str | None = None,
     detached: bool = False,
 ) -> Order:
-    """A typed job or workflow with its arguments, or what its `job(...)` gives. TypeError, ArgumentsError."""
+    """The order for a typed job or workflow with its arguments, or for the result of its `job(...)`. Raises
+    TypeError or ArgumentsError.
+    """
     made = what.job(*args, **kwargs) if hasattr(what, "__bunqueue_handler__") else what
     if not all(hasattr(made, each) for each in ("name", "data", "queue", "options")):
         raise TypeError(
@@ -164,7 +166,7 @@ def order_of(
 
 
 def sleep_span(given: Duration | datetime | None, parts: Mapping[str, float]) -> float:
-    """A time as ms: one duration, days, hours and so on, or what is left until a moment. OptionError."""
+    """The ms of a duration, of days, hours and so on, or until a moment. Raises OptionError."""
     left = _sleep_span(given, parts)
     check_wait("sleep", delay=left)
     return left

@@ -1,4 +1,4 @@
-"""How often a step is tried, and when again."""
+"""How often a step is tried, and the waits between attempts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bunqueue.model.durations import YEAR_MS
 
 BACKOFFS = ("exponential", "fixed")
 FIRST_MS = 1_000.0
-MOST_DOUBLINGS = 40  # more would only make numbers large
+MOST_DOUBLINGS = 40  # more would only make the numbers large
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What `retry=` of a step says, checked."""
+    """The checked `retry=` of a step."""
 
     rule: Retry
     _delays: tuple[float, ...] = field(init=False, repr=False)
@@ -46,8 +46,9 @@ class Policy:
         object.__setattr__(self, "_longest", _allowed("retry: max_delay", longest))
 
     def next_delay(self, attempt: int, error: BaseException) -> float | None:
-        """After how many ms attempt number `attempt`, which has failed, is followed by another; None: it is
-        not. Raises OptionError for a `Retry` that cannot be."""
+        """The ms until the next attempt after attempt number `attempt` has failed; None: no other attempt.
+        Raises OptionError for an invalid `Retry`.
+        """
         rule = self.rule
         if attempt >= rule.max_attempts or is_a(error, Unrecoverable):
             return None
@@ -58,7 +59,7 @@ class Policy:
             retried = is_a(error, Retry) or self._is_retried(error)
         except OptionError:
             raise
-        except BaseException as problem:  # what the step raised must not be lost by it
+        except BaseException as problem:  # the step's exception must not be lost because of it
             BaseException.add_note(error, f"its retry rule raised {text_of(problem)}")
             return None
         return self._wait(attempt) if retried else None
@@ -79,7 +80,7 @@ class Policy:
 
 
 def _allowed(name: str, ms: float) -> float:
-    """`ms`, if a step may wait for so long. OptionError."""
+    """`ms`, if a step may wait that long. Raises OptionError."""
     if not 0 <= ms <= YEAR_MS:
         raise refused(name, milliseconds(ms), "ms is not allowed; give a time from 0 to 365 days", YEAR_MS)
     return ms
@@ -113,11 +114,11 @@ RetryRule = Retry | int
 
 ONCE = Policy(Retry(max_attempts=1))
 UNDO = Retry(max_attempts=5)
-"""Of undo steps, unless they say otherwise."""
+"""The default for undo steps."""
 
 
 def policy_of(given: RetryRule | None) -> Policy:
-    """What `retry=` says. OptionError."""
+    """The policy for `retry=`. Raises OptionError."""
     if given is None:
         return ONCE
     if isinstance(given, int) and not isinstance(given, bool):

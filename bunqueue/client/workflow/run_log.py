@@ -1,7 +1,7 @@
-"""Which step is which: the steps that earlier runs have recorded, and the names of those of this one.
+"""Identifies steps: those that earlier runs have recorded, and the names of those of this run.
 
-A step is found again by its kind, its name and its arguments; of several that are equal, in the order in
-which they were recorded. Numbers only keep names apart, so branches may come in another order each time.
+A step is found again by its kind, name and arguments; equal steps in the order in which they were recorded.
+Numbers only keep names apart, so branches may come in a different order each time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.models.workflows import Step
 from bunqueue.model.workflow import COMPLETED, LEFT, MAX_STEP_NAME, SIGNAL, UNDO_MARK, VALUE
 
-MOST = MAX_STEP_NAME - 16  # characters of a name; a number may follow, and "undo:" come before it
+MOST = MAX_STEP_NAME - 16  # characters of a name; a number may follow, and "undo:" precede it
 _NUMBERED = re.compile(r"#\d+$")
 _LIKE_GENERATION = re.compile(r":\d+$")
 _Free = dict[str | None, deque[Step]]
@@ -24,7 +24,7 @@ _Free = dict[str | None, deque[Step]]
 
 @dataclass(slots=True)
 class Claim:
-    """A step of this run: its whole name, and how it was recorded, if it was."""
+    """A step of this run: its full name, and its earlier record, if any."""
 
     name: str
     known: Step | None = None
@@ -32,14 +32,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A step that was recorded only with other arguments, as far as those are free: it may be a new one, if
-    these are asked for later in this run."""
+    """A step that was only recorded with other arguments that are still unclaimed. It may be a new step if
+    those are claimed later in this run.
+    """
 
     base: str
     kind: str
     arguments: str | None
     recorded: str
-    """The name of one of them."""
+    """The name of one of the recorded steps."""
 
 
 class RunLog:
@@ -48,16 +49,16 @@ class RunLog:
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self.steps: dict[str, Step] = {}
         """All that were recorded before, by name."""
-        self._free: dict[tuple[str, str], _Free] = {}  # not asked for yet in this run
-        self._left = 0  # of those
+        self._free: dict[tuple[str, str], _Free] = {}  # not claimed yet in this run
+        self._left = 0  # the number of those
         self._names: set[str] = set()
         self._counts: Counter[str] = Counter()
-        self._given_up: list[Step] = []  # of branches that have lost
+        self._given_up: list[Step] = []  # steps of branches that have lost
         for step in steps:
             self.enter(step)
 
     def enter(self, step: Step) -> None:
-        """It was recorded by an earlier run."""
+        """Add a step that an earlier run recorded."""
         self.steps[step.name] = step
         self._names.add(step.name)
         if not step.name.startswith(UNDO_MARK) and step.error != LEFT:
@@ -67,11 +68,11 @@ class RunLog:
 
     @property
     def at_end(self) -> bool:
-        """Whether this run has asked for all that was recorded: what follows is new."""
+        """Whether this run has claimed everything that was recorded: what follows is new."""
         return not self._left
 
     def claim(self, base: str, kind: str, arguments: str | None) -> Claim | Conflict:
-        """The step that the workflow asks for now."""
+        """Claim the step that the workflow now asks for."""
         free = self._free.get((kind, base))
         if not free:
             return Claim(self.new_name(base))
@@ -83,7 +84,9 @@ class RunLog:
         return Claim(step.name, step)
 
     def claim_own(self, base: str, kind: str, arguments: str | None) -> Claim:
-        """The step that was recorded with these arguments, or a new one: others of its name are not meant."""
+        """Claim the step that was recorded with these arguments, or a new one; never another of the same
+        name.
+        """
         free = self._free.get((kind, base), {})
         if arguments not in free:
             return Claim(self.new_name(base))
@@ -92,17 +95,17 @@ class RunLog:
         return Claim(step.name, step)
 
     def claim_decided(self, base: str, what: str) -> Claim:
-        """The value that was decided once: what earlier versions have recorded did not say `what` it is."""
+        """Claim a value that was decided once. Records of earlier versions do not have a `what`."""
         free = self._free.get((VALUE, base), {})
         return self.claim_own(base, VALUE, None if what not in free and None in free else what)
 
     def settle(self, conflict: Conflict) -> Claim | None:
-        """What a conflict turns out to be; None: it still is one."""
+        """Resolve a conflict; None if it still is one."""
         found = self.claim(conflict.base, conflict.kind, conflict.arguments)
         return found if isinstance(found, Claim) else None
 
     def consume(self, names: Iterable[str]) -> None:
-        """These steps belong to branches that have lost, and are not asked for any more."""
+        """Claim these steps: they belong to branches that have lost."""
         for name in names:
             step = self.steps.get(name)
             free = {} if step is None else self._free.get((step.kind, base_of(name)), {})
@@ -112,16 +115,17 @@ class RunLog:
                 self._given_up.append(step)
 
     def left_open(self) -> list[Step]:
-        """Waits for signals that this run does not wait for: their branches have lost, or they are not in the
-        code any more."""
+        """Waits for signals that this run does not wait for: their branches have lost, or the code no longer
+        has them.
+        """
         return [step for step in (*self._given_up, *self._left_waits()) if step.is_open]
 
     def left_unused(self) -> list[Step]:
-        """Waits that have taken a signal and are not in the code any more, if nothing was begun since."""
+        """Waits that have taken a signal and are no longer in the code, if no step has begun since."""
         return [step for step in self._left_waits() if step.status == COMPLETED and not self._is_used(step)]
 
     def _left_waits(self) -> list[Step]:
-        """Waits for signals that this run has not asked for."""
+        """Waits for signals that this run has not claimed."""
         return [
             step
             for (kind, _), free in self._free.items()
@@ -140,7 +144,7 @@ class RunLog:
             del free[step.arguments]
 
     def new_name(self, base: str) -> str:
-        """A name that no step has: base, base#2, base#3, ..."""
+        """An unused step name: base, base#2, base#3, ..."""
         while True:
             self._counts[base] += 1
             number = self._counts[base]
@@ -151,7 +155,7 @@ class RunLog:
 
 
 def checked_name(name: str, what: str = "name") -> str:
-    """The name of a step, without a number. OptionError."""
+    """The name of a step, without a number. Raises OptionError."""
     if not isinstance(name, str) or not 0 < len(name) <= MOST:
         raise refused(what, name, f"is not allowed; give a text of 1 to {MOST} characters")
     if name.startswith(UNDO_MARK) or _NUMBERED.search(name):
@@ -164,10 +168,11 @@ def checked_name(name: str, what: str = "name") -> str:
 
 
 def key_of(job_id: str, name: str, generation: int, *, unambiguous: bool) -> str:
-    """The idempotency key of a step; no other step of any job has the same, if it is unambiguous: the first
-    colon ends the id, and a number after the last one is told wherever the name ends like that."""
+    """The idempotency key of a step. If it is unambiguous, no other step of any job has the same: the first
+    colon ends the id, and the generation is included whenever the name ends like one.
+    """
     own = job_id.replace("%", "%25").replace(":", "%3A") if unambiguous else job_id
-    told = generation or _LIKE_GENERATION.search(name)  # "a:1" must not get the key of "a", begun again
+    told = generation or _LIKE_GENERATION.search(name)  # "a:1" must not get the key of "a" in generation 1
     return f"{own}:{name}" + (f":{generation}" if told else "")
 
 

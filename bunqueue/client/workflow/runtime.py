@@ -1,4 +1,4 @@
-"""A run of a workflow: what it sends, what it waits for, and when it ends to wait."""
+"""A run of a workflow: what it sends, what it waits for, and when it is suspended to wait."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
     from bunqueue.client.workflow.channel import Answers, FlowChannel
 
-LOADED = 64 << 10  # bytes of results that are read before a run begins; larger ones when they are asked for
+LOADED = 64 << 10  # bytes of results that are read before a run begins; larger ones are read on demand
 A_TIME = 500  # records in one command
 SOON = 0.05  # seconds after which a new state is sent
-LINGER = 0.2  # seconds for which a run with several children waits for another one of them to end
+LINGER = 0.2  # seconds for which a run with several children waits for another child to end
 
 
 class Replayed(BaseException):
-    """How the first part of a run ends that undoes its workflow: all that was recorded has been seen."""
+    """Ends the first part of an undoing run: everything that was recorded has been replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A wait that is over."""
+    """A wait that has ended."""
 
     name: str
     status: str
@@ -60,7 +60,7 @@ class Ended:
 
 
 Judge = Callable[[Ended], str | None]
-"""Why a run cannot use what a wait got, in words; None if it can."""
+"""Why a run cannot use the result of a wait, in words; None if it can."""
 
 
 class Runtime(FlowCore):
@@ -75,21 +75,21 @@ class Runtime(FlowCore):
         self._conflicts: list[tuple[Conflict, asyncio.Future[Claim]]] = []
         self._sending_soon: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._lingered: bool | None = None  # None: it has not begun to
-        self._signals: dict[str, str] = {}  # those that this run waits for, by the names of the steps
-        self._left: bool | None = None  # whether waits that are not in the code have ended; False: soon
+        self._lingered: bool | None = None  # None: it has not begun to linger
+        self._signals: dict[str, str] = {}  # signals that this run waits for, by step name
+        self._left: bool | None = None  # whether waits missing from the code have ended; False: soon
         self._thread = threading.get_ident()
-        self._calls: dict[asyncio.Future[Outcome], StepRun] = {}  # functions of steps that threads run
+        self._calls: dict[asyncio.Future[Outcome], StepRun] = {}  # functions of steps that run in threads
         self._reopen()
 
     def _reopen(self) -> None:
-        """Begin, or go on after `_stop`."""
+        """Begin, or continue after `_stop`."""
         self._outcome = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._parking = Parking(self._loop, self._channel.short_ms, self._watch.look_soon)
         self.job.woken = self._parking.wake
 
-    # -- what earlier runs have recorded
+    # -- records of earlier runs
 
     async def _load(self) -> None:
         if not self.job.workflow.steps:
@@ -112,14 +112,15 @@ class Runtime(FlowCore):
         return values.NIL if step.raw_result is UNSET else step.raw_result
 
     async def _answered(self, name: str, answer: StepAnswer) -> Raw:
-        """The result that an answer has, or has left out."""
+        """The result in an answer, or the one that it left out."""
         if answer.left_out:
             return await self._raw(await self._whole(name, answer.number))
         return values.NIL if answer.result is UNSET else answer.result
 
     async def _whole(self, name: str, number: int) -> Step:
-        """A step with its result and its cursor, whatever their sizes. Raises CommandFailed if no answer
-        holds them."""
+        """A step with its result and its cursor, whatever their sizes. Raises CommandFailed if no answer can
+        hold them.
+        """
         command = GetSteps(
             queue=self.job.queue, id=self.job.id, after=number - 1, limit=1, max_result=MAX_FRAME
         )
@@ -130,7 +131,9 @@ class Runtime(FlowCore):
         return found[0]
 
     async def _reencode(self, steps: Sequence[Step]) -> None:
-        """Have results stored again that an older key has encrypted; the codec encrypts them anew."""
+        """Store results that are encrypted with an older key again; the codec encrypts them with
+        the new one.
+        """
         results = [
             ReencodedStep(step.name, step.raw_result)
             for step in steps
@@ -144,8 +147,9 @@ class Runtime(FlowCore):
     # -- sending
 
     async def _send(self, *own: StepRecord) -> list[StepAnswer]:
-        """Have these stored, and what is pending before them: the answers. Raises what the server refuses;
-        Unwind if the job is not ours any more."""
+        """Store these records and everything pending before them; returns the answers. Raises what the server
+        refuses; Unwind if the job's lock was lost.
+        """
         pending, self._pending = self._pending, []
         for start in range(0, len(pending) - A_TIME, A_TIME):
             await self._told(pending[start : start + A_TIME])
@@ -161,7 +165,7 @@ class Runtime(FlowCore):
         return [answer or StepAnswer(status=record.status) for record, answer in _last(records, answers, own)]
 
     async def _told(self, records: list[StepRecord]) -> Answers:
-        """Said again if the worker got another lock meanwhile."""
+        """Send records; again if the worker got another lock in the meantime."""
         while True:
             token = self.job.token
             for record in records:
@@ -193,7 +197,7 @@ class Runtime(FlowCore):
             task.add_done_callback(self._background.discard)
 
     async def _send_quietly(self) -> None:
-        """What was pending. A refusal comes to light where the step itself is recorded."""
+        """Send pending records. A refusal is reported when the step itself is recorded."""
         try:
             await self._send()
         except (BunqueueError, Unwind):
@@ -202,7 +206,7 @@ class Runtime(FlowCore):
     # -- waiting
 
     async def _settled(self, given: Claim | Conflict) -> Claim:
-        """Which step that is. Raises StepChanged; Unwind when the run ends before that is known."""
+        """The step of a claim. Raises StepChanged; Unwind if the run ends before the step is known."""
         claim = await self._recalled(given)
         cancelled = claim.known is not None and claim.known.status == CANCELLED
         return await self._anew(claim) if cancelled else claim
@@ -217,8 +221,9 @@ class Runtime(FlowCore):
         return claim
 
     async def _anew(self, claim: Claim) -> Claim:
-        """For a step that was cancelled with its branch. Usually the branch is cancelled again meanwhile; if
-        it is not, another step takes the place of that one."""
+        """Replace a step that was cancelled with its branch. Usually the branch is cancelled again in the
+        meantime; if not, another step takes its place.
+        """
         await self._parking.never()
         self._check()
         anew = Claim(self._log.new_name(base_of(claim.name)))
@@ -228,8 +233,9 @@ class Runtime(FlowCore):
     async def _waited(
         self, given: Claim | Conflict, *, kind: str, judge: Judge | None = None, **fields: Any
     ) -> Ended:
-        """A wait, to its end; what `judge` says is of no use is set aside, and it goes on. Raises Unwind when
-        the run ends before that."""
+        """Wait until a wait ends. A result that `judge` rejects is set aside, and the wait continues. Raises
+        Unwind if the run ends before that.
+        """
         claim = await self._settled(given)
         name, known = claim.name, claim.known
         if known is not None and not known.is_open:
@@ -287,10 +293,10 @@ class Runtime(FlowCore):
     async def _ask_until_over(
         self, name: str, known: Step | None, kind: str, fields: dict[str, Any]
     ) -> StepAnswer:
-        """`fields` are what the server is told at first; once it knows the step, it is only asked."""
+        """`fields` are sent with the first record; once the server knows the step, it is only asked."""
         if known is not None and "unfit" not in fields:
             left = None if known.until_ms is None else known.until_ms - self._server_ms()
-            fields.pop("child", None)  # it is started already
+            fields.pop("child", None)  # it is already started
             if not _is_news(known, fields) and (left is None or left > 0):
                 await self._parking.wait({known.number: name}, left)
         while True:
@@ -323,7 +329,9 @@ class Runtime(FlowCore):
             self._stop(SuspendRun(self._parking.groups))
 
     def _is_leaving(self) -> bool:
-        """Whether waits are being ended that are not in the code any more, now that all is known that is."""
+        """Whether waits that are no longer in the code are being ended, now that all remaining ones are
+        known.
+        """
         if self._left is not None or self.undoing:
             return self._left is False
         records = [
@@ -344,10 +352,12 @@ class Runtime(FlowCore):
         return bool(records)
 
     async def _leave(self, records: list[StepRecord]) -> None:
-        """What such waits took, and nobody has used, goes to those in the code for the same signal."""
+        """Give signals that these waits took, and no code has used, to waits in the code for the
+        same signal.
+        """
         try:
             answers = await self._send(*records)
-        except (BunqueueError, Unwind):  # a refusal comes to light with the next record
+        except (BunqueueError, Unwind):  # a refusal is reported with the next record
             answers = []
         self._left = True
         for answer in answers:
@@ -360,11 +370,13 @@ class Runtime(FlowCore):
         self._watch.look_soon()
 
     def _worth_lingering(self) -> bool:
-        """Whether several children are waited for one by one, so that the run would begin again for each."""
+        """Whether several children are waited for one by one, so the run would begin again for each."""
         return self._channel.short_ms > 0 and len(self._parking.groups) > 1
 
     def _settle_conflicts(self) -> None:
-        """Of steps that were recorded with other arguments only: those that are free now, or none."""
+        """Resolve steps that were only recorded with other arguments: to those that are free now,
+        or to none.
+        """
         conflicts, self._conflicts = self._conflicts, []
         found = [(conflict, future, self._log.settle(conflict)) for conflict, future in conflicts]
         any_settled = any(claim is not None for _, _, claim in found)
@@ -382,8 +394,9 @@ class Runtime(FlowCore):
     # -- undoing
 
     def _saw(self, name: str) -> None:
-        """A run that undoes its workflow has come to a step. Behind the last one that is to be undone nothing
-        more of the code runs: Unwind."""
+        """An undoing run has reached a step. After the last one to undo no more of the code runs: raises
+        Unwind.
+        """
         self._unseen.discard(name)
         if not self._unseen:
             self._stop(Replayed())
@@ -409,7 +422,7 @@ class Runtime(FlowCore):
         if not self._ended.done():
             self._ended.set_result(None)
 
-    # -- what attempts of steps need
+    # -- used by attempts of steps
 
     async def _call(self, plan: Plan, step: StepRun) -> Any:
         around, function = self._channel.around_step, plan.function
@@ -432,7 +445,7 @@ class Runtime(FlowCore):
         return await finished(value)
 
     async def _until_ended(self, step: StepRun) -> None:
-        """Until no thread runs the function of an attempt any more."""
+        """Wait until no thread runs the function of an attempt any more."""
         if left := self._calls_of(step):
             await asyncio.wait(left)
 
@@ -450,25 +463,25 @@ class Runtime(FlowCore):
             await self._parking.wait({self._unnumbered(): name}, left)
 
     def _unnumbered(self) -> int:
-        """A number that no step has, for waits that end by time alone."""
+        """A number that no step has, for waits that end only by time."""
         self._below -= 1
         return self._below
 
     _below = 0
 
     def _from_anywhere(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
-        """Something to await in the loop; in another thread it is done when this returns."""
+        """Returns an awaitable in the loop; in another thread the work is done when this returns."""
         if threading.get_ident() == self._thread:
             return begin()
         asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
         return DONE
 
     final_status = FAILED
-    """Of a step that has no attempts left."""
+    """The status of a step without attempts left."""
 
 
 class _Done:
-    """Something to await for those who need not."""
+    """An awaitable for callers that do not have to wait."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -479,7 +492,7 @@ DONE = _Done()
 
 
 def _is_news(known: Step, fields: dict[str, Any]) -> bool:
-    """Whether a wait says something else of its data than it did when it was recorded."""
+    """Whether a wait declares a different schema for its data than when it was recorded."""
     before = values.ANYTHING if known.raw_schema is UNSET else known.raw_schema
     return bytes(fields.get("schema", before)) != bytes(before)
 

@@ -1,4 +1,4 @@
-"""Threads that run code of a workflow, while the event loop does for them what waits."""
+"""Threads that run code of a workflow, while the event loop performs their waiting operations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GO: Outcome = (True, "go")
 
 
 class _Call(NamedTuple):
-    """A function that the thread is to call, as a step is its own."""
+    """A function for the thread to call, such as the function of its own step."""
 
     function: Callable[[], Any]
     context: Context
@@ -45,18 +45,18 @@ class Thread:
         self._loop = flow._loop
         self._box: SimpleQueue[_Call | Outcome] = SimpleQueue()
         self.ended = Inside(loop=self._loop)
-        """Its code has ended: what it has given."""
+        """Resolved with the result when its code has ended."""
         self._task: asyncio.Task[Any] | None = None  # the operation that it waits for
         self._lost = False
 
     # -- in the thread
 
     def is_to_run(self) -> bool:
-        """Wait for the word to begin; False: there is nothing to run."""
+        """Wait for the start; False: there is nothing to run."""
         return self._box.get() == GO
 
     def do(self, begin: Callable[[], Awaitable[Any]]) -> Any:
-        """What an operation gives that runs in the event loop. Raises what it raises."""
+        """Run an operation in the event loop; returns its result or raises its exception."""
         self._loop.call_soon_threadsafe(self._begin, begin, copy_context())
         while True:
             message = self._box.get()
@@ -88,11 +88,11 @@ class Thread:
     # -- in the loop
 
     def go(self) -> None:
-        """Have the thread begin."""
+        """Let the thread start."""
         self._box.put(GO)
 
     def leave(self) -> None:
-        """The run is over; if the thread still waits for something, it ends."""
+        """The run is over; if the thread is still waiting for something, that wait ends."""
         self._box.put((False, Unwind()))
 
     def _end(self, outcome: Outcome) -> None:
@@ -101,13 +101,13 @@ class Thread:
             return
         if succeeded:
             self.ended.set_result(value)
-        elif is_a(value, StopIteration):  # no future can have that
+        elif is_a(value, StopIteration):  # a future cannot carry StopIteration
             self.ended.set_exception(RuntimeError(f"a workflow raised {value!r}"))
         else:
             self.ended.set_exception(value)
 
     async def lose(self) -> None:
-        """Its branch was cancelled: so is what it waits for, and it begins nothing more."""
+        """Its branch was cancelled: cancel its current operation, and let it start no others."""
         self._lost = True
         if self._task is not None:
             self._task.cancel()
@@ -134,7 +134,7 @@ class Thread:
             self._box.put((True, task.result()))
 
     def call(self, function: Callable[[], Any]) -> asyncio.Future[Outcome]:
-        """Call a function in the thread, which waits for an operation."""
+        """Call a function in the thread, which is waiting for an operation."""
         answer: asyncio.Future[Outcome] = self._loop.create_future()
         self._box.put(_Call(function, copy_context(), answer))
         return answer
@@ -150,7 +150,7 @@ def _resolve(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
 
 
 async def in_new_thread(flow: Runtime, body: Callable[[], Any]) -> Any:
-    """Run a branch of a workflow in a thread of its own."""
+    """Run a branch of a workflow in a separate thread."""
     thread = Thread(flow)
     context = copy_context()
     context.run(group_var.set, None)

@@ -1,4 +1,4 @@
-"""What a step is called with, as a fingerprint, and what it gives, as it is stored."""
+"""Fingerprints of a step's arguments, and its stored result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _decode = Decoder().decode
 
 
 def _named(value: object) -> Any:
-    """Of what cannot be sent, as connections and functions, only the class counts."""
+    """For values that cannot be sent, such as connections and functions, only the class counts."""
     try:
         return to_plain(value)
     except Exception:  # conversions of foreign types may raise anything
@@ -39,12 +39,12 @@ _encode_in_order = Encoder(enc_hook=_named, order="deterministic").encode
 
 
 def fingerprint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The same for equal arguments, in every process."""
+    """A text that is equal for equal arguments, in every process."""
     if not args and not kwargs:
         return NOTHING
     try:
         encoded = _encode_in_order([args, dict(kwargs)])
-    except Exception:  # keys that MessagePack has not, say
+    except Exception:  # for example keys that MessagePack does not have
         encoded = _encode_in_order([[_named(each) for each in args], sorted(kwargs)])
     return blake2b(encoded, digest_size=8).hexdigest()
 
@@ -56,7 +56,7 @@ def fingerprint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 def _converter(function: Callable[..., Any]) -> Converter | None:
     try:
         kind = get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
-    except (NameError, TypeError, AttributeError):  # what is defined later, or has no annotations
+    except (NameError, TypeError, AttributeError):  # names defined later, or no annotations
         return None
     if kind in (Any, object, None, type(None), NoReturn):
         return None
@@ -65,12 +65,14 @@ def _converter(function: Callable[..., Any]) -> Converter | None:
 
 @lru_cache(maxsize=1024)
 def converter_of(kind: Any, where: str) -> Converter | None:
-    """What makes values of that type; None: nothing has to be done."""
+    """The converter to that type; None: no conversion is needed."""
     return None if kind in (Any, object) else Converter(kind, where)
 
 
 def converter(function: Callable[..., Any]) -> Converter | None:
-    """What makes of a stored result what the function has promised. TypeError for what cannot be stored."""
+    """The converter from a stored result to the annotated type. Raises TypeError for a type that cannot be
+    stored.
+    """
     target = getattr(function, "func", function)  # of a partial
     try:
         return _converter(target)
@@ -81,7 +83,7 @@ def converter(function: Callable[..., Any]) -> Converter | None:
 
 
 def stored(value: object, what: str, most: int = MAX_BYTES, field: str = "result") -> Raw:
-    """A value as it is stored. Raises ResultError about that field."""
+    """A value in its stored form. Raises ResultError about that field."""
     if value is None:
         return NIL
     try:
@@ -105,8 +107,9 @@ def stored(value: object, what: str, most: int = MAX_BYTES, field: str = "result
 
 
 def check_kept(value: object, converting: Converter | None, what: str) -> None:
-    """ResultError, which begins with `what`, for a value that would come back as another type, if nothing
-    says which it is. It has been encoded."""
+    """Raise ResultError, beginning with `what`, for a value that would come back as another type because no
+    annotation declares its type. It has already been encoded.
+    """
     if converting is None and (problem := not_plain(value)) is not None:
         text, kind = problem
         cure = "or annotate the function with what it gives"
@@ -114,21 +117,22 @@ def check_kept(value: object, converting: Converter | None, what: str) -> None:
 
 
 def stored_state(value: object) -> Raw:
-    """What a workflow shows of itself. Raises ResultError."""
+    """The encoded visible state of a workflow. Raises ResultError."""
     return stored(value, "flow.state", MAX_STATE_BYTES, "state")
 
 
-ANYTHING = Raw(b"\x80")  # the JSON Schema that fits all
+ANYTHING = Raw(b"\x80")  # the JSON Schema that accepts everything
 
 
 def schema_for(converting: Converter | None) -> Raw:
-    """What the data of a signal has to be like, as those who send it can be told."""
+    """The schema of a signal's data, for programs that send the signal."""
     return ANYTHING if converting is None else schema_of(converting) or ANYTHING
 
 
 def misfit_of(raw: Raw, converting: Converter | None, signal: str) -> str | None:
-    """Why the data of a signal is not what the workflow waits for, in words; None if it is. CodecError for
-    data that is still encoded."""
+    """Why a signal's data does not fit what the workflow waits for, in words; None if it fits. Raises
+    CodecError for data that is still encoded.
+    """
     if MARK_BYTES in bytes(raw):
         check_opened(_decode(raw), f"the data of signal {signal!r}")
     if converting is None:
@@ -146,10 +150,10 @@ def value_of(
     converting: Converter | None,
     step: str,
 ) -> Any:
-    """A stored value as its function has promised it. Raises StepChanged.
+    """A stored value as its function's annotated type. Raises StepChanged.
 
-    The same in the run that stored it and in each later one, so that nobody has to ask which it is.
-    CodecError for one that is still encoded.
+    The result is the same in the run that stored it and in each later one, so callers need not care which it
+    is. Raises CodecError for a value that is still encoded.
     """
     if MARK_BYTES in bytes(raw):
         check_opened(_decode(raw), f"the stored result of step {step!r}")
@@ -165,7 +169,7 @@ def value_of(
 
 
 def same_value(value: object, raw: Raw, converting: Converter | None, step: str) -> Any:
-    """What a step gives that has just been stored."""
+    """The result of a step that has just been stored."""
     if converting is None and type(value) in _PLAIN:
         return value
     return value_of(raw, converting, step)

@@ -1,4 +1,4 @@
-"""Waits of a workflow as middleware hears of them: each once, by the run that goes on with it."""
+"""Reports waits of a workflow to middleware: each once, from the run that continues with it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ logger = logging.getLogger("bunqueue.worker")
 
 
 class Waits:
-    """The waits of one run. Without middleware that wants to know, nothing is kept."""
+    """The waits of one run. Without observing middleware nothing is kept."""
 
     def __init__(self, flow: Runtime) -> None:
         self._flow = flow
         self._observers = flow.job.channel.observers
-        self._begun: dict[str, float] = {}  # when those began that are new, epoch ms by the server's clock
+        self._begun: dict[str, float] = {}  # when new waits began, epoch ms by the server's clock
 
     def begins(self, name: str, child: ChildJob | None) -> ChildJob | None:
-        """A wait that no run has recorded: the child as it is to be started."""
+        """A wait that no run has recorded; returns the child to start."""
         if not self._observers:
             return child
         self._begun[name] = self._flow._server_ms()
@@ -42,12 +42,12 @@ class Waits:
         )
 
     def found(self, step: Step) -> None:
-        """One that had ended when this run began."""
+        """A wait that had ended when this run began."""
         if self._observers and not self._was_seen(step):
             self._tell(step)
 
     def over(self, name: str, kind: str, known: Step | None, answer: StepAnswer, **fields: Any) -> None:
-        """One that has ended in this run."""
+        """A wait that has ended in this run."""
         if not self._observers:
             return
         now = self._flow._server_ms()
@@ -70,11 +70,11 @@ class Waits:
         )
 
     def lost(self, name: str, kind: str, known: Step | None, **fields: Any) -> None:
-        """One whose branch was cancelled."""
+        """A wait whose branch was cancelled."""
         self.over(name, kind, known, StepAnswer(status=CANCELLED), **fields)
 
     def _was_seen(self, step: Step) -> bool:
-        """Whether an earlier run went on with it: the last one did not end to wait for it."""
+        """Whether an earlier run continued with it: the last run was not suspended to wait for it."""
         spans = self._flow.job.workflow.waited
         return not any(
             first <= step.number <= last for first, last in zip(spans[::2], spans[1::2], strict=True)

@@ -11,23 +11,24 @@ from bunqueue.protocol.commands.breakers import BreakerView
 
 
 class Breakers:
-    """A part of `Queue`. Breakers, and whether they are open, outlive a restart of the server.
+    """A part of `Queue`. Breakers and their state survive a restart of the server.
 
-    `job` is the name of the jobs that a breaker is for; None: all of the queue.
+    `job` is the name of the jobs that a breaker applies to; None: the whole queue.
     """
 
     name: str
     _caller: Caller
 
     def set_breaker(self, breaker: Breaker | None = None, *, job: str | None = None) -> BreakerView:
-        """Have jobs rest when too many of them fail, or change when they do: see `Breaker`. A breaker that is
-        open already stays so."""
+        """Set when to stop starting jobs because too many fail, or change that: see `Breaker`. A breaker that
+        is already open stays open.
+        """
         wanted = checks.one("breaker", Breaker() if breaker is None else breaker, Breaker)
         command = checks.checked(wanted.command(self.name, job), name="job")
         return (self._caller.call(command, breakers.BreakerReply)).breaker
 
     def clear_breaker(self, *, job: str | None = None) -> None:
-        """Take a breaker away; what it held back runs. It is no error if there is none."""
+        """Remove a breaker; jobs that it held back run. No error if the breaker does not exist."""
         self._caller.call(checks.checked(breakers.ClearBreaker(queue=self.name, name=job), name="job"), Ok)
 
     def breakers(self) -> list[BreakerView]:
@@ -38,8 +39,9 @@ class Breakers:
     def trip_breaker(
         self, *, job: str | None = None, pause: Duration | None = None, reason: str | None = None
     ) -> BreakerView:
-        """Open a breaker: no other job starts for `pause`, or as long as it says by itself; `reason` is shown
-        wherever one asks why. Raises NotFound unless it was set."""
+        """Open a breaker: no other job starts for `pause`, or for the breaker's own pause. `reason` is shown
+        wherever the cause is asked for. Raises NotFound if the breaker does not exist.
+        """
         command = breakers.TripBreaker(
             queue=self.name,
             name=job,
@@ -49,6 +51,8 @@ class Breakers:
         return (self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker
 
     def reset_breaker(self, *, job: str | None = None) -> BreakerView:
-        """Close a breaker: jobs run, and the count begins again. Raises NotFound unless it was set."""
+        """Close a breaker: jobs run, and the count starts again. Raises NotFound if the breaker does not
+        exist.
+        """
         command = breakers.ResetBreaker(queue=self.name, name=job)
         return (self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker

@@ -47,9 +47,9 @@ ENDED = ("completed", "failed", "cancelled", "expired", "stuck")
 
 
 class JobHandle(Generic[R]):
-    """A job that was added: its id, questions about it to the server, and what may be done with it.
+    """A job on the server: its id, queries about it, and operations on it.
 
-    R is the type of its result: what the annotation of a typed job says, else Any.
+    R is the type of its result: the annotation of a typed job, else Any.
     """
 
     __slots__ = ("_caller", "conflict", "created", "holder", "id", "queue", "result_type")
@@ -65,29 +65,30 @@ class JobHandle(Generic[R]):
     ) -> None:
         self._caller = caller
         self.result_type = result_type
-        """What its result is converted to."""
+        """The type its result is converted to."""
         self.queue = queue
         self.id = job_id
         self.created = created
-        """Whether adding it made a new job; False: there was one already. None: it was not just added."""
+        """Whether adding it made a new job; False: it already existed; None: it was not just added."""
         self.conflict: Action | None = None
-        """What happened as its unique key was taken: "kept", "extended", "replaced" or "superseded"; None: it
-        was free."""
+        """What happened because its unique key was taken: "kept", "extended", "replaced" or "superseded";
+        None: the key was free.
+        """
         self.holder: str | None = None
-        """The id of the job that had the key."""
+        """The id of the job that held the key."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"
 
     def _met(self, job: JobFields | Push, conflict: Conflict | None) -> None:
-        """For the queue: it was added as `job`, and its key was taken, if that was so."""
+        """Called by the queue: it was added as `job`, with this `conflict` if its key was taken."""
         if conflict is not None:
             self.conflict, self.holder = conflict.action, conflict.holder
         elif self.created is False and job.unique_key and not job.job_id:
             self.conflict, self.holder = "kept", self.id
 
     def returning(self, kind: type[K]) -> JobHandle[K]:
-        """The same job, whose result is converted to a type: `handle.returning(Receipt)`. It may be a
+        """The same job, with its result converted to a type: `handle.returning(Receipt)`. The type may be a
         dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that jobs can carry.
         """
         other = JobHandle[K](self._caller, self.queue, self.id, kind, created=self.created)
@@ -95,7 +96,7 @@ class JobHandle(Generic[R]):
         return other
 
     def _ask(self, command: Struct, reply: type[A]) -> A:
-        """The reply to a command about this job; errors name its queue, which the command does not."""
+        """The reply to a command about this job. Errors name its queue, which the command does not."""
         try:
             return self._caller.call(command, reply)
         except BunqueueError as error:
@@ -106,10 +107,10 @@ class JobHandle(Generic[R]):
 
     def state(self) -> str:
         """waiting, prioritized (waiting with a priority above 0), waiting-children (for other jobs), delayed,
-        active, completed, failed, cancelled, expired (nobody took it within its `ttl`), or unknown when it is
-        not there any more.
+        active, completed, failed, cancelled, expired (no worker took it within its `ttl`), or unknown if it
+        no longer exists.
 
-        A job that was cancelled before it began, or that expired, is gone, but the server remembers for a
+        A job that was cancelled before it began, or that expired, is removed, but the server remembers for a
         while how it ended: the last 10,000 of each shard, until it restarts.
         """
         reply = self._ask(query.GetState(id=self.id), query.StateReply)
@@ -128,11 +129,11 @@ class JobHandle(Generic[R]):
             raise
 
     def wait(self, timeout: Duration | None = None) -> JobOutcome[R]:
-        """Wait until the job has ended in whatever way, and say how; at most `timeout` ms, 0: look only.
+        """Wait until the job has ended in any way, and return how; at most `timeout` ms, 0: check once.
 
-        Attempts that will be retried are no end. Any number of jobs may be waited for at a time. Raises
-        ResultTimeout when it has not ended in time, ResultError when its result is not of the type that the
-        typed job says.
+        Attempts that will be retried do not count as the end. Any number of jobs may be waited for at a time.
+        Raises ResultTimeout if the job has not ended in time, and ResultError if its result does not have the
+        type that the typed job declares.
         """
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
@@ -140,7 +141,7 @@ class JobHandle(Generic[R]):
             while ended.state == "unknown" and self._has_moved():
                 ended = self._caller.ended(self.queue, self.id, limit)
         except TimeoutError as error:
-            if type(error) is not TimeoutError:  # one of ours says more
+            if type(error) is not TimeoutError:  # our own errors say more
                 raise
             raise ResultTimeout(
                 f"job {self.id} in queue {self.queue!r} has not ended within {limit:g} s; it goes on: "
@@ -151,7 +152,7 @@ class JobHandle(Generic[R]):
         return views.outcome(ended, self.result_type)
 
     def _has_moved(self) -> bool:
-        """Whether the job is in another queue than it was; the handle is one of that queue then."""
+        """Whether the job was moved to another queue; if so, update the handle's queue."""
         try:
             job = self.job()
         except JobNotFound:
@@ -160,18 +161,19 @@ class JobHandle(Generic[R]):
         return job.queue != before
 
     def result(self, timeout: Duration | None = None) -> R:
-        """What the handler gave back, once the job has completed; waits for at most `timeout` ms.
+        """The handler's result once the job has completed; waits for at most `timeout` ms.
 
-        Raises JobFailed, JobCancelled, JobExpired or JobNotFound when it ended otherwise; else as `wait`.
+        Raises JobFailed, JobCancelled, JobExpired or JobNotFound if it ended otherwise; else like `wait`.
         """
         outcome = self.wait(timeout)
         if outcome.state != "completed":
             raise views.no_result(outcome, self.queue, self.id)
-        return outcome.result  # type: ignore[return-value]  # None is a result, too
+        return outcome.result  # type: ignore[return-value] # None is a valid result
 
     def progress(self) -> JobProgress:
-        """How far the job is: what it has said in this attempt or, between attempts and when it has ended, in
-        the last one that said anything; 0 before that. Raises JobNotFound."""
+        """The progress last reported in the current attempt; between attempts and after the end, in the last
+        attempt that reported any; 0 before that. Raises JobNotFound.
+        """
         try:
             reply = self._ask(query.GetProgress(id=self.id), replies.ProgressOfJob)
         except WrongState:
@@ -180,34 +182,34 @@ class JobHandle(Generic[R]):
         return JobProgress(reply.progress, reply.message)
 
     def attempts(self) -> list[AttemptView]:
-        """Its last attempts that are over, the oldest first: those that failed or were broken off, with the
-        class of the error and the wait until the next one, and the one that completed it. What was logged
-        during each is in `logs`. Raises JobNotFound."""
+        """Its last finished attempts, oldest first: those that failed or were interrupted, with the class of
+        the error and the wait until the next attempt, and the one that completed it. The log lines of each
+        are in `logs`. Raises JobNotFound.
+        """
         return (self._ask(insight.GetAttempts(id=self.id), insight.AttemptsReply)).data.attempts
 
     def why_waiting(self) -> list[WaitReason]:
-        """All that holds it back at present; nothing when it is active or has ended. Raises JobNotFound."""
+        """Everything that currently holds it back; empty if it is active or has ended. Raises JobNotFound."""
         return (self._ask(insight.WhyWaiting(id=self.id), insight.WaitingReply)).data.reasons
 
     def logs(self, start: int = 0, end: int = -1) -> list[LogLine]:
         """The lines of its log, or those from `start` to `end`, both included; -1 is the last.
 
-        At most 100 are kept. An unknown job has none.
+        At most 100 are kept. The log of an unknown job is empty.
         """
         command = checks.checked(jobs.GetLogs(id=self.id, start=start, end=end))
         reply = self._ask(command, jobs.GetLogsReply)
         return reply.data.logs
 
     # -- changing it
-    # Where a job is not in a state in which that is possible, WrongState or JobNotFound is raised.
+    # These raise WrongState or JobNotFound if the job's state does not allow the operation.
 
     def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> bool:
-        """Stop the job for good. True: it has ended already. False: it will, within `grace`, as it runs.
+        """Stop the job for good. True: it has already ended. False: it is running, and ends within `grace`.
 
-        One that has not begun is removed at once. The worker of one that runs is notified, and within `grace`
-        the job ends as cancelled, whatever its worker makes of that: its result is refused. `wait` sees the
-        end.
-        Raises JobNotFound or WrongState when it has ended before.
+        A job that has not begun is removed at once. For a running job the worker is notified, and within
+        `grace` the job ends as cancelled, whatever the worker does: its result is refused. `wait` returns
+        when it ends. Raises JobNotFound or WrongState if it had already ended.
         """
         lasting = milliseconds(grace, "grace")
         command = jobs.Cancel(id=self.id, running=True, reason=storable(reason), grace=lasting)
@@ -215,13 +217,14 @@ class JobHandle(Generic[R]):
         return reply.running is not True
 
     def remove(self) -> bool:
-        """Remove the job with its result and its log; False when it was not there. Not an active one."""
+        """Remove the job with its result and its log; False if it did not exist. Refused for active jobs."""
         reply = self._ask(jobs.RemoveJob(id=self.id), jobs.RemovedReply)
         return reply.data.removed
 
     def retry(self) -> None:
-        """Run a job again that failed for good, or that has completed: with all its attempts, and without the
-        result that it had."""
+        """Run a job again that has failed for good or completed, with all its attempts and without its old
+        result.
+        """
         if (self._ask(dlq.RetryDlq(queue=self.queue, job_id=self.id), query.CountReply)).count:
             return
         if (self._ask(dlq.RetryCompleted(queue=self.queue, id=self.id), query.CountReply)).count:
@@ -239,39 +242,44 @@ class JobHandle(Generic[R]):
         self._ask(jobs.Discard(id=self.id, force=True), Ok)
 
     def promote(self) -> None:
-        """Let a delayed job, or a retry that waits, run now."""
+        """Let a delayed job, or a retry that is due later, run now."""
         self._ask(jobs.Promote(id=self.id), Ok)
 
     def move_to_delayed(self, delay: When) -> None:
-        """Have a waiting, delayed or active job run `delay` from now, or at that moment. No attempt is
-        counted."""
+        """Make a waiting, delayed or active job run `delay` from now, or at that moment. No attempt is
+        counted.
+        """
         command = jobs.MoveToDelayed(id=self.id, delay=time_left(delay, "delay"), force=True)
         self._ask(checks.checked(command), Ok)
 
     def move_to_wait(self) -> None:
-        """Let a waiting, delayed, active or failed job run now. An active one goes back to its queue; its
-        worker goes on with it if it is the one to get it again."""
+        """Let a waiting, delayed, active or failed job run now. An active one returns to its queue; if its
+        worker gets it again, that worker continues with it.
+        """
         self._ask(jobs.MoveToWait(id=self.id, force=True), Ok)
 
     def change_delay(self, delay: When) -> None:
-        """Have a waiting or delayed job run `delay` from now, or at that moment; an active one as
-        `move_to_delayed` does."""
+        """Make a waiting or delayed job run `delay` from now, or at that moment. An active job is treated as
+        in `move_to_delayed`.
+        """
         command = jobs.ChangeDelay(id=self.id, delay=time_left(delay, "delay"), force=True)
         self._ask(checks.checked(command), Ok)
 
     def change_priority(self, priority: int, *, lifo: bool | None = None) -> None:
-        """Give a waiting or delayed job another priority; with `lifo` also say whether it goes before others
-        of that."""
+        """Change the priority of a waiting or delayed job; with `lifo` also whether it goes before others of
+        that priority.
+        """
         command = jobs.ChangePriority(id=self.id, priority=priority, lifo=lifo)
         self._ask(checks.checked(command), Ok)
 
     def update_data(self, data: object) -> None:
-        """Give a job that has not ended other data. A run that has begun does not see it."""
+        """Replace the data of a job that has not ended. An attempt that has begun does not see the change."""
         self._ask(jobs.Update(id=self.id, data=job_data(data, "the data of the job")), Ok)
 
     def update_progress(self, progress: float, message: str | None = None) -> None:
-        """Say how far an active job is: 0 to 100, less counts as 0 and more as 100. Without a message the
-        last one stays."""
+        """Report the progress of an active job: 0 to 100, values outside are clamped. Without a message the
+        last one stays.
+        """
         command = query.Progress(id=self.id, progress=progress, message=storable(message))
         self._ask(checks.checked(command), Ok)
 
@@ -282,42 +290,48 @@ class JobHandle(Generic[R]):
         self._ask(command, jobs.AddLogReply)
 
     def clear_logs(self, *, keep: int = 0) -> None:
-        """Forget its log but for the last `keep` lines."""
+        """Delete its log, except for the last `keep` lines."""
         command = jobs.ClearLogs(id=self.id, keep_logs=keep)
         self._ask(checks.checked(command, keep_logs="keep"), Ok)
 
     def remove_unique_key(self) -> bool:
-        """Free the `unique_key` that it holds, so that another job may have it; False when it held none."""
+        """Release the `unique_key` that it holds, so that another job may have it; False if it held none."""
         reply = self._ask(dedup.RemoveJobDeduplicationKey(id=self.id), dedup.RemovedReply)
         return reply.data.removed
 
     # -- its parents and children; flows are added by `FlowProducer`
 
     def children_values(self, *, partial: bool = False) -> dict[str, Any]:
-        """What its children gave back, by "queue:id"; those that have not completed are left out. Raises
-        ResultError if one has completed, and its result is not kept any more; with `partial` it is left out,
-        too."""
+        """The results of its children, by "queue:id"; children that have not completed are left out. Raises
+        ResultError if a child has completed but its result is no longer stored; with `partial` that child is
+        left out instead.
+        """
         reply = self._ask(flows.GetChildrenValues(id=self.id), ChildValuesReply)
         return reply.values(self.id, partial=partial)
 
     def failed_children(self) -> dict[str, str]:
-        """The errors of children that failed and let it run all the same, by "queue:id": those with the
-        policies "continue" and "ignore"."""
+        """The errors of children that failed but let it run (policies "continue" and "ignore"), by
+        "queue:id".
+        """
         reply = self._ask(flows.GetFailedChildrenValues(id=self.id), flows.ChildErrorsReply)
         return {**reply.values, **self.ignored_children()}
 
     def ignored_children(self) -> dict[str, str]:
-        """Of `failed_children` those whose failure did not let it run at once: the policy "ignore"."""
+        """The part of `failed_children` with the policy "ignore", whose failure did not let it
+        run at once.
+        """
         reply = self._ask(flows.GetIgnoredChildrenFailures(id=self.id), flows.ChildErrorsReply)
         return reply.values
 
     def set_parent(self, parent: JobRef) -> None:
-        """Make it the child of another job, which waits for it from then on. Raises JobNotFound."""
+        """Make it a child of another job, which then waits for it. Raises JobNotFound."""
         command = flows.UpdateParent(child_id=self.id, parent_id=job_id(parent, "parent"))
         self._ask(command, Ok)
 
     def leave_parent(self) -> None:
-        """Part it from its parent, which no longer waits for it. CommandFailed when it has none."""
+        """Detach it from its parent, which no longer waits for it. Raises CommandFailed if it has
+        no parent.
+        """
         self._ask(flows.RemoveChildDependency(id=self.id), flows.RemovedReply)
 
     def remove_children(self) -> None:
@@ -325,8 +339,8 @@ class JobHandle(Generic[R]):
         self._ask(flows.RemoveUnprocessedChildren(id=self.id), Ok)
 
     # -- reporting on a job that was taken with `pull`
-    # `lock_token` is what `pull` gave. LockLost is raised without it, or when the lock is no longer
-    # valid, or the report came too late to count; WrongState when the job is not active.
+    # `lock_token` comes from `pull`. These raise LockLost if it is missing or its lock is no longer valid, or
+    # if the report came too late to count; WrongState if the job is not active.
 
     def complete(self, result: object = None, *, lock_token: str | None = None) -> None:
         """Complete the job. Raises PayloadError for a result that cannot be sent."""
@@ -345,8 +359,8 @@ class JobHandle(Generic[R]):
     ) -> None:
         """Report that the attempt has failed: the job is retried, or becomes a dead letter.
 
-        With `unrecoverable` it becomes one at once. With `give_back` the attempt does not count, and the job
-        takes its old place in the queue.
+        With `unrecoverable` it becomes a dead letter at once. With `give_back` the attempt does not count,
+        and the job returns to its old place in the queue.
         """
         command = Fail(
             id=self.id,
@@ -358,8 +372,9 @@ class JobHandle(Generic[R]):
         _must_count((self._ask(checks.checked(command), AckReply)).data)
 
     def heartbeat(self, *, lock_token: str | None = None, duration: Duration | None = None) -> bool:
-        """Say that somebody still works on the job. With its lock token, renew the lock, for `duration` or as
-        long as before. Returns False when the job was cancelled, so work on it may stop."""
+        """Report that the job is still being worked on. With its lock token, renew the lock, for `duration`
+        or for as long as before. Returns False if the job was cancelled, so that work on it may stop.
+        """
         lasting = None if duration is None else whole_milliseconds(duration, "duration")
         command = checks.checked(JobHeartbeat(id=self.id, token=lock_token, duration=lasting))
         return (self._ask(command, HeartbeatReply)).data.cancelled is UNSET

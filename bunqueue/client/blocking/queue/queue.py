@@ -87,31 +87,33 @@ from bunqueue.protocol.commands.workers import WorkerInfo
 R = TypeVar("R")
 
 
-PAGE = 500  # jobs read at once by who wants all
+PAGE = 500  # jobs per page when reading all jobs
 
 
 Cleanable = Literal["waiting", "delayed", "prioritized", "paused", "completed", "failed"]
 
 
 class DlqFilter(TypedDict, total=False):
-    """Which dead letters are meant: those to which all that is given applies."""
+    """Selects dead letters: all given conditions must apply."""
 
     reason: str | None
-    """max_attempts_exceeded (also of those that raised Unrecoverable before), timeout, stalled, cancelled, or
-    unknown when somebody discarded it."""
+    """max_attempts_exceeded (also for jobs that raised Unrecoverable before that), timeout, stalled,
+    cancelled, or unknown for discarded jobs.
+    """
     name: str | None
-    """Those of jobs with this name."""
+    """Jobs with this name."""
     error: str | None
-    """Those whose error contains this text, in capitals or not."""
+    """Jobs whose error contains this text, ignoring case."""
     older_than: PastMoment | None
-    """Those that failed before this moment: a datetime with a time zone, a timedelta for so long ago, or ms
-    since the epoch."""
+    """Jobs that failed before this moment: a datetime with a time zone, a timedelta (so long ago), or ms
+    since the epoch.
+    """
     newer_than: PastMoment | None
-    """Those that failed after this moment, given in the same way."""
+    """Jobs that failed after this moment, given in the same way."""
     retriable: bool | None
-    """Those whose automatic retry is due."""
+    """Jobs whose automatic retry is due."""
     expired: bool | None
-    """Those that the next maintenance will remove."""
+    """Jobs that the next maintenance will remove."""
 
 
 class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
@@ -120,15 +122,15 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         with Queue("emails") as queue:
             handle = queue.add("welcome", {"to": "a@example.com"}, delay=5_000)
 
-    The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
-    is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
-    in memory). `codec` is how payloads are encoded, see `Codec`. `default_job_options` hold for each job that
-    does not say otherwise, `middleware` is around the adding of each. A push into a queue that is full
-    (`set_bounds`) is repeated for the time of `wait_if_full` before it raises QueueFull. The connection is
-    made when it is first needed, and shared with other queues of the same server.
+    The server is at `host` and `port`, or at `url`, or at BUNQUEUE_URL, else at 127.0.0.1:6789. `token`
+    authenticates to it; for `tls` see `Place`. `data_path` is where an embedded queue stores its jobs (None:
+    in memory). `codec` is how payloads are encoded, see `Codec`. `default_job_options` apply to each job that
+    does not override them; `middleware` wraps the adding of each. A push into a full queue (`set_bounds`) is
+    retried for the time of `wait_if_full` before it raises QueueFull. The connection is made on first use,
+    and shared with other queues of the same server.
 
-    Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
-    ConnectionLost or CommandTimeout may have changed it.
+    Every method raises BunqueueError (see `bunqueue.errors`). If one that changes something raises
+    ConnectionLost or CommandTimeout, the change may have happened.
     """
 
     def __init__(
@@ -170,8 +172,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             self.close()
 
     def close(self) -> None:
-        """Give up the connection; safe to call twice. The queue and its handles can be used again once
-        it is entered again, with `with`."""
+        """Close the connection; safe to call twice. The queue and its handles can be used again after it is
+        entered again with `with`.
+        """
         self._caller.close()
 
     @property
@@ -185,15 +188,16 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def handle(self, job_id: str, result_type: type[R]) -> JobHandle[R]: ...
 
     def handle(self, job_id: str, result_type: Any = Any) -> JobHandle[Any]:
-        """A handle for a job whose id is known; the server is not asked whether it exists.
+        """A handle for a job with a known id. The server is not asked whether it exists.
 
-        With a `result_type` its result is converted to that: a dataclass, an attrs class, a Pydantic model, a
-        msgspec struct, a plain type. What `add` gives has `returning` for that.
+        With a `result_type` the job's result is converted to that type: a dataclass, an attrs class, a
+        Pydantic model, a msgspec struct, a plain type. For the handle that `add` returns, use its
+        `returning`.
         """
         return JobHandle(self._caller, self.name, job_id, result_type)
 
     def workflow(self, job_id: str, result_type: Any = Any) -> WorkflowHandle[Any]:
-        """As `handle`, for a workflow: its handle has signals, steps and undo, too."""
+        """Like `handle`, for a workflow: the handle also has signals, steps and undo."""
         return WorkflowHandle(self._caller, self.name, job_id, result_type)
 
     # -- adding jobs
@@ -206,18 +210,18 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
     ) -> JobHandle[Any]:
-        """Add a job called `name`; it is safe when this returns. For the options see `JobOptions`.
+        """Add a job called `name`; it is stored when this returns. For the options see `JobOptions`.
 
-        When there is a job already with the same `unique_key` or `job_id`, the handle is that one's, and its
-        `created` is False. Its `conflict` says what `on_conflict` has made of that.
+        If a job with the same `unique_key` or `job_id` already exists, the handle is that job's, and its
+        `created` is False. Its `conflict` says what `on_conflict` did.
 
-        If the connection is lost meanwhile, this is repeated, and still adds one job; or it raises
-        ConnectionLost or CommandTimeout, and nobody knows whether there is one. To be able to call it again
-        then, even after a crash of your own, give an `idempotency_key`: for five minutes the same key adds
-        nothing more to this queue, and gives the first one's handle, whose `created` is False. With another
-        name or other data it raises CommandFailed; other options are not looked at.
+        If the connection is lost, the command is repeated without adding a second job. Or ConnectionLost or
+        CommandTimeout is raised; then the outcome is unknown. To be able to call it again safely, even after
+        a crash of your own program, give an `idempotency_key`: for five minutes the same key adds nothing
+        more to this queue, and returns the handle of the first job, with `created` False. Using the key with
+        another name or other data raises CommandFailed; other options are not compared.
 
-        Raises OptionError for an option that is not allowed, PayloadError if `data` cannot be encoded.
+        Raises OptionError for an invalid option, and PayloadError if `data` cannot be encoded.
         """
         if self._around is not None:
             made = [NewJob(name, data, **options)]
@@ -230,10 +234,10 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def add_bulk(
         self, jobs: Iterable[NewJob | tuple[str, object]], *, idempotency_key: str | None = None
     ) -> list[JobHandle[Any]]:
-        """Add many jobs, `NewJob` or `(name, data)`, in one go: all of them, or none when one is refused.
+        """Add many jobs, `NewJob` or `(name, data)`, at once: all of them, or none if one is refused.
 
-        The handles come in the order of the jobs. The `idempotency_key` is for all of them together. Raises
-        as `add` does; together they must fit into 64 MiB, and be at most 100,000.
+        The handles come in the order of the jobs. The `idempotency_key` applies to all of them together.
+        Raises the same errors as `add`. The jobs must fit into 64 MiB together, and be at most 100,000.
         """
         if self._around is not None:
             made = [
@@ -249,7 +253,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     def _handle(self, job: Push | JobFields, reply: core.PushReply) -> JobHandle[Any]:
         created = reply.existing is UNSET
-        # JobHandle[Any](...) would take longer than all else about it.
+        # JobHandle[Any](...) would take longer than everything else about it.
         handle: JobHandle[Any] = JobHandle(self._caller, self.name, reply.id, created=created)
         handle._met(job, reply.conflict or None)
         return handle
@@ -299,13 +303,15 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return secret_of(self._caller.endpoint.codec)
 
     def _key(self, given: str | None) -> str | None:
-        """What a push is known by when it has to be repeated; an engine in this process is never lost."""
+        """The key that identifies a repeated push; None for an engine in this process, which
+        cannot be lost.
+        """
         if given is not None:
             return checks.idempotency_key(given)
         return None if self._caller.endpoint.embedded else requests.new_key()
 
     def _add_inside(self, around: Around, jobs: list[NewJob], key: str | None) -> list[JobHandle[Any]]:
-        """Add jobs with middleware around it."""
+        """Add jobs with middleware around the call."""
         handles: list[JobHandle[Any]] = []
 
         def send() -> None:
@@ -326,7 +332,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             around.add(jobs, send)
         return handles
 
-    # -- taking jobs by hand, where a `Worker` does not fit: in scripts, or between other loops
+    # -- taking jobs manually, where a `Worker` does not fit: in scripts, or between other loops
 
     def pull(
         self,
@@ -335,11 +341,11 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         owner: str | None = None,
         lock: Duration = DEFAULT_LOCK_TTL_MS,
     ) -> TakenJob | None:
-        """Take the next job; wait up to `timeout` for one, at most a minute. None: there was none.
+        """Take the next job, waiting up to `timeout` for one, at most a minute. Returns None if no job came.
 
         Report its end with `handle(id).complete()` or `fail()`. The job stays active when the connection or
-        this program ends. With an `owner` it is locked for the time of `lock`, and whoever reports on it
-        needs its lock token; renew the lock with `heartbeat()`. Without, the queue's stall time applies.
+        this program ends. With an `owner` it is locked for the time of `lock`: reports on it need its lock
+        token, and `heartbeat()` renews the lock. Without an owner the queue's stall time applies.
 
         A job whose data cannot be read becomes a dead letter, and CommandFailed is raised.
         """
@@ -367,17 +373,17 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         *,
         lock: Duration = DEFAULT_LOCK_TTL_MS,
     ) -> Take:
-        """Take one job, and work on it in a block; for programs that are no workers.
+        """Take one job and work on it in a block; for programs that are not workers.
 
             with queue.take(timeout=5_000) as job:
                 if job is not None:
                     job.result = work(job.data)
 
-        It waits up to `timeout` for a job, at most a minute; `job` is None if there was none. While the block
-        runs, the lock of the job is renewed. At its end the job has completed, with its `result`. An
-        exception fails the attempt, and is raised on; `Retry`, `Postpone` and `Unrecoverable` mean what they
-        mean in a worker. Whatever ends the program instead, as a cancellation or Ctrl-C does, gives the job
-        back, and the attempt does not count. Raises LockLost when the job became somebody else's meanwhile.
+        Waits up to `timeout` for a job, at most a minute; `job` is None if no job came. The job's lock is
+        renewed while the block runs. At the end of the block the job completes, with its `result`. An
+        exception fails the attempt and is raised again; `Retry`, `Postpone` and `Unrecoverable` mean the same
+        as in a worker. If the program is ended instead, by a cancellation or Ctrl-C, the job is given back,
+        and the attempt does not count. Raises LockLost if another worker got the job in the meantime.
         """
         wait, lasting = milliseconds(timeout, "timeout"), whole_milliseconds(lock, "lock")
         return Take(self._caller, self, wait, lasting)
@@ -385,14 +391,14 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     # -- its jobs
 
     def get_job(self, job_id: str) -> Job | None:
-        """The job, or None when there is none."""
+        """The job, or None if it does not exist."""
         try:
             return whole_job(self._caller, checks.checked(query.GetJob(id=job_id), id="job_id"))
         except JobNotFound:
             return None
 
     def get_job_by_custom_id(self, custom_id: str) -> Job | None:
-        """The job with an id that its adder chose, if it has not ended; else None."""
+        """The job with this id chosen by its adder, if it has not ended; else None."""
         try:
             return whole_job(self._caller, checks.checked(query.GetJobByCustomId(custom_id=custom_id)))
         except JobNotFound:
@@ -407,8 +413,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         newest_first: bool = False,
     ) -> list[Job]:
         """Jobs of one state, of several, or all, in the order in which they were made; `limit` is at most
-        10,000. States are those of `JobCounts`. Of a job whose result no answer can hold beside it,
-        `result_bytes` says how large that is."""
+        10,000. States are those of `JobCounts`. If a result is too large to be sent together with its job, it
+        is left out, and the job's `result_bytes` has its size.
+        """
         command = self._listing(state, newest_first, limit=limit, offset=offset)
         jobs: list[Job] = []
         more = True
@@ -429,10 +436,10 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def iter_jobs(
         self, state: str | Sequence[str] | None = None, *, newest_first: bool = False, page: int = PAGE
     ) -> Iterator[Job]:
-        """All jobs of some states, read page by page: for loops over more than one would hold at once.
+        """All jobs of some states, read page by page: for loops over more jobs than fit in memory.
 
-        A job that is there, in these states, all the time is met exactly once, whatever is done with the
-        others meanwhile: each page begins behind the last job of the one before.
+        A job that exists in these states the whole time is returned exactly once, whatever happens to other
+        jobs: each page begins after the last job of the previous one.
         """
         checks.whole("page", page)
         command = self._listing(state, newest_first, limit=page, cursor="")
@@ -442,37 +449,38 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
                 yield job
             if reply.cursor is not None:
                 command.cursor = reply.cursor
-            elif reply.more or len(reply.jobs) == page:  # of a server that knows no cursors
+            elif reply.more or len(reply.jobs) == page:  # from a server without cursors
                 command.offset += len(reply.jobs)
             else:
                 return
 
     def get_state(self, job_id: str) -> str:
-        """The state of a job, unknown when there is no such job; see `JobHandle.state`."""
+        """The state of a job, "unknown" if it does not exist; see `JobHandle.state`."""
         return self.handle(job_id).state()
 
     def get_result(self, job_id: str) -> Any:
-        """What the handler gave back; None when the job has not completed or is gone. It does not wait:
-        `handle(job_id).result()` does."""
+        """The handler's result; None if the job has not completed or no longer exists. It does not wait:
+        `handle(job_id).result()` does.
+        """
         reply = self._caller.call(checks.checked(query.GetResult(id=job_id), id="job_id"), replies.Outcome)
         return reply.result
 
     def progress(self, job_id: str) -> JobProgress:
-        """How far a job is, see `JobHandle.progress`. Raises JobNotFound."""
+        """The progress of a job, see `JobHandle.progress`. Raises JobNotFound."""
         return self.handle(job_id).progress()
 
     def counts(self) -> JobCounts:
-        """How many jobs are in each state."""
+        """The number of jobs in each state."""
         reply = self._caller.call(query.GetJobCounts(queue=self.name), replies.CountsOfJobs)
         return reply.counts
 
     def count(self) -> int:
-        """How many jobs the queue has, in all states."""
+        """The number of jobs in the queue, in all states."""
         command = query.Count(queue=self.name, everything=True)
         return (self._caller.call(command, query.CountReply)).count
 
     def counts_per_priority(self) -> dict[int, int]:
-        """How many jobs wait for their turn or their time, by priority."""
+        """The number of waiting and delayed jobs, by priority."""
         command = queues.GetCountsPerPriority(queue=self.name)
         reply = self._caller.call(command, queues.PriorityCountsReply)
         return {int(priority): count for priority, count in reply.counts.items()}
@@ -480,11 +488,11 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     # -- pausing, emptying and deleting it
 
     def pause(self) -> None:
-        """Give out no more jobs until `resume`; all else goes on. It outlives a restart of the server."""
+        """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
         self._caller.call(queues.Pause(queue=self.name), Ok)
 
     def resume(self) -> None:
-        """Give out jobs again."""
+        """Hand out jobs again."""
         self._caller.call(queues.Resume(queue=self.name), Ok)
 
     def is_paused(self) -> bool:
@@ -493,17 +501,16 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return reply.paused
 
     def drain(self) -> int:
-        """Remove all waiting and delayed jobs; how many that were. Not those that wait for others."""
+        """Remove all waiting and delayed jobs, except those that wait for others; returns their number."""
         reply = self._caller.call(queues.Drain(queue=self.name), query.CountReply)
         return reply.count
 
     def clean(self, older_than: When = 0, *, state: Cleanable | None = None, limit: int = 1000) -> list[str]:
-        """Remove jobs of a state that are older than a span (ms or a timedelta), or than a moment (a datetime
-        with a time zone), the oldest first, at most `limit`; their ids.
+        """Remove jobs of a state that are older than a span (ms or a timedelta) or a moment (a datetime with
+        a time zone), oldest first, at most `limit`; returns their ids.
 
-        Without a state, those that wait for their turn or their time. These age from when they were added,
-        completed ones from their completion, failed ones from their last attempt. `limit` is at most
-        1,000,000.
+        Without a state, waiting and delayed jobs. These age from when they were added, completed jobs from
+        their completion, failed ones from their last attempt. `limit` is at most 1,000,000.
         """
         checks.states(get_args(Cleanable), [] if state is None else [state])
         grace = age(older_than, "older_than")
@@ -512,11 +519,11 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return reply.ids
 
     def obliterate(self) -> None:
-        """Remove the queue: its jobs in all states, active ones too, and all that was set for it."""
+        """Remove the queue: its jobs in all states, including active ones, and all its settings."""
         self._caller.call(queues.Obliterate(queue=self.name), Ok)
 
     def promote_jobs(self, count: int | None = None) -> int:
-        """Let delayed jobs run now: all, or the `count` that were added first. How many that were."""
+        """Let delayed jobs run now: all, or the `count` that were added first. Returns their number."""
         command = checks.checked(queues.PromoteJobs(queue=self.name, count=count))
         reply = self._caller.call(command, query.CountReply)
         return reply.count
@@ -524,16 +531,17 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def retry_completed(
         self, job_id: str | None = None, *, count: int | None = None, before: PastMoment | None = None
     ) -> int:
-        """Run completed jobs again, their results forgotten: one, or the oldest `count` of those that had
-        completed at a moment (a datetime with a time zone, a timedelta for so long ago, or ms since the
-        epoch), or all. How many that were."""
+        """Run completed jobs again and discard their results: one job, or the oldest `count` of those that
+        had completed before a moment (a datetime with a time zone, a timedelta (so long ago), or ms since the
+        epoch), or all. Returns their number.
+        """
         timestamp = None if before is None else past_moment(before, "before")
         command = dlq.RetryCompleted(queue=self.name, id=job_id, count=count, timestamp=timestamp)
         reply = self._caller.call(checks.checked(command, id="job_id", timestamp="before"), query.CountReply)
         return reply.count
 
     def trim_events(self, keep: int) -> int:
-        """Forget the oldest events of the queue in the server's log, but for the last `keep`. How many."""
+        """Delete all but the last `keep` events of the queue from the server's log. Returns how many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
         reply = self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
         return reply.data.removed
@@ -556,7 +564,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def dlq_entries(
         self, *, limit: int = 100, offset: int = 0, **which: Unpack[DlqFilter]
     ) -> list[DeadLetter]:
-        """Dead letters with their attempts, oldest first; see `DlqFilter` for which."""
+        """Dead letters with their attempts, oldest first, selected by `DlqFilter`."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which), limit=limit, offset=offset))
         entries: list[DeadLetter] = []
         more = True
@@ -569,8 +577,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return entries
 
     def iter_dlq(self, *, page: int = PAGE, **which: Unpack[DlqFilter]) -> Iterator[DeadLetter]:
-        """All dead letters that `DlqFilter` describes, oldest first, read page by page. One that is there all
-        the time is met exactly once, whatever is done with the others meanwhile."""
+        """All dead letters that match `DlqFilter`, oldest first, read page by page. A dead letter that exists
+        the whole time is returned exactly once, whatever happens to others.
+        """
         checks.whole("page", page)
         wanted = checks.checked(dlq.DlqFilter(**_filter(which), limit=page, cursor=""))
         while wanted.cursor is not None:
@@ -581,7 +590,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             wanted.cursor = reply.cursor
 
     def count_dlq(self, **which: Unpack[DlqFilter]) -> int:
-        """How many dead letters there are, or those that `DlqFilter` describes."""
+        """The number of dead letters, or of those that match `DlqFilter`."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
         reply = self._caller.call(dlq.CountDlq(queue=self.name, filter=wanted), query.CountReply)
         return reply.count
@@ -589,11 +598,11 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def retry_dlq(
         self, job_id: str | None = None, *, count: int | None = None, **which: Unpack[DlqFilter]
     ) -> RetriedCount:
-        """Give dead letters all their attempts again: one of them, or the oldest `count` of those that
-        `DlqFilter` describes, or all of the queue. Returns how many. Jobs that somebody cancelled are left
-        out, and counted in `cancelled` of what is returned, unless you name them: by `job_id`, or with
-        `reason="cancelled"`. Where all are meant, `dropped` of what is returned says how many are gone: see
-        `dropped_dlq`."""
+        """Give dead letters all their attempts again: one of them, or the oldest `count` of those that match
+        `DlqFilter`, or all of the queue. Returns how many. Cancelled jobs are left out, and counted in
+        `cancelled` of the result, unless you name them with `job_id` or `reason="cancelled"`. If all are
+        meant, `dropped` of the result says how many no longer exist; see `dropped_dlq`.
+        """
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
         command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
         reply = self._caller.call(command, dlq.RetriedReply)
@@ -603,29 +612,30 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return retried
 
     def purge_dlq(self) -> int:
-        """Remove all dead letters; how many that were."""
+        """Remove all dead letters; returns their number."""
         reply = self._caller.call(dlq.PurgeDlq(queue=self.name), query.CountReply)
         return reply.count
 
     def remove_dlq_job(self, job_id: str) -> bool:
-        """Remove one dead letter; False if this queue has no such dead letter."""
+        """Remove one dead letter; False if this queue does not have it."""
         command = checks.checked(dlq.RemoveDlqJob(queue=self.name, job_id=job_id))
         reply = self._caller.call(command, dlq.RemovedReply)
         return reply.data.removed
 
     def dlq_stats(self) -> DlqStats:
-        """The dead letters in numbers."""
+        """Statistics of the dead letters."""
         reply = self._caller.call(dlq.GetDlqStats(queue=self.name), dlq.DlqStatsReply)
         return reply.data.stats
 
     def dlq_config(self) -> DlqConfig:
-        """How dead letters are kept, and retried by themselves."""
+        """How dead letters are kept and automatically retried."""
         reply = self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
         return reply.config
 
     def dropped_dlq(self) -> Dropped:
-        """The dead letters that are gone although nobody removed them: how many, as there were more than
-        `max_entries` or as they were older than `max_age`, and when. `purge_dlq` begins anew."""
+        """The dead letters that were dropped automatically: how many because there were more than
+        `max_entries`, how many because they were older than `max_age`, and when. `purge_dlq` resets this.
+        """
         reply = self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
         return reply.dropped
 
@@ -638,11 +648,11 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         max_age: Duration | UnsetType | None = UNSET,
         max_entries: int | UnsetType | None = UNSET,
     ) -> None:
-        """Change how dead letters are kept; what is not given stays as it is.
+        """Change how dead letters are kept; settings that are not given stay the same.
 
-        With `auto_retry`, jobs that die from now on are tried again every `auto_retry_interval`, at most
-        `max_auto_retries` times. Those older than `max_age` (None: never) are dropped once a minute, and the
-        oldest of more than `max_entries` (0: any number; None: as the server's settings say) at once;
+        With `auto_retry`, jobs that fail for good from now on are retried every `auto_retry_interval`, at
+        most `max_auto_retries` times. Dead letters older than `max_age` (None: never) are dropped once a
+        minute; the oldest beyond `max_entries` (0: any number; None: the server's setting) at once.
         `dropped_dlq` counts them.
         """
         settings = dlq.DlqSettings(
@@ -656,17 +666,17 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings), Ok)
 
     # -- limits
-    # Limits hold over all workers together, and outlive a restart.
+    # Limits apply to all workers together, and survive a restart.
 
     def set_rate_limit(self, limit: int, *, per: Duration = 1000, ttl: When | None = None) -> None:
-        """Let `limit` jobs start in every `per` (ms or a timedelta). With a `ttl` that ends after so long, or
-        at that moment (a datetime with a time zone).
+        """Let `limit` jobs start in every `per` (ms or a timedelta). With a `ttl` the limit ends after that
+        span, or at that moment (a datetime with a time zone).
 
-        It is a token bucket: after a rest up to `limit` jobs start at once, and from then on one every
-        `per / limit`, evenly. So within a single `per` up to twice the `limit` may start, and in the long run
-        `limit` in each. (A group's limit is counted in windows.) To let no job start, `pause` the queue.
+        It is a token bucket: after a pause up to `limit` jobs start at once, and then one every `per /
+        limit`, evenly. So up to twice the `limit` may start within a single `per`, and `limit` in each over
+        the long run. (A group's limit is counted in windows.) To let no job start, `pause` the queue.
 
-        Raises OptionError unless `limit` is a whole number from 1 on.
+        Raises OptionError unless `limit` is a whole number, at least 1.
         """
         command = limits.RateLimit(
             queue=self.name,
@@ -677,23 +687,23 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         self._caller.call(checks.checked(command, duration="per"), Ok)
 
     def clear_rate_limit(self) -> None:
-        """Let jobs through as fast as workers take them."""
+        """Let jobs start as fast as workers take them."""
         self._caller.call(limits.RateLimitClear(queue=self.name), Ok)
 
     def set_concurrency(self, limit: int) -> None:
-        """Let no more than `limit` jobs be active at a time. To let none start, `pause` the queue.
+        """Allow at most `limit` active jobs at a time. To let none start, `pause` the queue.
 
-        Raises OptionError unless `limit` is a whole number from 1 on.
+        Raises OptionError unless `limit` is a whole number, at least 1.
         """
         command = limits.SetConcurrency(queue=self.name, limit=_checked(limit))
         self._caller.call(checks.checked(command), Ok)
 
     def clear_concurrency(self) -> None:
-        """Let any number of jobs be active at a time."""
+        """Allow any number of active jobs at a time."""
         self._caller.call(limits.ClearConcurrency(queue=self.name), Ok)
 
     def limits(self) -> Limits:
-        """The limits that are set, and whether they hold jobs back at present."""
+        """The limits that are set, and whether they currently hold jobs back."""
         reply = self._caller.call(limits.GetQueueLimits(queue=self.name), limits.LimitsReply)
         return reply.data.limits
 
@@ -710,10 +720,10 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         max_stalls: int | None = None,
         grace_period: Duration | None = None,
     ) -> None:
-        """Change when active jobs count as stalled; what is not given stays as it is.
+        """Change when active jobs count as stalled; settings that are not given stay the same.
 
-        A job that was silent for `stall_interval` goes back to the queue, and the `max_stalls`-th time to the
-        dead letters. The first `grace_period` of an attempt does not count.
+        A job without a sign of life for `stall_interval` returns to the queue; the `max_stalls`-th time it
+        becomes a dead letter. The first `grace_period` of an attempt does not count.
         """
         settings = StallSettings(
             enabled=given(enabled),
@@ -727,7 +737,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     # -- groups
 
     def group(self, group_id: str) -> JobGroup:
-        """The jobs that were added with `group=group_id`; the server is not asked whether there are any."""
+        """The jobs that were added with `group=group_id`. The server is not asked whether there are any."""
         return JobGroup(self._caller, self.name, checks.group_id(group_id))
 
     def list_groups(self, *, limit: int = 100, offset: int = 0) -> list[GroupView]:
@@ -736,22 +746,23 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return (self._caller.call(command, insight.GroupViewsReply)).data.groups
 
     def grouped_count(self) -> int:
-        """How many jobs of all groups are queued."""
+        """The number of queued jobs in all groups."""
         command = groups.GetGroupsJobsCount(queue=self.name)
         return (self._caller.call(command, groups.GroupCountReply)).data.count
 
     # -- unique keys
 
     def get_unique_job_id(self, unique_key: str) -> str | None:
-        """The id of the job that holds a `unique_key`; None when it is free."""
+        """The id of the job that holds a `unique_key`; None if it is free."""
         command = dedup.GetDeduplicationJobId(queue=self.name, deduplication_id=unique_key)
         checks.checked(command, deduplication_id="unique_key")
         reply = self._caller.call(command, dedup.HolderReply)
         return reply.data.job_id
 
     def remove_unique_key(self, unique_key: str) -> bool:
-        """Free a `unique_key`, so that another job may have it; False when nobody held it. The job that did
-        stays."""
+        """Release a `unique_key`, so that another job may have it; False if it was free. The job that held it
+        stays.
+        """
         command = dedup.RemoveDeduplicationKey(queue=self.name, deduplication_id=unique_key)
         checks.checked(command, deduplication_id="unique_key")
         reply = self._caller.call(command, dedup.FreedReply)
@@ -760,13 +771,14 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     # -- schedules
 
     def upsert_cron(self, name: str, data: object = None, **options: Unpack[CronOptions]) -> CronView:
-        """Have jobs with this `data` added by the clock; for the options see `CronOptions`.
+        """Have jobs with this `data` added on a schedule; for the options see `CronOptions`.
 
             queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
 
-        A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
-        be called at each start of a program. Raises ScheduleConflict when the name belongs to another queue,
-        unless `move` is True; OptionError, also for a malformed expression.
+        An existing schedule of this name is replaced. If its timing stays the same it continues undisturbed,
+        so this may be called at every start of a program. Raises ScheduleConflict if the name belongs to
+        another queue, unless `move` is True; OptionError for invalid options, including a malformed
+        expression.
         """
         command = cron_command(self.name, name, data, options)
         reply = self._caller.call(command, cron.CronReply)
@@ -774,7 +786,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return reply.cron
 
     def list_crons(self) -> list[CronView]:
-        """The schedules of this queue, by name; without the data of their jobs."""
+        """The schedules of this queue, by name, without the data of their jobs."""
         return self._crons(self.name)
 
     # -- webhooks
@@ -782,12 +794,12 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def add_webhook(self, url: str, events: Iterable[WebhookEvent], *, secret: str | None = None) -> str:
         """Have events of this queue sent to a URL. Returns the id of the webhook.
 
-        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        Requests are signed with the `secret`. Raises CommandFailed for an address inside the network.
         """
         return self._add(url, events, secret, self.name)
 
     def list_webhooks(self) -> list[WebhookInfo]:
-        """The webhooks that get the events of this queue, in the order in which they were added."""
+        """The webhooks that get the events of this queue, oldest first."""
         return self._webhooks(self.name)
 
     # -- figures and workers
@@ -812,7 +824,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
 
 def _filter(which: DlqFilter) -> dict[str, Any]:
-    """As the protocol has it. OptionError."""
+    """The filter in wire form. Raises OptionError."""
     for name in which:
         if name not in DlqFilter.__annotations__:
             raise unknown_option("a choice of dead letters", name, DlqFilter.__annotations__)

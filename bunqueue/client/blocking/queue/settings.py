@@ -16,7 +16,7 @@ from bunqueue.protocol.commands.bounds import BoundsReply
 
 
 class QueueSettings:
-    """A part of `Queue`. What is set outlives a restart of the server."""
+    """A part of `Queue`. Settings survive a restart of the server."""
 
     name: str
     _caller: Caller
@@ -24,13 +24,13 @@ class QueueSettings:
     def set_group_defaults(
         self, *, concurrency: int | UnsetType | None = UNSET, rate: Rate | UnsetType | None = UNSET
     ) -> None:
-        """Set the limits of each group that has none of its own, those to come included; what is not given
-        stays as it is, None takes a limit away.
+        """Set the limits of all groups without limits of their own, including future groups. Limits that are
+        not given stay the same; None removes a limit.
 
             queue.set_group_defaults(concurrency=5, rate="100/min")
 
         At most `concurrency` jobs of each group run at a time, and at most as many start as `rate` says,
-        counted from the first of them on. These limits come before those of a worker.
+        counted from the first of them. These limits take precedence over those of a worker.
         """
         changes = groups.GroupSettings()
         if concurrency is not UNSET:
@@ -44,7 +44,7 @@ class QueueSettings:
         self._caller.call(groups.SetGroupDefaults(queue=self.name, config=changes), Ok)
 
     def group_defaults(self) -> GroupDefaults:
-        """The limits of each group that has none of its own."""
+        """The limits of all groups without limits of their own."""
         command = groups.GetGroupDefaults(queue=self.name)
         return (self._caller.call(command, groups.GroupDefaultsReply)).config
 
@@ -57,18 +57,18 @@ class QueueSettings:
         keep_age: Duration | UnsetType | None = UNSET,
         keep_count: int | UnsetType | None = UNSET,
     ) -> None:
-        """Bound the queue; what is not given stays as it is, None takes a bound away.
+        """Set the bounds of the queue. Bounds that are not given stay the same; None removes a bound.
 
             queue.set_bounds(max_waiting=10_000, keep_age=timedelta(hours=1))
 
-        At most `max_waiting` jobs wait, with at most `max_waiting_bytes` of data. A push that finds no space
-        raises QueueFull, or waits as `wait_if_full` of the queue says; with `when_full="drop-oldest"` the
-        jobs that have waited longest go instead. Completed jobs are kept for `keep_age`, and at most
-        `keep_count` of them, whatever the server's own settings are; 0 means no limit.
+        At most `max_waiting` jobs wait, with at most `max_waiting_bytes` of data. A push without room raises
+        QueueFull, or waits for the queue's `wait_if_full`; with `when_full="drop-oldest"` the jobs that have
+        waited longest are dropped instead. Completed jobs are kept for `keep_age`, and at most `keep_count`
+        of them, whatever the server's own settings are; 0 means no limit.
         """
         changes = bound_settings(max_waiting, max_waiting_bytes, when_full, keep_age, keep_count)
         self._caller.call(bounds.SetBounds(queue=self.name, config=changes), Ok)
 
     def bounds(self) -> BoundsReply:
-        """What bounds the queue (`config`), and how much waits in it (`space`)."""
+        """The bounds of the queue (`config`), and how much is waiting in it (`space`)."""
         return self._caller.call(bounds.GetBounds(queue=self.name), BoundsReply)

@@ -23,19 +23,19 @@ T = TypeVar("T")
 
 
 def this_program() -> str:
-    """The owner of a lock, for people: host and process."""
+    """The owner of a lock, in readable form: host and process."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class HeldJob:
-    """A job that this program holds: nobody else gets it, until the block ends in which it was taken.
+    """A job that this program holds: nobody else gets it until the block that took it ends.
 
-    Whatever is set as its `result` is that of the job.
+    The value set as its `result` becomes the job's result.
     """
 
     def __init__(self, job: Job, token: str, lock: HeldLock) -> None:
         self.job = job
-        """As the server had it when it was taken."""
+        """The server's state of the job when it was taken."""
         self.token = token
         self.result: object = None
         self._lock = lock
@@ -54,17 +54,18 @@ class HeldJob:
 
     def data_as(self, kind: type[T]) -> T:
         """The data as a dataclass, a model, or any other type that jobs can carry. Raises ArgumentsError,
-        which makes the job a dead letter."""
+        which makes the job a dead letter.
+        """
         return as_data(self.data, kind, self.id)
 
     @property
     def attempts(self) -> int:
-        """How many attempts have failed before."""
+        """The number of failed attempts so far."""
         return int(self.job.attempts)
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has asked for its end; looked at with each renewal of the lock."""
+        """Whether somebody has cancelled it; updated at each renewal of the lock."""
         return self._lock.cancelled
 
     def __repr__(self) -> str:
@@ -72,7 +73,7 @@ class HeldJob:
 
 
 class Pulls(Protocol):
-    """A queue, as far as it is needed here."""
+    """The part of a queue that is needed here."""
 
     def pull(
         self,
@@ -84,7 +85,7 @@ class Pulls(Protocol):
 
 
 class Take:
-    """What `take()` gives: `with` takes the job, and reports on it in the end."""
+    """The result of `take()`: `with` takes the job, and reports its outcome at the end."""
 
     def __init__(self, caller: Caller, queue: Pulls, wait: float, lock_ms: int) -> None:
         self._caller, self._queue, self._wait, self._lock_ms = caller, queue, wait, lock_ms
@@ -112,12 +113,12 @@ class Take:
         elif isinstance(error, Exception):
             attempt = _attempt(held)
             self._caller.call(fail_command(attempt, checked(attempt, error)), FailReply)
-        else:  # the program is told to end, which is no fault of the job
+        else:  # the program was asked to end, which is not the job's fault
             handle.fail(lock_token=held.token, give_back=True)
 
 
 class _Attempt(NamedTuple):
-    """The job as a worker would report on it."""
+    """The job in the form in which a worker reports on it."""
 
     id: str
     queue: str

@@ -16,12 +16,12 @@ WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed
 
 
 class ServerWebhooks:
-    """What `Queue` and `Admin` share. The server keeps webhooks for all queues, and their ids are unique."""
+    """The common part of `Queue` and `Admin`. Webhook ids are unique on the whole server."""
 
     _caller: Caller
 
     def remove_webhook(self, webhook_id: str) -> bool:
-        """Remove a webhook; False if there is no such webhook."""
+        """Remove a webhook; False if it does not exist."""
         try:
             self._caller.call(checks.checked(webhooks.RemoveWebhook(webhook_id=webhook_id)), RemovedReply)
         except NotFound:
@@ -34,7 +34,7 @@ class ServerWebhooks:
         self._caller.call(checks.checked(command, id="webhook_id"), Ok)
 
     def test_webhook(self, webhook_id: str) -> Trial:
-        """Send a webhook a delivery that means nothing, and say what came of it. Raises NotFound."""
+        """Send a test delivery to a webhook, and return the result. Raises NotFound."""
         command = checks.checked(webhooks.TryWebhook(webhook_id=webhook_id))
         return (self._caller.call(command, webhooks.TrialReply)).data
 
@@ -47,6 +47,6 @@ class ServerWebhooks:
         return reply.data.webhook_id
 
     def _webhooks(self, queue: str | None) -> list[WebhookInfo]:
-        """All webhooks, or those that get the events of a queue, in the order in which they were added."""
+        """All webhooks, or those that get the events of a queue, oldest first."""
         reply = self._caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
         return [hook for hook in reply.data.webhooks if queue is None or hook.queue in (None, queue)]

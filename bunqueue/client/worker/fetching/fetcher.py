@@ -1,4 +1,4 @@
-"""Asks for jobs, as many as can start at once, and never for one that would have to wait here."""
+"""Asks for as many jobs as can start at once, and never for one that would have to wait here."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands.core import FAIR, GroupRule, PullBatch
 
-MAX_PULL = 1000  # jobs in one answer; the protocol's limit
-POLLS = 2  # of an only queue: while one is parked for few jobs, the other asks for what became free since
+MAX_PULL = 1000  # jobs in one reply; the protocol's limit
+POLLS = 2  # for a single queue: while one is parked for few jobs, the other asks for slots freed since then
 MAX_POLL_DELAY = 5.0  # seconds between polls that fail
 
 
@@ -43,14 +43,15 @@ class FetchConfig:
 
     @property
     def least(self) -> int:
-        """Places that the worker needs: in even order each queue has one of its own."""
+        """The minimum number of slots: in even order each queue has one of its own."""
         return len(self.queues) if self.order == "even" else 1
 
 
 class Fetcher:
     """The polls of a worker, for one queue or for several, which share the room.
 
-    Of several, each has a job here, or a poll for one under way; what is left goes to those that have more.
+    Each of several queues has a job here, or a poll in flight for one; the remaining room goes to queues that
+    have more jobs.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class Fetcher:
         change: asyncio.Event,
         address: str,
     ) -> None:
-        """`intake` runs what comes. `stats` hears of polls that failed and are repeated; `give_up` is called
-        when polling makes no sense any more, `ended` with its tasks when they have ended. Set `change` when
-        there may be more room."""
+        """`intake` runs the jobs. `stats` is notified of polls that failed and are repeated; `give_up` is
+        called when polling makes no sense any more, and `ended` with each of its tasks that has ended. Set
+        `change` when there may be more room.
+        """
         self.change = change
         self.pull_size = config.pull_size
         """How many jobs one poll may bring; may be changed."""
@@ -78,14 +80,14 @@ class Fetcher:
         self._task_ended = ended
         self._transport: Transport | None = None
         self._address = address
-        self._asked_for = 0  # jobs that polls under way may bring
-        self._under_way = dict.fromkeys(config.queues, 0)  # polls
+        self._asked_for = 0  # jobs that polls in flight may bring
+        self._under_way = dict.fromkeys(config.queues, 0)  # the number of polls
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: Sequence[asyncio.Task[None]] = ()
 
     def start(self, transport: Transport) -> None:
-        """Poll over this connection, which nobody shares."""
+        """Poll over this connection, which is not shared."""
         self._transport = transport
         self._tasks = self._begin()
         for task in self._tasks:
@@ -93,7 +95,7 @@ class Fetcher:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody has cancelled it, as an event loop does with all its tasks when it ends."""
+        """Whether its tasks were cancelled, as an event loop does with all its tasks when it ends."""
         return any(task.cancelling() for task in self._tasks)
 
     def _begin(self) -> list[asyncio.Task[None]]:
@@ -102,7 +104,7 @@ class Fetcher:
         return [self._loop.create_task(self._poll(queue)) for queue in queues]
 
     def stop_asking(self) -> None:
-        """Begin no more polls; those under way end with their connection."""
+        """Start no more polls; those in flight end with their connection."""
         self._stopping.set()
         self.change.set()
 
@@ -137,13 +139,13 @@ class Fetcher:
                 self._asked_for -= room
                 self._under_way[queue] -= 1
                 if len(self._under_way) > 1:
-                    self.change.set()  # what it did not bring, others may
+                    self.change.set()  # the room it did not use is free for others
             idle = not reply.jobs
             self._hear(reply)
 
     def _hear(self, reply: PulledJobs) -> None:
         self.heard_at = time.monotonic()
-        if not self._stopping.is_set():  # else they are left alone: closing gives them back
+        if not self._stopping.is_set():  # else the jobs are left alone: closing gives them back
             self._intake.take(reply)
 
     def _room(self, queue: str, *, idle: bool) -> int:
@@ -153,7 +155,7 @@ class Fetcher:
             return room
         for other, polls in self._under_way.items():
             if other != queue and not polls and not self._intake.has_any(other):
-                room -= 1  # kept for it
+                room -= 1  # reserved for it
         return min(room, 1) if idle else room
 
     async def _pull(self, queue: str, count: int, wait: float) -> PulledJobs:

@@ -1,4 +1,4 @@
-"""Takes in the jobs that polls bring: unpacks them, keeps their locks, and puts them into slots."""
+"""Receives the jobs from polls: unpacks them, keeps their locks, and puts them into slots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bunqueue.protocol.commands.jobs import AddLog
 from bunqueue.protocol.encoded import MARK
 
 DATA = "the data of the job"
-KEY_MISSING_MS = 30_000  # until a job whose key is not here is offered again: another worker may have it
+KEY_MISSING_MS = 30_000  # until a job whose key is missing here is offered again; another worker may have it
 TOGETHER_MS = 1_000  # the same for one that was too large together with others
 
 
 class Places(Protocol):
-    """Where jobs are run: `Slots`."""
+    """Where jobs run: `Slots`."""
 
     @property
     def busy(self) -> int: ...
@@ -33,7 +33,7 @@ class Places(Protocol):
 
 
 class Locks(Protocol):
-    """Who keeps the locks of jobs: `LockRenewer`."""
+    """Keeps the locks of jobs: `LockRenewer`."""
 
     @property
     def held(self) -> Mapping[str, ActiveJob]: ...
@@ -42,7 +42,7 @@ class Locks(Protocol):
 
 
 class Intake:
-    """Decides how many jobs may come, and begins those that do."""
+    """Decides how many jobs may come, and starts those that do."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Intake:
         max_jobs: int | None,
         address: str,
     ) -> None:
-        """`max_jobs`: how many it may take in all; None: any number."""
+        """`max_jobs`: the total number of jobs that it may take; None: any number."""
         self._slots = slots
         self._renewer = renewer
         self._reporter = reporter
@@ -68,8 +68,8 @@ class Intake:
 
     def room(self) -> int:
         """How many more jobs could start now."""
-        # Places are filled again while the outcomes of those that had them are on their way. These must not
-        # be more than there are places, as a kill would have all of them run once more.
+        # Slots are filled again while the outcomes of their last jobs are being sent. These outcomes must not
+        # outnumber the slots, because a kill would have all of those jobs run once more.
         room, places = self._free, self._control.concurrency
         if (left := 2 * places - self._slots.busy - self._reporter.unsent) < room:
             self._reporter.flush()
@@ -78,7 +78,7 @@ class Intake:
 
     @property
     def _free(self) -> int:
-        """Places for jobs."""
+        """The number of free slots."""
         control = self._control
         return 0 if control.paused else max(0, control.concurrency - self._slots.busy)
 
@@ -87,7 +87,7 @@ class Intake:
         return any(job.queue == queue for job in self._renewer.held.values())
 
     def take(self, reply: PulledJobs) -> None:
-        """Run what came."""
+        """Run the received jobs."""
         self._stats.works()
         if len(reply.tokens) != len(reply.jobs):
             text = f"{self._address} gave jobs without tokens; is it a bunqueue server?"
@@ -99,7 +99,7 @@ class Intake:
             if job is not None:
                 jobs.append(job)
         free = self._free
-        if len(jobs) > free:  # the worker was paused, or has fewer places, since it asked for them
+        if len(jobs) > free:  # the worker was paused, or lost slots, since it asked for them
             for job in jobs[free:]:
                 why = "was paused, or runs fewer jobs at a time"
                 self._reporter.stop_short(job, stopped(job, Ending(INTERRUPTED, why)))
@@ -112,7 +112,7 @@ class Intake:
     def _unpack(self, raw: Raw, token: str) -> ActiveJob | None:
         try:
             job = ActiveJob(raw, token, self._channel)
-        except MsgspecError as error:  # it stays locked until its lock runs out: there is no id to report
+        except MsgspecError as error:  # it stays locked until its lock expires: there is no id to report
             self._stats.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
             return None
         if not self._renewer.keep(job):
@@ -129,8 +129,9 @@ class Intake:
         return job
 
     def _cannot_open(self, job: ActiveJob, problem: CodecError) -> None:
-        """Where it may be read elsewhere, or later, it costs the job no attempt; else trying again would not
-        help."""
+        """If the job may be readable elsewhere or later, it costs no attempt; otherwise a retry would not
+        help.
+        """
         text = f"{type(problem).__name__}: {problem}"
         together = isinstance(problem, PayloadTooLarge) and problem.together
         if not (isinstance(problem, KeyMissing | NotEncrypted) or together):

@@ -1,7 +1,7 @@
 """Which of several queues a worker asks next: the rules, without I/O.
 
-Even: each queue has a place of its own, see `Fetcher`. Strict: a queue is asked only when those before it
-have nothing ready. Weighted: while all have jobs, they get places in proportion to their weights.
+Even: each queue has a slot of its own, see `Fetcher`. Strict: a queue is asked only if those before it have
+nothing ready. Weighted: while all queues have jobs, they get slots in proportion to their weights.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from bunqueue.client.connection.options import refused
 
 Order = Literal["even", "strict"] | Mapping[str, int]
 
-MAX_WEIGHT = 1000  # more than a worker can have places for in one poll
+MAX_WEIGHT = 1000  # more than the slots a worker can fill with one poll
 
 
 class Turns:
-    """Of queues that are asked one after the other. `weights`: None means strict."""
+    """The turns of queues that are asked one after the other. `weights`: None means strict."""
 
     def __init__(self, queues: tuple[str, ...], weights: Mapping[str, int] | None) -> None:
         self._queues = queues
         self._weights = weights
-        self._passed = dict.fromkeys(queues, 0.0)  # places got, divided by the weight
+        self._passed = dict.fromkeys(queues, 0.0)  # slots received, divided by the weight
 
     def ask(self, room: int, empty: Collection[str]) -> tuple[str, int]:
-        """The queue to ask next, and for how many jobs; `empty` ones, not all, have just had nothing more."""
+        """The queue to ask next, and for how many jobs. `empty` queues, never all of them, were just
+        exhausted.
+        """
         left = [queue for queue in self._queues if queue not in empty]
         if self._weights is None or len(left) == 1:
             return left[0], room
@@ -39,12 +41,12 @@ class Turns:
         return first, count
 
     def took(self, queue: str, jobs: int) -> None:
-        """So many came from this queue."""
+        """Record that this many jobs came from this queue."""
         if self._weights is not None:
             self._passed[queue] += jobs / self._weights[queue]
 
     def ended(self, empty: Collection[str]) -> None:
-        """A queue that had nothing does not save up turns for later."""
+        """A queue that had nothing does not accumulate turns for later."""
         rest = [self._passed[queue] for queue in self._queues if queue not in empty]
         least = min(rest, default=0.0)
         for queue in self._queues:
@@ -53,12 +55,14 @@ class Turns:
 
 
 def checked_kind(order: Order) -> Order:
-    """OptionError for what is no order, whichever the queues are."""
+    """Return a valid order, for any queues. Raises OptionError."""
     return order if isinstance(order, Mapping) else checked_order(order, ("", ""))
 
 
 def checked_order(order: object, queues: tuple[str, ...]) -> Literal["even", "strict"] | dict[str, int]:
-    """OptionError for an order that there is not, or weights that do not name each queue once."""
+    """Return a valid order. Raises OptionError for an unknown one, or for weights that do not name each queue
+    once.
+    """
     if order == "even":
         return "even"
     if len(queues) == 1 and (order == "strict" or isinstance(order, Mapping)):

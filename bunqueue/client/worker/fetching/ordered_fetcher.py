@@ -8,14 +8,14 @@ from bunqueue.client.worker.fetching.fetcher import FetchConfig, Fetcher
 from bunqueue.client.worker.fetching.order import Turns
 from bunqueue.errors import AuthError, BunqueueError
 
-IDLE = 200  # ms: how long a job of another queue waits at most while the first is listened to
+IDLE = 200  # ms: the longest wait of a job in another queue while the first queue's poll is parked
 
 
 class OrderedFetcher(Fetcher):
-    """One poll at a time, so that what it brings was next when it was asked for.
+    """Runs one poll at a time, so that its jobs were next in order when it asked.
 
-    A parked poll cannot be withdrawn, so an idle worker parks one for a moment only, and then looks at all
-    queues again.
+    A parked poll cannot be withdrawn, so an idle worker parks one only briefly, and then asks all queues
+    again.
     """
 
     def _begin(self) -> list[asyncio.Task[None]]:
@@ -50,9 +50,9 @@ class OrderedFetcher(Fetcher):
         await self._ask(set(), min(IDLE, self._config.poll_timeout))
 
     async def _ask(self, empty: set[str], wait: float) -> int | None:
-        """How many jobs the next queue gave; None: there is no room.
+        """The number of jobs from the next queue; None: there is no room.
 
-        Enters it in `empty` if it has no more. `wait` in ms.
+        Adds the queue to `empty` if it has no more. `wait` in ms.
         """
         room = min(self._intake.room(), self.pull_size)
         if room <= 0:
@@ -70,5 +70,5 @@ class OrderedFetcher(Fetcher):
 
 
 def fetcher_for(config: FetchConfig) -> type[Fetcher]:
-    """The kind that keeps to the order."""
+    """The fetcher class that keeps to the order."""
     return OrderedFetcher if config.in_turns else Fetcher

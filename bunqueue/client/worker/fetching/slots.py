@@ -1,7 +1,7 @@
 """Runs a bounded number of jobs at a time, without a task for each.
 
-A slot is a coroutine that runs one job after the other, so a handler that never waits costs neither a task
-nor a turn of the event loop.
+A slot is a coroutine that runs one job after another, so a handler that never waits costs neither a task nor
+a turn of the event loop.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Generic, TypeVar
 
 J = TypeVar("J")
 
-MAX_WOKEN = 4  # fifty jobs are begun within a dozen turns of the loop, and few slots are woken in vain
+MAX_WOKEN = 4  # fifty jobs start within a dozen turns of the loop, and few slots are woken in vain
 
 
 class Slots(Generic[J]):
-    """`size` slots for jobs. `run` gets a job and the task it runs in; it must raise nothing but
-    CancelledError."""
+    """`size` slots for jobs. `run` gets a job and the task it runs in; it must raise nothing except
+    CancelledError.
+    """
 
     def __init__(
         self,
@@ -35,14 +36,16 @@ class Slots(Generic[J]):
         self._ready: deque[J] = deque()
         self._free: list[asyncio.Future[None]] = []
         self._closing = False
-        # Slots that will look for a job in the next turn of the loop: their tasks, or what these wait for.
+        # Slots that will look for a job in the next turn of the loop: their tasks, or the futures they await.
         self._woken: set[asyncio.Future[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
 
     def resize(self, size: int) -> None:
-        """Have so many slots; those beyond are left empty, if no more jobs are put here than have room."""
+        """Change the number of slots. Surplus ones empty out, as long as no more jobs are put
+        here than fit.
+        """
         self._size = size
         self._wake()
 
@@ -53,7 +56,7 @@ class Slots(Generic[J]):
         self._wake()
 
     def _wake(self) -> None:
-        """Have other slots look for jobs: few at a time, as one that never waits needs no help."""
+        """Make other slots look for jobs: few at a time, as a slot that never waits needs no help."""
         while len(self._woken) < min(len(self._ready), MAX_WOKEN) and self._wake_one():
             pass
 
@@ -73,7 +76,7 @@ class Slots(Generic[J]):
         return False
 
     def _gone(self, task: asyncio.Task[None]) -> None:
-        """A slot has ended: by itself, or cancelled by somebody, perhaps before it began."""
+        """A slot has ended: normally, or because it was cancelled, perhaps before it began."""
         self._tasks.discard(task)
         self._woken.discard(task)
         if not self._closing:
@@ -100,23 +103,23 @@ class Slots(Generic[J]):
             finally:
                 self.busy -= 1
                 self._freed()
-            if self._closing or task.cancelling():  # also when the handler took no notice of being cancelled
+            if self._closing or task.cancelling():  # also if the handler ignored its cancellation
                 return
             if _differs(self._context):
                 break
-        # The handler set context variables: a fresh slot takes over, so that the next job does not see them.
+        # The handler set context variables: a new slot takes over, so that the next job does not see them.
         self._tasks.discard(task)
         self._wake()
 
     def withdraw(self) -> list[J]:
-        """The jobs that have not been started; they will not be."""
+        """Remove and return the jobs that have not started."""
         jobs = list(self._ready)
         self._ready.clear()
         self.busy -= len(jobs)
         return jobs
 
     async def cancel(self, patience: float) -> None:
-        """Cancel what runs, and wait for it for at most `patience` seconds."""
+        """Cancel the running jobs, and wait for them for at most `patience` seconds."""
         self._closing = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -126,8 +129,8 @@ class Slots(Generic[J]):
 
 
 def _differs(clean: Context) -> bool:
-    """Whether the current context is not `clean`; costs nothing while they share their storage."""
+    """Whether the current context differs from `clean`; costs nothing while they share their storage."""
     try:
         return copy_context() != clean
-    except Exception:  # values are compared, too, and theirs may be any comparison
+    except Exception:  # values are also compared, and their comparison may raise anything
         return True

@@ -1,1 +1,1 @@
-"""Keeps the locks of jobs alive while these run, and notices when an event loop stands still."""
+"""Keeps the locks of running jobs alive, and detects a blocked event loop."""

@@ -1,6 +1,6 @@
-"""Keeps the lock of one job alive that a program has taken by hand, from a thread of its own.
+"""Keeps the lock of one manually taken job alive, from a separate thread.
 
-So it does not matter what the program does meanwhile, whether it has an event loop, and whether it blocks it.
+So it does not matter what the program does, whether it has an event loop, and whether it blocks that loop.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bunqueue.protocol.commands.core import HeartbeatReply, JobHeartbeat
 
 logger = logging.getLogger("bunqueue.client")
 
-RENEWALS = 3  # in the time of a lock, so that one may fail
-AGAIN_S = 0.5  # after one that has failed
+RENEWALS = 3  # per lock duration, so that one may fail
+AGAIN_S = 0.5  # seconds until a failed renewal is retried
 
 
 class HeldLock:
@@ -36,11 +36,11 @@ class HeldLock:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has asked for the end of the job."""
+        """Whether the job was cancelled."""
         return self._cancelled.is_set()
 
     def release(self) -> None:
-        """Renew it no more; safe to call twice."""
+        """Stop renewing it; safe to call twice."""
         self._released.set()
         if self._thread is not None:
             self._thread.join()
@@ -60,7 +60,7 @@ class HeldLock:
             channel.close()
 
     def _renew(self, channel: Channel) -> bool:
-        """Whether it was renewed. LockLost: it is somebody else's."""
+        """Whether it was renewed. Raises LockLost if somebody else holds it."""
         command = JobHeartbeat(id=self._job_id, token=self._token, duration=self._lock_ms)
         try:
             reply = channel.call(command, HeartbeatReply)

@@ -1,7 +1,7 @@
-"""Keeps the locks of a worker's jobs alive, from a thread of its own with a connection of its own.
+"""Keeps the locks of a worker's jobs alive, from a separate thread with its own connection.
 
-So a handler that blocks the event loop for minutes does not lose its job to another worker. The same
-thread enters the worker in the server's list of workers.
+So a handler that blocks the event loop for minutes does not lose its job to another worker. The same thread
+registers the worker in the server's list of workers.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ from bunqueue.protocol.notices import CancelNotice
 logger = logging.getLogger("bunqueue.client")
 
 MAX_IDS = 1000  # jobs in one command
-BEAT = 3.0  # seconds between two words on how the worker does, to which the answers may ask it to pause
-CLOSELY = 1.0  # seconds between heartbeats while the worker drains
-MAX_SILENCE = 5.0  # seconds a server may take to answer a renewal; then another connection is tried
+BEAT = 3.0  # seconds between worker heartbeats; the reply may ask the worker to pause
+CLOSELY = 1.0  # seconds between job heartbeats while the worker drains
+MAX_SILENCE = 5.0  # seconds for a server to answer a renewal before another connection is tried
 
 
 class Channel(Protocol):
-    """How a renewal gets to the engine. Used by one thread."""
+    """The connection of a renewal to the engine. Used by one thread."""
 
     def call(self, command: Struct, reply: type[R]) -> R:
-        """Connects first if need be. Raises OSError or BunqueueError; then the channel is to be closed."""
+        """Connects first if needed. Raises OSError or BunqueueError; the channel must be closed
+        after that.
+        """
 
     def close(self) -> None:
         """Safe to call twice; the next call connects again."""
@@ -73,7 +75,7 @@ class ServerChannel:
 
 
 class EmbeddedChannel:
-    """A session of its own with the engine in this process, from an event loop of the renewing thread."""
+    """A separate session with the engine in this process, from an event loop of the renewing thread."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -98,13 +100,13 @@ class EmbeddedChannel:
 
 
 def channel_to(endpoint: Endpoint) -> Channel:
-    """One that is not connected yet; within the sandbox of a test, to its engine."""
+    """A channel that is not connected yet; in the sandbox of a test, to its engine."""
     local = endpoint.embedded or substitute.current is not None
     return EmbeddedChannel(endpoint) if local else ServerChannel(endpoint)
 
 
 class LockRenewer:
-    """The thread. `keep` and `release` are called from the worker's loop, and cost next to nothing."""
+    """The renewal thread. `keep` and `release` are called from the worker's loop, and cost almost nothing."""
 
     def __init__(
         self,
@@ -117,9 +119,9 @@ class LockRenewer:
     ) -> None:
         """All locks are renewed every `interval` seconds, and at once after connecting.
 
-        `cancel` is called in the worker's loop with the jobs that are to stop; `look` about once a second, in
-        the thread, with the seconds by which that is too late; `control` in the loop, with what somebody has
-        asked of the worker.
+        `cancel` is called in the worker's loop with the jobs that have to stop. `look` is called in the
+        thread about once a second, with the seconds by which the call is late. `control` is called in the
+        loop, with what was requested of the worker.
         """
         self.heard_at = 0.0
         """When the server last answered, by the monotonic clock; 0: never."""
@@ -131,9 +133,9 @@ class LockRenewer:
         self._presence: Presence | None = None
         self._address = endpoint.address
         self._channel = channel_to(endpoint)
-        self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is lock enough
+        self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is enough of a lock
         self._registered = False
-        self._beat_at = 0.0  # when to say next how the worker does
+        self._beat_at = 0.0  # when to send the next worker heartbeat
         self._failures = 0
         self._woken = threading.Event()
         self._stopping = False
@@ -141,11 +143,11 @@ class LockRenewer:
 
     @property
     def held(self) -> dict[str, ActiveJob]:
-        """The jobs whose locks are kept alive, at this moment, by their ids."""
+        """The jobs whose locks are currently kept alive, by id."""
         return self._held.copy()
 
     def find(self, job_id: str, token: str) -> ActiveJob | None:
-        """One of them, if it is held with this token."""
+        """The job with this id, if it is held with this token."""
         job = self._held.get(job_id)
         return job if job is not None and job.token == token else None
 
@@ -154,12 +156,13 @@ class LockRenewer:
         return self._held.get(job.id) is job
 
     def keep(self, job: ActiveJob) -> bool:
-        """Keep the lock of a job that was pulled. False when the worker has the job in hand already, under a
-        lock that was lost with a connection: the run goes on under the new one."""
+        """Keep the lock of a pulled job alive. Returns False if the worker is already running the job under a
+        lock that was lost with a connection: the run continues under the new one.
+        """
         running = self._held.get(job.id)
         if running is not None and running.is_same_run(job):
             running.go_on(job)
-            self.nudge()  # the server is to know at once that the job has not ended its worker
+            self.nudge()  # so the server soon sees that the worker still has the job
             return False
         self._held[job.id] = job
         return True
@@ -169,25 +172,25 @@ class LockRenewer:
             del self._held[job.id]
 
     def listen_closely(self) -> None:
-        """From now on only the answers to heartbeats report cancelled jobs."""
+        """Send heartbeats more often: from now on only their replies report cancelled jobs."""
         self._interval = min(self._interval, CLOSELY)
         self.nudge()
 
     def nudge(self) -> None:
-        """Renew now: a connection was lost, and with it perhaps the time until the next renewal."""
+        """Renew now: a connection was lost, and the time until the next renewal may be too long."""
         self._woken.set()
 
     def tell(self) -> None:
-        """Say soon how the worker does: it has changed."""
+        """Send a worker heartbeat soon: its state has changed."""
         self._beat_at = 0.0
 
     def start(self, presence: Presence) -> None:
-        """Begin, and enter the worker in the server's list as `presence` says."""
+        """Start, and register the worker with the server as `presence` describes it."""
         self._presence = presence
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended, or after a second; it does not keep the process from ending."""
+        """Returns when the thread has ended, or after a second; it does not keep the process from exiting."""
         self._stopping = True
         self._woken.set()
         if self._thread.ident is not None:
@@ -196,7 +199,7 @@ class LockRenewer:
     # -- in the thread
 
     def _work(self) -> None:
-        due = 0.0  # at once: the worker makes itself known
+        due = 0.0  # at once, to register the worker
         while not (self._stopping or self._loop.is_closed()):
             renewal = time.monotonic() >= due or self._woken.is_set()
             if renewal or (self._registered and time.monotonic() >= self._beat_at):
@@ -222,7 +225,7 @@ class LockRenewer:
             self._failures = 0
         except (OSError, BunqueueError) as error:
             self._failed()
-            if self._held and self._failures in (1, 10):  # the worker itself complains, too
+            if self._held and self._failures in (1, 10):  # the worker itself also reports the error
                 logger.warning("locks could not be renewed at %s: %s", self._address, error)
         except Exception:
             self._failed()
@@ -238,13 +241,13 @@ class LockRenewer:
             part = held[start : start + MAX_IDS]
             alive = self._channel.call(heartbeat(part), core.HeartbeatBatchReply).data
             self.heard_at = time.monotonic()
-            if alive.count < len(part):  # usually they were finished meanwhile
+            if alive.count < len(part):  # usually the others finished in the meantime
                 logger.debug("%d of %d locks renewed at %s", alive.count, len(part), self._address)
             if alive.cancelled and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._cancel, alive.cancelled)
 
     def _make_known(self) -> None:
-        """Be on the server's list of workers, and say how it goes."""
+        """Register the worker with the server, and report its state."""
         now, presence = time.monotonic(), self._presence
         if presence is None or (self._registered and now < self._beat_at):
             return
@@ -253,13 +256,13 @@ class LockRenewer:
                 self._channel.call(presence.registration(), workers.RegisterWorkerReply)
                 self._registered = True
                 presence.registered(self._address, self._server())
-            self._beat_at = inf  # until then `tell` makes it earlier
+            self._beat_at = inf  # `tell` may set it earlier in the meantime
             beat = presence.heartbeat(self._current())
             wishes = self._channel.call(beat, workers.WorkerHeartbeatReply).data
             self.heard_at = time.monotonic()
             if (wishes.paused, wishes.concurrency) != (UNSET, UNSET) and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._control, wishes)
-        except CommandFailed as error:  # it was forgotten, or this server has no such list
+        except CommandFailed as error:  # it was forgotten, or this server keeps no list of workers
             self._registered = False
             logger.debug("%s does not list this worker: %s", self._address, error)
         self._beat_at = min(self._beat_at, now + BEAT)
@@ -273,7 +276,9 @@ class LockRenewer:
         return f"{said.server} {said.version}" if isinstance(said, HelloReply) else "a server"
 
     def _give_back(self) -> None:
-        """Nobody else does, and locks that are kept for ever would keep the jobs from everybody."""
+        """Give jobs back: nobody else does, and if this thread renewed their locks for ever, no worker could
+        get them.
+        """
         held = self.held.values()
         words = "the event loop was closed before the worker was stopped; %d jobs that it held at %s go back"
         logger.warning(words, len(held), self._address)
@@ -282,7 +287,7 @@ class LockRenewer:
                 self._channel.call(stop_command(job, stopped(job, Ending(INTERRUPTED))), core.AckReply)
 
     def _leave(self) -> None:
-        """The last word: what has been done in all."""
+        """Send the final totals, and unregister."""
         if self._registered and self._presence is not None:
             beat = self._presence.heartbeat(self._current())
             with suppress(OSError, BunqueueError):
@@ -292,7 +297,7 @@ class LockRenewer:
 
 
 def heartbeat(held: Collection[ActiveJob]) -> core.JobHeartbeatBatch:
-    """Says that these jobs are being worked on."""
+    """The command that reports that these jobs are being worked on."""
     return core.JobHeartbeatBatch(
         ids=[job.id for job in held], tokens=[job.token for job in held], own_timeouts=True
     )

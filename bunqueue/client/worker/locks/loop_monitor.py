@@ -1,4 +1,4 @@
-"""Notices that an event loop does not turn, and says where it is held up; for another thread to use."""
+"""Detects a blocked event loop, and finds where it is blocked; used from another thread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from types import FrameType
 
 logger = logging.getLogger("bunqueue.worker")
 
-LOOK = 1.0  # seconds between two looks
-BLOCKED = 2.0  # seconds without an answer until a warning; the next one after twice the time
+LOOK = 1.0  # seconds between two checks
+BLOCKED = 2.0  # seconds without an answer until a warning; each further one after twice the time
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _PACKAGE = __name__.rpartition(".client.")[0]
 
 
 class LoopMonitor:
-    """Made in the thread of the loop that it watches."""
+    """Must be made in the thread of the loop that it watches."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -30,13 +30,14 @@ class LoopMonitor:
 
     @property
     def lag(self) -> float:
-        """For how many seconds the loop owes an answer."""
+        """The seconds for which the loop has owed an answer."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def look(self, frozen: float) -> None:
-        """Ask the loop for a sign of life, or warn that the last one did not come. `frozen`: for how many
-        seconds the looking thread itself has slept longer than it wanted to."""
+        """Ask the loop to answer, or warn that it has not answered the last time. `frozen`: by how many
+        seconds the calling thread itself overslept.
+        """
         now = time.monotonic()
         if frozen > BLOCKED:
             words = "Python stood still for %.1f s: the process was stopped, or native code kept the GIL"
@@ -56,7 +57,7 @@ class LoopMonitor:
         self._asked_at = now
         try:
             self._loop.call_soon_threadsafe(self._answer)
-        except RuntimeError:  # closed in this moment
+        except RuntimeError:  # closed at this moment
             self._asked_at = None
 
     def _answer(self) -> None:
@@ -70,7 +71,7 @@ class LoopMonitor:
 
 
 def place_of(frame: FrameType) -> str:
-    """`module.function:line` of the innermost call that is the program's own, else of the innermost."""
+    """`module.function:line` of the innermost call in the program's own code, else of the innermost call."""
     found: FrameType | None = frame
     while found is not None and _is_foreign(found):
         found = found.f_back

@@ -1,1 +1,1 @@
-"""Handlers in processes of their own."""
+"""Handlers in separate processes."""

@@ -1,7 +1,7 @@
 """A process that runs handlers for a worker, one job at a time: `python -c "... main(FD)"`.
 
-It knows no server: what handlers say goes through the worker. It ends with the worker, at once, whatever
-it does: whoever takes the job over must not meet it.
+It has no connection to a server: commands of handlers go through the worker. It is killed together with the
+worker, whatever it is doing, so it cannot conflict with the worker that takes the job over.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _decode = Decoder().decode
 
 
 class Child:
-    """All but `_listen` happens in the main thread, where signals come, too."""
+    """Everything except `_listen` happens in the main thread, which also receives signals."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.stopping = False
@@ -78,14 +78,14 @@ class Child:
         self._asking = threading.Lock()
         self._asked = 0
         self._job: ActiveJob | None = None
-        self._end: End | None = None  # the last one; it may come before its job is begun
-        self._shielded = False  # a frame is being sent: what interrupts it would leave half of it
+        self._end: End | None = None  # the last one; it may arrive before its job has begun
+        self._shielded = False  # a frame is being sent: an interruption would leave half of it
         self._handlers: dict[str, Handler] = {}
-        self._number = 0  # of the run
+        self._number = 0  # the number of the run
         self._origin = Origin(self._sock.close)
 
     def serve(self) -> None:
-        """Until the worker has gone."""
+        """Serve until the worker has gone."""
         setup = receive(self._sock, to_child)
         if not isinstance(setup, Setup):
             return
@@ -106,7 +106,7 @@ class Child:
             self._number = run.number
             outcome = self._outcome(run)
             for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):  # nobody reads there any more
+                with suppress(OSError, ValueError):  # nobody reads the stream any more
                     stream.flush()
             self._send(outcome)
 
@@ -147,7 +147,7 @@ class Child:
             current.reset(outer)
 
     def _apply(self, end: End | None) -> bool:
-        """Whether this is about the job that runs."""
+        """Whether this is about the running job."""
         job = self._job
         if job is None or end is None or end.token != job.token:
             return False
@@ -155,7 +155,7 @@ class Child:
         return True
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM: the job that runs is to end. Others of this process mean nothing by it."""
+        """SIGTERM: the running job has to end. A SIGTERM at any other time is ignored."""
         job = self._job
         if job is not None and job.ending is not None and not self._shielded:
             raise stopped(job, job.ending)
@@ -179,7 +179,7 @@ class Child:
             os._exit(1)
         self._runs.put(None)
 
-    # -- what handlers say, see `JobChannel`
+    # -- commands of handlers, see `JobChannel`
 
     def say(self, command: Struct) -> Awaitable[None]:
         self._hear(Say, command)
@@ -190,12 +190,12 @@ class Child:
             raise BunqueueError(IN_A_COPY)
         job, number = self._job, self._number
         if job is not None and getattr(command, "id", job.id) != job.id:
-            raise BunqueueError("its job has ended")  # a thread that another job has left behind
+            raise BunqueueError("its job has ended")  # from a thread left behind by another job
         with self._asking:
             self._asked += 1
             self._send(kind(number, self._asked, _raw(command)))
             while (heard := self._heard.get()).number != self._asked:
-                pass  # of one that was given up
+                pass  # the reply to a call that was given up
         if heard.error:
             raise _error(heard)
         return heard.reply
@@ -207,7 +207,7 @@ class Child:
     # -- its steps, see `FlowChannel`
 
     short_ms = 0.0
-    around_step: AroundStep | None = None  # of the job that runs
+    around_step: AroundStep | None = None  # of the running job
     observers = ()
 
     @property
@@ -238,12 +238,12 @@ class Child:
             finally:
                 self._shielded = False if main else self._shielded
         job = self._job
-        if main and job is not None and job.ending is not None:  # the signal may have come meanwhile
+        if main and job is not None and job.ending is not None:  # the signal may have come in the meantime
             raise stopped(job, job.ending)
 
 
 def _keep_for_itself(number: signal.Signals) -> None:
-    """Processes that the job's code forks have the usual signal handler, from their first moment on."""
+    """Processes forked by the job's code get the default signal handler, from their first moment on."""
     mask = signal.pthread_sigmask
 
     def begin() -> None:
@@ -267,7 +267,7 @@ def _error(heard: Heard) -> BunqueueError:
 
 
 def main(descriptor: int) -> None:
-    """What a worker starts."""
+    """The entry point of the process."""
     sys.argv[:] = ["bunqueue-child"]
     with socket.socket(fileno=descriptor) as sock, suppress(BrokenPipeError, ConnectionError):
         sock.set_inheritable(False)

@@ -1,4 +1,4 @@
-"""Handlers by the path at which another process finds them: `package.module:function`."""
+"""Handlers by the path with which another process finds them: `package.module:function`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from bunqueue.client.worker.active_job import Handler
 from bunqueue.client.worker.typed_data import with_typed_data
 
 MAIN = "__mp_main__"
-"""The name of a program's own file in another process, where it is no program: that of Python's own
-`multiprocessing`, so that what a job pickles there is found again by the processes that it starts."""
+"""The name of the program's main file in another process, where it is not the main program. It is the name
+that Python's `multiprocessing` uses, so processes that a job starts can unpickle what the job pickles.
+"""
 _PATH, _MAKE = "__bunqueue_path__", "__bunqueue_handler__"
 
 importing = False
-"""Whether handlers are being imported for another process, where nothing else is to be begun."""
-_mains: dict[str, ModuleType] = {}  # of files that were run here
+"""Whether handlers are being imported for another process, where nothing else may be started."""
+_mains: dict[str, ModuleType] = {}  # main files that were run here
 
 
 def path_of(handler: Handler) -> str:
-    """The path of a handler. TypeError when another process could not find it there.
+    """The path of a handler. Raises TypeError if another process could not find the handler there.
 
-    Where a decorator has put an object in place of the function, that object has a method
-    `__bunqueue_handler__`, which gives the handler; if that is a method of the object, its path is found by
-    the object's `__module__` and `__qualname__`, else it says its path itself, as `__bunqueue_path__`.
+    If a decorator has replaced the function with an object, that object has a method `__bunqueue_handler__`,
+    which returns the handler. If the handler is a method of the object, its path is made from the object's
+    `__module__` and `__qualname__`; otherwise the object gives the path itself, as `__bunqueue_path__`.
     """
     if sys.platform == "win32":
         raise TypeError("handler: run_in='process' is not to be had on Windows; leave it out, or use threads")
-    maker = getattr(handler, "__self__", None)  # it is a method of the object that gives it
+    maker = getattr(handler, "__self__", None)  # it is a method of the object that returns it
     found_as = maker if hasattr(maker, _MAKE) else handler
     path = getattr(found_as, _PATH, None)
     if path is None:
@@ -72,7 +73,7 @@ def _look_up(module: Any, path: str) -> Any:
 
 
 def object_at(path: str) -> Any:
-    """What stands at a path; None when nothing does. Raises whatever importing its module raises."""
+    """The object at a path; None if there is nothing. Raises whatever importing its module raises."""
     name = path.rpartition(":")[0]
     if not name.endswith(".py"):
         return _look_up(None, path)
@@ -82,8 +83,7 @@ def object_at(path: str) -> Any:
 
 
 def _run_main(file: str) -> ModuleType:
-    """The program in a file, as a module that its classes and functions are found in. Raises whatever running
-    it raises."""
+    """Run a main file as a module, to find its classes and functions. Raises whatever running it raises."""
     spec = spec_from_file_location(MAIN, file)
     assert spec is not None
     assert spec.loader is not None
@@ -95,7 +95,7 @@ def _run_main(file: str) -> ModuleType:
         sys.modules["__main__"] = before
         del sys.modules[MAIN]
         raise
-    module.__spec__ = None  # it is found by its file, by processes that begin anew
+    module.__spec__ = None  # new processes find it by its file
     return module
 
 

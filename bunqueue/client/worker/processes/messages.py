@@ -1,4 +1,4 @@
-"""What a worker and a process that runs handlers for it say to each other over a socket."""
+"""The messages between a worker and a process that runs handlers for it, over a socket."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.protocol.framing import HEADER, frame
 
-# The worker says
+# Messages from the worker
 
 
 class Setup(Struct, tag="setup", gc=False):
-    """The first word: import these handlers, and forward log records from this level on, if there is one."""
+    """The first message: import these handlers, and forward log records from this level on, if given."""
 
     paths: list[str]
     log_level: int | None
 
 
 class Run(Struct, tag="run", gc=False):
-    """Run a job.  What is said of it has its number."""
+    """Run a job. Messages about it carry its number."""
 
     number: int
     path: str
@@ -32,7 +32,7 @@ class Run(Struct, tag="run", gc=False):
 
 
 class End(Struct, tag="end", gc=False):
-    """The job with this token is to end before it is done."""
+    """The job with this token has to end early."""
 
     token: str
     why: str
@@ -54,7 +54,7 @@ class Heard(Struct, tag="heard", gc=False):
 
 ToChild = Setup | Run | End | Stopping | Heard
 
-# The process says
+# Messages from the process
 
 
 class Ready(Struct, tag="ready", gc=False):
@@ -62,13 +62,13 @@ class Ready(Struct, tag="ready", gc=False):
 
 
 class Broken(Struct, tag="broken", gc=False):
-    """They cannot be imported; the process ends."""
+    """The handlers cannot be imported; the process ends."""
 
     text: str
 
 
 class Say(Struct, tag="say", gc=False):
-    """A command of a handler, which waits for its outcome; with number 0 it does not."""
+    """A command of a handler that waits for its outcome; with number 0 it does not wait."""
 
     run: int
     number: int
@@ -84,7 +84,7 @@ class Ask(Struct, tag="ask", gc=False):
 
 
 class Done(Struct, tag="done", gc=False):
-    """What the handler gave back, and the bytes that the process holds now."""
+    """The handler's result, and the bytes of memory that the process uses now."""
 
     run: int
     result: Raw
@@ -92,15 +92,15 @@ class Done(Struct, tag="done", gc=False):
 
 
 class Raised(Struct, tag="raised", gc=False):
-    """What it raised."""
+    """The handler's exception."""
 
     run: int
     text: str
     stack: list[str]
     unrecoverable: bool
-    put_back: bool  # no attempt is used
-    delay: float | None  # ms, until the next run; always there for a job that is put back
-    types: list[str]  # its class, and those that it is derived from
+    put_back: bool  # no attempt counts
+    delay: float | None  # ms until the next run; always set for a job that is put back
+    types: list[str]  # its class and base classes
     memory: int
 
 
@@ -114,12 +114,12 @@ from_child = Decoder(FromChild)
 
 
 def send(sock: socket.socket, message: ToChild | FromChild) -> None:
-    """Raises OSError when the other side has gone."""
+    """Raises OSError if the other side has gone."""
     sock.sendall(frame(encode(message)))
 
 
 def receive(sock: socket.socket, decoder: Decoder[M]) -> M | None:
-    """The next message; None when the other side has gone."""
+    """The next message; None if the other side has gone."""
     head = _read(sock, HEADER)
     body = _read(sock, int.from_bytes(head, "big")) if head else None
     return decoder.decode(body) if body else None

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: for what keeps a processor busy, or may take its process with it."""
+"""Handlers in separate processes: for code that uses a lot of CPU, or may crash its process."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from bunqueue.protocol.commands.workflows import GetSteps, RecordSteps, RecordSt
 
 logger = logging.getLogger("bunqueue.worker")
 
-END_PATIENCE = 2.0  # seconds for an idle process to end when it is no longer wanted
-LOOK = 5.0  # seconds of silence until a look at whether the process is still there
+END_PATIENCE = 2.0  # seconds for an idle process to end when it is no longer needed
+LOOK = 5.0  # seconds of silence until a check that the process is still alive
 SAID = jobs.AddLog | query.Progress
 
 _encode = Encoder().encode
@@ -63,11 +63,11 @@ class Recycle:
     """When a process that runs handlers is replaced by a new one; always between two jobs."""
 
     jobs: int | None = None
-    """After so many."""
+    """After this many jobs."""
     age: Duration | None = None
-    """After so many ms, or a timedelta."""
+    """After this time, in ms or as a timedelta."""
     memory: int | None = None
-    """When it holds more bytes than that."""
+    """Once it uses more bytes than this."""
 
     def __post_init__(self) -> None:
         for name in ("jobs", "memory"):
@@ -78,7 +78,7 @@ class Recycle:
 
 
 class Process:
-    """One of them, used by one thread at a time, but for what ends it. `prepare` it before its first job."""
+    """One process. Only one thread uses it at a time, except to end it. `prepare` it before its first job."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -92,11 +92,11 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether it can run a job, as far as one can see."""
+        """Whether it can run a job, as far as can be seen."""
         return self._popen.poll() is None
 
     def prepare(self, setup: Setup) -> None:
-        """Returns when it has imported its handlers. Raises ProcessBroken when it cannot."""
+        """Returns when it has imported its handlers. Raises ProcessBroken if it cannot."""
         self._send(setup)
         match self._receive():
             case Ready():
@@ -108,18 +108,19 @@ class Process:
         raise ProcessBroken(f"no process can be started to run handlers in: {problem}")
 
     def run(self, job: ActiveJob, path: str, channel: JobChannel) -> Any:
-        """What the handler gives back. Raises ChildError, JobStopped when the job was ended before it began,
-        or ProcessDied; then this is of no use any more."""
+        """The handler's result. Raises ChildError, JobStopped if the job was ended before it began, or
+        ProcessDied, after which the process is unusable.
+        """
         self._job, token = job, job.token
-        job.halt = partial(self._halt, job, token)  # by which the process knows the run, whatever comes
+        job.halt = partial(self._halt, job, token)  # the process knows the run by this token
         try:
-            job.raise_if_cancelled()  # from now on `halt` sees to it
+            job.raise_if_cancelled()  # from now on `halt` handles it
             self.jobs += 1
             self._send(Run(self.jobs, path, job.raw, Raw(_encode(job.data)), token, job.carried))
             while True:
                 match self._receive():
                     case (Done() | Raised()) as late if late.run != self.jobs:
-                        pass  # of a process that an earlier job has forked
+                        pass  # from a process that an earlier job has forked
                     case (Say() | Ask()) as late if late.run != self.jobs:
                         self._send(Heard(late.number, BunqueueError.__name__, "its job has ended"))
                     case Say() as said:
@@ -143,7 +144,7 @@ class Process:
             self._job = None
 
     def _receive(self) -> FromChild | None:
-        """The next message, or None when it has died: a grandchild may keep our socket open."""
+        """The next message, or None if the process has died: a grandchild may keep our socket open."""
         poll = select.poll()
         poll.register(self._ours, select.POLLIN)
         while not poll.poll(1000 * LOOK):
@@ -175,7 +176,7 @@ class Process:
         self._send(heard)
 
     def _send(self, message: ToChild | FromChild) -> None:
-        with self._sending, suppress(OSError):  # if it is dead, that is seen when we read
+        with self._sending, suppress(OSError):  # if it is dead, reading shows that
             send(self._ours, message)
 
     def notify_stopping(self) -> None:
@@ -185,12 +186,14 @@ class Process:
     # -- ends
 
     def halt_birth(self, job: ActiveJob) -> None:
-        """The job is to end that it was begun for: only a worker that stops has no use for it then."""
+        """The job that it was started for has to end: kill it only if the worker is stopping and cannot use
+        it.
+        """
         if job.ending is not None and job.ending.why == INTERRUPTED:
             self._kill_group()
 
     def _halt(self, job: ActiveJob, token: str) -> None:
-        """In the loop's thread: end the job, and when its time is over the process."""
+        """Runs in the loop's thread: end the job, and once its grace is over, the process."""
         ending = job.ending
         assert ending is not None
         if ending.grace <= 0:
@@ -221,7 +224,7 @@ class Process:
         return f"was killed by {name}{hint}"
 
     def hang_up(self) -> None:
-        """It is not wanted any more."""
+        """The process is no longer needed."""
         self._ours.close()
 
     def close(self) -> None:
@@ -239,7 +242,7 @@ def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
         f"import sys; sys.path[:] = {sys.path!r}; "
         f"from bunqueue.client.worker.processes.child import main; main({descriptor})"
     )
-    # A session of its own: signals of the terminal are the worker's, and what it starts dies with it.
+    # A separate session: signals of the terminal go only to the worker, and child processes die with it.
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.DEVNULL,
@@ -249,8 +252,9 @@ def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
 
 
 class Processes:
-    """Runs jobs in processes, each begun when it is needed; `run` is called in as many threads as there may
-    be processes."""
+    """Runs jobs in processes, started on demand. `run` is called in as many threads as there may be
+    processes.
+    """
 
     def __init__(
         self, paths: list[str], recycle: Recycle, channel: JobChannel, log_level: int | None
@@ -265,7 +269,7 @@ class Processes:
         self._stopped = False
 
     def run(self, job: ActiveJob, path: str) -> Any:
-        """What the handler gives back. Raises ChildError, JobStopped, ProcessDied or ProcessBroken."""
+        """The handler's result. Raises ChildError, JobStopped, ProcessDied or ProcessBroken."""
         process = self._take(job)
         try:
             value = process.run(job, path, self._channel)
@@ -282,11 +286,11 @@ class Processes:
         while (idle := self._take_idle()) is not None:
             if idle.lives:
                 return idle
-            self._discard(idle)  # it died between two jobs, which costs none of them an attempt
+            self._discard(idle)  # it died between two jobs, which costs neither of them an attempt
         return self._begin(job)
 
     def _begin(self, job: ActiveJob) -> Process:
-        """A new one. A worker that stops does not wait for it."""
+        """Start a new one. A stopping worker does not wait for it."""
         process = Process()
         with self._lock:
             self._all.add(process)
@@ -340,7 +344,7 @@ class Processes:
             process.notify_stopping()
 
     def stop(self) -> None:
-        """End them; blocks for a moment. No other one is begun."""
+        """End them; blocks for a moment. No new ones are started."""
         with self._lock:
             self._stopped = True
             processes, self._all, self._idle = list(self._all), set(), []

@@ -1,1 +1,1 @@
-"""What became of jobs, as the server hears it: results, failures and steps, said until it has answered."""
+"""Reports outcomes of jobs to the server: results, failures and steps, repeated until it has answered."""

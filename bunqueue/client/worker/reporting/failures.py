@@ -1,7 +1,7 @@
 """How an exception that a handler raised is reported to the server.
 
-It is a user's object, so it is looked at by `conversion.raised` only; and what goes wrong all the same is the
-failure of that job, described as far as it can be.
+It is a user's object, so it is only inspected through `conversion.raised`. If that still goes wrong, it
+counts as a failure of that job, described as well as possible.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 PACKAGE = __package__.partition(".")[0]
 _DELAY = "__bunqueue_delay__"
-MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
+MAX_STACK = 8_000  # characters of a traceback, from its end, where the error is
 
 
 class Attempt(Protocol):
-    """A job that somebody holds, as far as it takes to report that its run has failed."""
+    """A held job, as far as needed to report that its run has failed."""
 
     @property
     def id(self) -> str: ...
@@ -60,7 +60,7 @@ class Attempt(Protocol):
     def token(self) -> str: ...
     @property
     def raw(self) -> Raw:
-        """As it came from the server, or that part of it which says when it is retried."""
+        """The job as received from the server, or the part that says when it is retried."""
         ...
 
 
@@ -70,7 +70,7 @@ class _Later(Struct):
 
 
 class ChildError(Exception):
-    """What a handler raised in a process of its own: exceptions do not cross, their words do."""
+    """What a handler raised in another process: exceptions are not transferred, only their text."""
 
     def __init__(
         self, text: str, stack: list[str], retry_in: float | None = None, types: list[str] | None = None
@@ -82,30 +82,30 @@ class ChildError(Exception):
 
 
 def described(error: BaseException) -> ChildError:
-    """What can be told of an exception that nothing more is to be asked of."""
+    """A plain description of an exception that must not be inspected further."""
     return ChildError(text_of(error), error_stack(error), types=types_of(error))
 
 
 def error_text(error: BaseException) -> str:
-    """`TypeError: message`, on one or more lines, bounded."""
+    """`TypeError: message`, on one or more lines, limited in length."""
     return str(error) if type(error) is ChildError else text_of(error)
 
 
 def error_stack(error: BaseException) -> list[str]:
-    """The lines of the traceback, without the frames of this package, bounded from the end."""
+    """The lines of the traceback, without the frames of this package; long ones keep their end."""
     if type(error) is ChildError:
         return error.stack
     text = trace_text(error)
     if text is None:
         return []
     lines = well_formed(text)[-MAX_STACK:].splitlines()
-    if len(text) > MAX_STACK:  # servers know by the first line in which direction to read
+    if len(text) > MAX_STACK:  # from the first line servers know in which direction to read
         lines[0] = f"{tracebacks.HEADING}: ... and, at its end:"
     return lines
 
 
 def trace_text(error: BaseException) -> str | None:
-    """The traceback as Python writes it, without the frames of this package; None if that raises."""
+    """The traceback as Python formats it, without the frames of this package; None if that raises."""
     return tracebacks.trace_text(error, own_trace(error))
 
 
@@ -115,12 +115,12 @@ def own_trace(error: BaseException) -> TracebackType | None:
 
 
 def is_last(job: ActiveJob, error: BaseException) -> bool:
-    """Whether no other attempt follows the one that failed so."""
+    """Whether no other attempt follows this failure."""
     return job.acked or job.attempts + 1 >= job.max_attempts or is_final(error)
 
 
 def postponed(error: Postpone) -> float:
-    """By how many ms. Raises OptionError for an invalid or too long delay, or an invalid `max`."""
+    """The delay in ms. Raises OptionError for an invalid or too long delay, or an invalid `max`."""
     delay = time_left(error.delay, "Postpone: delay")
     checks.wire(_Later, {"delay": delay, "max": error.max})
     return delay
@@ -134,23 +134,21 @@ def with_delay(error: BaseException, delay: float) -> BaseException:
 
 
 def retry_in(error: BaseException) -> float | None:
-    """After how many ms the next attempt is to begin, if the handler or its rules said so. Raises
-    OptionError."""
+    """The ms until the next attempt, if the handler or its rules set it. Raises OptionError."""
     if type(error) is ChildError and error.retry_in is not None:
         return error.retry_in
     asked: Any = error.delay if is_a(error, Retry) else None  # type: ignore[attr-defined]
     if asked is None:
         delay: float | None = marked(error, _DELAY)
         return delay
-    # a list is for steps, and refused
+    # a list is only valid for steps, and refused here
     delay = time_left(asked, "Retry: delay")
     checks.wire(_Later, {"delay": delay})
     return delay
 
 
 def checked(job: Attempt, error: BaseException) -> BaseException:
-    """What a handler raised; instead of a Postpone or Retry that cannot be, the error that says why. Never
-    raises."""
+    """What a handler raised; for an invalid Postpone or Retry, the error that says why. Never raises."""
     if not is_honest(error):
         return described(error)
     try:
@@ -163,19 +161,19 @@ def checked(job: Attempt, error: BaseException) -> BaseException:
         retry_in(error)
     except OptionError as problem:
         return problem.with_traceback(trace_of(error))
-    except BaseException:  # of a user's own subclass
+    except BaseException:  # raised by a user's own subclass
         return described(error)
     return error
 
 
 def chosen_delay(job: Attempt, error: BaseException) -> float | None:
-    """The same, or as the exception itself says, if the job's backoff goes by that."""
+    """Like `retry_in`, or as the exception itself asks, if the job's backoff respects that."""
     delay = retry_in(error)
     return asked_delay(job, error) if delay is None and type(error) is not ChildError else delay
 
 
 def error_types(error: BaseException) -> list[str]:
-    """The names of its classes, the most special first; of a failed step, those of what it raised, too."""
+    """The names of its classes, most derived first; for a failed step also those of the step's exception."""
     if type(error) is ChildError:
         return error.types
     if is_a(error, StepFailed) and (cause := cause_of(error)) is not None:
@@ -184,12 +182,13 @@ def error_types(error: BaseException) -> list[str]:
 
 
 Report = Fail | MoveToDelayed | SuspendJob | ContinueAsNew
-"""What a worker tells the server of a run that gave no result."""
+"""What a worker sends to the server about a run without a result."""
 
 
 def fail_command(job: Attempt, error: BaseException, text: str = "") -> Report:
-    """How a worker says that an attempt failed, is put off, or has ended to wait, of an error that was
-    `checked`; `text` stands for the error's own. Never raises."""
+    """The command for an attempt that failed, was put off, or was suspended to wait. `error` must be
+    `checked`; `text` replaces its own text. Never raises.
+    """
     try:
         return _command(job, error, text)
     except BaseException:
@@ -218,7 +217,7 @@ def _command(job: Attempt, error: BaseException, text: str) -> Report:
 
 
 def stop_command(job: ActiveJob, error: JobStopped) -> Fail:
-    """How a worker says that it has ended a run."""
+    """The command for a run that the worker has ended."""
     if isinstance(error, JobTimeout):
         return Fail(id=job.id, error=str(error), token=job.token, timed_out=True, wants_delay=True)
     interrupted = isinstance(error, JobInterrupted)

@@ -1,7 +1,7 @@
-"""Says to a server what it has to hear, over and over until it has answered.
+"""Repeats a command until the server has answered.
 
-After a lost connection the same words are said again over the next one, with the same tokens, so that they
-can only be about the same attempt.
+After a lost connection the command is sent again over the next one with the same lock tokens, so it can only
+affect the same attempt.
 """
 
 from __future__ import annotations
@@ -42,24 +42,25 @@ _PASSING = frozenset(
 
 
 class Persistence:
-    """`stats` hears of what did not work."""
+    """Repeats commands; `stats` is notified of failures."""
 
     def __init__(self, caller: AsyncCaller, stats: RunStats) -> None:
         self.closed = False
-        """The worker has ended: nothing is said again."""
+        """The worker has ended: nothing is repeated any more."""
         self._caller = caller
         self._stats = stats
 
     async def ask(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
-        """The server's reply, or its refusal.
+        """The server's reply or refusal.
 
-        And whether an earlier try may have been carried out, so that the answer is about its consequences.
+        The second value says whether an earlier try may have been executed, so that the reply may be a
+        consequence of that.
         """
         unsure = False
         for failures in count(1):
             try:
                 return await self._caller.call(command, reply), unsure
-            except PayloadError as error:  # it will not fit another time either
+            except PayloadError as error:  # it will never fit
                 return CommandFailed(str(error), reason=str(error)), unsure
             except BunqueueError as error:
                 if isinstance(error, CommandFailed) and not passes(error):

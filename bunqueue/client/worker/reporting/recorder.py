@@ -1,6 +1,7 @@
-"""Has the steps of workflows stored: those that come while a command is under way go together with the next.
+"""Stores the steps of workflows. Steps that arrive while a command is in flight are sent together with the
+next one.
 
-As outcomes are, they are said until the server has answered.
+Like outcomes, they are repeated until the server has answered.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_RECORDS = 500  # in one command
 MAX_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
-MAX_FLIGHTS = 2  # commands under way for a queue: one is prepared while the other is carried out
+MAX_FLIGHTS = 2  # commands in flight per queue: one is prepared while the other is executed
 
 
 class _Item(NamedTuple):
@@ -31,17 +32,17 @@ class _Item(NamedTuple):
 
 
 class _Lane:
-    """What is to be stored of one queue, and is therefore for one shard."""
+    """The pending steps of one queue, and therefore of one shard."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.waiting: deque[_Item] = deque()
         self.flights = 0
-        self.jobs: set[str] = set()  # of which something is under way
+        self.jobs: set[str] = set()  # jobs that have something in flight
         self.is_due = False
 
     def take(self) -> list[_Item]:
-        """What goes next: nothing of a job of which something is under way, as that comes first."""
+        """The next items to send, without jobs that have something in flight, because that comes first."""
         taken: list[_Item] = []
         left: deque[_Item] = deque()
         records = size = 0
@@ -76,7 +77,7 @@ class Recorder:
         lane.waiting.append(_Item(job.id, records, answers))
         if not lane.is_due and lane.flights < MAX_FLIGHTS:
             lane.is_due = True
-            self._loop.call_soon(self._begin, lane)  # with those that come in the same turn of the loop
+            self._loop.call_soon(self._begin, lane)  # together with others from the same turn of the loop
         return answers
 
     def _begin(self, lane: _Lane) -> None:
@@ -95,7 +96,7 @@ class Recorder:
             self._begin(lane)
 
     async def _say(self, queue: str, items: list[_Item]) -> None:
-        """Halved when it is refused as a whole: what one workflow asks for must not fail the others."""
+        """Split in halves if refused as a whole: one workflow's records must not fail the others."""
         command = RecordSteps(queue=queue, steps=[each for item in items for each in item.records])
         reply, _ = await self._persistence.ask(command, RecordStepsReply)
         if not isinstance(reply, CommandFailed):
@@ -108,7 +109,7 @@ class Recorder:
             items[0].answers.set_exception(reply)
 
     async def stop(self) -> None:
-        """What is not stored is forgotten."""
+        """Discard what is not stored."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -119,6 +120,6 @@ def _answer(items: Iterable[_Item], results: Answers) -> None:
     start = 0
     for item in items:
         end = start + len(item.records)
-        if not item.answers.done():  # nobody waits any more for a branch that was cancelled
+        if not item.answers.done():  # nobody waits any more for a cancelled branch
             item.answers.set_result(results[start:end])
         start = end

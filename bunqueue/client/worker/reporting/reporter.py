@@ -1,8 +1,8 @@
-"""What became of jobs, on its way to the server, in batches.
+"""Sends the outcomes of jobs to the server, in batches.
 
 Nothing is dropped before the server has answered: after a lost connection the same is sent again over the
-next one, with the same tokens, so that it can only be about the same attempt. Each queue is reported by
-itself, as its shard may be down, and what goes wrong with one job concerns that job only.
+next one, with the same tokens, so it can only affect the same attempt. Each queue is reported separately, as
+its shard may be down, and an error with one job affects only that job.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from bunqueue.protocol.commands.core import Ack, AckBatch, Fail, FailAnswer, Fai
 R = TypeVar("R", bound=Reply)
 logger = logging.getLogger("bunqueue.worker")
 
-MAX_BATCH = 500  # jobs in one command: what queued up while the last one was on its way
+MAX_BATCH = 500  # jobs in one command: those queued while the last command was in flight
 MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
-MAX_SINGLES = 50  # commands at a time where each job needs its own; a server takes as many at once
+MAX_SINGLES = 50  # parallel commands if each job needs its own; the limit of a server
 TOO_LATE = "something else, usually its timeout, had decided the job before"
 
 
 class Ask(Protocol):
-    """As `Persistence.ask`."""
+    """Like `Persistence.ask`."""
 
     async def __call__(self, command: Struct, reply: type[R], /) -> tuple[R | CommandFailed, bool]: ...
 
@@ -62,7 +62,7 @@ class _Success(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """A run that gave no result; of one that the worker has ended, `error` is a JobStopped."""
+    """A run without a result. If the worker has ended the run, `error` is a JobStopped."""
 
     job: ActiveJob
     error: BaseException
@@ -74,26 +74,26 @@ _Outcome = _Success | _Failure
 
 
 class _Lane:
-    """The outcomes of one queue, which are for one shard."""
+    """The outcomes of one queue, for one shard."""
 
     def __init__(self) -> None:
         self.successes: list[_Success] = []
         self.failures: list[_Failure] = []
         self.flight: list[_Outcome] = []
-        """What is on its way."""
+        """Outcomes in flight."""
         self.repeats = False
-        """Whether what is next may have been on its way before."""
+        """Whether the next outcomes may have been sent before."""
         self.due = asyncio.Event()
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
-        """Outcomes that are not on their way yet."""
+        """The number of outcomes that are not in flight yet."""
         return len(self.successes) + len(self.failures)
 
     def take(self) -> tuple[list[_Success], list[_Failure]]:
-        """What goes next; it is on its way from now on."""
+        """The next outcomes to send; they are in flight from now on."""
         successes, size = self.successes, 0
         for index, success in enumerate(successes):
             size += len(memoryview(success.result))
@@ -106,7 +106,7 @@ class _Lane:
         return successes, failures
 
     def return_flight(self) -> None:
-        """What was on its way, and is not answered, goes once more."""
+        """Put unanswered outcomes that were in flight back into the queue."""
         for outcome in reversed(self.flight):
             if isinstance(outcome, _Success):
                 self.successes.insert(0, outcome)
@@ -130,10 +130,11 @@ class Reporter:
         batch: int,
         delay: float,
     ) -> None:
-        """An outcome waits for `batch` of them, at most `delay` seconds. `sent` is called when outcomes
-        have gone; `ended` with tasks that have ended, which they do not before `stop` unless something is
-        wrong."""
-        self._left = 0  # those that the server has not answered
+        """An outcome waits until there are `batch` of them, at most `delay` seconds. `sent` is called when
+        outcomes have been sent; `ended` with each task that has ended, which before `stop` only happens if
+        something is wrong.
+        """
+        self._left = 0  # outcomes that the server has not answered
         self._persist = ask
         self._stats = stats
         self._sent = sent
@@ -148,18 +149,18 @@ class Reporter:
 
     @property
     def unsent(self) -> int:
-        """Outcomes that are not on their way yet."""
+        """The number of outcomes that are not in flight yet."""
         return sum(lane.waiting for lane in self._lanes.values())
 
     async def drain(self) -> None:
-        """Wait until the server knows everything."""
+        """Wait until the server has everything."""
         for lane in self._lanes.values():
             self._work_on(lane)
         self.flush()
         await self._empty.wait()
 
     async def stop(self) -> None:
-        """Stop reporting; what is not reported is forgotten."""
+        """Stop reporting; discard what is not reported."""
         self._stopped = True
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         for task in tasks:
@@ -173,7 +174,9 @@ class Reporter:
     # -- in
 
     async def complete_first(self, job: ActiveJob) -> bool:
-        """Complete a job before its handler is called; whether it may be: nobody else will run it."""
+        """Complete a job before its handler is called. Returns whether it may be called: nobody else will run
+        the job.
+        """
         reply = await self._ack(job, None)
         if isinstance(reply, CommandFailed):
             self._tell(self._stats.job_lost, job, reply.reason)
@@ -193,7 +196,7 @@ class Reporter:
         self._wait_for_more(lane, job)
 
     def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
-        """What its handler raised; `text` stands for the error's own."""
+        """Report what its handler raised; `text` replaces the error's own text."""
         error = checked(job, error)
         if job.acked:
             self._tell(self._stats.job_failed, job, error)
@@ -214,20 +217,20 @@ class Reporter:
         lane.due.set()
 
     def flush(self) -> None:
-        """Do not wait for more: there will be none for a while."""
+        """Do not wait for more outcomes: none will come for a while."""
         for lane in self._lanes.values():
             if lane.waiting:
                 lane.due.set()
 
     def _wait_for_more(self, lane: _Lane, job: ActiveJob) -> None:
-        """Send what waits when there is enough of it, or in a while."""
-        if lane.waiting >= self._batch or job.timeout:  # waiting must not make it come too late
+        """Send waiting outcomes once there are enough of them, or after a while."""
+        if lane.waiting >= self._batch or job.timeout:  # waiting must not make it late
             lane.due.set()
         elif lane.timer is None:
             lane.timer = self._loop.call_later(self._delay, lane.due.set)
 
     def _lane(self, job: ActiveJob) -> _Lane:
-        """Where an outcome of this job goes, which is one more."""
+        """The lane for an outcome of this job; counts the outcome."""
         lane = self._lanes.get(job.queue)
         if lane is None:
             lane = self._lanes[job.queue] = _Lane()
@@ -239,7 +242,7 @@ class Reporter:
     # -- out
 
     def _work_on(self, lane: _Lane) -> None:
-        """Begin to report it, unless that is done; somebody may have cancelled all tasks of the loop."""
+        """Start a task for a lane without one; all tasks of the loop may have been cancelled."""
         if self._stopped or (lane.task is not None and not lane.task.done()):
             return
         lane.return_flight()
@@ -254,10 +257,10 @@ class Reporter:
                 lane.timer.cancel()
                 lane.timer = None
             successes, failures = lane.take()
-            if lane.waiting:  # more than one command holds
+            if lane.waiting:  # too many for one command
                 lane.due.set()
             count = len(lane.flight)
-            self._loop.call_soon(self._sent)  # when the commands of the next line have been sent
+            self._loop.call_soon(self._sent)  # once the commands of the next line are sent
             repeated, lane.repeats = lane.repeats, False
             await _all(self._parts(successes, failures, repeated))
             lane.flight = []
@@ -270,7 +273,7 @@ class Reporter:
     def _parts(
         self, successes: list[_Success], failures: list[_Failure], repeated: bool
     ) -> Iterable[Awaitable[None]]:
-        """What is sent at the same time, each with a net."""
+        """The commands to send at the same time, each guarded."""
         if successes:
             jobs = [success.job for success in successes]
             yield self._guarded(jobs, self._complete(successes, repeated))
@@ -287,18 +290,18 @@ class Reporter:
         await _all(self._guarded([each.job], self._fail(each, repeated)) for each in failures)
 
     async def _guarded(self, jobs: Sequence[ActiveJob], reporting: Awaitable[None]) -> None:
-        """What goes wrong here must not end the task that reports for all jobs of the queue."""
+        """An error here must not end the task that reports for all jobs of the queue."""
         try:
             await reporting
         except Exception as error:
-            with suppress(Exception):  # a user's own log handlers may raise as well
+            with suppress(Exception):  # a user's log handlers may raise as well
                 logger.exception("outcomes of %d jobs could not be reported", len(jobs))
             for job in jobs:
                 if self._stats.holds(job):
                     self._tell(self._stats.job_lost, job, f"it could not be reported: {type(error).__name__}")
 
     def _tell(self, method: Callable[..., None], job: ActiveJob, *arguments: object) -> None:
-        """Log and count it, by code that may be a user's: log handlers, filters."""
+        """Log and count it. This may run a user's code: log handlers, filters."""
         try:
             method(job, *arguments)
         except BaseException as error:
@@ -315,7 +318,7 @@ class Reporter:
         )
         reply, unsure = await self._persist(command, core.AckBatchReply)
         if isinstance(reply, CommandFailed):
-            # A wrong token refuses all, an unknown job only itself: so each is asked for by itself.
+            # One wrong token refuses the whole batch, an unknown job only itself: so ask for each separately.
             named, unsure = reply.reason, unsure or repeated
             for start in range(0, len(successes), MAX_SINGLES):
                 part = successes[start : start + MAX_SINGLES]
@@ -329,12 +332,12 @@ class Reporter:
                 self._tell(self._stats.job_completed, job, value)
 
     async def _complete_one(self, success: _Success, unsure: bool) -> None:
-        """`unsure`: what was sent before may have completed the job already."""
+        """`unsure`: an earlier command may already have completed the job."""
         job, result, value = success
         reply = await self._ack(job, result, unsure=unsure)
         if isinstance(reply, LockLost):
             self._tell(self._stats.job_lost, job, reply.reason)
-        elif isinstance(reply, CommandFailed):  # the server does not take this result, or no frame holds it
+        elif isinstance(reply, CommandFailed):  # the server refuses this result, or no frame can hold it
             text = f"the result was refused: {reply.reason}; its handler has run, so it is not tried again"
             error = made_final(reply)
             await self._fail(_Failure(job, error, fail_command(job, error, text)), repeated=False)
@@ -346,7 +349,7 @@ class Reporter:
     async def _ack(
         self, job: ActiveJob, result: Raw | None, *, unsure: bool = False
     ) -> core.AckReply | CommandFailed:
-        """Complete a job. LockLost only if somebody else has it or has decided it."""
+        """Complete a job. LockLost only if somebody else holds or has decided it."""
         payload = Raw(b"\xc0") if result is None else result
         reply, repeated = await self._decide(
             job, Ack(id=job.id, result=payload, token=job.token), core.AckReply
@@ -360,7 +363,7 @@ class Reporter:
         return isinstance(reply, query.StateReply) and reply.state in ("completed", gone)
 
     async def _fail_many(self, failures: list[_Failure], repeated: bool) -> None:
-        """By one command. Those that it could not decide are asked for by themselves."""
+        """Use one command; send those that it could not decide separately."""
         commands = [failure.command for failure in failures]
         batch = FailBatch(
             ids=[failure.job.id for failure in failures],
@@ -376,7 +379,7 @@ class Reporter:
         for failure, token, answer in zip(failures, batch.tokens or (), reply.results, strict=True):
             if answer.refused is UNSET:
                 self._failed(failure, answer)
-            elif failure.job.token != token:  # the worker got another lock meanwhile
+            elif failure.job.token != token:  # the worker has got another lock in the meantime
                 await self._fail(failure, unsure)
             else:
                 await self._refused(failure, answer.refused.error, unsure)
@@ -390,7 +393,7 @@ class Reporter:
 
     async def _refused(self, failure: _Failure, reason: str, unsure: bool) -> None:
         job, error = failure.job, failure.error
-        if failure.is_stop or isinstance(error, Postpone):  # whatever the answer, it is not ours any more
+        if failure.is_stop or isinstance(error, Postpone):  # whatever the answer, it is no longer ours
             self._tell(self._stats.job_stopped, job, error)
         elif isinstance(error, JobSuspended) and unsure:
             self._tell(self._stats.job_suspended, job, error)
@@ -400,7 +403,7 @@ class Reporter:
             self._tell(self._stats.job_lost, job, reason)
 
     def _failed(self, failure: _Failure, answer: FailAnswer) -> None:
-        """The server has taken it, or has said why it came too late."""
+        """The server has accepted it, or has said why it came too late."""
         job, error = failure.job, failure.error
         if failure.is_stop or isinstance(error, Postpone):
             self._tell(self._stats.job_stopped, job, error)
@@ -410,13 +413,13 @@ class Reporter:
             self._tell(self._stats.job_undone, job)
         elif answer.data is not UNSET:
             self._too_late(job, answer.data.reason)
-        elif answer.delay is UNSET:  # by rules that only the server knows, perhaps
+        elif answer.delay is UNSET:  # perhaps because of rules that only the server has
             self._tell(self._stats.job_failed, job, made_final(error))
         else:
             self._tell(self._stats.job_failed, job, error, answer.delay)
 
     def _too_late(self, job: ActiveJob, reason: str = "") -> None:
-        """The outcome was not taken. That a job was cancelled one has usually heard before."""
+        """The outcome was not accepted. A cancellation has usually been reported before."""
         if job.ending is not None and job.ending.why == CANCELLED:
             self._tell(self._stats.job_stopped, job, stopped(job, job.ending))
         elif reason == CANCELLED:
@@ -432,7 +435,9 @@ class Reporter:
         return reply.job.attempts > job.attempts
 
     async def _decide(self, job: ActiveJob, command: Struct, kind: type[R]) -> tuple[R | CommandFailed, bool]:
-        """`_persist` for what decides about a job; sent again if the worker got another lock meanwhile."""
+        """`_persist` for commands that decide about a job; sent again if the worker got another lock
+        meanwhile.
+        """
         while True:
             token = command.token = job.token  # type: ignore[attr-defined]
             reply, unsure = await self._persist(command, kind)
@@ -441,12 +446,12 @@ class Reporter:
 
 
 def _fields(command: Fail) -> FailFields:
-    """What FAIL says, without whose it is."""
+    """The fields of FAIL, without those that identify the job."""
     return FailFields(**{name: getattr(command, name) for name in FailFields.__struct_fields__})
 
 
 async def _all(parts: Iterable[Awaitable[None]]) -> None:
-    """At the same time; one alone costs no task."""
+    """Run them in parallel; a single one needs no task."""
     found = list(parts)
     if len(found) == 1:
         await found[0]

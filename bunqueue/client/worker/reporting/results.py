@@ -1,4 +1,4 @@
-"""What a handler gave back, as it is sent. The handler has run, so no mistake in here makes it run again."""
+"""Encodes a handler's result. The handler has run, so no error here makes it run again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _decode = Decoder().decode
 
 
 def encode_result(value: object, what: str = "the result of the handler") -> Raw:
-    """A result as MessagePack. Raises ResultError, which begins with `what`: the job dies at once."""
+    """A result as MessagePack. Raises ResultError, beginning with `what`: the job fails for good at once."""
     try:
         encoded = encode(value)
     except BaseException as error:  # conversions of foreign types may raise anything
@@ -41,10 +41,10 @@ def encode_result(value: object, what: str = "the result of the handler") -> Raw
 
 
 def decode_result(encoded: Raw) -> Any:
-    """The value of a result that `encode_result` made elsewhere. Raises ResultError."""
+    """Decode a result that `encode_result` made elsewhere. Raises ResultError."""
     try:
         return _decode(encoded)
-    except (*DECODE_ERRORS, TypeError) as error:  # a map whose keys are lists, say
+    except (*DECODE_ERRORS, TypeError) as error:  # for example a map whose keys are lists
         raise ResultError(
             f"the result of the handler cannot be read back ({error}). The handler has run, so the job is "
             f"not tried again",
