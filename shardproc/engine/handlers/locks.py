@@ -37,7 +37,7 @@ from .ack import check_lengths
 SWEEP_MS = 5_000  # the specification's interval for lock expiry and stall checks
 SWEEP = "sweep"  # the chore that takes jobs back
 BY_SEQ = attrgetter("seq")
-ORPHAN_MS = 30 * 60_000  # silence after which a job without a connection is suspect, even where stall checks are off
+ORPHAN_MS = 30 * 60_000  # silence that makes a job without a connection suspect, with stall checks off too
 GRACE_MS = 5_000  # after start, before the first sweep
 
 

@@ -14,7 +14,7 @@ _decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).dec
 _encode = Encoder().encode
 _NAME = _encode("name")
 MAX_FIELDS = (
-    10_000  # maximum size of data that is searched for a name: larger data is a table, not a job of an old client
+    10_000  # larger data is not searched for a name: it is a table, not a job of an old client
 )
 
 

@@ -59,7 +59,7 @@ from .old_names import lift_name
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
 _encode = Encoder().encode
-_NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # no jitter, no maximum, no list of delays
+_NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # no maximum, no jitter, no delays
 
 
 def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
