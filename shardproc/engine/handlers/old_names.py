@@ -13,9 +13,7 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 _decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
 _encode = Encoder().encode
 _NAME = _encode("name")
-MAX_FIELDS = (
-    10_000  # larger data is not searched for a name: it is a table, not a job of an old client
-)
+MAX_FIELDS = 10_000  # larger data is not searched for a name: it is a table, not a job of an old client
 
 
 def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:

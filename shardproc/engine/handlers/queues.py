@@ -236,7 +236,7 @@ def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
     for ids in _purged_completed(state, queue, EVER, EVER, removed):
         removed += len(ids)
         yield
-    for _ in _purged_dead(state, queue, EVER, EVER, removed):  # including those dated by a clock that was ahead
+    for _ in _purged_dead(state, queue, EVER, EVER, removed):  # also those dated by a clock that was ahead
         yield
     if state.queues.get(queue.name) is queue:  # another Obliterate may have been faster
         queue_configs.forget(state, queue.name)

@@ -40,7 +40,7 @@ def change_jobs(state: State, client: Client, command: ChangeJobs) -> Steps:
     cursor = cursors.of(command, command.cursor, state.shards, state.now)
     if command.queue is not None:
         cursor.places = [place if n == state.shard else DONE for n, place in enumerate(cursor.places)]
-    cursor.until = min(cursor.until or state.next_seq, state.next_seq)  # never beyond this, whatever the cursor says
+    cursor.until = min(cursor.until or state.next_seq, state.next_seq)  # whatever the cursor says
     found = plan(state, command, cursor, asc=True, until=cursor.until)
     work = _Work(state, client, command, cursor, found)
     yield from work.run()

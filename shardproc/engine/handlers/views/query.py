@@ -48,7 +48,7 @@ from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
 
 MAX_REPLY = 60 * 1024 * 1024  # bytes of jobs; a frame holds 64 MiB
-MAX_PART = 16 * 1024 * 1024  # bytes of data or result of a job too large for a frame; anything larger is left out
+MAX_PART = 16 * 1024 * 1024  # bytes of data or result shown of a job too large for a frame
 SLICE = 50  # jobs added to a reply per slice: 0.7 ms if they are read from the file
 ALL = LIVE | FINISHED
 STATES = {
