@@ -172,9 +172,7 @@ class Outbox:
         self.kept = Kept()
         self.logs: list[LogEntry] = []
         self.kept_logs: dict[int, int] = {}  # number of a job -> how many earlier entries to keep
-        self.dropped_queues: list[
-            int
-        ] = []  # ids of queues whose row is deleted; they have no other rows left
+        self.dropped_queues: list[int] = []  # ids of queues whose row is deleted, their last one
         self.runs: list[RunWrite] = []  # steps and signals
         self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs to delete
         self.events: list[EventEntry] = []

@@ -31,9 +31,7 @@ from .state import RELAYED, Client
 if TYPE_CHECKING:
     from .state import State
 
-MAX_ASKED = (
-    256 << 20
-)  # bytes of unanswered questions: the most that an unavailable shard may keep waiting here
+MAX_ASKED = 256 << 20  # bytes of unanswered questions: the most that shards which are down keep waiting here
 LONG = (messages.Values, messages.Members, messages.Flows)  # questions that may take long to answer
 FEW = 5  # questions to the own shard that a read-only command may ask per slice
 COST = 1000  # approximate overhead of a question, in bytes

@@ -31,7 +31,7 @@ class Totals:
         self.waits, self.runs = (
             [0] * (STEPS + 1),
             [0] * (STEPS + 1),
-        )  # histograms of these times: up to 1, 2, 4, ... ms
+        )  # of these times: up to 1, 2, 4, ... ms
 
     def completes(self, waited_ms: int, worked_ms: int) -> None:
         """Count the times of a job that has completed."""
