@@ -49,7 +49,7 @@ FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of
 MAX_CHILDREN, MAX_BYTES = (
     100_000,
     10 << 20,
-)  # of one job, and bytes of their ids: they are stored with the job
+)  # of one job, and bytes of their ids: stored with the job
 
 
 @across
@@ -318,9 +318,7 @@ def _finished_kin(state: State, message: messages.FamilyOperation) -> messages.F
     """The same for a finished job: a child may still be told its parent."""
     job = state.archive.known(message.id)
     if job is None:
-        return messages.FamilyChanged(
-            message.operation == messages.REMOVE
-        )  # a repeated request to remove it?
+        return messages.FamilyChanged(message.operation == messages.REMOVE)  # is the removal repeated?
     if message.operation == messages.ADOPT:
         _adopt(state, job, message.other, message.queue)
         if job.state == FAILED and job.id in state.awaited:

@@ -12,9 +12,7 @@ from bunqueue.protocol.heads import is_map
 
 from ..handlers.push import check_data, check_fields
 
-MAX_EDGES = (
-    250_000  # pairs of a job and one it waits for; checking them takes 0.2 s, during which others wait
-)
+MAX_EDGES = 250_000  # from a job to its dependency; checking them takes 0.2 s, while others wait
 POLICIES = (
     "fail_parent_on_failure",
     "remove_dependency_on_failure",

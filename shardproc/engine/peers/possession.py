@@ -19,7 +19,7 @@ Wanted = tuple[str, JobRef, int | None]  # flow, one of its jobs, and when the f
 
 LOST, PREPARED, APPEARED, OTHER = range(
     4
-)  # what a shard has of a flow; OTHER: a job that may not belong to it
+)  # what a shard has of a flow; OTHER: perhaps a job of something else
 
 
 def have(state: State, source: int, message: messages.Have) -> messages.Had:
