@@ -35,7 +35,7 @@ def find(state: State, job_id: str) -> Job | None:
 
 
 def known_job(state: State, job_id: str) -> Job:
-    """A live or finished job.  CommandError if there is none."""
+    """A live or finished job.  CommandError if it does not exist."""
     job = find(state, job_id)
     if job is None:
         raise not_found(state, job_id)

@@ -343,7 +343,7 @@ class Archive(Protocol):
         ``limit`` if their payloads are large."""
 
     def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
-        """The dead letters among these whose job has that name, and whose error contains that text."""
+        """The dead letters among these with that job name, and with that text in their error."""
 
     def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
         """Numbers of dead letters whose automatic retry is due at ``until`` or earlier."""

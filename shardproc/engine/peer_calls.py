@@ -271,7 +271,7 @@ def is_read(body: bytes, since: int) -> bool:
 
 
 def _waits_for_turn(state: State, packet: messages.PeerMessage) -> bool:
-    """Whether a question is answered in the turn of the connection for which it is asked.  Questions that
+    """Whether a question is answered in the turn of the connection that it was asked for.  Questions that
     change something are answered at once, like all messages between shards, unless the connection has other
     work waiting: its commands stay in order."""
     message = packet.message

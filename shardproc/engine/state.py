@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .ready.queue_limits import Gate
     from .table_types import Tables
 
-SPARE = 3_000  # cost of the jobs that chores may handle per tick, about 3 µs each
+SPARE = 3_000  # jobs that chores may handle per tick, about 3 µs each
 RELAYED = 0xC000_0000  # the first connection number for clients of other shards
 
 
@@ -83,9 +83,7 @@ class Client:
     def __init__(self, conn: int, version: int, turn: int = 0) -> None:
         self.conn = conn
         self.version = version  # of the protocol: decides the form of its replies
-        self.turn = (
-            turn or conn
-        )  # the connection whose turn its commands use; for a relayed client, the one that asks
+        self.turn = turn or conn  # whose turn its commands use; of a ticket: the connection that asks
         self.held: set[Job] = set()  # active jobs that it pulled
         self.waiters = 0  # parked pulls and WaitJobs
         self.polls: set[Waiter] | None = None  # the parked pulls among them
@@ -437,9 +435,7 @@ class State:
         self.outlive: Callable[[Command, Exception], Reply] = _end
         self.outlive_question: Callable[[Message, Exception], Failed] = _end
         self.check_lock: Callable[[], None] = _check_lock  # called before a change: see `Store.check_lock`
-        self.refusal: Callable[[Spec], CommandError | None] = (
-            _accept  # the refusal while disk or memory is short
-        )
+        self.refusal: Callable[[Spec], CommandError | None] = _accept  # set while disk or memory is short
 
     def _know_listeners(self) -> None:
         """Subscribers of events, and webhooks."""
@@ -461,29 +457,25 @@ class State:
         self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> callbacks for its decision
         self.decisions: dict[str, Any] = {}  # flow -> flows.Decision; other shards may not know it yet
         self.leaving: dict[str, Any] = {}  # moves in progress at the start; see peers/moves.py
-        self.moving: dict[str, list[Callable[[Any], None]]] = {}  # moving jobs -> callbacks of those who wait
+        self.moving: dict[
+            str, list[Callable[[Any], None]]
+        ] = {}  # moving jobs -> callbacks for their arrival
         self.moved: dict[str, int] = {}  # jobs that have left -> their new shard; the latest ones
         self.arrived: dict[str, Any] = {}  # moves whose jobs arrived here -> moves.Arrived
         self.settling: set[str] = set()  # their jobs
         self.awaited: dict[str, Awaited] = {}
         self.settled: list[Job] = []  # awaited jobs that have ended; not yet handled
         self.freed_ids: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards
-        self.died: list[
-            Job
-        ] = []  # jobs that failed for good and cause another one to be added; not yet handled
+        self.died: list[Job] = []  # jobs that failed for good and cause a new one; not yet handled
         self.calls: dict[int, dict[str, None]] = {}  # shard -> keys of jobs that it should add for dead ones
         self.called: dict[str, tuple[str, str]] = {}  # keys of jobs added for dead ones elsewhere; stored
-        self.unblocked: list[
-            Job
-        ] = []  # removed jobs that waited for others; these have not been notified yet
+        self.unblocked: list[Job] = []  # removed jobs that waited for others, which are not notified yet
         self.ended: dict[str, Ended] = {}  # outcomes of removed jobs; see lifecycle/job_waiters.py
         self.gone: dict[str, Outcome] = {}  # outcomes of removed jobs; the latest ones
         self.tombstones: dict[str, Outcome] = {}  # removed jobs that other shards may ask about; stored
         self.child_results: dict[str, ChildResult] = {}  # results of removed children; stored
         self.lives: Counter[int] = Counter()  # shard -> number of its starts
-        self.questions = (
-            self.ids.life()
-        )  # number of the last question; numbers of an earlier life are never reused
+        self.questions = self.ids.life()  # number of the last question; never one of an earlier life
         self.asked: dict[int, Asked] = {}  # questions to other shards
         self.asked_size = 0  # their approximate size in bytes
         self.answering: set[tuple[int, int]] = set()  # questions from other shards: shard and number
@@ -523,8 +515,8 @@ class State:
         return queue
 
     def drop(self, queue: QueueState) -> None:
-        """Delete an empty queue; pulls parked there continue to wait.  Its last rows were deleted in an
-        earlier transaction, or a read of the archive has caused them to be written."""
+        """Delete an empty queue; pulls parked there continue to wait.  The deletion of its last rows was
+        written in an earlier transaction, or because of a read of the archive."""
         del self.queues[queue.name]
         self.woken.pop(queue, None)
         self.upkeep.unused.pop(queue, None)

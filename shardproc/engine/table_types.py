@@ -15,7 +15,7 @@ Handler = Callable[[State, Client, Any], Reply | None]  # None: parked, answered
 PeerAnswer = Callable[[Any, int, Any], Any]  # state, the asking shard, its message
 PeerDeferral = Callable[
     [Any, int, Any, Callable[[Any], None]], None
-]  # the same, and the callback for the answer
+]  # the same, and a callback for the answer
 Farewell = Callable[[State, QueueState], None]
 SlotOf = Callable[[str, str], int]  # key and JSON value of a record -> the slot whose shard keeps it
 

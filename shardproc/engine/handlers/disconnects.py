@@ -132,8 +132,8 @@ def _drop(state: State, job: Job) -> None:
 
 
 def retake(state: State, job: Job, token: str | None, duration: int | None) -> bool:
-    """WAITING to ACTIVE: a worker that lost the lock of a job still works on it, and no other worker has
-    taken it.  Whether that was so."""
+    """WAITING to ACTIVE: a worker that lost the lock of a job still works on it.  False if another worker has
+    taken the job, or if the token does not match."""
     if not token or job.state != WAITING or job.lost_token != token:
         return False
     queue, extra = state.queues[job.queue], extra_of(job)

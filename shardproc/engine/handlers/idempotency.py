@@ -59,7 +59,7 @@ def full_key(command: AnyPush) -> str:
 
 
 def answered(state: State, command: AnyPush) -> Answer | None:
-    """The reply to an earlier push with that key; None: there was no such push.
+    """The reply to an earlier push with that key, if there was one.
 
     CommandError if that is unknown, or if the key was used to push something else.
     """

@@ -186,8 +186,8 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
 
 @across
 def push_again(state: State, client: Client, command: Push | PushBatch) -> Steps:
-    """Return the first reply to a push with that key.  The parents of its jobs are told again, because they
-    may not know of them if this shard died at that moment."""
+    """Return the first reply to a push with that key.  The parents of its jobs are notified again, because
+    they may not know of them if this shard died at that moment."""
     known, entries = idempotency.answered(state, command), _entries(command)
     assert known is not None
     durable = any(fields.durable for fields in entries)

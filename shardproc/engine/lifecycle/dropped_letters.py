@@ -128,6 +128,6 @@ def recover_letter(state: State, key: str, value: str) -> None:
 
 
 def recovered(state: State) -> None:
-    """Sort the restored dead letters into the order in which they were dropped."""
+    """Sort the restored dead letters by the time when they were dropped."""
     known = state.dropped.known
     state.dropped.known = dict(sorted(known.items(), key=lambda entry: entry[1][0]))

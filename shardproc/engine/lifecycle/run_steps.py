@@ -1,4 +1,4 @@
-"""The end of steps, whatever the cause: what is written, and who is notified."""
+"""The end of steps, whatever the cause: writes and notifications."""
 
 from __future__ import annotations
 

@@ -317,8 +317,8 @@ def cancel_begun(state: State, job: Job, why: str | None) -> None:
 
 
 def _cancelled(state: State, queue: QueueState, job: Job, left: str | None) -> None:
-    """End a cancelled job that has left its place, or undo its steps first.  If the undo has begun, ``left``
-    is the step where it stands."""
+    """End a cancelled job that has left its place, or undo its steps first.  If an undo is under way,
+    ``left`` is the next step to undo."""
     if undo.is_underway(job):
         end_undo(state, queue, job, left)
     else:
@@ -520,8 +520,8 @@ def revive(
 
 
 def _keep_success(state: State, job: Job) -> None:
-    """List the attempt that completed a job with the others, because the row that shows it is about to
-    change."""
+    """List the attempt that completed a job with the others, because its row as a completed job is
+    about to be deleted."""
     number, ended = job.attempts + 1, job.finished_at or state.now
     attempt = Attempt(job.seq, number, job.worker, job.started_at, ended, COMPLETED_OUTCOME, None, None)
     state.out.attempts.append(attempt)

@@ -39,7 +39,7 @@ class ClockNews(Struct, frozen=True):
     jumps: int = 0
     last_jump: int = 0  # negative: set back
     moved: int = 0  # jobs, schedules and limits whose times were corrected
-    doubt: int = 0  # how far it may be ahead; retention does not count this
+    doubt: int = 0  # the amount by which it may be ahead; retention does not count this
 
 
 class LogVitals(Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 A job for the same shard is added in the transaction in which the other one died.  A job for another shard is
 stored in that transaction, and sent until that shard has answered, even if either shard restarts.  The other
-shard stores the keys for which it has added jobs until the sender confirms the answer, for `KEPT_MS` at most:
-within that time each job is added exactly once.
+shard stores the key of each job that it has added until the sender confirms the answer, for `KEPT_MS` at
+most: within that time each job is added exactly once.
 """
 
 from __future__ import annotations

@@ -335,7 +335,7 @@ def _relay_one(state: State, client: Client, command: Command, home: int) -> Ste
 
 
 def _forward(client: Client, spec: Spec, payload: bytes) -> messages.Forward:
-    """The answer is None if the other shard has died during a command that must not be repeated."""
+    """Without an answer (None), the other shard has died during a command that must not be repeated."""
     once = spec.writes and not spec.repeatable
     return messages.Forward(client.version, Raw(payload), once, spec.writes)
 

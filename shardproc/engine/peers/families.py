@@ -315,7 +315,7 @@ def operate(state: State, source: int, message: messages.FamilyOperation) -> Ste
 
 
 def _finished_kin(state: State, message: messages.FamilyOperation) -> messages.FamilyChanged:
-    """The same for a finished job: a child may still be told its parent."""
+    """The same for a finished job: a child may still be given its parent."""
     job = state.archive.known(message.id)
     if job is None:
         return messages.FamilyChanged(message.operation == messages.REMOVE)  # is the removal repeated?

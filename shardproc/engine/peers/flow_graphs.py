@@ -328,8 +328,8 @@ def _still(after: Sequence[str], waits: Container[str]) -> list[str]:
 
 
 def _chosen(found: Sequence[messages.Member], command: RetryFlow) -> dict[str, messages.Member]:
-    """The nodes to run again, or to block again if they have not begun.  CommandError if there are none of
-    that name, or if it has not ended."""
+    """The nodes to run again, or to block again if they have not begun.  CommandError if the named node does
+    not exist or has not ended."""
     if command.node is None:
         return {member.id: member for member in found if member.state == FAILED}
     by_id = {member.id: member for member in found}

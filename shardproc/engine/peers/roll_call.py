@@ -56,9 +56,7 @@ def _listen(state: State, shard: int) -> Steps:
 
 def announce(state: State, source: int, message: messages.Announce) -> messages.Announced:
     ids, after = state.archive.own_ids_after(message.after, PAGE)
-    if (
-        not message.after
-    ):  # a prepared job may appear between two pages, in the part that has been sent already
+    if not message.after:  # a prepared job may appear between two pages, in the part already sent
         ids += [*state.prepared, *state.moving]
     if after is None:  # and a job of a later page may have become a tombstone
         ids += state.tombstones

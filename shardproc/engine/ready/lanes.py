@@ -24,7 +24,7 @@ class Lane(Protocol):
         """Remove ``group``, which no longer exists."""
 
     def take(self, now: int) -> Job | None:
-        """The next job.  It stays in its group, or is taken if it has none."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
 
 
 class Turns:
@@ -44,7 +44,7 @@ class Turns:
         self._ring.pop(group, None)
 
     def take(self, now: int) -> Job | None:
-        """The next job.  It stays in its group, or is taken if it has none."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
         if (job := self._groups.plain.pop()) is not None:
             return job
         ring = self._ring
@@ -86,7 +86,7 @@ class Heads:
         self._listed.pop(group, None)
 
     def take(self, now: int) -> Job | None:
-        """The next job.  It stays in its group, or is taken if it has none."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
         entry = self._first(now)
         plain = self._groups.plain
         job = plain.pop()

@@ -1,6 +1,6 @@
 """The order in which the ready jobs of one queue are delivered.
 
-1. higher priority; 2.  ``lifo`` jobs before others, newest first; 3. earlier ``run_at``; 4. earlier arrival.
+1. higher priority; 2. ``lifo`` jobs before others, newest first; 3. earlier ``run_at``; 4. earlier arrival.
 
 The seeds keep a 4-ary indexed heap.  CPython can produce the same order several times cheaper: jobs of one
 priority nearly always arrive in delivery order, so a deque holds them (0.1 µs for push and pop at any length,

@@ -45,7 +45,7 @@ class Shares:
         self._listed.pop(group, None)
 
     def take(self, now: int) -> Job | None:
-        """The next job.  It stays in its group, or is taken if it has none."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
         plain = self._groups.plain
         if UNGROUPED not in self._listed and not plain.is_empty:
             self._enter(UNGROUPED)

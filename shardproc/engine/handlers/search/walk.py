@@ -22,7 +22,7 @@ _LIVE = frozenset({WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED})
 
 
 class Match(NamedTuple):
-    """A job that was found; ``job`` is None for a finished one, which is not loaded."""
+    """A job that was found; ``job`` is set for a live one only: finished ones are not loaded."""
 
     seq: int
     queue: QueueState

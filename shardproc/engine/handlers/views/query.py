@@ -220,7 +220,7 @@ def _wanted(queue: QueueState, states: frozenset[int], names: list[str] | None, 
     """A test whether a live job is in one of the requested states."""
     if version >= 3 and names:
         return lambda job: job.state in states and listed_state(queue, job, version) in names
-    if names and SUSPENDED in states:  # in any version these are told apart by what they wait for
+    if names and SUSPENDED in states:  # any version distinguishes these by what they wait for
         return lambda job: job.state in states and (job.state != SUSPENDED or state_name(job, 3) in names)
     return lambda job: job.state in states
 
