@@ -457,9 +457,7 @@ class State:
         self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> callbacks for its decision
         self.decisions: dict[str, Any] = {}  # flow -> flows.Decision; other shards may not know it yet
         self.leaving: dict[str, Any] = {}  # moves in progress at the start; see peers/moves.py
-        self.moving: dict[
-            str, list[Callable[[Any], None]]
-        ] = {}  # moving jobs -> callbacks for their arrival
+        self.moving: dict[str, list[Callable[[Any], None]]] = {}  # moving jobs -> those who wait
         self.moved: dict[str, int] = {}  # jobs that have left -> their new shard; the latest ones
         self.arrived: dict[str, Any] = {}  # moves whose jobs arrived here -> moves.Arrived
         self.settling: set[str] = set()  # their jobs

@@ -13,9 +13,7 @@ from .state import Client, QueueState, State
 
 Handler = Callable[[State, Client, Any], Reply | None]  # None: parked, answered later
 PeerAnswer = Callable[[Any, int, Any], Any]  # state, the asking shard, its message
-PeerDeferral = Callable[
-    [Any, int, Any, Callable[[Any], None]], None
-]  # the same, and a callback for the answer
+PeerDeferral = Callable[[Any, int, Any, Callable[[Any], None]], None]  # the same, and the callback
 Farewell = Callable[[State, QueueState], None]
 SlotOf = Callable[[str, str], int]  # key and JSON value of a record -> the slot whose shard keeps it
 

@@ -16,11 +16,7 @@ from bunqueue.protocol.commands.base import CommandError
 
 MIB = 1 << 20
 UNLIMITED = 1 << 30  # bytes to share if there is no memory limit
-SETTINGS, QUEUES, KEYS = (
-    1 / 5,
-    1 / 8,
-    1 / 8,
-)  # shares of the memory; the rest is for jobs and file pages
+SETTINGS, QUEUES, KEYS = 1 / 5, 1 / 8, 1 / 8  # of the memory; the rest is for jobs and file pages
 EACH, A_CHARACTER = 1_200, 4  # bytes of a setting, and of each character of its key and value: measured
 QUEUE = 2_500  # bytes of an empty queue with limits
 KEY, A_KEY_CHARACTER = 300, 2  # bytes of an ended job's key, and of each of its characters

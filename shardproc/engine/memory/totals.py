@@ -28,10 +28,7 @@ class Totals:
         self.cron_missed = 0  # times of schedules that passed during the server's downtime
         self.dropped = [0, 0]  # dropped dead letters: too many, too old
         self.waited_ms = self.worked_ms = 0  # of all completed jobs: until they were pulled, and afterwards
-        self.waits, self.runs = (
-            [0] * (STEPS + 1),
-            [0] * (STEPS + 1),
-        )  # of these times: up to 1, 2, 4, ... ms
+        self.waits, self.runs = [0] * (STEPS + 1), [0] * (STEPS + 1)  # of these: up to 1, 2, 4, ... ms
 
     def completes(self, waited_ms: int, worked_ms: int) -> None:
         """Count the times of a job that has completed."""

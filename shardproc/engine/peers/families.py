@@ -46,10 +46,7 @@ _encode = Encoder().encode
 _decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
 MARK = _encode("__parentId")
 FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: their family
-MAX_CHILDREN, MAX_BYTES = (
-    100_000,
-    10 << 20,
-)  # of one job, and bytes of their ids: stored with the job
+MAX_CHILDREN, MAX_BYTES = 100_000, 10 << 20  # of one job, and bytes of their ids: stored with the job
 
 
 @across

@@ -17,9 +17,7 @@ from ..state import State
 JobRef = tuple[str, str]  # queue and id of a job
 Wanted = tuple[str, JobRef, int | None]  # flow, one of its jobs, and when the flow appeared, if known
 
-LOST, PREPARED, APPEARED, OTHER = range(
-    4
-)  # what a shard has of a flow; OTHER: perhaps a job of something else
+LOST, PREPARED, APPEARED, OTHER = range(4)  # what a shard has of a flow; OTHER: perhaps not of that flow
 
 
 def have(state: State, source: int, message: messages.Have) -> messages.Had:
