@@ -1,4 +1,4 @@
-"""Live jobs, schedules, limits and whoever waits, brought back to the true time: see `set_back`."""
+"""Moves live jobs, schedules, limits and waiting clients back to the true time: see `set_back`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from .ready import deadlines, queue_limits
 from .ready.groups import Groups
 from .state import QueueState, Rates, State
 
-SLICE = 200  # jobs moved in one step: some 5 ms, with the writing of their rows
-SCAN = 2_000  # jobs looked at in one step
+SLICE = 200  # jobs moved per step: about 5 ms, including the writes of their rows
+SCAN = 2_000  # jobs inspected per step
 
 
 def set_back(state: State, back: SetBack) -> Counter[str]:
-    """Move what cannot wait; how many of what.  Live jobs beside the active ones are left to `jobs`."""
+    """Move everything that cannot wait, and count it by kind.  Live jobs that are not active are left to
+    `jobs`."""
     state.now = back.now
     moved = Counter(jobs=_active(state, back), schedules=commands.set_back(state, back))
     moved["limits"] = queue_limits.set_back(state, back) + unique_keys.set_back(state, back)
@@ -39,8 +40,7 @@ def set_back(state: State, back: SetBack) -> Counter[str]:
 
 
 def jobs(state: State, back: SetBack, end: int) -> Iterator[int]:
-    """Move the live jobs with numbers below ``end``, step by step; how many in each.
-
+    """Move the live jobs with numbers below ``end``, step by step, yielding the number moved in each.
     A job that was moved before stays as it is, so this may start over after a crash."""
     for queue in list(state.queues.values()):
         reordered = False
@@ -62,7 +62,7 @@ def _chunks(seqs: list[int]) -> Iterator[list[int]]:
 
 
 def _rounds(state: State, back: SetBack) -> None:
-    """What is done from time to time goes on."""
+    """Keep periodic work on schedule."""
     now = back.now
     state.next_sweep = min(state.next_sweep, now + locks.SWEEP_MS)
     state.upkeep.next_at = min(state.upkeep.next_at, now + retention.ROUND_MS)
@@ -73,7 +73,7 @@ def _rounds(state: State, back: SetBack) -> None:
 
 
 def _active(state: State, back: SetBack) -> int:
-    """Locks and timeouts."""
+    """Move the locks and timeouts of active jobs."""
     moved = 0
     state.timeouts.replace(())
     for queue in state.queues.values():
@@ -94,9 +94,9 @@ def _reorder(queue: QueueState) -> None:
 
 
 def _job(state: State, job: Job, back: SetBack) -> bool:
-    """Whether anything of it was taken from the wrong clock, and is moved."""
+    """Move the times of a job that came from the wrong clock; whether there were any."""
     before = job.created_at, job.run_at, job.started_at
-    extra, later = job.extra, back._replace(now=state.now)  # true times lie before now
+    extra, later = job.extra, back._replace(now=state.now)  # true times are before now
     if job.run_at > back.now and _is_wrongly_planned(job, back, later):
         job.run_at = job.run_at - back.by if extra is None else repeating.set_back(job, extra, back)
         if job.state in (DELAYED, SUSPENDED) and job.run_at != before[1]:
@@ -118,8 +118,8 @@ def _job(state: State, job: Job, back: SetBack) -> bool:
 
 
 def _is_wrongly_planned(job: Job, back: SetBack, later: SetBack) -> bool:
-    """Whether it was decided by the wrong clock when the job is to run: when it was pushed, failed last, or
-    was put off."""
+    """Whether the wrong clock decided the job's run time: when it was pushed, last failed, or was
+    postponed."""
     planned = [moment.at for moment in (job.timeline or ())[-1:]]
     if job.extra is not None and job.extra.planned_at is not None:
         planned.append(job.extra.planned_at)
@@ -127,7 +127,7 @@ def _is_wrongly_planned(job: Job, back: SetBack, later: SetBack) -> bool:
 
 
 def _run(run: Run, job: Job, later: SetBack) -> bool:
-    """What a workflow waits for, and since when it is being undone."""
+    """Move the end of a workflow's wait, and the start of its undo."""
     before = run.undoing and run.undoing.at
     if run.waits is not None and run.waits.until is not None:
         run.waits.until = job.run_at
@@ -143,15 +143,15 @@ def _extra(extra: Extra, back: SetBack, later: SetBack) -> bool:
     if extra.planned_at is not None:
         extra.planned_at = later.moment(extra.planned_at)
     if extra.cancellation is not None:
-        # When it was asked for is not known: it is no mistake to be early with a job that is to stop.
+        # The time of the request is not known.  A job that should stop may stop early.
         until = extra.cancellation.until
         extra.cancellation.until = max(min(until, back.now), until - back.by)
     return before != (extra.key_until, extra.planned_at, extra.cancellation and extra.cancellation.until)
 
 
 def _lock(lock: Lock, back: SetBack) -> bool:
-    """Whether it ends earlier.  After a start it is not known when it was granted: then it is taken for
-    granted by the wrong clock, but never ends before its full time has run again."""
+    """Whether the lock ends earlier.  After a start it is not known when the lock was granted: it is assumed
+    to come from the wrong clock, but never ends before its full time has run again."""
     until = lock.until
     if lock.heartbeat_at >= back.now:
         lock.until = min(until, max(back.now + lock.ttl, until - back.by))

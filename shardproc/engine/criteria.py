@@ -1,4 +1,4 @@
-"""What the archive has to know of a search, and what it gives back."""
+"""What a search passes to the archive, and what the archive returns."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ STOPPED = -1  # a dead letter that was cancelled
 
 
 class Criteria(NamedTuple):
-    """``conditions`` are about anything but the queue.  ``completed``, ``dead`` and ``live`` say which jobs
-    may be meant; live ones are found by what their rows say for ever, and are looked at in memory again.
-
-    ``queues``: the ids of those that are meant; None: all.  ``by_queue``: these have so few jobs that it is
-    quicker to go through them than through the jobs of all."""
+    """``conditions`` cover everything except the queue.  ``completed``, ``dead`` and ``live`` select the
+    kinds of jobs; live ones are found by the columns of their rows that never change, and checked again in
+    memory.  ``queues``: ids of the queues to search; None: all.  ``by_queue``: these have so few jobs that
+    searching them one by one is faster than searching the jobs of all queues."""
 
     conditions: Sequence[Condition]
     queues: tuple[int, ...] | None
@@ -37,19 +36,19 @@ class Finding(NamedTuple):
 
 
 class Searches(Protocol):
-    """Reads of the archive for searches, also of the rows of live jobs."""
+    """Reads of the archive for searches, including the rows of live jobs."""
 
     def first_seq(self) -> int:
         """No job has a smaller number."""
 
     def ranges(self, conditions: Sequence[Condition], first: int, last: int) -> list[tuple[int, int]]:
-        """Runs of numbers within these bounds, ascending, outside of which no job meets the conditions."""
+        """Ranges of numbers within these bounds, ascending; no job outside them meets the conditions."""
 
     def find(self, criteria: Criteria, first: int, last: int) -> list[Finding]:
-        """What meets the criteria, with numbers from ``first`` to ``last``, in ascending order."""
+        """The jobs with numbers from ``first`` to ``last`` that meet the criteria, in ascending order."""
 
     def unreadable(self, first: int, last: int) -> int:
-        """How many jobs with such numbers were found to be unreadable."""
+        """The number of jobs in this range that were found to be unreadable."""
 
     def created_before(self, seq: int) -> int:
-        """When the last job up to this number was created, epoch ms; 0 if there is none."""
+        """When the last job up to this number was created, epoch ms; 0 without one."""

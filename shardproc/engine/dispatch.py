@@ -1,12 +1,12 @@
 """One command, from its handler to its reply.
 
-Every reply of a shard to a command leaves through this module (but for those of a batch that could not be
+Every reply of a shard to a command leaves through this module (except those of a batch that could not be
 stored, see `resilient`), because two counts must stay in step with the replies:
 
-- ``Client.slow``: how many commands were answered that may be answered late.  A connection may have 50 of
-  these in flight; one that is answered but not counted takes a place until the connection ends.
-- ``Outbox.size``: bytes of payloads in the replies of this batch, about.  Beyond a bound the server sends
-  what it has before it carries out more.
+- ``Client.slow``: the number of answered commands that may be answered late.  A connection may have 50 of
+  these in flight; one that is answered but not counted occupies a place until the connection ends.
+- ``Outbox.size``: the approximate bytes of payloads in the replies of this batch.  Beyond a bound the server
+  sends the replies that it has before it carries out more commands.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _bytes_of_step(step: StepView) -> int:
 
 
 _SIZES: Mapping[type, Callable[[Any], int]] = {
-    Raw: _bytes,  # a whole reply that another shard has encoded
+    Raw: _bytes,  # a whole reply, encoded by another shard
     JobReply: lambda reply: _bytes(reply.job),
     JobsReply: lambda reply: _bytes(reply.jobs),
     RecordStepsReply: lambda reply: sum(_bytes(each.result) for each in reply.results if each is not None),
@@ -72,10 +72,10 @@ _SIZES: Mapping[type, Callable[[Any], int]] = {
     CleanReply: lambda reply: 40 * len(reply.ids),
     PriorityCountsReply: lambda reply: 12 * len(reply.counts),
 }
-"""Replies that can be large, and what they weigh; all others are small, entry by entry.  Pulls count what
-they take while they take it (`handlers.pull`): that is less work than to look into their replies."""
+"""Replies that can be large, and how to measure them; all others are small, entry by entry.  Pulls count the
+jobs as they take them (`handlers.pull`): that is cheaper than inspecting their replies."""
 
-_NEVER, _WITH_TIMEOUT, _ALWAYS = 0, 1, 2  # a command may be answered late
+_NEVER, _WITH_TIMEOUT, _ALWAYS = 0, 1, 2  # whether a command may be answered late
 
 _COUNTED: Mapping[type, int] = {
     spec.request: _ALWAYS if spec.heavy else _WITH_TIMEOUT if spec.parks else _NEVER
@@ -86,7 +86,7 @@ _COUNTED: Mapping[type, int] = {
 
 
 def carry_out(state: State, client: Client, command: Command) -> None:
-    """Carry out a command; its reply, unless it comes later, is in the outbox."""
+    """Carry out a command and put its reply into the outbox, unless the reply comes later."""
     handler = state.tables.handlers.get(type(command), _not_here)
     try:
         reply = handler(state, client, command)
@@ -94,7 +94,7 @@ def carry_out(state: State, client: Client, command: Command) -> None:
         reply = refused(error)
     except Exception as error:
         reply = state.outlive(command, error)
-    if reply is not None:  # `answer`, inlined: once a command on the hottest path
+    if reply is not None:  # `answer`, inlined: once per command on the hottest path
         reply.req_id = command.req_id
         late = _COUNTED.get(type(command))
         if late is not None:
@@ -112,13 +112,13 @@ def answer(state: State, client: Client, command: Command, reply: Reply) -> None
 
 
 def answer_late(state: State, client: Client, req_id: RequestId, reply: Reply) -> None:
-    """Answer a command that was parked, or carried out in slices."""
+    """Answer a command that was parked or ran in slices."""
     reply.req_id = req_id
     send(state, client, reply, slow=True)
 
 
 def send(state: State, client: Client, reply: Reply | Raw, *, slow: bool) -> None:
-    """Enter a reply with its request id in the outbox.  ``slow``: its command may be answered late."""
+    """Put a reply with its request id into the outbox.  ``slow``: its command may be answered late."""
     client.slow += slow
     if (size_of := _SIZES.get(type(reply))) is not None:
         state.out.size += size_of(reply)
@@ -126,11 +126,11 @@ def send(state: State, client: Client, reply: Reply | Raw, *, slow: bool) -> Non
 
 
 def is_slow(command: Command) -> bool:
-    """As `Spec.is_slow`, of a decoded command."""
+    """The same as `Spec.is_slow`, for a decoded command."""
     late = _COUNTED.get(type(command), _NEVER)
     return late == _ALWAYS or (late == _WITH_TIMEOUT and command.timeout > 0)  # type: ignore[attr-defined]
 
 
 def _not_here(state: State, client: Client, command: Command) -> Reply | None:
-    """A command that the router should have answered."""
+    """Refuse a command that the router should have answered."""
     raise CommandError(f"{command.__struct_config__.tag} is not a command for a shard", Code.UNKNOWN_COMMAND)

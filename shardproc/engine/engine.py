@@ -1,7 +1,7 @@
 """The engine of one shard: commands and time go in, replies and writes come out.
 
-``handle`` and ``tick`` change memory and fill the outbox; ``next_deadline`` says when to tick
-again.  Time, ids and chance come from outside, so equal inputs give equal outputs.
+``handle`` and ``tick`` change memory and fill the outbox; ``next_deadline`` says when to tick again.  Time,
+ids and randomness come from outside, so equal inputs give equal outputs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .table import RECORDS, TABLES
 
 
 class Engine:
-    """All rules over the jobs of one shard."""
+    """All rules for the jobs of one shard."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Engine:
         return self.state.out
 
     def new_life(self, now: int) -> None:
-        """The whole server was down until now, and not just this shard for a moment."""
+        """Record that the whole server was down until now, not only this shard for a moment."""
         self.state.away_until = now
 
     def start(self, now: int) -> None:
-        """The shard has recovered and time begins."""
+        """Start the clock after recovery."""
         state = self.state
         state.now = state.started_at = now
         state.next_sweep = now + locks.GRACE_MS
@@ -83,25 +83,25 @@ class Engine:
         self._serve()
 
     def handle(self, client: Client, command: Command, now: int) -> None:
-        """Carry out one command; its reply, unless it parks, is in the outbox."""
+        """Carry out one command and put its reply into the outbox, unless the command parks."""
         state = self.state
         state.now = now
         elsewhere = state.directory or state.prepared or state.recovery.unheard or state.moving
         if not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out(state, client, command)
-        # As `_serve` begins; asked here as well, because the call costs something for every command.
+        # The condition that `_serve` starts with; checked here as well to save a call per command.
         if state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends or state.died:
             self._serve()
 
     def _sent_elsewhere(self, client: Client, command: Command) -> bool:
-        """Whether another shard answers: it has the job that the command names, or may have it."""
+        """Whether another shard answers, because it has or may have the job that the command names."""
         state = self.state
         if state.recovery.unheard and directory.seek(state, client, command):
             return True
         return directory.relay(state, client, command)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
-        """A message of another shard."""
+        """Handle a message from another shard."""
         self.state.now = now
         peer_calls.receive(self.state, source, body)
         self._serve()
@@ -117,7 +117,7 @@ class Engine:
         self._serve()
 
     def tick(self, now: int) -> None:
-        """Do what is due, as much as fits into one tick."""
+        """Do what is due, as much as one tick allows."""
         state = self.state
         state.now, state.spare = now, SPARE
         self._end_delays()
@@ -146,7 +146,7 @@ class Engine:
         state.rates.sample(now, state.totals)
 
     def work(self) -> bool:
-        """Do one slice of long work; whether there is more."""
+        """Run one slice of long work; whether more is left."""
         state = self.state
         if state.works:
             slices.run(state)
@@ -154,14 +154,14 @@ class Engine:
         return bool(state.works)
 
     def next_deadline(self) -> int:
-        """When to tick again at the latest."""
+        """The latest time for the next tick."""
         state = self.state
         if state.works or state.chores:
             return state.now
         return min(self.next_moment(), state.next_sweep, state.upkeep.next_at)
 
     def next_moment(self) -> int:
-        """When something is due beside the rounds that look after locks and retention; NEVER: nothing is."""
+        """When something is due, apart from the rounds for locks and retention; NEVER: nothing is."""
         state, deadline = self.state, NEVER
         for heap in (state.delays, state.poll_ends, state.wait_ends, state.trials.ends, state.alarms):
             if heap.entries and heap.entries[0][0] < deadline:
@@ -173,14 +173,16 @@ class Engine:
         return deadline if due is None else min(deadline, due)
 
     def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
-        """A client's connection ended; ``severed`` by the server, or ``broken`` by what is in between."""
+        """Handle the end of a client's connection: closed by the server (``severed``), or lost on the network
+        (``broken``)."""
         self.state.now = now
         self.unsubscribe(conn)
         disconnects.disconnect(self.state, conn, severed=severed, broken=broken)
         self._serve()
 
     def half_closed(self, conn: int, now: int) -> None:
-        """A client sends nothing more, and may still read: what it has asked is answered."""
+        """Handle a client that sends no more but may still read: the commands it has sent are still
+        answered."""
         self.state.now = now
         self.unsubscribe(conn)
         client = self.state.clients.get(conn)
@@ -190,39 +192,40 @@ class Engine:
             self._serve()
 
     def unheard(self, conns: Iterable[int]) -> None:
-        """What these connections wait for would not reach them: they ask again.  Their jobs stay theirs."""
+        """Replies to these connections would be lost, so drop what they wait for; the clients ask again.
+        They keep their jobs."""
         for conn in conns:
             self.unsubscribe(conn)
             disconnects.hang_up(self.state, conn)
 
     def unsubscribe(self, conn: int) -> None:
-        """A connection wants no more events."""
+        """End all event subscriptions of a connection."""
         if conn in self.state.clients:
             subscriptions.unsubscribe(self.state, self.state.clients[conn])
 
     def recover_queue(self, queue_id: int, name: str, completed: int, failed: int) -> None:
-        """A queue as it was stored."""
+        """Restore a queue from storage."""
         state = self.state
         queue = state.queues[name] = QueueState(queue_id, name)
         queue.completed, queue.failed = completed, failed
         state.next_queue_id = max(state.next_queue_id, queue_id + 1)
 
     def recover_record(self, kind: str, key: str, value: str) -> None:
-        """A record as it was stored; those of kinds that only a newer version knows stay on disk."""
+        """Restore a record from storage; kinds that only a newer version knows stay on disk."""
         record = RECORDS.get(kind)
         if record is not None:
             self.state.kept.note(kind, key, len(value))
             record.recover(self.state, key, value)
 
     def recover_pushed(self, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:
-        """Pushes with idempotency keys as they were stored, batch by batch, the newest first."""
+        """Restore pushes with idempotency keys from storage, batch by batch, newest first."""
         idempotency.recover(self.state, batches, now)
 
     def recover_jobs(self, jobs: Iterable[Job], now: int) -> None:
-        """Live jobs as they were stored, in order of arrival.
+        """Restore live jobs from storage, in order of arrival.
 
-        Active ones stay active: their lock restarts, as the time the shard was away is not the
-        worker's fault.
+        Active ones stay active.  Their lock time restarts, because the shard's downtime is not the worker's
+        fault.
         """
         state = self.state
         state.now = now
@@ -252,43 +255,44 @@ class Engine:
         transitions.recover_followers(state, followers)
 
     def deafen(self) -> None:
-        """The shard hears no worker, so no worker's silence counts, until `returned`."""
+        """Suspend heartbeat timeouts until `returned()`."""
         self.state.hearing.settled_at = NEVER
 
     def returned(self, now: int) -> None:
-        """Time has passed in which the shard could not hear anybody."""
+        """The shard was unreachable for a while: restart all locks and resume heartbeat timeouts after
+        SETTLE_MS."""
         self.state.now = now
         self.state.hearing.settled_at = now + SETTLE_MS
         locks.renew_all(self.state)
 
     def set_forward(self, ms: int, now: int) -> None:
-        """The wall clock was set forward.  Delays, limits and schedules follow it; the workers are not to
-        lose their locks by it, nor clients what they may repeat."""
+        """The wall clock was set forward.  Delays, limits and schedules follow it, but workers keep their
+        locks and clients keep the pushes they may repeat."""
         self.state.now = now
         idempotency.set_forward(self.state, ms)
         self.returned(now)
 
     def set_back(self, back: SetBack) -> Counter[str]:
-        """The wall clock was ahead and is right again; how many of what were moved at once.  All else is for
-        `set_jobs_back`."""
+        """The wall clock was ahead and has been corrected.  Return how many things were moved at once, by
+        kind; the rest is left to `set_jobs_back`."""
         moved = clock_rebase.set_back(self.state, back)
         self.returned(back.now)
         self._serve()
         return moved
 
     def set_jobs_back(self, back: SetBack, end: int) -> Iterator[int]:
-        """Move the live jobs with numbers below ``end``, step by step, from one tick to the next; how many
-        in each."""
+        """Move the live jobs with numbers below ``end``, one step per tick, yielding the number moved in
+        each."""
         return clock_rebase.jobs(self.state, back, end)
 
     def gone(self, owner: str, now: int) -> None:
-        """The process of a worker has ended."""
+        """Handle the end of a worker's process."""
         self.state.now = now
         disconnects.gone(self.state, owner)
         self._serve()
 
     def renew(self, conns: Collection[int], now: int) -> None:
-        """These connections have sent something: the locks of their jobs restart."""
+        """These connections have sent data: restart the locks of their jobs."""
         self.state.now = now
         for conn in conns:
             if conn in self.state.clients:
@@ -302,9 +306,8 @@ class Engine:
         names: Mapping[str, Collection[str]] = MappingProxyType({}),
         origin: int = 0,
     ) -> None:
-        """Workers that are registered with a router work on these queues from now on, or no longer.
-
-        ``names`` are those of the jobs that they run, of queues whose workers all say so."""
+        """Record that workers registered with a router now work on these queues, or no longer do.  ``names``:
+        the job names they run, for queues where all workers declare them."""
         known = self.state.queues_with_workers
         for queue in queues:
             if present:
@@ -316,34 +319,34 @@ class Engine:
                     del known[queue]
 
     def router_gone(self, origin: int) -> None:
-        """A router has ended, and the registrations of its workers with it."""
+        """Handle the end of a router, which also ends the registrations of its workers."""
         known = self.state.queues_with_workers
         self.worker_presence(
             [queue for queue, origins in known.items() if origin in origins], present=False, origin=origin
         )
 
     def subscribe(self, conn: int, queue: str) -> None:
-        """A connection goes on with events that it had from another process of this shard."""
+        """Resume an event subscription that a connection had with an earlier process of this shard."""
         subscriptions.resume(self.state, self.state.client(conn, 3), queue)
 
     def parked(self, now: int) -> list[tuple[Client, bytes]]:
-        """The commands that wait here, for the next owner; see `handing_over`."""
+        """The commands parked here, for the next owner; see `handing_over`."""
         self.state.now = now
         return list(handing_over.parked(self.state))
 
     def desert(self, now: int) -> None:
-        """All clients that held jobs are gone for good."""
+        """Handle the final loss of all clients that held jobs."""
         self.state.now = now
         disconnects.desert(self.state)
         self._serve()
 
     def adopt(self, live: Collection[int], now: int) -> None:
-        """Which connections survived the restart of this shard."""
+        """Reattach the connections that survived the restart of this shard."""
         self.state.now = now
         disconnects.adopt(self.state, live)
 
     def _serve(self) -> None:
-        """Answer pulls and settle dependencies that waited for what just happened, or for its effects."""
+        """Answer pulls and resolve dependencies that waited for what just happened, or for its effects."""
         state = self.state
         while (
             state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends or state.died

@@ -1,4 +1,4 @@
-"""The kinds of records that somebody sets, and how many of each a shard keeps: see `memory.kept`."""
+"""The kinds of records that clients set, and how many of each a shard keeps: see `memory.kept`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def known_queue(state: State, name: str) -> QueueState | None:
 
 
 def admit_queues(state: State, names: Iterable[str]) -> None:
-    """CommandError unless queues of these names are there, or may be."""
+    """CommandError unless queues with these names exist or may be created."""
     new = [name for name in names if name not in state.queues]
     if new:
         state.kept.admit_queues(len(new), len(state.queues), "queue", new[0])
@@ -35,7 +35,7 @@ def find(state: State, job_id: str) -> Job | None:
 
 
 def known_job(state: State, job_id: str) -> Job:
-    """A live or finished job.  CommandError."""
+    """A live or finished job.  CommandError if it does not exist."""
     job = find(state, job_id)
     if job is None:
         raise not_found(state, job_id)
@@ -43,14 +43,15 @@ def known_job(state: State, job_id: str) -> Job:
 
 
 def not_found(state: State, job_id: str, field: str = "id") -> CommandError:
-    """There is no such job, or not any more.  If it was a dead letter that was dropped, it says so."""
+    """The error for a job that does not exist, or no longer does.  For a dropped dead letter it explains
+    why."""
     why = explanation(state, job_id)
     text = f"Job not found: {why}" if why else "Job not found"
     return CommandError(text, Code.JOB_NOT_FOUND, field=field, value=job_id)
 
 
 def explanation(state: State, job_id: str) -> str:
-    """What became of a job that is gone; "" if that is not known."""
+    """Why a job is gone; "" if that is not known."""
     letter = state.dropped.look_up(state.archive, job_id)
     if letter is None:
         return ""
@@ -63,18 +64,19 @@ def explanation(state: State, job_id: str) -> str:
 
 
 def wrong_state(job_id: str, text: str, allowed: str, field: str = "id") -> CommandError:
-    """The job is in a state in which that cannot be done; ``allowed`` names those in which it can."""
+    """The error for a job in a state that does not allow the command; ``allowed`` names the states that
+    do."""
     return CommandError(text, Code.JOB_STATE, field=field, value=job_id, bound=allowed)
 
 
 def being_cancelled(job_id: str, text: str = "only its end can be reported") -> CommandError:
-    """The job may still run, and can only end as cancelled."""
+    """The error for a job that may still run, but can only end as cancelled."""
     text = f"Job {job_id} is being cancelled: {text}"
     return CommandError(text, Code.JOB_CANCELLED, field="id", value=job_id)
 
 
 def key_is_taken(job_id: str, holder: str | None) -> CommandError:
-    """A finished job cannot run again while another one has its unique key."""
+    """The error for a finished job that cannot run again while another one has its unique key."""
     text = f"Cannot move job {job_id} to waiting: job {holder} has its unique key"
     return CommandError(
         text, Code.JOB_STATE, field="uniqueKey", value=holder, bound="a key that no other job has"

@@ -1,6 +1,7 @@
-"""What the engine asks for: replies to send and rows to write, in that order of promise.
+"""The effects requested by the engine: replies to send and rows to write.  A reply is a promise that the rows
+are stored.
 
-The server empties it once a batch: the rows in one transaction, then the replies.
+The server empties the outbox once per batch: the rows in one transaction, then the replies.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from .stored_keys import StoredKeys
 
 _encode_json = msgspec.json.Encoder().encode
 
-# Job.dirty: what of a job must be written
+# Job.dirty: which rows of a job must be written
 CLEAN = 0
-STATE = 1  # it moved: its lock or its outcome
-ROW = 2  # its own row changed, too
+STATE = 1  # it moved: its lock or its outcome changed
+ROW = 2  # its own row changed as well
 
 Finished = tuple[int, str]  # number and id of a finished job
 
-# Job.stored: which rows a job has on disk
+# Job.stored: the rows that a job has on disk
 JOB_ROW = 1
 LOCK_ROW = 2
 COMPLETED_ROW = 4
@@ -37,7 +38,7 @@ DEAD_ROW = 8  # the next bit is `bunqueue.model.workflow.STEP_ROWS`
 
 
 class Attempt(Struct, gc=False):
-    """One attempt that is over: it did not complete its job, or it did and the job was run again later."""
+    """An attempt that is over: it did not complete its job, or the completed job ran again later."""
 
     seq: int
     number: int
@@ -48,7 +49,7 @@ class Attempt(Struct, gc=False):
     error: str | None
     stack: str | None
     error_type: str | None = None  # the class of the error
-    delay: int | None = None  # ms until the next one, as they were chosen; None: there is none
+    delay: int | None = None  # chosen delay until the next one, ms; None: no next attempt
 
 
 class LogEntry(Struct, gc=False):
@@ -58,11 +59,11 @@ class LogEntry(Struct, gc=False):
     at: int
     level: str
     message: str
-    kept: int = 0  # of a new line: how many the job then keeps, if that is not more than all may
+    kept: int = 0  # of a new line: how many lines the job keeps, if fewer than the general limit
 
 
 class DeadLetter(Struct, gc=False):
-    """What one needs to know of a dead letter to choose it."""
+    """The part of a dead letter that filters need."""
 
     entered_at: int
     seq: int
@@ -71,8 +72,8 @@ class DeadLetter(Struct, gc=False):
 
 
 class Outdated(NamedTuple):
-    """Of completed jobs that were looked at, those that go by the age that their queue allows, and the number
-    of the last one looked at; ``spared``: some of them say themselves how long they are kept."""
+    """The result of checking some completed jobs: those to remove because of their queue's age limit, and the
+    number of the last one checked; ``spared``: some have a retention time of their own."""
 
     jobs: list[Finished]
     last: int | None
@@ -80,7 +81,7 @@ class Outdated(NamedTuple):
 
 
 class OldLetter(NamedTuple):
-    """A dead letter that goes: its job, and how that failed; of a long error only the beginning."""
+    """A dead letter to be removed: its job, and how that failed.  A long error is cut."""
 
     seq: int
     id: str
@@ -90,7 +91,7 @@ class OldLetter(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A finished job whose own time to be kept is over; ``state`` is COMPLETED or FAILED."""
+    """A finished job whose own retention time is over; ``state`` is COMPLETED or FAILED."""
 
     seq: int
     queue_id: int
@@ -99,34 +100,34 @@ class Expired(NamedTuple):
 
 
 class QueueRow(Struct, gc=False):
-    """A queue that was met for the first time."""
+    """A queue that is used for the first time."""
 
     id: int
     name: str
     created_at: int
 
 
-# An entry of the event log: kind, queue id, job id ("" when it is about the queue), and for some kinds a map
-# of fields; see `shardproc.engine.lifecycle.events`.
+# An entry of the event log: kind, queue id, job id ("" for events of the queue), and for some kinds a map of
+# fields; see `shardproc.engine.lifecycle.events`.
 EventEntry = tuple[int, int, str] | tuple[int, int, str, dict[str, Any]]
 
 
 class Pushed(Struct, array_like=True, gc=False):
-    """What a push with an idempotency key was answered: runs ``(first id, how many)`` of ids that differ by
-    1 in their last 12 digits, and the places of those jobs that were there before.  Of one new job its id
-    stands instead of all this, unless what it was is to be known, too."""
+    """The reply to a push with an idempotency key: runs ``(first id, how many)`` of ids that increase by 1 in
+    their last 12 digits, and the places of jobs that existed before.  For a single new job, its id is stored
+    instead of all this, unless the hash of its content is stored too."""
 
     runs: list[tuple[str, int]]
     existing: list[int]
-    hash: str | None = None  # of what was pushed, as its client gave it
-    conflicts: list[tuple[int, Action, str]] | None = None  # place, action and holder of keys that were taken
+    hash: str | None = None  # of the pushed content, as given by the client
+    conflicts: list[tuple[int, Action, str]] | None = None  # place, action and holder of taken keys
 
 
-PushedEntry = tuple[str, str | Pushed]  # queue and idempotency key with a blank between, answer
+PushedEntry = tuple[str, str | Pushed]  # queue and idempotency key separated by a blank, reply
 
 
 class Published(Struct, gc=False):
-    """What the subscribers of one queue get with this batch."""
+    """The events of this batch for the subscribers of one queue."""
 
     frames: list[bytes]
     size: int = 0
@@ -134,9 +135,9 @@ class Published(Struct, gc=False):
 
 
 class Outbox:
-    """Lists, not an object per effect: this is the hot path."""
+    """The effects of a batch.  Lists, not an object per effect: this is the hot path."""
 
-    MAX_PUBLISHED = 8 << 20  # bytes of events in one batch for the subscribers of one queue
+    MAX_PUBLISHED = 8 << 20  # bytes of events per batch for the subscribers of one queue
 
     __slots__ = (
         "attempts",
@@ -163,22 +164,22 @@ class Outbox:
     def __init__(self) -> None:
         self.replies: list[tuple[int, Reply | Raw]] = []
         self.peer_messages: list[tuple[int, bytes]] = []  # to other shards
-        self.lost: list[int] = []  # connections that asked for what may have been done or not
+        self.lost: list[int] = []  # connections with a request whose outcome is unknown
         self.dirty: list[Job] = []
         self.attempts: list[Attempt] = []
         self.queues: list[QueueRow] = []
         self.records: dict[tuple[str, str], str | None] = {}  # (kind, key) -> JSON; None: delete
         self.kept = Kept()
         self.logs: list[LogEntry] = []
-        self.kept_logs: dict[int, int] = {}  # number of a job -> how many entries are kept, before these
-        self.dropped_queues: list[int] = []  # ids of queues whose row goes; they have no other rows any more
+        self.kept_logs: dict[int, int] = {}  # number of a job -> how many earlier entries to keep
+        self.dropped_queues: list[int] = []  # ids of queues whose row is deleted, their last one
         self.runs: list[RunWrite] = []  # steps and signals
-        self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
+        self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs to delete
         self.events: list[EventEntry] = []
         self.published: dict[str, Published] = {}  # by queue
-        self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask
-        self.pushed: list[PushedEntry] = []  # stored with the next events, as a push causes some
-        self.size = 0  # bytes of jobs and results in the replies, about
+        self.notices: list[tuple[int, bytes]] = []  # unsolicited frames for connections
+        self.pushed: list[PushedEntry] = []  # stored with the next events: a push always causes some
+        self.size = 0  # approximate bytes of jobs and results in the replies
         self.durable = False  # something in this batch must survive a power loss
 
     @property
@@ -197,14 +198,15 @@ class Outbox:
         )
 
     def keep(self, kind: str, key: str, value: Struct | None) -> None:
-        """Store a record, or with None delete it; `table.RECORDS` says what recovers it after a restart."""
+        """Store a record, or delete it with None; `table.RECORDS` names the function that restores it."""
         text = None if value is None else _encode_json(value).decode()
         self.records[kind, key] = text
         self.kept.note(kind, key, None if text is None else len(text))
 
     def purge(self, queue_id: int, seqs: list[int]) -> None:
-        """Have all rows of these finished jobs deleted.  They were read from the archive in this batch;
-        a few hundred at a time, as this is done in one go.  Rules call `removal.purge`, which counts."""
+        """Delete all rows of these finished jobs.  They were read from the archive in this batch, a few
+        hundred at a time because they are deleted at once.  Rules call `removal.purge` instead, which updates
+        the counts."""
         if seqs:
             self.purges.setdefault(queue_id, []).extend(seqs)
 
@@ -220,18 +222,18 @@ class Outbox:
         published.size += len(frame)
 
     def touch(self, job: Job, what: int = STATE) -> None:
-        """Have the rows of ``job`` written as they are when the batch ends."""
+        """Mark the rows of ``job`` to be written, as they are at the end of the batch."""
         if not job.dirty:
             self.dirty.append(job)
         job.dirty |= what
 
 
 class Trim(NamedTuple):
-    """How far a trimming of the event log has come."""
+    """The progress of trimming the event log."""
 
     removed: int
-    keep: int  # how many may still be kept
-    before: int | None  # where to go on; None: done
+    keep: int  # the number that may still be kept
+    before: int | None  # where to continue; None: done
 
 
 class LogRow(NamedTuple):
@@ -239,14 +241,14 @@ class LogRow(NamedTuple):
 
     first: int  # number of its first event
     at: int  # epoch ms
-    size: int  # how many events it holds
-    entries: list[list[Any] | None]  # like EventEntry; null: was forgotten on request
+    size: int  # number of events
+    entries: list[list[Any] | None]  # like EventEntry; null: forgotten on request
 
 
 class Remains(NamedTuple):
-    """What is left of a finished job that cannot be read."""
+    """The readable parts of a finished job that cannot be read as a whole."""
 
-    id: str  # empty where that cannot be read, either
+    id: str  # empty if that cannot be read either
     name: str
     created_at: int
     state: str
@@ -254,63 +256,63 @@ class Remains(NamedTuple):
 
 
 class Archive(Protocol):
-    """Finished jobs, which live on disk alone.  Reads see the outbox's writes as done."""
+    """Finished jobs, which live on disk only.  Reads see the outbox's writes as done."""
 
     @property
     def runs(self) -> RunArchive:
-        """Steps and signals, of live jobs, too."""
+        """Steps and signals, also of live jobs."""
 
     @property
     def searches(self) -> Searches:
-        """Its part in searches."""
+        """Reads for searches."""
 
     @property
     def keys(self) -> StoredKeys:
-        """Which keys of encryption payloads need."""
+        """The encryption keys that payloads need."""
 
     def find(self, job_id: str) -> Job | None:
-        """A finished job by its id.  CommandError when it is there, but cannot be read."""
+        """A finished job by its id.  CommandError if it exists but cannot be read."""
 
     def known(self, job_id: str) -> Job | None:
-        """The same for those who have no client to tell: None, too, when it cannot be read."""
+        """The same for callers without a client to inform: None also if it cannot be read."""
 
     def record(self, kind: str, key: str) -> str | None:
         """The JSON value of a record."""
 
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
-        """Of jobs by their numbers: the ids that do not tell these, because clients chose them, say."""
+        """The ids of these jobs that do not contain their numbers, for example because clients chose them."""
 
     def children_among(self, seqs: list[int]) -> dict[int, str]:
-        """Of jobs by their numbers: those that are children, with their parents; '' for a node of a flow,
-        which may have several."""
+        """The children among these jobs, with their parents; '' for a node of a flow, which may have
+        several."""
 
     def own_ids_after(self, after: str, limit: int) -> tuple[list[str], str | None]:
-        """Ids above ``after`` that clients chose, at most so many, and where to go on; None: at the end."""
+        """Up to ``limit`` ids above ``after`` that clients chose, and where to continue; None: at the end."""
 
     def seqs(
         self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None
     ) -> list[int]:
-        """Numbers of the first ``limit`` finished jobs of a queue by order of creation, or of those
-        that follow ``after``."""
+        """Numbers of the first ``limit`` finished jobs of a queue in order of creation, or of the first after
+        ``after``."""
 
     def load(self, seqs: list[int]) -> dict[int, Job]:
-        """These finished jobs, as far as they can be read."""
+        """These finished jobs, except unreadable ones."""
 
     def remains(self, seqs: list[int]) -> dict[int, Remains]:
-        """Those of these jobs that `load` has found to be unreadable."""
+        """The jobs among these that `load` found to be unreadable."""
 
     def problem(self) -> str | None:
-        """What is known to be damaged in the file, and what to do about it; None: nothing."""
+        """The known damage of the file, and what to do about it; None: no damage."""
 
     def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
-        """Forget the events of a queue but for the newest ``keep``: in a few rows of the log, from ``before``
-        (None: the newest) to older ones."""
+        """Forget the events of a queue except the newest ``keep``, in a few rows of the log, from ``before``
+        (None: the newest) towards older ones."""
 
     def event_bounds(self) -> tuple[int, int]:
-        """The number of the oldest event that is kept, and the number that the next one will have."""
+        """The number of the oldest kept event, and the number of the next one."""
 
     def event_since(self, at: int) -> int:
-        """The number of the first event that happened at ``at`` or later, or that the next one will have."""
+        """The number of the first event at ``at`` or later, or else the number of the next event."""
 
     def event_rows(self, after: int) -> Iterator[LogRow]:
         """The rows of the log that hold events with numbers above ``after``, in order."""
@@ -321,35 +323,33 @@ class Archive(Protocol):
     def old_dead_letters(
         self, queue_id: int, until: int, limit: int, *, spare: bool = False
     ) -> list[OldLetter]:
-        """The oldest dead letters, those that died at ``until`` at the latest; with ``spare`` but for those
-        that say themselves how long they are kept.
+        """The oldest dead letters that died at ``until`` or earlier; with ``spare``, without those that have
+        a retention time of their own.
 
-        At most ``limit``; fewer when their payloads are large, at least one if there is any."""
+        At most ``limit``; fewer if their payloads are large, but at least one if there is any."""
 
     def old_completed(
         self, queue_id: int, until: int, limit: int, after: int
     ) -> tuple[list[Finished], int | None]:
-        """Of the next ``limit`` completed jobs after number ``after``, by order of creation, those that
-        completed at ``until`` at the latest; and the number of the last job looked at, None at the end.
-
-        Looks at fewer when their payloads are large."""
+        """The jobs that completed at ``until`` or earlier, among the next ``limit`` completed jobs after
+        number ``after`` in order of creation; and the number of the last job checked, None at the end.
+        Checks fewer if their payloads are large."""
 
     def outdated(self, queue_id: int, until: int, limit: int, after: int) -> Outdated:
-        """As `old_completed`, but for jobs that say themselves how long they are kept."""
+        """The same as `old_completed`, but without jobs that have a retention time of their own."""
 
     def expired(self, until: int, limit: int) -> list[Expired]:
-        """Finished jobs of all queues that were to be kept until ``until`` at the latest, as they say
-        themselves.  Fewer than ``limit`` when their payloads are large."""
+        """Finished jobs of all queues whose own retention time ended at ``until`` or earlier.  Fewer than
+        ``limit`` if their payloads are large."""
 
     def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
-        """Those of these dead letters whose job has that name, and whose error has that text in it."""
+        """The dead letters among these with that job name, and with that text in their error."""
 
     def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
-        """Numbers of dead letters that are to be tried again by themselves at ``until`` at the latest."""
+        """Numbers of dead letters whose automatic retry is due at ``until`` or earlier."""
 
     def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
-        """The failed attempts of these jobs, the last ones of each, in order; also those that were
-        ``interrupted``, if they are wanted."""
+        """The latest failed attempts of these jobs, in order; with ``interrupted``, also interrupted ones."""
 
     def log(self, seq: int) -> list[LogEntry]:
         """The log of a live or finished job, oldest first."""

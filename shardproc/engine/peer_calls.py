@@ -1,14 +1,15 @@
 """Commands that need other shards, written as if these answered at once.
 
-Such a handler is a generator: it yields questions, ``[(shard, message), ...]``, and is sent their
-answers in that order; what it returns is the reply.  Until its last answer it must change nothing that
-could not stay as it is, because any shard may die meanwhile: then the whole work is forgotten with the
-shard that did it, or the question is asked again when the other one is back.
+Such a handler is a generator: it yields questions, ``[(shard, message), ...]``, receives their answers in
+that order, and returns the reply.  Before its last answer it must not change anything that could not stay
+that way, because any shard may die in the meantime.  Then the whole task is lost with the shard that ran it,
+or the question is asked again when the other shard is back.
 
-Questions to the own shard are answered on the spot, so a server of one shard never waits.
+Questions to the own shard are answered on the spot, so a server with one shard never waits.
 
-A command that only reads goes on slice by slice, as `slices` says, and what it asks other shards is
-answered there in slices of its connection's turn, too: nobody waits for all that another one wants to know.
+A read-only command runs slice by slice, as described in `slices`.  The questions that it asks other shards
+are answered there in slices of its connection's turn as well: no client waits for everything another one asks
+for.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from .state import RELAYED, Client
 if TYPE_CHECKING:
     from .state import State
 
-MAX_ASKED = 256 << 20  # bytes of questions without an answer: what a shard that is down may keep waiting here
-LONG = (messages.Values, messages.Members, messages.Flows)  # questions whose answers may take long
-FEW = 5  # questions to the own shard that a command which only reads has answered in one slice
-COST = 1000  # bytes that a question takes beside what it says, about
+MAX_ASKED = 256 << 20  # bytes of unanswered questions: the most that shards which are down keep waiting here
+LONG = (messages.Values, messages.Members, messages.Flows)  # questions that may take long to answer
+FEW = 5  # questions to the own shard that a read-only command may ask per slice
+COST = 1000  # approximate overhead of a question, in bytes
 
 _READS = (messages.Forward, messages.Where, messages.Values, messages.Members, messages.Flows)
 
 Questions = list[tuple[int, messages.Message]]
 Steps = Generator[Questions, list[Any], Any]
-Deliver = Callable[[Any], None]  # takes the result, or a CommandError
+Deliver = Callable[[Any], None]  # receives the result, or a CommandError
 
 
 def too_much() -> CommandError:
-    """The refusal of a command that would have to wait for other shards, as too many do."""
+    """The refusal of a command that would have to wait for other shards, when too many do already."""
     text = "Shard unavailable: too many commands wait for other shards already, try again"
     return CommandError(text, Code.SHARD_UNAVAILABLE)
 
@@ -53,14 +54,14 @@ class Task(Struct, eq=False):
 
     steps: Steps
     deliver: Deliver
-    command: Command | None = None  # that it carries out
-    client: Client | None = None  # for whom
-    reads: bool = False  # it changes nothing
-    question: messages.Message | None = None  # of another shard, that it answers
-    answered: int = 0  # questions to the own shard, in this slice
+    command: Command | None = None  # the command it carries out
+    client: Client | None = None  # the client it works for
+    reads: bool = False  # it is read-only
+    question: messages.Message | None = None  # the question of another shard that it answers
+    answered: int = 0  # questions to the own shard in this slice
     answers: list[Any] = []
     missing: int = 0
-    asking: bool = False  # answers of the own shard come while it still asks
+    asking: bool = False  # the own shard may answer while questions are still being asked
 
 
 class Asked(Struct, eq=False):
@@ -74,12 +75,13 @@ class Asked(Struct, eq=False):
 
 
 def has_room(state: State) -> bool:
-    """Whether one more command may wait for other shards: what waits is kept, and nobody else counts it."""
+    """Whether one more command may wait for other shards: questions are kept in memory, and nothing else
+    counts that."""
     return state.asked_size < MAX_ASKED
 
 
 def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, Client, Any], Reply | None]:
-    """A generator of questions as the handler of a command."""
+    """Turn a generator of questions into the handler of a command."""
 
     def handler(state: State, client: Client, command: Command) -> Reply | None:
         if not has_room(state):
@@ -100,7 +102,7 @@ def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, 
 
 
 def _nobody(result: Any) -> None:
-    """Nobody waits for it."""
+    """Ignore the result."""
 
 
 def start(
@@ -112,7 +114,7 @@ def start(
     *,
     reads: bool = False,
 ) -> Task:
-    """Begin a task, which may carry out a command, or something for a client; its result may be delivered at
+    """Start a task, which may carry out a command, or work for a client; its result may be delivered at
     once."""
     task = Task(steps, deliver, command, client, reads)
     _advance(state, task, None)
@@ -154,7 +156,7 @@ def _advance(state: State, task: Task, answers: list[Any] | None) -> None:
 
 
 def _in_turn(state: State, task: Task, work: Callable[[], None]) -> None:
-    """Go on with a task, in another slice if it only reads and this one has been long enough."""
+    """Continue a task; a read-only one in another slice if this one has been long enough."""
     task.answered += 1
     if not task.reads or task.client is None or task.answered <= FEW:
         work()
@@ -168,7 +170,7 @@ def _in_turn(state: State, task: Task, work: Callable[[], None]) -> None:
 
 
 def _go_on(steps: Steps, answers: list[Any] | None) -> Questions:
-    """Have steps go on with their answers; one that failed is raised where they asked."""
+    """Resume the steps with their answers; a failed answer is raised where they asked."""
     failed = next((each for each in answers or () if isinstance(each, messages.Failed)), None)
     if failed is not None:
         return steps.throw(CommandError(failed.error, Code.INTERNAL_ERROR))
@@ -188,7 +190,7 @@ def _ask(state: State, task: Task, place: int, shard: int, message: messages.Mes
 
 
 def _forget(state: State, number: int) -> Asked | None:
-    """A question that is asked no more."""
+    """Drop a question."""
     asked = state.asked.pop(number, None)
     if asked is not None:
         state.asked_size -= asked.size
@@ -218,7 +220,7 @@ def _answer(state: State, source: int, message: messages.Message, deliver: Deliv
 
 
 def notify(state: State, shard: int, message: messages.Message) -> None:
-    """Say something that needs no answer; it is lost when the other shard is down."""
+    """Send a message that needs no answer; it is lost if the other shard is unavailable."""
     if shard == state.shard:
         state.unfinished += 1
         state.tables.answers[type(message)](state, shard, message)
@@ -235,13 +237,13 @@ def _send(state: State, shard: int, kind: int, number: int, message: Any, turn: 
 
 
 def receive(state: State, source: int, body: bytes) -> None:
-    """A message of another shard has come."""
+    """Handle a message from another shard."""
     packet = messages.decode(body)
     if not isinstance(packet.message, _READS):
         state.check_lock()
     if packet.kind == messages.ASKS:
         question = source, packet.number
-        if question not in state.answering:  # else it was asked again, and will be answered once
+        if question not in state.answering:  # else it was asked again, and gets a single answer
             state.answering.add(question)
             deliver = partial(_answered, state, question)
             if _waits_for_turn(state, packet):
@@ -254,14 +256,14 @@ def receive(state: State, source: int, body: bytes) -> None:
     else:
         asked = _forget(state, packet.number)
         if asked is not None and asked.shard == source:
-            asked.task.answered = FEW  # it goes on in another slice
+            asked.task.answered = FEW  # so it continues in another slice
             _fill(state, asked.task, asked.place, packet.message)
 
 
 def is_read(body: bytes, since: int) -> bool:
-    """Whether a message has to do with reading alone: a question about what is there, a command of a client,
-    which is refused if it changes something, or what was asked for a command that only reads.  ``since``:
-    the last question that was asked for any other."""
+    """Whether a message concerns only reads: a question about existing data, a forwarded command of a client
+    (refused if it writes), or the answer to a read-only command.  ``since``: the number of the last question
+    asked for anything else."""
     packet = messages.decode(body)
     if packet.kind == messages.ASKS:
         return isinstance(packet.message, _READS)
@@ -269,9 +271,9 @@ def is_read(body: bytes, since: int) -> bool:
 
 
 def _waits_for_turn(state: State, packet: messages.PeerMessage) -> bool:
-    """Whether a question is answered in the turn of the connection for which it is asked.  What changes
-    something is carried out at once, as all that shards say to each other, unless something of the
-    connection waits already: its commands stay in order."""
+    """Whether a question is answered in the turn of the connection that it was asked for.  Questions that
+    change something are answered at once, like all messages between shards, unless the connection has other
+    work waiting: its commands stay in order."""
     message = packet.message
     if not packet.turn:
         return False
@@ -286,9 +288,9 @@ def _answered(state: State, question: tuple[int, int], answer: Any) -> None:
 
 
 def repeat(state: State, shard: int) -> None:
-    """A shard is ready, perhaps after a restart: ask it again what it has not answered.
+    """A shard is ready, perhaps after a restart: ask it again the questions that it has not answered.
 
-    What must not be done twice is not asked again; it gets None for an answer.
+    Questions that must not be answered twice are not repeated; their answer is None.
     """
     for number, asked in list(state.asked.items()):
         if asked.shard != shard:
@@ -302,7 +304,7 @@ def repeat(state: State, shard: int) -> None:
 
 
 def grouped(shard_of: dict[str, int]) -> dict[int, list[str]]:
-    """Ids by their shards."""
+    """Group ids by their shards."""
     groups: dict[int, list[str]] = {}
     for key, shard in shard_of.items():
         groups.setdefault(shard, []).append(key)

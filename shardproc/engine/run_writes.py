@@ -1,7 +1,7 @@
-"""Steps and signals as the rules ask for them: what is to be written, in order, and what can be read.
+"""Steps and signals as the rules use them: writes, in order, and reads.
 
-Steps live on disk alone.  Of an active job the shard knows the heads of its steps (`memory.runs`), so that
-recording one needs no read.
+Steps live on disk only.  For an active job the shard knows the heads of its steps (`memory.runs`), so
+recording a step needs no read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from msgspec import Struct
 
 
 class Op(IntEnum):
-    """What to do; the parameters are those of the statement of the same name in `storage.statements`."""
+    """The kind of write; the parameters are those of the statement with the same name in
+    `storage.statements`."""
 
     INSERT_STEP = 0
     PUT_STEP = auto()
@@ -43,7 +44,7 @@ RunWrite = tuple[Op, tuple[Any, ...]]
 
 
 class StepHead(Struct, gc=False):
-    """What has to be known of a step to decide about it.  Times are epoch ms."""
+    """The part of a step that the rules need.  Times are epoch ms."""
 
     number: int
     name: str
@@ -59,7 +60,7 @@ class StepHead(Struct, gc=False):
 
 
 class StoredStep(Struct, gc=False):
-    """A whole row of steps, but for a result or cursor that is larger than asked for: only their sizes."""
+    """A whole row of a step.  If the result or cursor is larger than requested, only its size."""
 
     number: int
     name: str
@@ -81,7 +82,7 @@ class StoredStep(Struct, gc=False):
     cursor_size: int
     cursor: bytes | None
     result: bytes | None
-    schema: bytes | None  # a WaitSchema: of an open wait for a signal
+    schema: bytes | None  # a WaitSchema, for an open wait for a signal
 
 
 class OpenWait(Struct, gc=False):
@@ -96,7 +97,7 @@ class OpenWait(Struct, gc=False):
 
 
 class KeptSignal(Struct, gc=False):
-    """A signal that was not taken, but for data that is larger than asked for; with the ``problem`` if it was
+    """A signal that was not taken, without data that is larger than requested; with the ``problem`` if it was
     set aside."""
 
     number: int
@@ -112,14 +113,14 @@ MAX_PROBLEM = 4_096  # bytes
 
 
 def set_aside(problem: str, data: bytes) -> bytes:
-    """The data of a signal as it is stored when it was set aside: two bytes for the length of the reason, the
-    reason, and the data."""
+    """The stored data of a signal that was set aside: two bytes with the length of the reason, the reason,
+    and the data."""
     reason = problem.encode()[:MAX_PROBLEM].decode(errors="ignore").encode()
     return len(reason).to_bytes(2) + reason + data
 
 
 def reason_of(stored: bytes) -> str:
-    """The reason at the beginning of what `set_aside` has made."""
+    """The reason at the start of a value from `set_aside`."""
     return stored[2 : 2 + int.from_bytes(stored[:2])].decode()
 
 
@@ -141,8 +142,8 @@ class StoredBroadcast(Struct, gc=False):
 
 
 class WaitingRun(Struct, gc=False):
-    """A step that waits for a broadcast: the job's number and id, the step's number, until when, and what it
-    has said of the data."""
+    """A step that waits for a broadcast: the job's number and id, the step's number, its deadline, and its
+    schema for the data."""
 
     seq: int
     job_id: str
@@ -152,13 +153,13 @@ class WaitingRun(Struct, gc=False):
 
 
 class OpenChild(Struct, gc=False):
-    """A child that has not ended, as stored: the parent's id, the number of its step."""
+    """A child that has not ended, as stored, with the parent's id and the number of its step."""
 
     job_id: str
     number: int
     child: str
     queue: str
-    input: bytes | None  # a NewChild of the peer messages; None: its shard has it
+    input: bytes | None  # a NewChild of the peer messages; None: its shard has the child
 
 
 class RunArchive(Protocol):
@@ -170,71 +171,73 @@ class RunArchive(Protocol):
     def page(
         self, seq: int, after: int, limit: int, max_result: int, names: list[str] | None = None
     ) -> tuple[list[StoredStep], int | None]:
-        """Steps with numbers above ``after``, or those of them with these names; at most so many, fewer when
-        they are large; and the number after which to go on, None at the end.  Results and cursors above
+        """Up to ``limit`` steps with numbers above ``after``, only those with these names if given, and fewer
+        if they are large; and the number after which to continue, None at the end.  Results and cursors above
         ``max_result`` bytes are left out."""
 
     def result(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
         """The result and the error of a step."""
 
     def name(self, seq: int, number: int) -> str:
-        """The name of a step; "" if the run has no such step."""
+        """The name of a step; "" if the run does not have it."""
 
     def ended(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
-        """What a wait for a signal got, and from which broadcast."""
+        """The data that a wait for a signal got, and the broadcast that it came from."""
 
     def open_in(self, seq: int, first: int, last: int) -> int:
-        """How many steps with these numbers have not ended."""
+        """The number of open steps in this range of numbers."""
 
     def open_waits(self, seq: int) -> list[StepHead]:
         """Sleeps and waits for signals that have not ended, in order."""
 
     def undo_left(self, seq: int) -> list[str]:
-        """Steps that can be undone and have not been, the last first: completed ones, and those that were cut
-        off.  One that failed with its workflow has nothing to undo: its attempts begin at 0 again."""
+        """Steps that can be undone and have not been, last one first: completed ones, and those that were cut
+        off.  A step that failed together with its workflow has nothing to undo: its attempts start at 0
+        again."""
 
     def signals(self, seq: int, now: int, most: int) -> list[KeptSignal]:
-        """Those that no wait has taken and that have not expired, in order, with up to so many bytes of
-        data."""
+        """Signals that no wait has taken and that have not expired, in order, with at most ``most`` bytes of
+        data each."""
 
     def aside(self, seq: int) -> list[int]:
         """The numbers of signals that were set aside, in order."""
 
     def is_there(self, seq: int, number: int) -> bool:
-        """Whether there is a signal of that number that no wait has taken."""
+        """Whether there is a signal with that number that no wait has taken."""
 
     def expired_signals(self, seq: int, now: int) -> list[int]:
-        """The numbers of those that nobody has taken in time."""
+        """The numbers of signals that expired before a wait took them."""
 
     def next_signal(self, seq: int, name: str, now: int) -> NextSignal | None:
-        """The oldest of that name that was not taken and has not expired."""
+        """The oldest signal with that name that was not taken and has not expired."""
 
     def counted(self, seq: int, signal_id: str | None) -> tuple[int, int, bool]:
-        """The last number of a signal, how many were not taken, and whether there was one of this id."""
+        """The last number of a signal, the number of signals not taken, and whether one with this id
+        exists."""
 
     def signal_waits(self, seq: int, signal: str | None, limit: int) -> list[OpenWait]:
-        """Open waits of a job for a signal, or for any, the oldest first."""
+        """Open waits of a job for a signal, or for any signal, oldest first."""
 
     def wait_schema(self, seq: int, number: int) -> bytes | None:
-        """What a wait has said of its data: a WaitSchema."""
+        """The schema that a wait has given: a WaitSchema."""
 
     def waiting_for(self, sent: StoredBroadcast, after: tuple[int, int], limit: int) -> list[WaitingRun]:
-        """Open waits, by the numbers of job and step, of all jobs that have not got this broadcast."""
+        """Open waits, in order of job and step number, of all jobs that have not received this broadcast."""
 
     def next_broadcast(self, seq: int, name: str, key: str, now: int, passed: int) -> StoredBroadcast | None:
-        """The oldest that this job has not got, behind so many."""
+        """The oldest broadcast that this job has not received, after skipping ``passed``."""
 
     def broadcast(self, broadcast_id: str) -> StoredBroadcast | None:
-        """A broadcast by its id, as long as it is known."""
+        """A broadcast by its id, while it is stored."""
 
     def broadcasts(self) -> int:
-        """How many there are."""
+        """The number of stored broadcasts."""
 
     def old_broadcasts(self, now: int, remembered: int, limit: int) -> list[str]:
-        """Ids of those that have expired, and came longer than ``remembered`` ms ago."""
+        """Ids of broadcasts that have expired and are older than ``remembered`` ms."""
 
     def undelivered(self) -> list[StoredBroadcast]:
-        """Those of which it is not known that all who waited have got them."""
+        """Broadcasts whose delivery has not been completed."""
 
     def open_children(self) -> list[OpenChild]:
-        """Of all jobs that are live."""
+        """The open children of all live jobs."""

@@ -1,10 +1,10 @@
-"""Long work, slice by slice: what grows with the length of a queue runs between others' commands.
+"""Long work, slice by slice: work that grows with the length of a queue runs between other clients' commands.
 
-A handler of a *heavy* command is a generator that yields where others may go on, and returns the reply.
-Between two slices anything may have happened to its jobs, its queue and its client.
+The handler of a *heavy* command is a generator that yields where others may run, and returns the reply.
+Anything may happen to its jobs, its queue and its client between two slices.
 
-A slice takes a fraction of a millisecond: whoever waits for an answer waits for one of them.  How many are
-done in a row is for the caller, who has a clock.
+A slice takes a fraction of a millisecond, and a client that waits for a reply waits for one of them.  The
+caller has a clock, and decides how many slices run in a row.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .state import Client, LongWork, State
 Steps = Generator[None, None, "Reply | Later"]
 
 
-MORE = object()  # slices to come
+MORE = object()  # more slices to come
 
 
 class Later(Struct, eq=False):
-    """In place of a reply: it comes when something else has ended, from other shards, say.  ``register`` is
-    given the function that takes it, and may call that at once."""
+    """Returned instead of a reply that has to wait, for example for other shards.  ``register`` gets the
+    function that takes the reply, and may call it at once."""
 
     register: Callable[[Callable[[Any], None]], None]
 
@@ -37,7 +37,8 @@ class Later(Struct, eq=False):
 def sliced(
     steps_of: Callable[[State, Client, Any], Steps],
 ) -> Callable[[State, Client, Any], Reply | None]:
-    """A generator as a handler: what fits into one slice is answered at once, as any command is."""
+    """Turn a generator into a handler: work that fits into one slice is answered at once, like any
+    command."""
 
     def handler(state: State, client: Client, command: Command) -> Reply | None:
         steps = steps_of(state, client, command)
@@ -53,7 +54,7 @@ def sliced(
 
 
 def later(state: State, client: Client, work: Callable[[], None], command: Command | None = None) -> None:
-    """Do something in the next slice of a client, which is answered by itself."""
+    """Run ``work`` in the next slice of a client; it sends its own answer."""
 
     def steps() -> Generator[None, None, None]:
         work()
@@ -64,9 +65,9 @@ def later(state: State, client: Client, work: Callable[[], None], command: Comma
 
 
 def run(state: State) -> None:
-    """One slice for the connection whose turn it is."""
+    """Run one slice for the connection whose turn it is."""
     turn, works = next(iter(state.works.items()))
-    work = works[0]  # left where it is until its slice is done: an error of the disk must not lose it
+    work = works[0]  # removed only after its slice: a disk error must not lose it
     client = work.client
     if client.closed and not work.writes:
         work.steps.close()
@@ -81,11 +82,11 @@ def run(state: State) -> None:
                 answer_late(state, client, work.command.req_id, reply)
     del state.works[turn]
     if works:
-        state.works[turn] = works  # at the end: its next turn comes after all others'
+        state.works[turn] = works  # at the end: all others have their turn first
 
 
 def _reply(state: State, client: Client, req_id: RequestId, found: Reply | Later) -> Reply | None:
-    """The reply if it is there; else it is sent when it comes."""
+    """The reply if it is available; otherwise it is sent later."""
     if not isinstance(found, Later):
         return found
     replies: list[Reply] = []
@@ -103,7 +104,7 @@ def _reply(state: State, client: Client, req_id: RequestId, found: Reply | Later
 
 
 def take(state: State, client: Client) -> list[LongWork]:
-    """What is under way for a client, which is not carried on any more."""
+    """Take over the unfinished work of a client; its slices run no more."""
     works = state.works.get(client.turn, deque())
     taken = [work for work in works if work.client is client]
     for work in taken:
@@ -114,7 +115,7 @@ def take(state: State, client: Client) -> list[LongWork]:
 
 
 def whole(state: State, work: LongWork) -> Reply:
-    """What work in slices comes to that nothing else has to end for, all of them at once."""
+    """Run all slices of work at once and return the reply, which must not have to wait for anything else."""
     while True:
         found = _next(state, work)
         if found is not MORE:
@@ -123,7 +124,7 @@ def whole(state: State, work: LongWork) -> Reply:
 
 
 def _next(state: State, work: LongWork) -> object:
-    """MORE, or what comes of it: a reply, one that comes later, or None where it is answered by itself."""
+    """Run one slice.  MORE, or the result: a reply, a later one, or None if the work sends its own answer."""
     try:
         next(work.steps)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""What a shard knows: its queues, its live jobs and their holders, and what is due when.
+"""The state of a shard: its queues, its live jobs and their holders, and pending deadlines.
 
 Plain data without rules; the modules beside it change it.
 """
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from .ready.queue_limits import Gate
     from .table_types import Tables
 
-SPARE = 3_000  # jobs that chores move on in one tick, about 3 µs each
-RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of other shards
+SPARE = 3_000  # jobs that chores may handle per tick, about 3 µs each
+RELAYED = 0xC000_0000  # the first connection number for clients of other shards
 
 
 class LongWork(Struct, eq=False):
@@ -59,11 +59,11 @@ class LongWork(Struct, eq=False):
     client: Client
     command: Command | None  # None: it answers another shard
     steps: Generator[None, None, Any]
-    writes: bool  # it goes on to the end, even when nobody waits for the answer
+    writes: bool  # it runs to the end, even if nobody waits for the reply
 
 
 class Client:
-    """A connection, as far as the shard is concerned."""
+    """A connection, as seen by the shard."""
 
     __slots__ = (
         "closed",
@@ -82,15 +82,15 @@ class Client:
 
     def __init__(self, conn: int, version: int, turn: int = 0) -> None:
         self.conn = conn
-        self.version = version  # of the protocol: the shape of its answers
-        self.turn = turn or conn  # the connection in whose turn its commands are: of a ticket, who asks
+        self.version = version  # of the protocol: decides the form of its replies
+        self.turn = turn or conn  # whose turn its commands use; of a ticket: the connection that asks
         self.held: set[Job] = set()  # active jobs that it pulled
         self.waiters = 0  # parked pulls and WaitJobs
         self.polls: set[Waiter] | None = None  # the parked pulls among them
         self.waits: set[JobWait] | None = None  # the parked WaitJobs
         self.listens_to: str | None = None  # the queue whose events it gets
-        self.signals = False  # it wants a notice when one of its jobs is to stop
-        self.own_timeouts = False  # it ends its jobs itself when their time is over
+        self.signals = False  # it wants a notice when one of its jobs should stop
+        self.own_timeouts = False  # it enforces the timeouts of its jobs itself
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
 
@@ -126,17 +126,17 @@ class Awaited:
     __slots__ = ("done", "is_watched", "jobs", "lookers", "parents", "shard", "shards")
 
     def __init__(self) -> None:
-        self.jobs: dict[Job, None] = {}  # blocked ones of this shard
-        self.parents: dict[str, None] = {}  # workflows of this shard that have started it
-        self.shards: set[int] = set()  # other shards that want its outcome
+        self.jobs: dict[Job, None] = {}  # blocked jobs of this shard
+        self.parents: dict[str, None] = {}  # workflows of this shard that started it
+        self.shards: set[int] = set()  # other shards that need its outcome
         self.lookers = 0  # tasks that have asked for its outcome
-        self.shard = -1  # where it is, as far as is known
+        self.shard = -1  # its shard, as far as known
         self.is_watched = False  # that shard will send its outcome
-        self.done = False  # has completed since it was looked up
+        self.done = False  # it has completed since it was looked up
 
 
 class ChildEnd(Struct, eq=False):
-    """What became of a child, for the workflows that have started it."""
+    """The outcome of a child, for the workflows that started it."""
 
     outcome: Outcome
     parents: list[str]
@@ -179,33 +179,33 @@ class QueueState:
         self.name = name
         self.slot = slot_of_queue(name)
         self.ready: ReadyQueue | Groups = ReadyQueue()
-        self.jobs: dict[int, Job] = {}  # live ones by seq, in order of arrival
-        self.late: dict[int, Job] = {}  # live ones that came back from the dead letters
-        self.active: dict[int, Job] = {}  # of both, those that are active
-        self.delayed: dict[int, Job] = {}  # of both, those that are delayed
-        self.blocked: dict[int, Job] = {}  # of both, those that depend on others
-        self.suspended: dict[int, Job] = {}  # of both, workflows that wait for signals or children
-        self.waiting_signal = 0  # of these, those that wait for a signal
-        self.unique: dict[str, str] = {}  # unique key -> id of the live job that holds it
-        self.ended_keys = NO_KEYS  # unique key -> the ended job that still holds it
+        self.jobs: dict[int, Job] = {}  # live jobs by seq, in order of arrival
+        self.late: dict[int, Job] = {}  # live jobs revived from the dead letters
+        self.active: dict[int, Job] = {}  # active jobs of both
+        self.delayed: dict[int, Job] = {}  # delayed jobs of both
+        self.blocked: dict[int, Job] = {}  # jobs of both that depend on others
+        self.suspended: dict[int, Job] = {}  # workflows of both that wait for signals or children
+        self.waiting_signal = 0  # the number of these that wait for a signal
+        self.unique: dict[str, str] = {}  # unique key -> id of the live holder
+        self.ended_keys = NO_KEYS  # unique key -> ended job that still holds it
         self.waiters: deque[Waiter] = deque()
-        self.listeners: Collection[int] = ()  # connections that subscribed to its events
+        self.listeners: Collection[int] = ()  # connections subscribed to its events
         self.waiting = self.completed = self.failed = 0
-        self.kept = -1  # number of the last completed job that upkeep found young enough
-        self.dropped: Dropped | None = None  # dead letters that are gone, if there were such
+        self.kept = -1  # number of the last completed job that retention found young enough
+        self.dropped: Dropped | None = None  # counts of dropped dead letters, if any
         self.paused = False
-        self.gate: Gate | None = None  # what else may hold its jobs back
+        self.gate: Gate | None = None  # other reasons to hold its jobs back
         self.space: space.Space | None = None  # its bounds, if its waiting jobs are bounded
         self.total_completed = self.total_failed = 0  # since the shard started
         self.history: History | None = None  # of these two
 
 
 def _check_lock() -> None:
-    """There is no file."""
+    """There is no file to check."""
 
 
 def _accept(spec: Spec) -> CommandError | None:
-    """Every command is carried out."""
+    """Accept every command."""
     return None
 
 
@@ -214,7 +214,7 @@ def _end(work: object, error: Exception) -> NoReturn:
 
 
 def _is_set(alarm: tuple[int, int, QueueState]) -> bool:
-    """Whether an entry of ``State.alarms`` is the alarm that its gate waits for."""
+    """Whether an entry of ``State.alarms`` is the current alarm of its gate."""
     at, _, queue = alarm
     return queue.gate is not None and queue.gate.alarm == at
 
@@ -222,7 +222,7 @@ def _is_set(alarm: tuple[int, int, QueueState]) -> bool:
 class Rates:
     """Totals of the last seconds, sampled at most once a second."""
 
-    WINDOW_MS = 10_000  # over which rates are taken
+    WINDOW_MS = 10_000  # the window for rates
 
     __slots__ = ("_samples",)
 
@@ -238,7 +238,7 @@ class Rates:
             samples.popleft()
 
     def per_second(self, now: int, totals: Totals) -> list[float]:
-        """What is counted, as so many a second over the window."""
+        """The counters as rates per second over the window."""
         counted = totals.counted()
         at, before = self._samples[0] if self._samples else (now, counted)
         seconds = max(now - at, 1000) / 1000
@@ -246,20 +246,21 @@ class Rates:
 
 
 class EndedKey(Struct, omit_defaults=True):
-    """The unique key of a job that has ended and that another job must not have yet; times in epoch ms."""
+    """The unique key of an ended job, not free for another job yet; times in epoch ms."""
 
     id: str
     until: int | None = None  # None: as long as the job is kept
-    since: int = 0  # when that was decided
+    since: int = 0  # when that was set
 
 
 class EndedKeys:
-    """Those of all queues: how many, when they end, and which of them go with their job."""
+    """The keys of ended jobs in all queues: their number, their ends, and those that are kept with their
+    job."""
 
     __slots__ = ("count", "ends", "kept", "size")
 
     def __init__(self) -> None:
-        self.count = self.size = 0  # the latter in bytes, about
+        self.count = self.size = 0  # size in bytes, approximately
         self.ends: LazyHeap[int, tuple[str, str]] = LazyHeap(lambda entry: True, reported=True)
         self.kept: dict[int | str, list[tuple[str, str]]] = {}  # number or id of the job -> queue, key
 
@@ -268,25 +269,25 @@ NO_KEYS: dict[str, EndedKey] = {}  # of nearly all queues; never changed
 
 
 class Upkeep:
-    """What finished jobs are removed, or brought back, by themselves: see background/retention.py."""
+    """The state of retention and automatic retries of finished jobs: see background/retention.py."""
 
     __slots__ = ("dead_letters", "dlq_at", "doubt", "next_at", "pieces", "pressed", "retention", "unused")
 
     def __init__(self) -> None:
-        self.retention, self.doubt = Retention(), Doubt()  # the process puts its own in place
-        self.dead_letters = DlqConfig()  # the same; for queues for which nothing else is set
-        self.pressed = False  # the disk is full: of completed jobs, the last one of each queue is kept
-        self.pieces: Iterator[int] | None = None  # of the round that goes on
-        self.next_at = self.dlq_at = 0  # when the next piece is due, and the next look at dead letters
-        # Since when queues have been unused, and how many jobs of theirs had ended: see unused_queues.py.
+        self.retention, self.doubt = Retention(), Doubt()  # replaced by the process
+        self.dead_letters = DlqConfig()  # replaced by the process; for queues without settings of their own
+        self.pressed = False  # the disk is full: each queue keeps only its last completed job
+        self.pieces: Iterator[int] | None = None  # of the current round
+        self.next_at = self.dlq_at = 0  # when the next piece, and the next check of dead letters, are due
+        # How long queues have been unused, and how many of their jobs had ended: see unused_queues.py.
         self.unused: dict[QueueState, tuple[int, int]] = {}
 
 
 class State:
-    """Everything; `now` is the time of the batch that is being handled."""
+    """The complete state; `now` is the time of the current batch."""
 
     tables: Tables
-    """Of commands and peer messages; the engine sets it."""
+    """The tables of commands and peer messages; set by the engine."""
 
     __slots__ = (
         "_shared",
@@ -388,52 +389,53 @@ class State:
         shards: int = 1,
     ) -> None:
         self.archive = archive
-        self.shard, self.shards = shard, shards  # the number of this one, and how many there are
-        self.ids, self.chance = ids, chance  # the latter gives a random number in [0, 1)
+        self.shard, self.shards = shard, shards  # the number of this shard, and the number of shards
+        self.ids, self.chance = ids, chance  # ``chance`` returns a random number in [0, 1)
         self.now = self.started_at = 0
         self.out = Outbox()
         self.kept = self.out.kept
         self.queues: dict[str, QueueState] = {}
         self.early_pulls: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
         self.next_queue_id = self.next_seq = 1
-        self.jobs: dict[str, Job] = {}  # live ones by id
+        self.jobs: dict[str, Job] = {}  # live jobs by id
         self.clients: dict[int, Client] = {}
         self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see memory/queue_configs.py
-        self.orphans: set[Job] = set()  # active jobs whose connection is gone
+        self.orphans: set[Job] = set()  # active jobs without a connection
         self.delays = deadlines.delays()
         self.timeouts = deadlines.timeouts(self.jobs)
         self.poll_ends: deadlines.Deadlines[Waiter] = deadlines.parked()
         self.alarms: LazyHeap[int, QueueState] = LazyHeap(_is_set)  # when a gate may open
         self.waits: dict[str, list[JobWait]] = {}  # parked WaitJobs by the id of the job
         self.wait_ends: deadlines.Deadlines[JobWait] = deadlines.parked()
-        self.serial = 0  # of the last command that another shard forwarded
+        self.serial = 0  # number of the last forwarded command
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self._know_others()
         self._know_listeners()
         self._know_workflows()
-        self.works: dict[int, deque[LongWork]] = {}  # by `Client.turn`; whose turn it is stands first
-        self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
-        self.spare = SPARE  # what is left of this tick for work that no command asked for
+        self.works: dict[int, deque[LongWork]] = {}  # by `Client.turn`; the current turn comes first
+        self.chores: dict[object, Iterator[None]] = {}  # oldest first
+        self.spare = SPARE  # what is left of this tick's budget for work that no command asked for
         self.next_sweep = 0
         self.timetable = Timetable()
-        # queue -> routers that know a worker of it -> the names of jobs that these run, None: unknown
+        # queue -> routers that know a worker for it -> names of the jobs that these workers run; None:
+        # unknown
         self.queues_with_workers: dict[str, dict[int, frozenset[str] | None]] = {}
-        self.away_until = 0  # until then the whole server was down: what was due has been missed
+        self.away_until = 0  # until then the whole server was down: anything due before was missed
         self.upkeep, self.pushed, self.recovery, self.hearing = Upkeep(), PushMemory(), Recovery(), Hearing()
         self.ended_keys, self.dropped = EndedKeys(), DroppedLetters()
         self.totals, self.rates = Totals(), Rates()
-        self.minute = 0  # up to which jobs a minute are booked
+        self.minute = 0  # the minute up to which the counts per minute are recorded
         self._know_process()
-        self.unfinished = 0  # changes under way that others have asked for; one that failed stays under way
+        self.unfinished = 0  # changes in progress for other shards; one that failed remains counted
         self._shared: dict[JobOptions, SharedOptions] = {}
 
     def _know_process(self) -> None:
-        """What the process puts its own in place of."""
+        """Set defaults that the process replaces by its own functions."""
         self.vitals: Callable[[], Vitals] = Vitals
         self.outlive: Callable[[Command, Exception], Reply] = _end
         self.outlive_question: Callable[[Message, Exception], Failed] = _end
-        self.check_lock: Callable[[], None] = _check_lock  # before a change: see `Store.check_lock`
-        self.refusal: Callable[[Spec], CommandError | None] = _accept  # while disk or memory is short
+        self.check_lock: Callable[[], None] = _check_lock  # called before a change: see `Store.check_lock`
+        self.refusal: Callable[[Spec], CommandError | None] = _accept  # set while disk or memory is short
 
     def _know_listeners(self) -> None:
         """Subscribers of events, and webhooks."""
@@ -443,51 +445,51 @@ class State:
         ] = {}  # by id, also of queues that are gone; see handlers/views/event_log.py
         self.webhooks: dict[str, Webhook] = {}
         self.trials = Trials()
-        self.webhooks_anywhere = False  # they may lead into the server's own network
+        self.webhooks_anywhere = False  # they may target the server's own network
 
     def _know_others(self) -> None:
-        """What concerns other shards, and dependencies between jobs."""
+        """Set up the data on other shards, and on dependencies between jobs."""
         self.directory: dict[str, int] = {}  # ids that point here, of jobs elsewhere -> their shard
-        self.granted: Counter[str] = Counter()  # ids claimed for jobs that are not there yet
-        self.given_away: list[set[str]] = []  # for each claim that waits: ids that others got meanwhile
-        self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
+        self.granted: Counter[str] = Counter()  # ids claimed for jobs that do not exist yet
+        self.given_away: list[set[str]] = []  # per waiting claim: ids that others have got since
+        self.prepared: dict[str, str] = {}  # ids of jobs in undecided flows -> the flow
         self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
-        self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> waits for its decision
+        self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> callbacks for its decision
         self.decisions: dict[str, Any] = {}  # flow -> flows.Decision; other shards may not know it yet
-        self.leaving: dict[str, Any] = {}  # moves that were under way at the start; see peers/moves.py
-        self.moving: dict[str, list[Callable[[Any], None]]] = {}  # jobs on their way -> who waits for them
-        self.moved: dict[str, int] = {}  # jobs that have left -> the shard to which; the last of them
-        self.arrived: dict[str, Any] = {}  # moves whose jobs came here -> moves.Arrived
+        self.leaving: dict[str, Any] = {}  # moves in progress at the start; see peers/moves.py
+        self.moving: dict[str, list[Callable[[Any], None]]] = {}  # moving jobs -> those who wait
+        self.moved: dict[str, int] = {}  # jobs that have left -> their new shard; the latest ones
+        self.arrived: dict[str, Any] = {}  # moves whose jobs arrived here -> moves.Arrived
         self.settling: set[str] = set()  # their jobs
         self.awaited: dict[str, Awaited] = {}
         self.settled: list[Job] = []  # awaited jobs that have ended; not yet handled
         self.freed_ids: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards
-        self.died: list[Job] = []  # jobs that failed for good and have another one added; not yet handled
-        self.calls: dict[int, dict[str, None]] = {}  # shard -> keys of jobs that it is to add for dead ones
+        self.died: list[Job] = []  # jobs that failed for good and cause a new one; not yet handled
+        self.calls: dict[int, dict[str, None]] = {}  # shard -> keys of jobs that it should add for dead ones
         self.called: dict[str, tuple[str, str]] = {}  # keys of jobs added for dead ones elsewhere; stored
-        self.unblocked: list[Job] = []  # removed jobs that waited for others, which do not know yet
-        self.ended: dict[str, Ended] = {}  # how removed jobs ended; see lifecycle/job_waiters.py
-        self.gone: dict[str, Outcome] = {}  # removed jobs; the last of them
+        self.unblocked: list[Job] = []  # removed jobs that waited for others, which are not notified yet
+        self.ended: dict[str, Ended] = {}  # outcomes of removed jobs; see lifecycle/job_waiters.py
+        self.gone: dict[str, Outcome] = {}  # outcomes of removed jobs; the latest ones
         self.tombstones: dict[str, Outcome] = {}  # removed jobs that other shards may ask about; stored
         self.child_results: dict[str, ChildResult] = {}  # results of removed children; stored
-        self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
-        self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
+        self.lives: Counter[int] = Counter()  # shard -> number of its starts
+        self.questions = self.ids.life()  # number of the last question; never one of an earlier life
         self.asked: dict[int, Asked] = {}  # questions to other shards
-        self.asked_size = 0  # bytes of these, about
-        self.answering: set[tuple[int, int]] = set()  # questions of others: shard and number
-        self.relays: dict[int, Callable[[Any], None]] = {}  # connection -> takes a forwarded reply
+        self.asked_size = 0  # their approximate size in bytes
+        self.answering: set[tuple[int, int]] = set()  # questions from other shards: shard and number
+        self.relays: dict[int, Callable[[Any], None]] = {}  # connection -> callback for a forwarded reply
 
     def _know_workflows(self) -> None:
-        """What concerns jobs with steps."""
-        self.runs: dict[str, OpenRun] = {}  # active jobs whose steps are known, by id
+        """Set up the data on jobs with steps."""
+        self.runs: dict[str, OpenRun] = {}  # active jobs whose steps are in memory, by id
         self.remaining: dict[str, list[int]] = {}  # suspended jobs -> open steps of each group, once counted
         self.children: dict[str, Children] = {}  # by the id of the workflow
-        self.cancels: dict[str, Any] = {}  # ids of children to be cancelled -> children.Order; stored
-        # Not yet handled: workflows that have ended, and children of which that is news.
+        self.cancels: dict[str, Any] = {}  # ids of children to cancel -> children.Order; stored
+        # Not yet handled: workflows that have ended, and children whose end concerns workflows.
         self.run_ends: list[Job | ChildEnd] = []
 
     def client(self, conn: int, version: int) -> Client:
-        """The client of a connection, made when it is first heard of."""
+        """The client of a connection, created on first use."""
         client = self.clients.get(conn)
         if client is None:
             client = self.clients[conn] = Client(conn, version)
@@ -511,8 +513,8 @@ class State:
         return queue
 
     def drop(self, queue: QueueState) -> None:
-        """An empty queue is no more; pulls that are parked there wait on.  Its last rows went in an earlier
-        transaction, or a read of the archive has had them written."""
+        """Delete an empty queue; pulls parked there continue to wait.  The deletion of its last rows was
+        written in an earlier transaction, or because of a read of the archive."""
         del self.queues[queue.name]
         self.woken.pop(queue, None)
         self.upkeep.unused.pop(queue, None)
@@ -528,7 +530,7 @@ class State:
         return self.early_pulls.setdefault(name, deque())
 
     def parked(self, name: str) -> Iterable[Waiter]:
-        """The pulls parked at a queue, to look at."""
+        """The pulls parked at a queue, read-only."""
         queue = self.queues.get(name)
         return queue.waiters if queue is not None else self.early_pulls.get(name, ())
 
@@ -546,7 +548,7 @@ class State:
         return slot_of_queue(queue) & (self.shards - 1) == self.shard
 
     def live(self, job_id: str) -> Job:
-        """A live job, or the error that clients know."""
+        """A live job, or the error that clients expect."""
         job = self.jobs.get(job_id)
         if job is None:
             raise CommandError("Job not found", Code.JOB_NOT_FOUND, field="id", value=job_id)

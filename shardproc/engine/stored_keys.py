@@ -1,4 +1,4 @@
-"""Keys of encryption that stored payloads need, as the archive finds them."""
+"""Encryption keys that stored payloads need, as found by the archive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bunqueue.protocol.commands.keys import What
 
 
 class StoredKey(NamedTuple):
-    """One value that needs a key; ``owner`` is the id of its job, or the name of what is none.  ``queue`` is
+    """One value that needs a key; ``owner`` is the id of its job, or the name of another owner.  ``queue`` is
     an id, or a name."""
 
     key: str
@@ -18,11 +18,11 @@ class StoredKey(NamedTuple):
 
 
 class StoredKeys(Protocol):
-    """Reads of the archive, also of the rows of live jobs."""
+    """Reads of the archive, including the rows of live jobs."""
 
     def of_jobs(self, after: int, limit: int) -> tuple[list[StoredKey], int | None]:
-        """Of the next jobs after number ``after``, at most so many; and the last number looked at, None at
-        the end."""
+        """The keys used by the next ``limit`` jobs after number ``after``; and the last number inspected,
+        None at the end."""
 
     def of_others(self) -> list[StoredKey]:
-        """Of what belongs to no job."""
+        """The keys used by values that belong to no job."""

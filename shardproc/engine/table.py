@@ -1,4 +1,4 @@
-"""Every command, peer message and stored record of a shard, and the function that takes it."""
+"""All commands, peer messages and stored records of a shard, each with its function."""
 
 from __future__ import annotations
 
@@ -342,11 +342,11 @@ HANDLERS: Mapping[type, Handler] = {
     WhyWaiting: insight.why_waiting,
     ListGroups: insight.list_groups,
     ListShards: insight.list_shards,
-    # handlers/views/logs.py
+    # handlers/logs.py
     AddLog: logs.add_log,
     GetLogs: logs.get_logs,
     ClearLogs: logs.clear_logs,
-    # handlers/views/queries.py
+    # handlers/views/query.py
     GetJob: query.get_job,
     GetState: query.get_state,
     GetResult: query.get_result,
@@ -410,8 +410,8 @@ HANDLERS: Mapping[type, Handler] = {
     # peers/flows.py
     PushFlow: flows.push_flow,
 }
-"""Commands. A handler changes nothing and raises CommandError, or does everything and returns the reply;
-None means that the reply comes later."""
+"""Commands.  A handler either raises CommandError and changes nothing, or does everything and returns the
+reply; None means that the reply comes later."""
 
 ANSWERS: Mapping[type, PeerAnswer] = {
     messages.Calls: callbacks.answer_calls,
@@ -446,7 +446,7 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     messages.MoveEnded: moves.move_ended,
     messages.Rehome: moves.rehome,
 }
-"""Messages of other shards. Each function returns the answer, or is a generator that does."""
+"""Messages from other shards.  Each function returns the answer, or is a generator that does."""
 
 DEFERRED: Mapping[type, PeerDeferral] = {
     messages.Forward: directory.forwarded,
@@ -482,7 +482,7 @@ RECORDS: Mapping[str, Record] = {
     callbacks.KIND: Record(callbacks.recover, Apart.UNSETTLED),
     callbacks.CALLED: Record(callbacks.recover_called, Apart.DERIVED),
 }
-"""Stored records by kind: the function that recovers one, and the shard that keeps it after resharding."""
+"""Stored records by kind: the function that restores one, and the shard that keeps it after resharding."""
 
 FAREWELLS: tuple[Farewell, ...] = (
     group_rules.forget_groups,
@@ -495,6 +495,6 @@ FAREWELLS: tuple[Farewell, ...] = (
     outcomes.obliterate,
     dropped_letters.obliterate,
 )
-"""Forget what was set for a queue: Obliterate calls them when its jobs are gone."""
+"""Functions that forget a queue's settings: Obliterate calls them when its jobs are gone."""
 
 TABLES = Tables(HANDLERS, ANSWERS, DEFERRED, FAREWELLS)

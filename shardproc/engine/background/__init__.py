@@ -1,1 +1,1 @@
-"""Work that is done in pieces between commands: retention, chores of a tick, slices of long commands."""
+"""Work done in pieces between commands: retention, the chores of a tick, slices of long commands."""

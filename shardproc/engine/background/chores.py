@@ -1,7 +1,7 @@
-"""Work that no command asked for, so much a tick: what is due, and what somebody left behind.
+"""Work that no command asked for, a bounded amount per tick: work that is due, and work left unfinished.
 
-A chore is a generator.  It takes from ``state.spare`` what it does and yields when that is used up; the next
-tick goes on with it.  Between the two anything may have happened to its jobs.
+A chore is a generator.  It deducts what it does from ``state.spare`` and yields when that is used up; the
+next tick resumes it.  Anything may have happened to its jobs in between.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 from ..state import State
 
-LOSS = 5  # what ending an attempt costs, in such jobs
+LOSS = 5  # the cost of ending an attempt, counted in jobs
 
 
 def begin(state: State, key: object, steps: Iterator[None]) -> None:
-    """Enter a chore, unless there is one of that key, and do what this tick has time for."""
+    """Add a chore, unless one with that key exists, and do as much of it as this tick allows."""
     if key not in state.chores:
         state.chores[key] = steps
         run(state)
 
 
 def run(state: State) -> None:
-    """Go on with the oldest chores."""
+    """Continue with the oldest chores."""
     chores = state.chores
     while chores and state.spare > 0:
         key = next(iter(chores))

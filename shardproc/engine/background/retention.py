@@ -1,8 +1,7 @@
-"""What is kept, and for how long: finished jobs that are too old or too many go, and dead letters that are
-to be tried again are.
+"""Retention: removes finished jobs that are too old or too many, and retries dead letters that are due.
 
-A round looks at all queues, a piece at a time, so that no commit takes more than a few ms and commands come
-in between.
+A round covers all queues, one piece at a time, so each commit takes only a few ms and commands run in
+between.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from ..run_writes import Op
 from ..state import QueueState, State
 from . import unused_queues
 
-ROUND_MS = 10_000  # from the end of a round to the next
+ROUND_MS = 10_000  # from the end of a round to the start of the next
 DEAD_MS = 60_000  # the same for dead letters: the specification's interval
 PACE_MS = 10  # between two pieces of a round
-HURRY_MS = 1  # the same, where far too much is kept
-PIECE = 250  # jobs removed, or looked at; 2 ms
-REVIVALS = 100  # jobs brought back: their payloads are read, too
-FAR = 50_000  # jobs more than may be kept
-SPARED = 40  # pieces of a queue, with jobs that are kept longer than the others, passed over in one round
-QUEUES = 50  # looked at in one piece, where nothing is to be done
+HURRY_MS = 1  # the same, when far too many jobs are kept
+PIECE = 250  # jobs removed or inspected per piece; 2 ms
+REVIVALS = 100  # jobs retried per piece: their payloads are read as well
+FAR = 50_000  # jobs above the limit that count as far too many
+SPARED = 40  # pieces per queue and round that may contain only jobs with a longer retention than the queue's
+QUEUES = 50  # inspected per piece when there is nothing to do
 
 _PLACE = attrgetter("queue_id", "state")
 
-Pieces = Iterator[int]  # how many ms until the next
+Pieces = Iterator[int]  # ms until the next piece
 
 
 def step(state: State) -> None:
-    """The next piece is due."""
+    """Run the next piece, which is due."""
     if state.upkeep.pieces is None:
         state.upkeep.pieces = _round(state)
     pause = next(state.upkeep.pieces, None)
@@ -63,14 +62,14 @@ def _round(state: State) -> Pieces:
             yield from _too_old(state, queue)
         if dead and queue.failed:
             yield from _dead_letters(state, queue)
-        if state.queues.get(queue.name) is queue:  # it was when the round began
+        if state.queues.get(queue.name) is queue:  # the queue still exists
             unused_queues.look(state, queue, with_schedules)
         if number % QUEUES == 0:
             yield PACE_MS
 
 
 def _expired(state: State) -> Pieces:
-    """Jobs that say themselves how long they are kept, of all queues and in both states."""
+    """Remove jobs that have a retention time of their own, in all queues and both states."""
     while found := state.archive.expired(state.upkeep.doubt.time(state.now), PIECE):
         names = {queue.id: queue for queue in state.queues.values()}
         for (queue_id, finished), some in groupby(sorted(found, key=_PLACE), key=_PLACE):
@@ -82,7 +81,7 @@ def _expired(state: State) -> Pieces:
 
 
 def forget_broadcasts(state: State) -> None:
-    """Remove signals to all that nobody is to get any more."""
+    """Remove broadcast signals that no run will receive any more."""
     for broadcast_id in state.archive.runs.old_broadcasts(state.now, REMEMBERED_MS, PIECE):
         state.out.runs.append((Op.DELETE_BROADCAST, (broadcast_id,)))
 
@@ -97,20 +96,21 @@ def _too_many(state: State, queue: QueueState) -> Pieces:
 
 
 def _most(state: State, queue: QueueState) -> int:
-    """How many completed jobs a queue keeps; 0: no limit.  Asked at each piece, as the disk may be full."""
+    """The number of completed jobs that a queue keeps; 0: no limit.  Checked for each piece, as the disk may
+    fill up."""
     own = of_queue(state, queue.name, Bounds).keep_count
     return 1 if state.upkeep.pressed else state.upkeep.retention.max_count if own is None else own
 
 
 def _longest(state: State, queue: QueueState) -> int:
-    """For how many ms a queue keeps completed jobs; 0: no limit."""
+    """How long a queue keeps completed jobs, in ms; 0: no limit."""
     own = of_queue(state, queue.name, Bounds).keep_age
     return state.upkeep.retention.max_age_s * 1000 if own is None else own
 
 
 def _too_old(state: State, queue: QueueState) -> Pieces:
-    """From the first job on as long as there are such; then where the last round ended, as jobs do not
-    complete in the order in which they came."""
+    """Remove outdated jobs from the start of the queue, then from where the last round ended: jobs do not
+    complete in order of arrival."""
     if not _longest(state, queue):
         return
     while _purge_old(state, queue, -1).jobs:
@@ -126,7 +126,7 @@ def _too_old(state: State, queue: QueueState) -> Pieces:
 
 
 def _purge_old(state: State, queue: QueueState, after: int) -> Outdated:
-    """Remove what is too old of the next PIECE jobs after a number, and say what that was."""
+    """Remove the outdated jobs among the next PIECE jobs after a number, and return them."""
     until = state.upkeep.doubt.time(state.now) - _longest(state, queue)
     found = state.archive.outdated(queue.id, until, PIECE, after)
     if found.jobs:

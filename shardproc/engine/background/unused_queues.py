@@ -1,5 +1,5 @@
-"""Queues that nobody uses any more disappear: without jobs, without anything that is set for them, and with
-nobody who waits for their jobs.  The next push makes such a queue again.
+"""Removes queues that are no longer used: they have no jobs and no settings, and no client waits for their
+jobs.  The next push creates the queue again.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from ..lifecycle.events import emit_queue
 from ..memory import queue_configs
 from ..state import QueueState, State
 
-UNUSED_MS = 60_000  # that a queue has been so before it goes: one that is worked off may get jobs at any time
+UNUSED_MS = 60_000  # before an unused queue is removed: a drained queue may get jobs at any time
 
 
 def look(state: State, queue: QueueState, scheduled: set[str]) -> None:
-    """Drop the queue if it has been unused for long; ``scheduled`` are those that schedules push to."""
+    """Drop the queue if it has been unused for long; ``scheduled`` are the queues that schedules push to."""
     unused = state.upkeep.unused
     if not _is_unused(state, queue) or queue.name in scheduled:
         unused.pop(queue, None)
         return
-    ended = queue.total_completed + queue.total_failed  # it may have been used since the last look
+    ended = queue.total_completed + queue.total_failed  # shows use since the last check
     since, then = unused.setdefault(queue, (state.now, ended))
     if ended != then:
         unused[queue] = (state.now, ended)

@@ -1,1 +1,1 @@
-"""The commands, one module a subject. What changes a job's state stands in `lifecycle`."""
+"""The commands, one module per subject.  Changes of a job's state are in `lifecycle`."""

@@ -1,4 +1,4 @@
-"""ACK, ACKB, FAIL and FAILB: what became of a job."""
+"""ACK, ACKB, FAIL and FAILB: the outcome of a job."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from ..state import Client, State
 
 TOO_LATE = "already-finalized"
 MAX_STACK = 16_384  # characters of a stack trace that are kept with the attempt
-PYTHONS = "Traceback (most recent call last)"  # in the first line of such a traceback
-MAX_LINE, MAX_LINES = 1024, 100  # characters and lines of one that are kept with the job
+PYTHONS = "Traceback (most recent call last)"  # in the first line of a Python traceback
+MAX_LINE, MAX_LINES = 1024, 100  # characters and lines of a stack trace that are kept with the job
 
 
 class _TooLate(Exception):
-    """The job was decided by its timeout, or cancelled; the answer changes nothing."""
+    """The job has timed out or was cancelled, so this answer changes nothing."""
 
     def __init__(self, reason: str, running: Job | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.running = running  # is to end as cancelled now that its worker has stopped
+        self.running = running  # to be ended as cancelled now that its worker has stopped
 
 
 def ack(state: State, client: Client, command: Ack) -> AckReply:
@@ -56,7 +56,8 @@ def ack(state: State, client: Client, command: Ack) -> AckReply:
 
 
 def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply | ErrorReply:
-    """A wrong token refuses the whole batch; an unknown job is reported, the others complete."""
+    """Complete several jobs.  A wrong token refuses the whole batch; an unknown job is reported and the
+    others complete."""
     ids, tokens, results, removals = command.ids, command.tokens, command.results, command.remove_on_completes
     check_lengths("ACKB", ids, results=results, tokens=tokens, removeOnCompletes=removals)
     kept = _results(results) if results else None
@@ -74,10 +75,10 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
             if late.running is not None:
                 cancelled.append(late.running)
     for job in cancelled:
-        if job.state == ACTIVE:  # else the same id came twice
+        if job.state == ACTIVE:  # else the same id appears twice
             transitions.cancel(state, job)
     for index, job in jobs:
-        if job.id not in state.jobs:  # the same id twice in one batch
+        if job.id not in state.jobs:  # the same id appears twice in one batch
             missing = missing or _NotActive(job.id)
             continue
         result = None if kept is None else kept[index]
@@ -96,7 +97,7 @@ def fail(state: State, client: Client, command: Fail) -> FailReply:
 
 
 def fail_batch(state: State, client: Client, command: FailBatch) -> FailBatchReply:
-    """Each report is carried out or refused for itself."""
+    """Apply or refuse each report on its own."""
     ids, tokens, failures = command.ids, command.tokens, command.failures
     check_lengths("FAILB", ids, failures=failures, tokens=tokens)
     results = []
@@ -141,7 +142,7 @@ def _attempt_failed(state: State, job: Job, failure: FailFields) -> None:
         delay=failure.delay,
         types=failure.error_types or (),
     )
-    if failure.stack and state.out.attempts:  # else it is written already, with the end of an undo
+    if failure.stack and state.out.attempts:  # else it has been written already, with the end of an undo
         stack = failure.stack if isinstance(failure.stack, str) else "\n".join(failure.stack)
         state.out.attempts[-1].stack = stack[:MAX_STACK]
 
@@ -153,8 +154,8 @@ def _too_late(state: State, late: _TooLate) -> AckReply:
 
 
 def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:
-    """Show the lines of a stack trace with the job that are nearest to its error: the first, but of Python's
-    tracebacks, which name the innermost call last, the last."""
+    """Keep the lines of a stack trace that are nearest to the error and show them with the job: the first
+    lines, except for Python's tracebacks, which name the innermost call last."""
     job.extra = job.extra or Extra()
     lines = [line for line in (stack.splitlines() if isinstance(stack, str) else stack) if line.strip()]
     limit = min(job.extra.stack_trace_limit, MAX_LINES)
@@ -173,7 +174,7 @@ class _NotActive(CommandError):
 
 
 def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | None) -> None:
-    """Lists that go with ids have one entry an id."""
+    """Check that each list given beside the ids has one entry per id."""
     for name, entries in beside.items():
         if entries is not None and len(entries) != len(ids):
             raise CommandError(
@@ -186,7 +187,8 @@ def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | Non
 
 
 def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
-    """Whether who shows ``token`` may decide about a job; one that was pulled without an owner is free."""
+    """CommandError unless ``token`` allows its holder to decide about the job; a job pulled without an owner
+    needs no token."""
     lock = job.lock
     if lock is None or not lock.token or lock.token == token:
         return
@@ -212,13 +214,13 @@ def _results(raws: list[Raw]) -> list[bytes | None]:
 
 
 def _held(state: State, job_id: str, token: str | None) -> Job:
-    """The active job that the caller may decide, or why not.
+    """The active job that the caller may decide about, or an error with the reason.
 
-    A job that was taken back and waits may still be completed with the token it was lost with.
+    A job that was taken back and is waiting may still be completed with the token of its lost lock.
     """
     job = state.jobs.get(job_id)
     if job is not None and (lock := job.lock) is not None:
-        if lock.token and lock.token != token:  # asked here as well: the call costs something on this path
+        if lock.token and lock.token != token:  # checked here as well: the call is costly on this path
             check_token(job, token)
         if job.extra is not None and job.extra.cancellation is not None:
             raise _TooLate(CANCELLED, job)

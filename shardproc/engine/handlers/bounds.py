@@ -37,7 +37,7 @@ def get_bounds(state: State, client: Client, command: GetBounds) -> BoundsReply:
 
 
 def space_of(queue: QueueState) -> Space:
-    """What waits in a queue, and what its bounds have turned away."""
+    """What waits in a queue, and how many jobs its bounds have refused or dropped."""
     turned_away = (0, 0) if queue.space is None else (queue.space.refused, queue.space.dropped)
     return Space(space.waiting(queue), space.waiting_bytes(queue), *turned_away)
 

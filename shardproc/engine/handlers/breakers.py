@@ -1,4 +1,4 @@
-"""SetBreaker and what else is done with circuit breakers."""
+"""The commands for circuit breakers, from SetBreaker on."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .limits import named_queue
 
-BREAKERS_A_SLICE, QUEUES_A_SLICE = 100, 1000  # of a list
-MAX_BREAKERS = 1000  # of one queue: each is looked at by pulls while it is open
+BREAKERS_A_SLICE, QUEUES_A_SLICE = 100, 1000  # for lists
+MAX_BREAKERS = 1000  # per queue: pulls check each one while it is open
 
 _decode = json.Decoder(BreakerRecord).decode
 
@@ -57,7 +57,7 @@ def set_breaker(state: State, client: Client, command: SetBreaker) -> BreakerRep
 
 
 def _admit(state: State, queue: str, name: str) -> None:
-    """CommandError unless the queue may have one more."""
+    """CommandError unless the queue may have one more breaker."""
     field, value = ("name", name) if name else ("queue", queue)
     known = state.queues.get(queue)
     gate = known.gate if known is not None else None
@@ -172,7 +172,7 @@ def slot_of_record(key: str, value: str) -> int:
 
 
 def forget(state: State, queue: QueueState) -> None:
-    """The queue is obliterated."""
+    """Remove the breakers of a queue that is being obliterated."""
     if queue.gate is not None and queue.gate.breakers is not None:
         for breaker in list(queue.gate.breakers):
             _remove(state, queue, breaker)

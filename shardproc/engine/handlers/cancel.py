@@ -1,9 +1,9 @@
-"""Cancel: a job that has not begun goes at once, one that runs is asked to stop, and a workflow that waits
-between two runs ends as one that ran.
+"""Cancel: a job that has not started is removed at once, a running one is asked to stop, and a workflow that
+waits between two runs ends like one that ran.
 
-The request is stored with the job, so it holds after a restart.  From then on the job leaves ACTIVE in one
-way only, `lifecycle.transitions.cancel`, whatever outcome is reported.  The worker gets a notice on the
-connection that pulled the job or, if that is gone, the answer to its next heartbeat says it.
+The request is stored with the job, so it survives a restart.  After that the job can leave ACTIVE only
+through `lifecycle.transitions.cancel`, whatever outcome is reported.  The worker gets a notice on the
+connection that pulled the job or, if that is gone, in the reply to its next heartbeat.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Connections that end with jobs in hand: which jobs go back at once, and which wait for their worker.
+"""Connections that end while they hold jobs: which jobs are returned at once, and which wait for their
+worker.
 
-When a connection is closed in order, its worker has gone.  When it breaks, the worker may still be there: it
-connects again, and a heartbeat with its token shows that it goes on with the job.  If the heartbeat comes too
-late, but no other worker has taken the job yet, it takes the job again.
+When a connection is closed cleanly, its worker is gone.  When it breaks, the worker may still be alive: it
+reconnects, and a heartbeat with its token shows that it still works on the job.  If the heartbeat comes too
+late, but no other worker has taken the job yet, the worker gets the job back.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from ..outbox import ROW
 from ..peers.dependencies import extra_of
 from ..state import Client, State
 
-FREE_DROPS = 2  # connections that may end with a job before that counts as a stall
-# A worker renews its locks at least every third of their time and at least every 10 s, over whichever
-# connection it has: one that has not done so within half of it, or this time, is not coming back.
+FREE_DROPS = 2  # connections that may end while they hold a job before that counts as a stall
+# A worker renews its locks at least every third of their time, and at least every 10 s, over any of its
+# connections.  One that has not done so within half of the lock time, or within this time, is not coming
+# back.
 RECONNECT_MS = 15_000
 
 
 def disconnect(state: State, conn: int, *, severed: bool, broken: bool) -> None:
-    """A connection ended.
+    """Handle the end of a connection.
 
-    Its jobs return at once, except locked ones that may still be worked on: those renewed before (the worker
-    lives on another connection), and all of them when it was the server that cut the line (``severed``: the
-    worker will be back with its token).  When the line broke, they wait for as long as a reconnect takes.
+    Its jobs return at once, except locked ones that a worker may still work on.  Those are jobs renewed
+    before (the worker uses another connection), and all of them if the server closed the connection
+    (``severed``: the worker will be back with its token).  If the connection broke, they wait for as long as
+    a reconnect takes.
     """
     client = state.clients.get(conn)
     if client is None:
@@ -41,15 +44,15 @@ def disconnect(state: State, conn: int, *, severed: bool, broken: bool) -> None:
 
 
 def give_back(state: State, client: Client) -> None:
-    """A client can say nothing more about its jobs: they return as if it had closed the connection."""
+    """Return the jobs of a client that can send nothing more, as if it had closed the connection."""
     held, client.held = client.held, set()
     if held:
         chores.begin(state, object(), _give_back(state, client.conn, held, severed=False, broken=False))
 
 
 def hang_up(state: State, conn: int) -> None:
-    """Nobody hears the answers to what a connection has asked, as its router is not reached; it may still be
-    there, and keeps its jobs."""
+    """Drop what a connection waits for: its router is unreachable, so replies would be lost.  The client may
+    still be there and keeps its jobs."""
     before = state.clients[conn]
     before.closed = True
     job_waiters.leave(state, before)
@@ -96,7 +99,7 @@ def end_reconnects(state: State) -> None:
 
 
 def wait_anew(state: State) -> None:
-    """Give all workers time to reconnect: while the shard stood still, none of them could."""
+    """Give all workers time to reconnect: while the shard was stalled, none of them could."""
     reconnects = state.hearing.reconnects
     reconnects.replace(
         (_patience_ends(state, entry[2][1]), entry[1], entry[2])
@@ -106,7 +109,7 @@ def wait_anew(state: State) -> None:
 
 
 def gone(state: State, owner: str) -> None:
-    """The process of this worker has ended: its jobs need not wait for it."""
+    """The process of this worker has ended: do not wait for it."""
     reconnects = state.hearing.reconnects
     for entry in list(reconnects.entries):
         job, lock = entry[2]
@@ -115,8 +118,8 @@ def gone(state: State, owner: str) -> None:
 
 
 def _drop(state: State, job: Job) -> None:
-    """Its holder has gone before anything was heard of the job: nothing counts, but for a job that this
-    happens to again and again.  It may be what ends its workers, and has to come to an end, too."""
+    """Return a job whose holder disappeared before it reported anything.  This costs no attempt, except for a
+    job to which it happens again and again: that job may be what ends its workers, and has to end as well."""
     extra, lock = extra_of(job), job.lock
     extra.drops += 1
     state.out.touch(job, ROW)
@@ -129,13 +132,13 @@ def _drop(state: State, job: Job) -> None:
 
 
 def retake(state: State, job: Job, token: str | None, duration: int | None) -> bool:
-    """WAITING to ACTIVE: who lost the lock of a job shows that the work on it goes on, and nobody else has
-    taken it.  Whether that was so."""
+    """WAITING to ACTIVE: a worker that lost the lock of a job still works on it.  False if another worker has
+    taken the job, or if the token does not match."""
     if not token or job.state != WAITING or job.lost_token != token:
         return False
     queue, extra = state.queues[job.queue], extra_of(job)
     job = transitions.stand_in(state, queue, job)
-    queue.waiting += 1  # it has left its place among the ready ones, but `activate` counts it again
+    queue.waiting += 1  # it has left its place among the ready jobs, but `activate` counts it again
     client = Client(0, 2)
     transitions.activate(state, queue, job, client, job.worker, extra.lost_ttl or DEFAULT_LOCK_TTL_MS)
     detach(state, client, job)
@@ -149,24 +152,24 @@ def retake(state: State, job: Job, token: str | None, duration: int | None) -> b
 
 
 def lives(state: State, job: Job) -> None:
-    """The worker of a job says that it goes on with it: the job has not ended those who held it before."""
+    """The worker of a job reports that it still works on it: the job did not end its earlier holders."""
     extra_of(job).drops = 0
     state.out.touch(job, ROW)
 
 
 def detach(state: State, client: Client, job: Job) -> None:
-    """An active job shall outlive the connection that pulled it."""
+    """Let an active job outlive the connection that pulled it."""
     lock = job.lock
     assert lock is not None
     client.held.discard(job)
     lock.conn, lock.renewed = 0, True
     state.orphans.add(job)
-    state.out.touch(job, ROW)  # a usual lock is stored without what is unusual here
+    state.out.touch(job, ROW)  # a normal lock is stored without these fields
 
 
 def desert(state: State) -> None:
-    """All who held jobs are gone for good, so nobody has to be waited for.  Jobs that had been in hand for
-    long enough to be renewed have used an attempt: they may be what ended their worker."""
+    """All clients that held jobs are gone for good, so wait for none of them.  Jobs that were held long
+    enough to be renewed have used an attempt: they may be what ended their worker."""
     for job in sorted(state.orphans, key=lambda job: job.seq):
         if job.lock is not None and job.lock.renewed:
             transitions.stall(state, job, "The process that ran it has ended")
@@ -177,8 +180,8 @@ def desert(state: State) -> None:
 def adopt(state: State, live: Collection[int]) -> None:
     """After a restart: give recovered active jobs back to connections that are still there.
 
-    Locked jobs of others stay active for one lock time, so that their worker can come back;
-    unlocked ones return to their queues, as after any disconnect.
+    Locked jobs of other connections stay active for one lock time, so their workers can come back; unlocked
+    ones return to their queues, as after any disconnect.
     """
     for job in sorted(state.orphans, key=lambda job: job.seq):
         lock = job.lock
@@ -189,5 +192,5 @@ def adopt(state: State, live: Collection[int]) -> None:
             state.client(lock.conn, 2).held.add(job)
             continue
         lock.conn = 0
-        if not lock.token and not lock.renewed:  # a detached one stays
+        if not lock.token and not lock.renewed:  # a detached job stays
             transitions.release(state, job)

@@ -1,4 +1,4 @@
-"""The dead-letter queue: listing, trying again, removing, and the same for completed jobs."""
+"""The dead-letter queue: list, retry and remove its jobs; retry completed jobs."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from ..state import Client, QueueState, State
 from .views.dead_letters import Entries
 from .views.query import SLICE
 
-ROWS = 200  # dead letters looked at in one step, without their jobs
+ROWS = 200  # dead letters inspected per step, without their jobs
 
-COUNTED = frozenset({*REASONS, CANCELLED})  # the last one only where there are such
+COUNTED = frozenset({*REASONS, CANCELLED})  # CANCELLED is counted only where there are any
 
 _ALL = DlqFilter()
 
@@ -151,7 +151,7 @@ def retry_completed(state: State, client: Client, command: RetryCompleted) -> St
 @sliced
 def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     queue = known_queue(state, command.queue)
-    count, until = 0, state.now  # those that die from here on are not meant
+    count, until = 0, state.now  # jobs that die after this moment are not purged
     while queue is not None and (old := state.archive.old_dead_letters(queue.id, until, SLICE)):
         removal.purge(state, queue, FAILED, [letter.seq for letter in old])
         count += len(old)
@@ -201,7 +201,7 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
 
 
 class _Spared:
-    """Leaves out the dead letters of one reason, and counts them."""
+    """Filters out the dead letters with one reason, and counts them."""
 
     def __init__(self, reason: str) -> None:
         self.count = 0
@@ -216,8 +216,8 @@ class _Spared:
 def _chosen(
     state: State, queue: QueueState | None, chosen: DlqFilter, limit: int, spared: _Spared | None = None
 ) -> Iterator[list[DeadLetter]]:
-    """The page of a queue's dead letters that a filter chooses, in steps of at most SLICE; ``spared`` ones
-    are not on it."""
+    """The page of a queue's dead letters that a filter selects, in steps of at most SLICE; ``spared`` ones
+    are left out."""
     skip = chosen.offset
     for found in _walk(state, queue, chosen):
         rows = spared.rest(found) if spared else found
@@ -231,8 +231,8 @@ def _chosen(
 
 
 def _walk(state: State, queue: QueueState | None, chosen: DlqFilter) -> Iterator[list[DeadLetter]]:
-    """The dead letters of a queue that a filter lets through, oldest first, step by step; those that die
-    meanwhile are not looked at."""
+    """The dead letters of a queue that pass a filter, oldest first, step by step.  Jobs that die in the
+    meantime are ignored."""
     until, after = state.now, _begin(chosen.cursor)
     wanted = _wanted(state, queue.name if queue else "", chosen)
     while queue is not None and (rows := state.archive.dead_letters(queue.id, ROWS, after)):
@@ -244,7 +244,7 @@ def _walk(state: State, queue: QueueState | None, chosen: DlqFilter) -> Iterator
 
 
 def _begin(cursor: str | None) -> tuple[int, int]:
-    """When the last dead letter of the page before died, and its number."""
+    """The time of death and the number of the last dead letter on the previous page."""
     if not cursor:
         return 0, 0
     at, _, seq = cursor.partition("-")
@@ -252,7 +252,7 @@ def _begin(cursor: str | None) -> tuple[int, int]:
 
 
 def _matching(state: State, found: list[DeadLetter], chosen: DlqFilter) -> list[DeadLetter]:
-    """Those with the name and the error that a filter asks for, which stand with the jobs."""
+    """The dead letters with the name and the error of a filter, which are stored with the jobs."""
     if not found or (chosen.name is None and chosen.error is None):
         return found
     seqs = state.archive.matching([row.seq for row in found], chosen.name, chosen.error)
@@ -292,14 +292,14 @@ def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
 
 
 def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> tuple[int, int]:
-    """Bring finished jobs back; how many came, and how many cannot be read."""
+    """Retry finished jobs; returns how many were retried, and how many cannot be read."""
     jobs = state.archive.load(seqs).values()
     came = sum(revive(state, queue, job) for job in jobs if job.state == finished)
     return came, len(state.archive.remains(seqs))
 
 
 def _check_read(state: State, count: int, unreadable: int) -> None:
-    """CommandError when jobs that were to run again could not be read."""
+    """CommandError if some of the jobs to retry could not be read."""
     if unreadable:
         said = f"{unreadable:,} jobs cannot be read, and do not run again; {count:,} others do"
         raise CommandError(f"{said}: {state.archive.problem()}", Code.STORAGE_DAMAGED)
@@ -313,7 +313,7 @@ def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> i
 
 
 def revive(state: State, queue: QueueState, job: Job) -> bool:
-    """Bring a finished job back, unless it is a dead letter whose unique key a living job holds."""
+    """Retry a finished job, unless it is a dead letter whose unique key belongs to a live job."""
     if job.state == FAILED and not transitions.can_retake_key(state, queue, job):
         return False
     transitions.revive(state, queue, job)

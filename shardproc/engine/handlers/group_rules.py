@@ -1,4 +1,4 @@
-"""The commands for groups, and how many jobs one may have."""
+"""The commands for groups, and the maximum size of a group."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from ..state import Client, QueueState, State
 from ..table_types import at_queue
 from .limits import admit, named_queue
 
-NO_WINDOW = -2  # what GetGroupRateLimitTtl says when none runs
+NO_WINDOW = -2  # the reply to GetGroupRateLimitTtl when no window runs
 
 _decode = Decoder(GroupRecord).decode
 _decode_defaults = Decoder(GroupDefaults).decode
@@ -67,7 +67,7 @@ _UNKNOWN = Group("")
 
 
 class GroupSpace:
-    """The space that the jobs of one push take in their groups."""
+    """Counts the jobs of one push in their groups."""
 
     __slots__ = ("_groups", "_taken")
 
@@ -76,7 +76,7 @@ class GroupSpace:
         self._taken: dict[str, int] = {}
 
     def take(self, fields: JobFields | Push) -> None:
-        """CommandError when the group of a new job has as many queued ones as the push allows."""
+        """CommandError if the group of a new job already has as many queued jobs as the push allows."""
         group_id, most = fields.group_id, fields.group_max_size
         if group_id is None:
             return
@@ -202,13 +202,13 @@ def rate_limit_group(state: State, client: Client, command: RateLimitGroup) -> O
 
 
 def _names(key: str) -> tuple[str, str]:
-    """Of the queue and of the group."""
-    queue, _, group_id = key.partition("/")  # which no queue has in its name
+    """The names of the queue and of the group."""
+    queue, _, group_id = key.partition("/")  # a queue's name contains no "/"
     return queue, group_id
 
 
 def slot_of_record(key: str, value: str) -> int:
-    """Where a stored record belongs."""
+    """The slot of a stored record."""
     return at_queue(_names(key)[0], value)
 
 
@@ -239,7 +239,7 @@ def _groups(queue: QueueState | None) -> Groups | None:
 
 
 def _find(groups: Groups | None, group_id: str) -> Group:
-    """A group to look at; it need not exist."""
+    """A group to read from; it need not exist."""
     return _UNKNOWN if groups is None else groups.by_id.get(group_id, _UNKNOWN)
 
 
@@ -255,7 +255,7 @@ def _pause(state: State, command: OfGroup, *, paused: bool) -> ChangeReply:
 
 
 def _change(state: State, command: OfGroup, **changes: bool | int | None) -> None:
-    """Give a group other limits, and parked pulls what these let through."""
+    """Change the limits of a group, and serve the parked pulls that these now allow."""
     key = queue_limits.key_of_group(command.queue, command.group_id)
     state.kept.admit(queue_limits.GROUP_RECORD, key, "groupId", command.group_id)
     queue = named_queue(state, command.queue)

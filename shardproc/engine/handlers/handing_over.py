@@ -1,4 +1,4 @@
-"""When another host takes the shard over: the commands that wait here are asked again there."""
+"""Hands parked commands over when another host takes over the shard: they are sent again there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..state import Client, JobWait, State, Waiter
 
 
 def parked(state: State) -> Iterator[tuple[Client, bytes]]:
-    """The commands that wait for a job, or for a job's end, with what is left of their time; whose they are.
-    They are not answered here any more."""
+    """The commands that wait for a job or for the end of a job, each with its client and its remaining time.
+    This shard no longer answers them."""
     for until, _, waiter in sorted(state.poll_ends.entries, key=lambda entry: entry[:2]):
         if not waiter.done and not waiter.client.closed:
             waiter.done = True

@@ -1,9 +1,9 @@
-"""Pushes with an idempotency key: the same push again adds nothing, and is answered as the first time.
+"""Pushes with an idempotency key: repeating a push adds nothing and returns the first reply.
 
-A shard knows the keys of the last minutes.  They are stored with what they pushed, in the row that tells the
-events of their batch: a row of their own would cost a third of what storing a job costs that comes alone.
-When there are too many, the oldest are forgotten early, and then a repeated push that may have been among
-them is refused: its outcome is not known.
+A shard remembers the keys of the last minutes.  They are stored with the pushed ids, in the row with the
+events of their batch: a row of their own would add a third to the cost of storing a single job.  When there
+are too many, the oldest are forgotten early.  A repeated push that may have been among those is refused,
+because its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..memory.clock_correction import SetBack
 from ..outbox import Pushed, PushedEntry
 from ..state import State
 
-KEPT_MS = 300_000  # a client repeats for as long as its commands may take: half a minute, unless it is set
+KEPT_MS = 300_000  # a client repeats a push within its command timeout: half a minute by default
 MAX_KEPT = 100_000  # single ids, or runs of ids; about 30 MB
 
 AnyPush = PlainPush | PlainPushBatch | Push | PushBatch
 
 
 class Answer(NamedTuple):
-    """What a push is answered: the ids of its jobs, the places of those that are not new, and what became of
+    """The reply to a push: the ids of its jobs, the places of those that are not new, and the outcome for
     those whose unique key was taken."""
 
     ids: list[str]
@@ -36,8 +36,8 @@ class Answer(NamedTuple):
 
 
 def recover(state: State, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:
-    """What was stored, with its times, the newest first; None of batches without such pushes, and an empty
-    list for all that are lost.  Reads no further back than it has to."""
+    """Restore stored batches with their times, newest first.  A batch is None if it has no pushes with keys;
+    an empty list means that all older ones are lost.  Reads no further back than necessary."""
     memory = state.pushed
     for at, pushed in batches:
         if at <= now - KEPT_MS:
@@ -54,20 +54,20 @@ def recover(state: State, batches: Iterable[tuple[int, list[PushedEntry] | None]
 
 
 def full_key(command: AnyPush) -> str:
-    """Keys of different queues have nothing to do with each other."""
+    """The key, qualified by its queue: keys of different queues are independent."""
     return f"{command.queue} {command.idempotency_key}"
 
 
 def answered(state: State, command: AnyPush) -> Answer | None:
-    """What a push with that key is answered; None: there was none.
+    """The reply to an earlier push with that key, if there was one.
 
-    CommandError if that is unknown, or it was a push of something else.
+    CommandError if that is unknown, or if the key was used to push something else.
     """
     key, memory = full_key(command), state.pushed
     if (answer := memory.known.get(key)) is not None:
         known = answer if isinstance(answer, str) else _checked(answer, command)
         first = Answer([known]) if isinstance(known, str) else _first_answer(known)
-        # A repeat with an age has lost the first answer, and gets it; any other learns that no job is new.
+        # A repeat with an age has lost the first reply, and gets it; any other learns that no job is new.
         return first if command.idempotency_age else Answer(first.ids, list(range(len(first.ids))))
     if key in memory.underway:
         raise CommandError(
@@ -112,8 +112,8 @@ def _hash(command: AnyPush) -> str | None:
 
 
 def begin(state: State, command: AnyPush) -> str:
-    """A push has to ask other shards, and is not to be begun again meanwhile; the caller takes the key out
-    of ``underway`` at the end."""
+    """Mark a push that has to ask other shards as under way, so it cannot start again in the meantime.  The
+    caller removes the key from ``underway`` at the end."""
     if command.idempotency_key is None:
         return ""
     key = full_key(command)
@@ -122,9 +122,9 @@ def begin(state: State, command: AnyPush) -> str:
 
 
 def remember(state: State, command: AnyPush, said: Answer) -> None:
-    """A push has been carried out."""
+    """Store the reply of a push that has been carried out."""
     ids = said.ids
-    if not ids:  # an empty batch adds nothing the next time, too
+    if not ids:  # a repeat of an empty batch adds nothing either
         return
     key, memory = full_key(command), state.pushed
     answer: str | Pushed
@@ -132,7 +132,7 @@ def remember(state: State, command: AnyPush, said: Answer) -> None:
     if len(ids) == 1 and not said.existing and not said.conflicts and given is None:
         answer = ids[0]
     else:
-        plain = isinstance(command, PlainPushBatch)  # its ids are one run
+        plain = isinstance(command, PlainPushBatch)  # its ids form one run
         runs = [(ids[0], len(ids))] if plain else _runs(ids)
         answer = Pushed(runs, said.existing, given)
         if said.conflicts:
@@ -147,7 +147,7 @@ def remember(state: State, command: AnyPush, said: Answer) -> None:
 
 
 def forget(state: State) -> None:
-    """Keys that are too old, or too many, are known no more.  Called with every tick."""
+    """Forget keys that are too old or too many.  Called on every tick."""
     memory, now = state.pushed, state.now
     batches = memory.batches
     many = memory.weight > MAX_KEPT
@@ -160,14 +160,14 @@ def forget(state: State) -> None:
 
 
 def set_forward(state: State, ms: int) -> None:
-    """The clock was set forward: what it knows is as old as it was."""
+    """Shift the times after the clock was set forward, so all ages stay the same."""
     memory = state.pushed
     memory.batches = deque((min(at + ms, state.now), keys) for at, keys in memory.batches)
     memory.forgotten_at += ms if memory.forgotten_at else 0
 
 
 def set_back(state: State, back: SetBack) -> None:
-    """The clock was ahead."""
+    """Correct the times after the clock was ahead."""
     memory = state.pushed
     memory.batches = deque((back.moment(at), keys) for at, keys in memory.batches)
     memory.forgotten_at = back.moment(memory.forgotten_at)
@@ -178,7 +178,7 @@ def _weight(answer: str | Pushed) -> int:
 
 
 def _runs(ids: list[str]) -> list[tuple[str, int]]:
-    """Ids in few words: most are made one after the other."""
+    """Compress ids into runs: most are created one after the other."""
     runs: list[tuple[str, int]] = []
     first, count, following = "", 0, ""
     for job_id in ids:
@@ -197,7 +197,7 @@ def _runs(ids: list[str]) -> list[tuple[str, int]]:
 def _following(first: str, count: int) -> str:
     try:
         return f"{first[:24]}{int(first[24:], 16) + count:012x}"
-    except ValueError:  # an id that a client chose
+    except ValueError:  # an id chosen by a client
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Commands that take a single job out of its course."""
+"""Commands that change the course of a single job."""
 
 from __future__ import annotations
 

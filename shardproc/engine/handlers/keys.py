@@ -1,4 +1,4 @@
-"""Keys of encryption: which of them are needed, and payloads that their worker has encoded anew."""
+"""Encryption keys: which ones are in use, and payloads that their worker has encoded again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .crons.commands import keep
 from .push import check_data
 from .workflows import runs
 
-SLICE = 200  # jobs whose rows are read in one slice: a few ms, unless their payloads are large
+SLICE = 200  # rows of jobs read per slice: a few ms, unless their payloads are large
 
 _encode = Encoder().encode
 
@@ -61,7 +61,7 @@ def reencode(state: State, client: Client, command: Reencode) -> ReencodeReply:
     data, on_dead = bytes(command.data), bytes(command.on_dead)
     stored = None if job.extra is None or job.extra.on_dead is None else decode_on_dead(job.extra.on_dead)
     if stored is not None and on_dead == UNDEFINED and bytes(stored.data) != NIL:
-        return ReencodeReply(on_dead=stored.data)  # they have one key, and change it together
+        return ReencodeReply(on_dead=stored.data)  # the data of both have one key and change it together
     results = _results(state, job, command.steps or [])
     if data != UNDEFINED:
         check_data(data)
@@ -69,7 +69,7 @@ def reencode(state: State, client: Client, command: Reencode) -> ReencodeReply:
         check_data(data)
     if on_dead != UNDEFINED:
         check_data(on_dead, "onDead: ")
-    # Nothing is refused from here on.
+    # Nothing below is refused.
     if data != UNDEFINED:
         _hand_on(state, job, data)
         space.change_data(state.queues[job.queue], job, data)
@@ -83,7 +83,7 @@ def reencode(state: State, client: Client, command: Reencode) -> ReencodeReply:
 
 
 def _hand_on(state: State, job: Job, data: bytes) -> None:
-    """The schedule that has added the job gives its next ones the same."""
+    """Copy the new data to the schedule that added the job, for its next jobs."""
     name = None if job.extra is None or job.extra.due is None else job.extra.due.schedule
     schedule = None if name is None else state.timetable.by_name.get(name)
     if schedule is not None and schedule.queue == job.queue and schedule.data == job.data:
@@ -92,7 +92,7 @@ def _hand_on(state: State, job: Job, data: bytes) -> None:
 
 
 def _results(state: State, job: Job, steps: list[ReencodedStep]) -> list[tuple[int, bytes | None]]:
-    """New results of steps by their numbers; those that the job does not have are left out."""
+    """New results of steps by step number, without steps that the job does not have."""
     if not steps:
         return []
     heads = runs.open_run(state, job).heads

@@ -1,4 +1,4 @@
-"""RateLimit, SetConcurrency and what takes them away again."""
+"""The commands that set, clear and show the limits of a queue."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ..ready import queue_limits
 from ..ready.queue_limits import Limits, TokenBucket
 from ..state import Client, QueueState, State
 
-NO_LIMIT = -2  # what rateLimitTtl says without one
+NO_LIMIT = -2  # rateLimitTtl without a limit
 
 _decode = Decoder(Limits).decode
 
 
 def named_queue(state: State, name: str) -> QueueState:
-    """The queue of that name, which its settings create as a push does."""
+    """The queue with that name, created if necessary: settings create a queue just as a push does."""
     queue = state.queues.get(name)
     if queue is None and (problem := queue_name_problem(name)):
         raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=name)
@@ -57,7 +57,7 @@ def rate_limit_clear(state: State, client: Client, command: RateLimitClear) -> O
 
 
 def set_concurrency(state: State, client: Client, command: SetConcurrency) -> Ok:
-    most = _limit(command.limit)  # before there is a queue
+    most = _limit(command.limit)  # checked before the queue is created
     admit(state, queue_limits.RECORD, command.queue)
     return _change(state, named_queue(state, command.queue), concurrency=most)
 
@@ -93,7 +93,7 @@ def forget_limits(state: State, queue: QueueState) -> None:
 
 
 def _limit(number: float) -> float | int:
-    """A limit as it is kept and shown: 5.0 is 5."""
+    """A limit as stored and shown: 5.0 is 5."""
     if number < 0:
         raise CommandError(
             "limit must be at least 0", Code.INVALID_LIMIT, field="limit", value=number, bound=0
@@ -102,7 +102,7 @@ def _limit(number: float) -> float | int:
 
 
 def _change(state: State, queue: QueueState | None, **changes: TokenBucket | float | None) -> Ok:
-    """Give a queue other limits, and parked pulls what these let through."""
+    """Change the limits of a queue, and serve the parked pulls that these now allow."""
     if queue is None:
         return Ok()
     gate = queue_limits.gate_of(queue)

@@ -1,4 +1,4 @@
-"""Locks: heartbeats renew them, and the sweep takes jobs back from workers that fell silent."""
+"""Locks: heartbeats renew them, and the sweep takes jobs back from workers without a heartbeat."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from ..state import Client, State
 from . import disconnects
 from .ack import check_lengths
 
-SWEEP_MS = 5_000  # the specification's interval of lock expiry and stall checks
-SWEEP = "sweep"  # the chore of taking back
+SWEEP_MS = 5_000  # the specification's interval for lock expiry and stall checks
+SWEEP = "sweep"  # the chore that takes jobs back
 BY_SEQ = attrgetter("seq")
-ORPHAN_MS = 30 * 60_000  # silence after which a job that nobody holds is suspect, even where stalls are not
+ORPHAN_MS = 30 * 60_000  # silence that makes a job without a connection suspect, with stall checks off too
 GRACE_MS = 5_000  # after start, before the first sweep
 
 
@@ -58,7 +58,7 @@ def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) ->
         if _beat(state, job_id, token, None):
             count += 1
             if command.own_timeouts and (lock := state.jobs[job_id].lock) is not None:
-                lock.own_timeout = True  # not stored: a worker says so again after a restart
+                lock.own_timeout = True  # not stored: the worker reports it again after a restart
             if (notice := notice_of(state.jobs[job_id], token or "", state.now)) is not None:
                 notices.append(notice)
     return HeartbeatBatchReply(data=AliveCount(count, cancelled=notices or UNSET))
@@ -78,7 +78,7 @@ def extend_locks(state: State, client: Client, command: ExtendLocks) -> Extended
 
 
 def _extend(state: State, job_id: str, token: str | None, duration: int) -> bool:
-    """Renew a lock; what has another one, or never had one, is left alone."""
+    """Renew a lock; a job with another lock, or one pulled without a lock, is left alone."""
     job = state.jobs.get(job_id)
     if job is None or not token or (job.lock is not None and not job.lock.token):
         return False
@@ -86,8 +86,8 @@ def _extend(state: State, job_id: str, token: str | None, duration: int) -> bool
 
 
 def _beat(state: State, job_id: str, token: str | None, duration: int | None) -> bool:
-    """A sign of life.  Without the token it feeds the stall check alone, and the lock runs out.  With the
-    token of a lock that was lost, the job is locked again, unless somebody else has taken it."""
+    """Handle a heartbeat.  Without the token it only resets the stall check, and the lock runs out.  With the
+    token of a lost lock, the job is locked again, unless another worker has taken it."""
     job = state.jobs.get(job_id)
     lock = job.lock if job is not None else None
     if lock is None:
@@ -120,8 +120,8 @@ def get_stall_config(state: State, client: Client, command: GetStallConfig) -> S
 
 
 def sweep(state: State) -> None:
-    """Take back jobs whose lock has run out, and, the second time, jobs that were silent."""
-    if SWEEP in state.chores:  # the last one still goes on
+    """Take back jobs whose lock has expired, and jobs found silent twice in a row."""
+    if SWEEP in state.chores:  # the last sweep is still running
         return
     configs = {
         queue: config for (_, queue), config in state.configs.items() if isinstance(config, StallConfig)
@@ -136,7 +136,7 @@ def sweep(state: State) -> None:
 
 
 def _sweep(state: State, held: set[Job], configs: dict[str, StallConfig]) -> list[Job]:
-    """Those of ``held`` that are to be taken back."""
+    """The jobs of ``held`` to take back."""
     now = state.now
     silent = now - DEFAULT_STALLS.stall_interval
     lost: list[Job] = []
@@ -149,14 +149,14 @@ def _sweep(state: State, held: set[Job], configs: dict[str, StallConfig]) -> lis
         elif job.queue in configs or (job.extra is not None and job.extra.stall_timeout):
             if _is_silent(job, lock, configs.get(job.queue, DEFAULT_STALLS), now):
                 _suspect(job, lock, lost)
-        # Where nothing was asked for, a lock that still runs protects its job, however long it is.
+        # Without a stall setting, an unexpired lock protects its job, however long it is.
         elif lock.heartbeat_at <= silent and not lock.token:
             _suspect(job, lock, lost)
     return sorted(lost, key=BY_SEQ)
 
 
 def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int) -> Iterator[None]:
-    """Take jobs back, unless something was heard of them meanwhile."""
+    """Take jobs back, unless a heartbeat has arrived in the meantime."""
     for job, lock in lost:
         while state.spare <= 0:
             yield
@@ -164,7 +164,7 @@ def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int)
             continue
         state.spare -= chores.LOSS
         if lock.conn == 0 and not lock.renewed:
-            # Its connection broke before anything was heard of the job: the delivery may have been lost.
+            # Its connection broke before the first heartbeat: the delivery may have been lost.
             transitions.take_back(state, job)
         else:
             expired = lock.token and lock.until <= swept_at
@@ -172,7 +172,7 @@ def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int)
 
 
 def _is_silent(job: Job, lock: Lock, config: StallConfig, now: int) -> bool:
-    """Whether nothing has been heard of a job for longer than it or its queue allows."""
+    """Whether a job has had no heartbeat for longer than it or its queue allows."""
     own = job.extra.stall_timeout if job.extra is not None else None
     silence = now - lock.heartbeat_at
     if not config.enabled and not own:
@@ -187,8 +187,8 @@ def _suspect(job: Job, lock: Lock, lost: list[Job]) -> None:
 
 
 def renew_all(state: State) -> None:
-    """The shard could hear nobody (it was stopped or suspended, or the router was): nobody could renew a lock
-    in that time, so all of them restart."""
+    """Restart all locks: the shard was unreachable (it or the router was stopped or suspended), so no worker
+    could renew a lock."""
     for held in (*(client.held for client in state.clients.values()), state.orphans):
         renew(state, held)
     state.next_sweep = max(state.next_sweep, state.hearing.settled_at)
@@ -196,7 +196,7 @@ def renew_all(state: State) -> None:
 
 
 def renew(state: State, jobs: Collection[Job]) -> None:
-    """The locks of these jobs restart."""
+    """Restart the locks of these jobs."""
     for job in jobs:
         if job.lock is not None:
             job.lock.until = max(job.lock.until, state.now + job.lock.ttl)

@@ -1,4 +1,4 @@
-"""AddLog, GetLogs and ClearLogs: what workers say about a job.  Logs live on disk alone."""
+"""AddLog, GetLogs and ClearLogs: log lines that workers write for a job.  Logs live on disk only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..outbox import LogEntry
 from ..state import Client, State
 from .views.insight import next_number, numbered_attempts
 
-MAX_MESSAGE = 65_536  # characters of a line that are kept
+MAX_MESSAGE = 65_536  # characters kept of a line
 
 
 def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
@@ -45,7 +45,7 @@ def get_logs(state: State, client: Client, command: GetLogs) -> GetLogsReply:
 
 
 def _runs(state: State, job: Job) -> list[tuple[int, int, int]]:
-    """When each attempt began and ended, and its number; the latest first."""
+    """The start, end and number of each attempt, latest first."""
     runs = [
         (attempt.ended_at if attempt.started_at is None else attempt.started_at, attempt.ended_at, number)
         for attempt, number in numbered_attempts(state, job)
@@ -61,7 +61,7 @@ def _attempt_at(runs: list[tuple[int, int, int]], at: int) -> int | None:
 
 def clear_logs(state: State, client: Client, command: ClearLogs) -> Ok:
     job = find(state, command.id)
-    if job is not None and _log(state, job):  # looking has what was added before written
+    if job is not None and _log(state, job):  # reading makes the archive write lines that were just added
         state.out.kept_logs[job.seq] = command.keep_logs or 0
     return Ok()
 

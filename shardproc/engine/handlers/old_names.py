@@ -1,4 +1,4 @@
-"""Names of jobs as older clients of version 3 push them: within the data."""
+"""Names of jobs as older clients of version 3 push them: inside the data."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 _decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
 _encode = Encoder().encode
 _NAME = _encode("name")
-MAX_FIELDS = (
-    10_000  # of data in which a name is looked for: what has more is a table, not a job of an old client
-)
+MAX_FIELDS = 10_000  # larger data is not searched for a name: it is a table, not a job of an old client
 
 
 def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:
-    """`without_name` for a push; sets the name, and returns what is left of the data."""
+    """`without_name` for a push: sets the name and returns the rest of the data."""
     if fields.name is not None or _NAME not in data:
         return data
     fields.name, data = without_name(data)
@@ -28,12 +26,12 @@ def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -
 
 
 def without_name(data: bytes) -> tuple[str | None, bytes]:
-    """The name of a job in its data, taken out of it: the name, and what is left of the data."""
+    """Take the name of a job out of its data; returns the name and the rest of the data."""
     if _NAME not in data or parts(data) > 2 * MAX_FIELDS:
         return None, data
     try:
         fields = _decode_map(data)
         name = _decode_name(fields.pop("name"))
-    except (KeyError, *DECODE_ERRORS):  # no map, no name, or one that no job can have; or as deep as it gets
+    except (KeyError, *DECODE_ERRORS):  # no map, no name, an invalid one, or data nested too deeply
         return None, data
     return name, _encode(fields)

@@ -1,4 +1,4 @@
-"""PULL and PULLB, at once or by long poll: a job goes out."""
+"""PULL and PULLB, answered at once or by long poll: a worker gets a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..ready.group import Policy, policy_of
 from ..state import Client, QueueState, State, Waiter
 from . import disconnects
 
-MAX_REPLY = 32 * 1024 * 1024  # bytes of jobs in one answer, half of what a frame may hold
+MAX_REPLY = 32 * 1024 * 1024  # bytes of jobs in one reply, half the limit of a frame
 
 
 def pull(state: State, client: Client, command: Pull) -> PullReply | None:
@@ -55,7 +55,7 @@ def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchRep
 
 
 def serve(state: State, queue: QueueState) -> None:
-    """Give ready jobs to parked pulls, the longest waiting first."""
+    """Give ready jobs to parked pulls, longest waiting first."""
     waiters = queue.waiters
     while waiters and queue.waiting and not queue.paused:
         waiter = waiters[0]
@@ -74,7 +74,8 @@ def serve(state: State, queue: QueueState) -> None:
 
 
 def _serve_others(state: State, queue: QueueState) -> None:
-    """What is blocked for the first of the parked pulls need not be for one that asks for something else."""
+    """Serve other parked pulls: jobs that are blocked for the first one may be free for a pull with another
+    policy."""
     tried: set[Policy] = set()
     for waiter in list(queue.waiters):
         if not queue.waiting or queue.paused:
@@ -86,11 +87,11 @@ def _serve_others(state: State, queue: QueueState) -> None:
         if reply is None:
             tried.add(policy)
         else:
-            _finish(state, waiter, reply)  # it leaves the line when its turn comes
+            _finish(state, waiter, reply)  # it leaves the line at its turn
 
 
 def end_poll(state: State, waiter: Waiter) -> None:
-    """A parked pull has waited its time: it is answered with nothing."""
+    """A parked pull has timed out: send an empty reply."""
     if not waiter.done and not waiter.client.closed:
         empty = _one(None, waiter.owner) if waiter.count is None else _many([], waiter.owner)
         _finish(state, waiter, empty)
@@ -102,7 +103,7 @@ def end_poll(state: State, waiter: Waiter) -> None:
 
 
 def end_polls(state: State, client: Client) -> None:
-    """A client can take no more jobs."""
+    """End the polls of a client that can take no more jobs."""
     for waiter in list(client.polls or ()):
         end_poll(state, waiter)
 
@@ -120,7 +121,7 @@ def _take(
 
 
 def _next(state: State, queue: QueueState, client: Client, group: GroupRule | None) -> Job | None:
-    """The next job that is still worth running, out of the ready ones but not yet active."""
+    """Take the next job that has not outlived its ttl from the ready ones; it is not active yet."""
     if queue.paused:
         return None
     pop: Callable[[], Job | None] = queue.ready.pop
@@ -151,7 +152,8 @@ def _next(state: State, queue: QueueState, client: Client, group: GroupRule | No
 
 
 def _look_again(state: State, queue: QueueState, client: Client, group: GroupRule | None) -> Iterator[None]:
-    """More jobs have outlived their ttl than one tick may drop: drop on, until parked pulls can be served."""
+    """Continue to drop jobs that have outlived their ttl, or to skip held ones, when there are more than one
+    tick may handle, until parked pulls can be served."""
     while True:
         yield
         job = _next(state, queue, client, group)
@@ -172,7 +174,7 @@ def _take_many(
     ttl: int,
     group: GroupRule | None,
 ) -> list[Job]:
-    """Take up to ``count`` jobs, fewer when they would not fit into one answer."""
+    """Take up to ``count`` jobs, or fewer if they would not fit into one reply."""
     jobs: list[Job] = []
     size = 0
     while len(jobs) < count:
@@ -183,7 +185,7 @@ def _take_many(
         if job.timeline is not None or job.extra is not None or job.shared is not DEFAULT_OPTIONS:
             size += size_beside_data(job)
         if size > MAX_REPLY and jobs:
-            queue.ready.push(job)  # for the next pull
+            queue.ready.push(job)  # left for the next pull
             break
         transitions.activate(state, queue, job, client, owner, ttl)
         jobs.append(job)
@@ -206,7 +208,7 @@ def _many(jobs: list[Job], owner: str) -> PullBatchReply:
 
 
 def _park(state: State, client: Client, command: Pull | PullBatch, count: int | None) -> Waiter:
-    """Keep a pull until a job comes or its time is over."""
+    """Keep a pull until a job arrives or its timeout is over."""
     deadline = state.now + max(1, int(command.timeout))
     owner = command.owner or ""
     waiter = Waiter(
@@ -239,7 +241,7 @@ def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
 
 
 def _detach(state: State, client: Client, jobs: list[Job]) -> None:
-    """Let jobs stay active when the connection ends that they were pulled on."""
+    """Let jobs stay active when the connection that pulled them ends."""
     for job in jobs:
         disconnects.detach(state, client, job)
 

@@ -1,4 +1,4 @@
-"""PUSH and PUSHB: a job comes in."""
+"""PUSH and PUSHB: add jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from .old_names import lift_name
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
 _encode = Encoder().encode
-_NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # nor a jitter
+_NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # no maximum, no jitter, no delays
 
 
 def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
@@ -119,7 +119,7 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
 
 
 def _added(state: State, command: Push | PushBatch, added: Answer) -> Reply:
-    """The reply to a push that was carried out."""
+    """The reply to a push that has been carried out."""
     if command.idempotency_key is not None:
         idempotency.remember(state, command, added)
     return _reply(command, added)
@@ -136,26 +136,27 @@ def _reply(command: idempotency.AnyPush, said: Answer) -> Reply:
 
 
 def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
-    """Push a job that the server itself makes; its id as a client would see it, and whether it is new."""
+    """Push a job created by the server itself; returns its id as a client would see it, and whether it is
+    new."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name, own=True)
     added = add(state, queue, [fields], [bytes(fields.data)], own=True)
     return added.ids[0], not added.existing
 
 
-# Pushes that other shards may have a say in
+# Pushes that may involve other shards
 
 
 def is_linked(fields: JobFields | Push) -> bool:
-    """Whether a push has an id of its own, dependencies, or a parent that is to wait for it."""
+    """Whether a push has an id of its own, dependencies, or a parent that waits for it."""
     return bool(fields.job_id or fields.custom_id or fields.depends_on or families.parent_of(fields))
 
 
 @across
 def push_linked(state: State, client: Client, command: Push | PushBatch) -> Steps:
-    """All that is asked of other shards comes first; then the jobs are added at once, or none is."""
+    """Ask other shards everything first; then add all of the jobs at once, or none."""
     batch, entries = isinstance(command, PushBatch), _entries(command)
     known_queue(state, command.queue)
-    own: dict[str, int] = {}  # ids that the jobs bring with them -> where they stand first
+    own: dict[str, int] = {}  # ids given with the jobs -> the place of the first one
     for index, fields in enumerate(entries):
         if job_id := fields.job_id or fields.custom_id:
             own.setdefault(job_id, index)
@@ -185,8 +186,8 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
 
 @across
 def push_again(state: State, client: Client, command: Push | PushBatch) -> Steps:
-    """What a push with that key was answered, as it has been carried out; but if this shard died right then,
-    the parents of its jobs have not heard of them."""
+    """Return the first reply to a push with that key.  The parents of its jobs are notified again, because
+    they may not know of them if this shard died at that moment."""
     known, entries = idempotency.answered(state, command), _entries(command)
     assert known is not None
     durable = any(fields.durable for fields in entries)
@@ -203,7 +204,7 @@ def _entries(command: Push | PushBatch) -> Sequence[JobFields | Push]:
 def _check_dependencies(
     entries: Sequence[JobFields | Push], outcomes: dict[str, Outcome], own: dict[str, int], batch: bool
 ) -> None:
-    """CommandError when one is nowhere: not on the server, and not another job of the same batch."""
+    """CommandError for a dependency that is neither on the server nor another job of the same batch."""
     for index, fields in enumerate(entries):
         for dep in fields.depends_on or ():
             if _is_unknown(outcomes[dep]) and own.get(dep, index) == index:
@@ -217,8 +218,8 @@ def _check_dependencies(
 
 
 def _check_no_circle(entries: Sequence[JobFields | Push], own: Mapping[str, int]) -> None:
-    """CommandError when jobs of a batch would wait for each other for ever.  One that names itself, or a job
-    that is not in the batch, is left to `_check_dependencies`."""
+    """CommandError if jobs of a batch would wait for each other for ever.  A job that names itself, or a job
+    outside the batch, is left to `_check_dependencies`."""
     waits_for = {
         index: [own[dep] for dep in fields.depends_on or () if own.get(dep, index) != index]
         for index, fields in enumerate(entries)
@@ -254,7 +255,7 @@ def _payloads(jobs: Sequence[JobFields | PlainFields], version: int) -> list[byt
 
 
 def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueState | None:
-    """The queue; an empty batch does not create it."""
+    """The queue, created if necessary; an empty batch does not create it."""
     if payloads:
         return state.queues.get(name) or new_queue(state, name)
     known_queue(state, name)
@@ -262,7 +263,7 @@ def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueStat
 
 
 def new_queue(state: State, name: str, *, own: bool = False) -> QueueState:
-    """A queue that is there from now on; ``own`` ones of the server itself always find space."""
+    """Create a queue; the server's ``own`` ones are exempt from the limit on queues."""
     known_queue(state, name)
     if not own:
         admit_queues(state, [name])
@@ -313,19 +314,20 @@ def add(
     many: bool = False,
     own: bool = False,
 ) -> Answer:
-    """Add jobs; the answer has their ids, or those of the jobs that have their ids or unique keys.
+    """Add jobs; the answer has their ids, or the ids of existing jobs with the same id or unique key.
 
-    ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.  Of
-    ``many`` jobs a refusal says which one it is about.  The server's ``own`` jobs find space in a full queue.
+    ``taken``: ids used by jobs on other shards.  ``outcomes``: the outcomes of their dependencies.  With
+    ``many``, a refusal names the job that caused it.  The server's ``own`` jobs are accepted even if the
+    queue is full.
     """
     claims, groups = Claims(state, queue), GroupSpace(queue)
     ids: list[str] = []
     jobs: dict[str, Job] = {}
-    met: list[int] = []  # places of ids and keys that were pushed again
+    met: list[int] = []  # places of ids and keys that exist already
     conflicts: list[Conflict] = []
     for fields, data in zip(pushed, payloads, strict=True):
         id_ = fields.job_id or fields.custom_id
-        state.out.durable |= fields.durable  # that a job is there already is a promise, too
+        state.out.durable |= fields.durable  # the reply that a job exists is a promise as well
         there = id_ if id_ and (id_ in taken or id_ in state.jobs or id_ in jobs) else None
         if there is None and fields.unique_key:
             found = claims.take(fields, f"jobs[{len(ids)}]: " if many else "")
@@ -349,13 +351,13 @@ def add(
     _begin(state, queue, begun, outcomes)
     for place in met:
         holder = state.jobs.get(ids[place])
-        if holder is not None:  # not if the same push then replaced it
+        if holder is not None:  # else the same push has replaced it
             events.emit(state, events.DUPLICATED, holder)
     return Answer(ids, met, conflicts)
 
 
 def _holders(pushed: Sequence[JobFields | Push], ids: list[str]) -> dict[str, str]:
-    """Ids that no job gets, as another has the unique key: that job's id for each."""
+    """Ids that no job gets because another job holds the unique key, each with the id of that job."""
     owned = ((fields.job_id or fields.custom_id, job_id) for fields, job_id in zip(pushed, ids, strict=True))
     return {own: job_id for own, job_id in owned if own and own != job_id}
 
@@ -363,14 +365,14 @@ def _holders(pushed: Sequence[JobFields | Push], ids: list[str]) -> dict[str, st
 def _make_room(
     state: State, queue: QueueState, payloads: Sequence[bytes], leaving: Collection[Job] = ()
 ) -> None:
-    """Have a bounded queue take new jobs.  CommandError if it is full."""
+    """Make room for new jobs in a bounded queue.  CommandError if it is full."""
     for job in space.room_for(queue, payloads, leaving):
         job.error = f"dropped, as newer jobs came and the queue {queue.name} was full"
         transitions.remove(state, queue, job, reason=QUEUE_FULL)
 
 
 def _begin(state: State, queue: QueueState, jobs: list[Job], outcomes: Mapping[str, Outcome]) -> None:
-    """New jobs become live: those that wait for nothing at once."""
+    """Make new jobs live; those without dependencies are ready at once."""
     state.totals.pushed += len(jobs)
     for job in jobs:
         extra = job.extra
@@ -383,12 +385,12 @@ def _begin(state: State, queue: QueueState, jobs: list[Job], outcomes: Mapping[s
 def new_job(
     state: State, queue: QueueState, own_id: str | None, fields: JobFields | Push, data: bytes
 ) -> Job:
-    """A job as a push describes it, with a number of its own, but not yet anywhere."""
+    """Create a job from the fields of a push, with a number of its own but in no table yet."""
     now, seq = state.now, state.next_seq
     state.next_seq += 1
     created = now if fields.timestamp is None else int(fields.timestamp)
     extra = extra_of(fields)
-    if own_id:  # says so to the storage, too
+    if own_id:  # the storage needs to know as well
         extra = extra or Extra()
         extra.own_id = True
     return Job(
@@ -408,7 +410,8 @@ def new_job(
 
 
 def check_fields(fields: JobFields | Push, version: int, now: int, where: str = "") -> None:
-    """CommandError for what the types cannot say.  Within a group version 3 has other bounds of priority."""
+    """CommandError for values that the types cannot rule out.  Within a group, version 3 has other bounds of
+    priority."""
     priority = fields.priority
     if fields.group_id is not None and version >= 3 and not fields.fair:
         if not 0 <= priority <= MAX_GROUP_PRIORITY:
@@ -438,7 +441,7 @@ def check_fields(fields: JobFields | Push, version: int, now: int, where: str = 
 
 
 def check_keeping(fields: JobFields | Push | OnDead | SpawnOptions, where: str = "") -> None:
-    """CommandError for what is to be kept and not to be kept."""
+    """CommandError for jobs that have a retention time but are also to be removed when they end."""
     for kept, name, removes, said in (
         (fields.keep_completed, "keepCompleted", fields.remove_on_complete, "removeOnComplete"),
         (fields.keep_failed, "keepFailed", fields.remove_on_fail, "removeOnFail"),
@@ -453,7 +456,7 @@ def check_keeping(fields: JobFields | Push | OnDead | SpawnOptions, where: str =
 
 
 def _check_on_dead(on_dead: OnDead, where: str) -> None:
-    """What is added later is checked now."""
+    """Check a job that will be added later."""
     if on_dead.queue is not None and (problem := queue_name_problem(on_dead.queue)):
         field = path_of(f"{where}onDead.queue")
         raise CommandError(f"{where}onDead: {problem}", Code.INVALID_QUEUE, field=field, value=on_dead.queue)
@@ -462,7 +465,7 @@ def _check_on_dead(on_dead: OnDead, where: str) -> None:
 
 
 def options_of(fields: JobFields | Push) -> JobOptions:
-    """What of a push many jobs have in common."""
+    """The fields of a push that many jobs have in common."""
     backoff = fields.backoff
     as_map = isinstance(backoff, BackoffMap)
     delay, kind, jitter, most, delays = (
@@ -498,7 +501,7 @@ def _backoff_of(
 
 
 def extra_of(fields: JobFields | Push) -> Extra | None:
-    """What of a push hardly any job has; None when this one has nothing of it."""
+    """The fields of a push that few jobs set; None if this one sets none of them."""
     dedup = fields.dedup or NO_DEDUP
     extra = Extra(
         custom_id=fields.job_id or fields.custom_id,
@@ -532,10 +535,10 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
 
 
 def check_data(data: bytes, where: str = "") -> None:
-    """Whether everybody can read it, and it is not too large: asked of all data that comes in.
+    """Check that all clients can read the data, and that it is not too large.  Called for all incoming data.
 
-    The limit is on the JSON text; only payloads that could be above it are measured.  Some values are much
-    longer in MessagePack, so there is a limit on that, too: a job must be deliverable.
+    The limit applies to the JSON text; only payloads that could exceed it are measured.  Some values are much
+    longer in MessagePack, so that has a limit as well: a job must be deliverable.
     """
     field = f"{where}data"
     if len(data) <= SURELY_SMALL:
@@ -564,7 +567,8 @@ def _too_large(data: bytes, where: str, why: str, bound: int) -> CommandError:
 
 
 def check_arguments(data: bytes, where: str = "") -> None:
-    """The data of a workflow are its arguments by name, whoever starts it and whatever works it."""
+    """CommandError unless the data of a workflow is a map of its arguments by name, as every client and
+    worker expects."""
     if data in (NIL, UNDEFINED) or is_map(data):
         return
     raise CommandError(

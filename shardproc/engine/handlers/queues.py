@@ -1,4 +1,4 @@
-"""Commands that rule over whole queues.  What grows with a queue goes in slices."""
+"""Commands for whole queues.  Work that grows with the queue runs in slices."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from ..state import Client, QueueState, State
 from .views.paging import job_of
 from .views.query import listed_state
 
-SLICE = 50  # jobs changed in one slice
-SCAN = 1_000  # jobs looked at in one slice
-MAX_BYTES = 4 << 20  # of payloads deleted in one slice: every page of them has to be read
+SLICE = 50  # jobs changed per slice
+SCAN = 1_000  # jobs inspected per slice
+MAX_BYTES = 4 << 20  # payload bytes deleted per slice: each of their pages has to be read
 EVER = 2**53  # later than any time
 PAUSE = "pause"
 
@@ -55,7 +55,7 @@ class Paused(Struct):
 
 
 def pause(state: State, client: Client, command: Pause) -> Ok:
-    """Also a queue that does not exist yet: it does from now on."""
+    """Pause a queue; one that does not exist yet is created."""
     queue = state.queues.get(command.queue)
     if queue is None:
         if problem := queue_name_problem(command.queue):
@@ -129,7 +129,7 @@ def clean(state: State, client: Client, command: Clean) -> Steps:
 def _cleaned(
     state: State, queue: QueueState, command: Clean, version: int, until: int
 ) -> Iterator[list[str]]:
-    """Remove jobs, slice by slice; their ids."""
+    """Remove jobs slice by slice, yielding their ids."""
     if command.state == "completed":
         return _purged_completed(state, queue, until, command.limit)
     if command.state == "failed":
@@ -139,7 +139,7 @@ def _cleaned(
 
 
 def _wanted(queue: QueueState, name: str | None, version: int) -> Callable[[Job], bool]:
-    """Whether a job is in the state of that name; without one, whether it waits for its turn or its time."""
+    """A test for jobs in the state with that name; without a name, for jobs that are waiting or delayed."""
     if name is None:
         return _is_queued
     name = "waiting" if name == "wait" else name
@@ -164,7 +164,8 @@ def _removed(
 def _purged_completed(
     state: State, queue: QueueState, until: int, limit: int, removed: int = 0
 ) -> Iterator[list[str]]:
-    """Remove completed jobs, slice by slice; their ids.  ``removed`` jobs of the queue are gone already."""
+    """Remove completed jobs slice by slice, yielding their ids.  ``removed`` is the number of the queue's
+    jobs removed before."""
     after: int | None = -1
     while after is not None and limit:
         found, after = state.archive.old_completed(queue.id, until, SLICE, after)
@@ -196,8 +197,8 @@ def _live(queue: QueueState) -> list[int]:
 
 
 def _chunks(queue: QueueState, seqs: list[int], wanted: Callable[[Job], bool]) -> Iterator[list[Job]]:
-    """The live ones of these jobs that are wanted, looked at slice by slice, as they are by then; as many
-    at a time as may be deleted in one go."""
+    """The jobs among these that are still live and wanted, in chunks small enough to delete at once.  Each is
+    checked in the slice that yields it."""
     chunk: list[Job] = []
     looked_at = size = 0
     for seq in seqs:
@@ -219,7 +220,8 @@ def _chunks(queue: QueueState, seqs: list[int], wanted: Callable[[Job], bool]) -
 
 @sliced
 def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
-    """Jobs that are pushed meanwhile may stay; then the queue stays, too, but without its settings."""
+    """Delete a queue with all of its jobs.  Jobs pushed in the meantime may stay; then the queue stays as
+    well, without its settings."""
     queue = known_queue(state, command.queue)
     if queue is None:
         queue_configs.forget(state, command.queue)
@@ -234,7 +236,7 @@ def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
     for ids in _purged_completed(state, queue, EVER, EVER, removed):
         removed += len(ids)
         yield
-    for _ in _purged_dead(state, queue, EVER, EVER, removed):  # with those of a clock that was ahead
+    for _ in _purged_dead(state, queue, EVER, EVER, removed):  # also those dated by a clock that was ahead
         yield
     if state.queues.get(queue.name) is queue:  # another Obliterate may have been faster
         queue_configs.forget(state, queue.name)

@@ -1,4 +1,4 @@
-"""SubscribeEvents and its end, and TrimEvents.  A queue need not exist yet to be subscribed to."""
+"""SubscribeEvents and its end, and TrimEvents.  A client may subscribe to a queue that does not exist yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
 
 
 def resume(state: State, client: Client, name: str) -> None:
-    """Send it the events of this queue from now on, and of no other."""
+    """Send the client the events of this queue from now on, and of no other queue."""
     unsubscribe(state, client)
     client.listens_to = name
     listeners = state.listeners.setdefault(name, set())
@@ -43,7 +43,7 @@ def trim_events(state: State, client: Client, command: TrimEvents) -> Steps:
 
 
 def unsubscribe(state: State, client: Client) -> None:
-    """Tell it nothing from now on."""
+    """Stop sending events to the client."""
     name, client.listens_to = client.listens_to, None
     if name is None:
         return

@@ -1,4 +1,4 @@
-"""TestWebhook: parked until the HTTP gateway, which asks all the time what there is to send, has tried it."""
+"""TestWebhook: parked until the HTTP gateway, which polls for deliveries continuously, has sent the test."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..memory.parked_trials import ParkedTrial
 from ..state import Client, State
 from .webhooks import SLOT, delivery, known
 
-LEASE_MS = 3_000  # that the gateway which delivers may be silent for; it stops by itself before
-AWAY_MS = 10_000  # since the gateway was last heard of, which asks each second
+LEASE_MS = 3_000  # how long the delivering gateway may be silent; it stops on its own before that
+AWAY_MS = 10_000  # since the last poll of the gateway, which polls every second
 NOBODY = "Webhooks are not delivered at present: the HTTP gateway of the server (--http-port) is not there"
 LATE = "it is not known in time what came of it"
 
@@ -45,8 +45,8 @@ def get_deliveries(state: State, client: Client, command: GetDeliveries) -> Deli
 
 
 def _is_deliverer(state: State, command: GetDeliveries) -> bool:
-    """Whether a gateway is the one that delivers.  A shard that has just started does not know: the one that
-    did goes on, and any other has to wait, as that one may still be delivering."""
+    """Whether this gateway is the one that delivers.  A shard that has just started does not know: a gateway
+    that was delivering continues, and any other has to wait, because the first may still be delivering."""
     trials = state.trials
     if not trials.deliverer_until and not command.delivers:
         trials.deliverer_until = state.now + LEASE_MS
@@ -73,7 +73,7 @@ def record_trial(state: State, client: Client, command: RecordTrial) -> Ok:
 
 
 def end_trials(state: State) -> None:
-    """Answer those whose time is over."""
+    """Answer the trials that have timed out."""
     while (entry := state.trials.ends.pop_due(state.now)) is not None:
         trial = entry[2]
         if not trial.done:

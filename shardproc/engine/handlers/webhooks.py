@@ -1,4 +1,4 @@
-"""Webhooks: kept on the first shard, as events of all queues may concern them."""
+"""Webhooks: kept on the first shard, since events of all queues may concern them."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ _decode = Decoder(Webhook).decode
 
 
 def slot_of_record(key: str, value: str) -> int:
-    """Where a stored record belongs."""
+    """The slot of a stored record."""
     return SLOT
 
 
 def recover(state: State, key: str, value: str) -> None:
     hook = state.webhooks[key] = _decode(value)
-    if hook.places is not None and len(hook.places) != state.shards:  # the logs are others now
+    if hook.places is not None and len(hook.places) != state.shards:  # the number of logs has changed
         hook.places = None
         state.out.keep(KIND, key, hook)
 
@@ -164,7 +164,7 @@ def _shown(hook: Webhook) -> WebhookInfo:
 
 
 def delivery(hook: Webhook) -> Delivery:
-    """A webhook as who delivers it must know it."""
+    """A webhook as the gateway needs it for deliveries."""
     return Delivery(
         hook.id,
         hook.url,

@@ -8,19 +8,19 @@
       └► BLOCKED ──dependencies done──► WAITING or DELAYED
     ACTIVE ──its workflow waits──► SUSPENDED ──signal, child or time──► WAITING
 
-A live job is in exactly one place, and its state says in which: the ready jobs of its queue (WAITING), the
-heap of delays (DELAYED), the active jobs, with a lock (ACTIVE), the blocked ones (BLOCKED), or the suspended
-ones (SUSPENDED), which are in the heap of delays, too, unless they wait for ever.  COMPLETED and FAILED jobs
-are finished: they live in the file alone, and memory has counts of them.  REMOVED is the end.
+A live job is in exactly one place, given by its state: the ready jobs of its queue (WAITING), the heap of
+delays (DELAYED), the active jobs, with a lock (ACTIVE), the blocked ones (BLOCKED), or the suspended ones
+(SUSPENDED), which are also in the heap of delays unless they wait for ever.  COMPLETED and FAILED jobs are
+finished: they live in the file only, and memory has counts of them.  REMOVED is the end.
 
-A workflow that is to become FAILED, and has steps that can be undone, becomes WAITING first (`begin_undo`).
+A workflow that should become FAILED, and has steps that can be undone, becomes WAITING first (`begin_undo`).
 
-Whether a job that is neither active nor blocked is WAITING or DELAYED is a question of its ``run_at`` alone.
-`transitions.enqueue` answers it.
+Whether a job that is neither active nor blocked is WAITING or DELAYED depends only on its ``run_at``:
+`transitions.enqueue` decides.
 
-Each move keeps in step with the state: the indexes of the queue, its counters, the unique key, the lock, the
-row to write and the event.  A move that is not in this table is a bug.  `bunqueue.model.job.TRANSITIONS` has
-the same moves as data, and a test compares the two.
+Each move updates everything that depends on the state: the indexes of the queue, its counters, the unique
+key, the lock, the row to write and the event.  A move that is not in this table is a bug.
+`bunqueue.model.job.TRANSITIONS` has the same moves as data, and a test compares the two.
 
 ========= ========= ================================================= ========================================
 From      To        When                                              Function
@@ -44,7 +44,7 @@ ACTIVE    COMPLETED ack                                               transition
 ACTIVE    WAITING   its holder is gone or stalled, or moved by hand   transitions.release, transitions.stall,
                                                                       transitions.interrupt,
                                                                       transitions.take_back, transitions.move
-ACTIVE    WAITING   a workflow is to be undone before it ends         transitions.begin_undo
+ACTIVE    WAITING   a workflow has to be undone before it ends        transitions.begin_undo
 ACTIVE    DELAYED   failed with attempts left, or moved by hand       transitions.fail, transitions.move
 ACTIVE    DELAYED   a workflow sleeps                                 transitions.suspend
 ACTIVE    SUSPENDED a workflow waits for signals or children          transitions.suspend
@@ -64,13 +64,13 @@ BLOCKED   REMOVED   cancelled, drained                                transition
 COMPLETED WAITING   RetryCompleted                                    transitions.revive
 COMPLETED BLOCKED   RetryFlow                                         transitions.revive
 COMPLETED REMOVED   retention, Clean                                  removal
-FAILED    WAITING   RetryDlq, or by itself                            transitions.revive
+FAILED    WAITING   RetryDlq, or an automatic retry                   transitions.revive
 FAILED    BLOCKED   RetryFlow                                         transitions.revive
-FAILED    WAITING   a cancelled workflow is to be undone first        transitions.begin_undo
+FAILED    WAITING   a cancelled workflow has to be undone first       transitions.begin_undo
 FAILED    REMOVED   retention, PurgeDlq                               removal
 ========= ========= ================================================= ========================================
 
 After a restart `transitions.enqueue`, `recovery.recover_active`, `transitions.recover_blocked` and
-`transitions.recover_suspended` put each stored job where it was.  A shard applies one command after the
-other, so no two moves of a job ever race.
+`transitions.recover_suspended` put each stored job back where it was.  A shard applies one command after
+another, so no two moves of a job ever race.
 """

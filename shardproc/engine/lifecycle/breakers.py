@@ -15,7 +15,7 @@ RECORD = "breaker"
 
 
 def key_of(queue: str, name: str) -> str:
-    """The key of a breaker's record; names of queues have no slash."""
+    """The key of a breaker's record; queue names contain no slash."""
     return f"{queue}/{name}"
 
 
@@ -32,7 +32,7 @@ def failed(
     """An attempt is about to be booked as failed."""
     for breaker in breakers.of(job):
         if not breaker.counts(list(types)):
-            if breaker.succeeded(job, state.now):  # what it guards has answered
+            if breaker.succeeded(job, state.now):  # the service it guards has answered
                 close(state, queue, breaker, "the trial met no error that counts")
         elif breaker.failed(job, state.now):
             trip(state, queue, breaker, error)
@@ -51,7 +51,7 @@ def trip(
 
 
 def close(state: State, queue: QueueState, breaker: Breaker, why: str) -> None:
-    """Close a breaker, and put back what it holds."""
+    """Close a breaker, and put back the jobs it holds."""
     breaker.close()
     keep(state, queue, breaker)
     _emit(state, queue, breaker, "closed", why)
@@ -64,7 +64,7 @@ def keep(state: State, queue: QueueState, breaker: Breaker) -> None:
 
 
 def release(state: State, queue: QueueState, breaker: Breaker) -> None:
-    """Put what it holds back into the order, from tick to tick if that is much."""
+    """Put the jobs it holds back into the order, over several ticks if there are many."""
     state.chores.setdefault((release, queue.name, breaker.name), _release(state, queue, breaker))
     if queue.waiters:
         state.woken[queue] = None

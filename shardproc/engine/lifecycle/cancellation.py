@@ -1,4 +1,5 @@
-"""Stopping a live job: what has not begun goes, and the worker of an active one is asked to end it."""
+"""Stops live jobs: a job that has not begun is removed, and the worker of an active one is asked to end
+it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from . import events, transitions
 
 
 def has_begun(job: Job) -> bool:
-    """Whether a live job runs, or is a workflow between two of its runs."""
+    """Whether a live job is running, or is a workflow between two of its runs."""
     run = job.run
     begun = run is not None and bool(run.suspended + job.attempts or run.undoable)
     return job.state == ACTIVE or (begun and job.state != BLOCKED)
 
 
 def stop(state: State, job: Job, reason: str | None, grace: int) -> bool:
-    """Cancel a live job; whether it goes on for a while, as its worker has to end it, or it is undone."""
+    """Cancel a live job.  True if it stays live for a while, because its worker has to end it or it has to be
+    undone."""
     if job.state == ACTIVE:
         _ask_to_stop(state, job, reason, grace)
         if grace:
@@ -35,8 +37,8 @@ def stop(state: State, job: Job, reason: str | None, grace: int) -> bool:
 
 
 def _ask_to_stop(state: State, job: Job, reason: str | None, grace: int) -> None:
-    """From now on it can only end as cancelled, in ``grace`` ms at the latest, and its worker hears of it.
-    Asking again never gives it more time."""
+    """Notify the worker.  From now on the job can only end as cancelled, in ``grace`` ms at the latest.  A
+    repeated request never gives it more time."""
     job.extra = extra = job.extra or Extra()
     until = state.now + grace
     if extra.cancellation is not None:
@@ -49,7 +51,7 @@ def _ask_to_stop(state: State, job: Job, reason: str | None, grace: int) -> None
 
 
 def notice_of(job: Job, token: str, now: int) -> CancelNotice | None:
-    """What the worker of an active job has to know, if it is to stop."""
+    """The notice for the worker of an active job that should stop; None for other jobs."""
     asked = job.extra.cancellation if job.extra is not None else None
     return CancelNotice(job.id, token, asked.reason, max(0, asked.until - now)) if asked else None
 

@@ -1,8 +1,8 @@
-"""Results of children that were removed, on completion or later, by retention, say: their parent may ask for
-them.
+"""Results of children that have been removed, on completion or later by retention: their parent may still ask
+for them.
 
-They are records of the shard on which the child completed, and are read from the disk when they are asked
-for.  They are kept for as long as it is remembered what became of removed jobs.
+They are records of the shard on which the child completed, read from disk on demand.  They are kept for as
+long as the outcomes of removed jobs.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from ..state import QueueState, State
 from .outcomes import KEPT_MS, MAX_GONE
 
 KIND = "child_result"
-LATER = "pending"  # in place of a parent: UpdateParent will name it
+LATER = "pending"  # instead of a parent: UpdateParent will name it
 
 
 class ChildResult(Struct):
-    """What is kept in memory of a record: when the child completed (epoch ms), and its queue."""
+    """The part of a record kept in memory: when the child completed (epoch ms), and its queue."""
 
     at: int
     queue: str
 
 
 class ChildRecord(Struct):
-    """A record: what a child of that queue returned (MessagePack; empty: nothing), and when (epoch ms)."""
+    """A record: the result of a child of that queue (MessagePack; empty: none), and when it completed (epoch
+    ms)."""
 
     at: int
     queue: str
@@ -38,7 +39,7 @@ _decode, _decode_kept = json.Decoder(ChildRecord).decode, json.Decoder(ChildResu
 
 
 def keep(state: State, job: Job, result: bytes | None) -> None:
-    """A completed job is removed: keep its result if it is a child."""
+    """Keep the result of a completed job that is removed, if it is a child."""
     if job.extra is None or not (job.extra.parent_id or job.extra.flow_id):
         return
     state.child_results[job.id] = ChildResult(state.now, job.queue)
@@ -49,7 +50,7 @@ def keep(state: State, job: Job, result: bytes | None) -> None:
 
 
 def keep_of(state: State, seqs: list[int]) -> None:
-    """The same for completed jobs with these numbers, but for those whose parent has completed, too."""
+    """The same for completed jobs with these numbers, except those whose parent has completed."""
     children = state.archive.children_among(seqs)
     over: dict[str, bool] = {}
     needed: list[int] = []
@@ -63,8 +64,7 @@ def keep_of(state: State, seqs: list[int]) -> None:
 
 
 def _is_over(state: State, parent: str) -> bool:
-    """Whether a parent will not ask any more, as far as this shard knows. One that has failed may be tried
-    again."""
+    """Whether a parent will ask no more, as far as this shard knows.  One that has failed may be retried."""
     if parent in state.jobs or parent in ("", LATER):
         return False
     known = state.archive.known(parent)
@@ -72,7 +72,7 @@ def _is_over(state: State, parent: str) -> bool:
 
 
 def is_known(state: State, job_id: str) -> bool:
-    """Whether it is a removed child whose result is kept, also where it had none."""
+    """Whether this is a removed child with a kept record, even one without a result."""
     return job_id in state.child_results
 
 
@@ -86,15 +86,15 @@ def find(state: State, job_id: str) -> Value | None:
 
 
 def forget(state: State, job_id: str) -> None:
-    """The id begins another life."""
+    """Forget a result because the id is used again."""
     if state.child_results.pop(job_id, None) is not None:
         state.out.keep(KIND, job_id, None)
 
 
 def _drop(state: State, job_id: str) -> None:
-    """Nobody is expected to ask any more."""
+    """Drop a result that nobody is expected to ask for."""
     forget(state, job_id)
-    state.freed_ids.append(job_id)  # the entry that led others here was left there until now
+    state.freed_ids.append(job_id)  # the directory entry that led others here was kept until now
 
 
 def recover(state: State, key: str, value: str) -> None:

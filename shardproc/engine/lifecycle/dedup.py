@@ -1,8 +1,8 @@
-"""Unique keys: of the jobs of a queue at most one holds a key, and a push says what happens if it is taken.
+"""Unique keys: at most one job of a queue holds a key, and a push decides what happens if it is taken.
 
-A key is free again when its job ends or fails an attempt, or when its own time is over, as in the reference;
-or as a push says with ``onConflict`` or ``states`` (`unique_keys`).  Nothing waits for the end of a key: it
-is looked at when the key is met.
+A key is free again when its job ends or fails an attempt, or when the key's ttl is over, as in the reference;
+or according to the ``onConflict`` or ``states`` of a push (`unique_keys`).  No timer runs for a key: whether
+it is over is checked when it is used.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def remove_key_of_job(state: State, client: Client, command: RemoveJobDeduplicat
 
 
 class Taken(NamedTuple):
-    """Who holds a key: a live job, or one that has ended."""
+    """The holder of a key: a live job, or one that has ended."""
 
     id: str
     job: Job | None
 
 
 class Met(NamedTuple):
-    """What becomes of a push with a key: the job that is there, if none is to be added; and for those that
-    asked, what happened to the ``holder`` of the key."""
+    """The outcome of a push with a key: the existing job, if no new one is added; and, for pushes that asked
+    for it, what happened to the ``holder`` of the key."""
 
     existing: str | None = None
     action: Action | None = None
@@ -85,7 +85,7 @@ FREE = Met()
 
 
 class Claims:
-    """The unique keys that the jobs of one push ask for.  Nothing is changed before `settle`, as another
+    """The unique keys that the jobs of one push ask for.  Nothing is changed before `settle`, because another
     job of the same push may still be refused."""
 
     __slots__ = ("_fresh", "_queue", "_renewed", "_replaced", "_state", "_stopped")
@@ -93,14 +93,14 @@ class Claims:
     def __init__(self, state: State, queue: QueueState) -> None:
         self._state = state
         self._queue = queue
-        self._fresh: dict[str, Job] = {}  # jobs of this push by the key they will hold
+        self._fresh: dict[str, Job] = {}  # jobs of this push by the keys they will hold
         self._replaced: list[Job] = []
         self._renewed: list[tuple[str, Taken, int]] = []  # (key, holder, until)
-        self._stopped: dict[str, tuple[Job, Dedup]] = {}  # key -> the job that is superseded
+        self._stopped: dict[str, tuple[Job, Dedup]] = {}  # key -> the superseded job
 
     def take(self, fields: JobFields | Push, where: str = "") -> Met:
-        """What becomes of a push with a key.  CommandError if a key that is taken refuses it, or it asks for
-        one that cannot be kept."""
+        """The outcome of a push with a key.  CommandError if a taken key refuses the push, or if it asks for
+        a key that cannot be kept."""
         key, dedup = fields.unique_key or "", fields.dedup or NO_DEDUP
         check(self._state, dedup, where)
         taken = self._current(key)
@@ -138,15 +138,15 @@ class Claims:
             self._replaced.append(taken.job)
 
     def _to_be_stopped(self, holder: Job | None, supersedes: bool) -> Job | None:
-        """The job that has begun and has to end before a new one may begin: the holder, if that is
-        superseded, or the one that the holder waits for itself."""
+        """The running job that must end before a new one may begin: the holder, if it is superseded, or the
+        job that the holder itself waits for."""
         if holder is not None and not has_begun(holder):
             after = holder.extra.after if holder.extra is not None else None
             return None if after is None else self._state.jobs.get(after)
         return holder if supersedes else None
 
     def claim(self, job: Job, dedup: Dedup | None) -> None:
-        """``job`` is new and is to hold its key."""
+        """Have the new ``job`` claim its key."""
         key = job.unique_key
         if not key:
             return
@@ -163,18 +163,19 @@ class Claims:
             job.extra.after = self._stopped[key][0].id
 
     def leaving(self) -> list[Job]:
-        """The waiting jobs that `settle` is going to remove."""
+        """The waiting jobs that `settle` will remove."""
         live = self._state.jobs
         return [job for job in dict.fromkeys(self._replaced) if job.id in live and not has_begun(job)]
 
     def settle(self, jobs: list[Job]) -> list[Job]:
-        """Take the keys; of the new jobs, those that no other one of this push has replaced."""
+        """Assign the keys; returns the new jobs, without those that another job of the same push has
+        replaced."""
         state, queue = self._state, self._queue
         for key, taken, until in self._renewed:
             self._renew(key, taken, until)
         gone = set(self._replaced)
         for job in self._replaced:
-            if job.id in state.jobs and not has_begun(job):  # else it goes on, without the key
+            if job.id in state.jobs and not has_begun(job):  # else it continues, without the key
                 transitions.remove(state, queue, job)
         for key, job in self._fresh.items():
             _free_key(state, queue, key)
@@ -195,7 +196,7 @@ class Claims:
             unique_keys.hold_ended(state, queue, key, EndedKey(ended.id, until, state.now))
 
     def _stop(self, job: Job, follower: Job, dedup: Dedup) -> None:
-        """Have a job end that has begun, and another one begin then."""
+        """Stop a running job; another one begins when it has ended."""
         goes_on = stop(self._state, job, f"superseded by job {follower.id}", int(dedup.grace))
         assert follower.extra is not None
         if not goes_on:
@@ -212,7 +213,8 @@ class Claims:
         return _holder(self._state, self._queue, key)
 
     def _check_replaceable(self, job: Job, dependencies: Collection[str]) -> None:
-        """CommandError when ``job`` may not go because jobs wait for it, also the one that replaces it."""
+        """CommandError if ``job`` cannot be removed because jobs wait for it, including the job that replaces
+        it."""
         awaited = self._state.awaited.get(job.id)
         is_awaited = awaited is not None and bool(awaited.jobs or awaited.shards)
         if not has_begun(job) and (is_awaited or job.id in dependencies):
@@ -228,12 +230,12 @@ class Claims:
 def _taken_by(job_id: str, key: str, where: str) -> CommandError:
     text = f"{where}job {job_id} holds the unique key {key[:64]!r}"
     error = CommandError(text, Code.DUPLICATE_KEY, field=path_of(f"{where}uniqueKey"))
-    error.value = job_id  # not cut, as others are: a program looks for this job
+    error.value = job_id  # not cut as in other errors: a program looks up this job
     return error
 
 
 def check(state: State, dedup: Dedup, where: str = "") -> None:
-    """CommandError for fields that contradict each other, and when no more keys can be kept."""
+    """CommandError for fields that contradict each other, or if no more keys can be kept."""
     policy = dedup.on_conflict
     if policy is None and dedup.states is None:
         return
@@ -259,7 +261,7 @@ def check(state: State, dedup: Dedup, where: str = "") -> None:
 
 
 def holder_id(state: State, queue: QueueState, key: str) -> str | None:
-    """The id of the job that holds a key at present, live or ended; None when the key is free."""
+    """The id of the current holder of a key, live or ended; None if the key is free."""
     taken = _holder(state, queue, key)
     return None if taken is None else taken.id
 
@@ -275,19 +277,19 @@ def _holder(state: State, queue: QueueState, key: str) -> Taken | None:
 
 
 def _is_over(job: Job, now: int) -> bool:
-    """Whether the key of ``job`` has outlived its time."""
+    """Whether the ttl of the key of ``job`` is over."""
     return job.extra is not None and unique_keys.is_over(job.extra.key_until, now)
 
 
 def _last(job: Job, until: int) -> None:
-    """The key of ``job`` is to last until then."""
+    """Let the key of ``job`` last until then."""
     if job.extra is None:
         job.extra = Extra()
     job.extra.key_until = until
 
 
 def _free_key(state: State, queue: QueueState, key: str) -> None:
-    """Nobody holds the key any more."""
+    """Free a key, whoever holds it."""
     former = state.jobs.get(queue.unique.get(key, ""))
     if former is not None:
         unique_keys.release_key(queue, former)

@@ -1,4 +1,4 @@
-"""Dead letters that are tried again by themselves, as `DlqConfig` says."""
+"""Automatic retries of dead letters, as configured in `DlqConfig`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..state import State
 
 
 def plan(state: State, job: Job) -> None:
-    """A job became a dead letter: when it is to be tried again.  Not what somebody stopped, nor what had to
-    wait for children of which one failed: it would run without them."""
+    """Plan the retry of a new dead letter.  Jobs that somebody stopped are not retried.  A job that waited
+    for children, one of which failed, is not retried either: it would run without them."""
     config = dlq_config(state, job.queue)
     retries = job.extra.auto_retries if job.extra is not None else None
     if config.auto_retry or retries is not None:
@@ -26,14 +26,15 @@ def plan(state: State, job: Job) -> None:
 
 
 def give_up(state: State, job: Job) -> None:
-    """A dead letter, from the archive, stays one: another job has its unique key by now."""
+    """Leave a dead letter from the archive as it is: another job has its unique key by now."""
     if job.extra is not None and job.extra.auto_retries is not None:
         job.extra.auto_retries.next_at = None
     state.out.touch(job, ROW)
 
 
 def forget(state: State, job: Job, *, by_itself: bool) -> None:
-    """A finished job starts over; the record of its earlier lives ends unless it came back by itself."""
+    """Reset the counters of a finished job that starts over; its history ends unless the retry is
+    automatic."""
     if job.extra is not None:
         count = job.extra.auto_retries.count if job.extra.auto_retries is not None else 0
         job.extra.auto_retries = AutoRetries(count + 1, state.now) if by_itself else None

@@ -1,7 +1,7 @@
 """Dead letters that nobody removed: their queue had more than it keeps, or they were too old.
 
-Each is an event with its error, and counts for its queue, also after a restart.  What the last MAX_KNOWN of a
-shard were is stored by their ids, so that whoever asks for one is told.
+Each is an event with its error, and counts for its queue, also after a restart.  Details of the last
+MAX_KNOWN of a shard are stored by id, so a client that asks for one of these jobs gets an explanation.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..outbox import OldLetter
 from ..state import QueueState, State
 from . import events, job_waiters
 
-KIND = "dropped"  # the record of a queue: how many
-RECENT_MS = 7 * DAY_MS  # a queue is not forgotten as unused that long after its last one
+KIND = "dropped"  # the record of a queue: its counts
+RECENT_MS = 7 * DAY_MS  # how long a queue stays known after its last dropped dead letter, even if unused
 
 _decode = json.Decoder(Dropped).decode
 
 
 def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str, own: Container[int]) -> None:
-    """Tell of dead letters that go: MAX_ENTRIES, MAX_AGE or KEEP_FAILED says ``why``.  The last was the wish
-    of whoever added the job, so it is no loss that counts.  ``own``: numbers of jobs whose ids may point to
-    other shards."""
+    """Report dead letters that are dropped, with the reason in ``why``: MAX_ENTRIES, MAX_AGE or KEEP_FAILED.
+    KEEP_FAILED was set by the client that added the job, so it does not count as a loss.  ``own``: numbers of
+    jobs whose ids may point to other shards."""
     for letter in letters:
         events.emit_dropped(state, queue, letter, why)
     if why != KEEP_FAILED:
@@ -54,7 +54,7 @@ def _count(state: State, queue: QueueState, more: int, why: str) -> None:
 
 
 def _keep(state: State, queue: QueueState, letters: list[OldLetter], why: str, own: Container[int]) -> None:
-    """Remember them where somebody will ask: at the shard to which the id points."""
+    """Remember them where clients will ask: on the shard to which the id points."""
     most = dlq_config(state, queue.name).max_entries
     elsewhere: dict[int, messages.DroppedLetters] = {}
     for seq, job_id, reason, error, attempts in letters:
@@ -81,20 +81,20 @@ def _remember(state: State, job_id: str, letter: messages.DroppedLetter) -> None
 
 
 def told(state: State, source: int, message: messages.DroppedLetters) -> None:
-    """Jobs of another shard, whose ids point here."""
+    """Remember jobs of another shard whose ids point here."""
     for job_id, letter in zip(message.ids, message.letters, strict=True):
-        if state.directory.get(job_id) == source:  # else the id has another life by now
+        if state.directory.get(job_id) == source:  # else the id has been used again
             _remember(state, job_id, letter)
 
 
 def forget(state: State, job_id: str) -> None:
-    """The id begins another life, or too many others have come."""
+    """Forget a dead letter because its id is used again, or to make room for others."""
     if state.dropped.known.pop(job_id, None) is not None:
         state.out.keep(LETTER, job_id, None)
 
 
 def purged(state: State, queue: QueueState) -> None:
-    """Somebody has removed all dead letters of a queue: it begins anew."""
+    """All dead letters of a queue have been removed by a command: reset its counts."""
     state.dropped.untold.pop(queue.name, None)
     if queue.dropped is not None:
         queue.dropped = None
@@ -102,19 +102,19 @@ def purged(state: State, queue: QueueState) -> None:
 
 
 def obliterate(state: State, queue: QueueState) -> None:
-    """Nothing of the queue is remembered."""
+    """Forget everything about the queue's dropped dead letters."""
     purged(state, queue)
     for job_id in [job_id for job_id, (_, name) in state.dropped.known.items() if name == queue.name]:
         forget(state, job_id)
 
 
 def is_recent(state: State, queue: QueueState) -> bool:
-    """Whether somebody should still see that dead letters of the queue were dropped."""
+    """Whether users should still see that dead letters of the queue were dropped."""
     return queue.dropped is not None and state.now - (queue.dropped.last_at_ms or 0) < RECENT_MS
 
 
 def recover(state: State, key: str, value: str) -> None:
-    """The count of a queue."""
+    """Restore the count of a queue."""
     queue = state.queues.get(key)
     if queue is None:  # it was dropped as unused
         state.out.keep(KIND, key, None)
@@ -128,6 +128,6 @@ def recover_letter(state: State, key: str, value: str) -> None:
 
 
 def recovered(state: State) -> None:
-    """All are known again: from now on in the order in which they were dropped."""
+    """Sort the restored dead letters by the time when they were dropped."""
     known = state.dropped.known
     state.dropped.known = dict(sorted(known.items(), key=lambda entry: entry[1][0]))

@@ -1,8 +1,8 @@
-"""Events: every one goes into the log, and to the subscribers of its queue.
+"""Events: each one goes into the log, and to the subscribers of its queue.
 
-An entry of the log is a plain tuple ``(kind, queue id, job id)``, with a map of fields as the fourth part
-where there is more to say; the kinds are those of `bunqueue.model.events`.  Every arrow of the lifecycle
-enters its events by `emit`; the hottest ones do it inline.
+A log entry is a plain tuple ``(kind, queue id, job id)``, with a map of fields as an optional fourth part;
+the kinds are those of `bunqueue.model.events`.  Every transition of the lifecycle logs its events through
+`emit`, except the hottest ones, which do it inline.
 """
 
 from __future__ import annotations
@@ -84,14 +84,15 @@ __all__ = [
     "publish",
 ]
 
-MAX_DATA = 256 * 1024  # bytes of a payload that an event repeats; larger ones are left out
-MAX_LOGGED = 1024  # characters of an error that the log repeats
+MAX_DATA = 256 * 1024  # bytes of a payload repeated in an event; larger ones are left out
+MAX_LOGGED = 1024  # characters of an error repeated in the log
 
 _encode = Encoder().encode
 
 
 def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
-    """``kind`` happened to ``job``.  ``fields`` are of `bunqueue.protocol.events.Event`:
+    """Log that ``kind`` happened to ``job``, and publish it.  ``fields`` are those of
+    `bunqueue.protocol.events.Event`:
 
     FAILED: error, terminal; RETRIED: prev; DELAYED: delay; PROGRESS: progress, message; STEP and SIGNALLED:
     step, status; UNDOING: reason.
@@ -103,8 +104,9 @@ def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
 
 
 def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> None:
-    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED, OBLITERATED; BREAKER: status, name, reason."""
-    if kind == OBLITERATED:  # its row goes, so nobody else will know its name
+    """Log that ``kind`` happened to a queue: PAUSED, RESUMED, PURGED, OBLITERATED; BREAKER: status, name,
+    reason."""
+    if kind == OBLITERATED:  # its row is deleted, so the name is kept here
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)
     if queue.listeners and kind not in UNPUBLISHED:
@@ -112,8 +114,7 @@ def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> Non
 
 
 def emit_dropped(state: State, queue: QueueState, letter: OldLetter, why: str) -> None:
-    """A dead letter is gone although nobody removed it; unlike other jobs that are DROPPED, that is
-    published."""
+    """Log a dead letter that was dropped without a command.  Unlike other DROPPED jobs, this is published."""
     fields: dict[str, Any] = {"reason": why, "error": letter.error or letter.reason}
     _log(state, DROPPED, queue, letter.id, fields)
     if queue.listeners:
@@ -121,7 +122,7 @@ def emit_dropped(state: State, queue: QueueState, letter: OldLetter, why: str) -
 
 
 def emit_purged(state: State, queue: QueueState, finished: str, seqs: list[int], own: dict[int, str]) -> None:
-    """Jobs are gone that were ``finished``; ``own`` are those of their ids that do not tell the number."""
+    """Log that ``finished`` jobs were removed; ``own`` holds the ids that do not contain the job's number."""
     if own:
         numbers = [seq for seq in seqs if seq not in own]
         emit_queue(state, PURGED, queue, finished=finished, seqs=numbers, ids=list(own.values()))
@@ -132,7 +133,7 @@ def emit_purged(state: State, queue: QueueState, finished: str, seqs: list[int],
 def publish(
     state: State, queue: QueueState, kind: int, job: Job | None, *, message: str | None = None, **fields: Any
 ) -> None:
-    """Have an event sent to the subscribers of its queue once it is committed."""
+    """Send an event to the subscribers of its queue once it is committed."""
     if kind in UNPUBLISHED or kind == DROPPED:
         return
     if kind == FAILED and job is not None:

@@ -1,4 +1,4 @@
-"""WaitJob and WaitJobs: an answer when a job ends, without asking again and again."""
+"""WaitJob and WaitJobs: replies when a job ends, so clients need not poll."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..dispatch import answer_late
 from ..lookup import not_found
 from ..state import Client, JobWait, State
 
-MAX_ENDED = 100  # finished jobs in one answer: each is read from the disk, 20 us or so
-MAX_KEPT = 10_000  # removed jobs of which it is remembered how they ended; an error has 4 KiB at most
-MAX_RESULTS = 4 << 20  # bytes of results in one answer, and then one more
+MAX_ENDED = 100  # finished jobs per reply: each is read from disk, about 20 us
+MAX_KEPT = 10_000  # removed jobs whose outcomes are remembered; an error has 4 KiB at most
+MAX_RESULTS = 4 << 20  # bytes of results per reply; the result that exceeds this is the last one
 
 
 def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None:
@@ -51,7 +51,8 @@ def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply 
 
 
 def completed(state: State, job: Job, result: bytes | None, *, kept: bool) -> None:
-    """``job`` has completed, perhaps without a result, or with one that is not kept."""
+    """Answer the waits for a job that has completed, perhaps without a result, or with one that is not
+    kept."""
     for wait in _waits(state, job):
         if wait.many:
             end = Ended(id=job.id, state="completed", result=_shown(result), attempts=job.attempts)
@@ -65,7 +66,7 @@ def _shown(result: bytes | None) -> Raw | UnsetType:
 
 
 def ended(state: State, job: Job) -> None:
-    """``job`` is no longer live: answer all that still wait for it."""
+    """Answer all remaining waits for a job that is no longer live."""
     for wait in _waits(state, job):
         if wait.many:
             _answer(state, wait, WaitManyReply(ended=[_ended(job)]))
@@ -74,7 +75,7 @@ def ended(state: State, job: Job) -> None:
 
 
 def _ended(job: Job) -> Ended:
-    """How a job ended that is no longer live."""
+    """The outcome of a job that is no longer live."""
     if job.state == COMPLETED:
         return Ended(id=job.id, state="completed", result=_shown(job.result), attempts=job.attempts)
     if job.reason is None:
@@ -84,13 +85,13 @@ def _ended(job: Job) -> Ended:
 
 
 def keep(state: State, job: Job) -> None:
-    """``job`` is removed.  Remember how it ended, until the shard ends or MAX_KEPT others have come."""
+    """Remember how a removed job ended, until the shard stops or MAX_KEPT others have been added."""
     if job.reason in (CANCELLED, EXPIRED, QUEUE_FULL):
         _keep(state, _ended(job))
 
 
 def keep_dropped(state: State, job_id: str, letter: DroppedLetter) -> None:
-    """The same for a dead letter that was dropped, and of which another shard has more."""
+    """The same for a dropped dead letter; another shard stores more about it."""
     _keep(state, _dropped(job_id, letter))
 
 
@@ -114,7 +115,7 @@ def _dropped(job_id: str, letter: DroppedLetter) -> Ended:
 
 
 def end_waits(state: State) -> None:
-    """Answer the waits whose time is over."""
+    """Answer the waits that have timed out."""
     while (entry := state.wait_ends.pop_due(state.now)) is not None:
         wait = entry[2]
         if wait.done:
@@ -128,7 +129,7 @@ def end_waits(state: State) -> None:
 
 
 def _waits(state: State, job: Job) -> list[JobWait]:
-    """The waits for a job; from now on they are no longer parked."""
+    """The waits for a job, which are no longer parked afterwards."""
     waits = list(state.waits.get(job.id, ()))
     for wait in waits:
         _forget(state, wait)
@@ -136,7 +137,7 @@ def _waits(state: State, job: Job) -> list[JobWait]:
 
 
 def leave(state: State, client: Client) -> None:
-    """The connection ended, and its waits with it."""
+    """End the waits of a connection that has ended."""
     for wait in client.waits or ():
         wait.done = True
         _forget(state, wait)

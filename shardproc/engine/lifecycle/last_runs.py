@@ -1,7 +1,7 @@
-"""What became of the last job of each schedule.
+"""The outcome of the last job of each schedule.
 
-It is stored with the schedule, in the transaction that ends the job: so it is known however the server ends,
-and stays known when the job itself is gone.
+It is stored with the schedule, in the transaction that ends the job.  So it is known however the server ends,
+and remains known after the job itself has been removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..state import State
 
 
 def begun(state: State, schedule: Schedule, job: Job, at: int) -> None:
-    """A schedule has pushed a job for its time ``at``; whoever calls this stores the schedule."""
+    """Note the job that a schedule has pushed for its time ``at``; the caller stores the schedule."""
     job.extra = job.extra or Extra()
     job.extra.schedule = schedule.name
     job.extra.due = Due(schedule.name, at)
@@ -21,12 +21,12 @@ def begun(state: State, schedule: Schedule, job: Job, at: int) -> None:
 
 
 def ended(state: State, job: Job, outcome: str) -> None:
-    """A job is live no more."""
+    """Note the outcome of a job that is no longer live."""
     _set(state, job, outcome, state.now)
 
 
 def reopened(state: State, job: Job) -> None:
-    """A finished job is to run again."""
+    """Clear the outcome of a finished job that will run again."""
     _set(state, job, None, None)
 
 

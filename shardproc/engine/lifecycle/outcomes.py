@@ -1,7 +1,7 @@
-"""What became of jobs, for those that depend on them: also of jobs of which nothing else is kept.
+"""The outcomes of jobs for the jobs that depend on them, even of jobs of which nothing else is kept.
 
-A removed job is remembered in memory.  If other shards want to know of it, that is stored, too, as they may
-ask when this shard has been restarted, or when they are back themselves.
+The outcome of a removed job is kept in memory.  If other shards need it, it is stored as well, because they
+may ask after this shard has restarted, or when they come back themselves.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..outbox import ROW
 from ..state import QueueState, State
 
 KIND = "gone"
-MAX_GONE = 50_000  # that are remembered in memory, and as many that are stored
+MAX_GONE = 50_000  # outcomes kept in memory, and the same number in storage
 KEPT_MS = 7 * DAY_MS
 
 
 class Gone(Struct):
-    """A record: a job that was removed at that time.  It had completed, unless there is a ``child``."""
+    """A record of a job that was removed at that time.  It had completed, unless there is a ``child``."""
 
     at: int
     child: str = ""
@@ -35,7 +35,7 @@ _decode = json.Decoder(Gone).decode
 
 
 def outcome_of(job: Job) -> messages.Outcome:
-    """What became of a decided or removed job, and what its parent makes of that."""
+    """The outcome of a decided or removed job, and its effect on the parent."""
     child = f"{job.queue}:{job.id}"
     if job.state != FAILED and job.finished_at is not None:
         return messages.Outcome(job.id, messages.DONE, child)
@@ -56,7 +56,7 @@ def _policy(extra: Extra) -> int:
 
 
 def outcome_of_ended(state: State, job_id: str) -> messages.Outcome:
-    """What became of a job that was of this shard and is not live."""
+    """The outcome of a job of this shard that is no longer live."""
     job = state.archive.known(job_id)
     if job is not None:
         return outcome_of(job)
@@ -66,7 +66,7 @@ def outcome_of_ended(state: State, job_id: str) -> messages.Outcome:
 
 
 def watch(state: State, job: Job) -> None:
-    """Other shards want to know what becomes of a live job, and will ask again after a restart."""
+    """Mark a live job whose outcome other shards need.  They will ask again after a restart."""
     job.extra = job.extra or Extra()
     if not job.extra.watched:
         job.extra.watched = True
@@ -74,7 +74,7 @@ def watch(state: State, job: Job) -> None:
 
 
 def remember(state: State, job: Job) -> None:
-    """A job is removed, in whatever state; those who wait for it are notified."""
+    """Remember the outcome of a removed job, in whatever state, and notify the jobs that wait for it."""
     if job.id in state.awaited:
         state.settled.append(job)
     outcome, extra = outcome_of(job), job.extra
@@ -90,18 +90,18 @@ def remember(state: State, job: Job) -> None:
     if len(state.tombstones) > MAX_GONE:
         oldest = next(iter(state.tombstones))
         forget(state, oldest)
-        state.freed_ids.append(oldest)  # the entry that led others here was left there until now
+        state.freed_ids.append(oldest)  # the directory entry that led others here was kept until now
 
 
 def keep_in_mind(state: State, outcome: messages.Outcome) -> None:
-    """`remember` until the shard ends, or too many others have come."""
+    """`remember`, but only until the shard stops or too many others have been added."""
     state.gone[outcome.id] = outcome
     if len(state.gone) > MAX_GONE:
         del state.gone[next(iter(state.gone))]
 
 
 def forget(state: State, job_id: str) -> None:
-    """The id begins another life."""
+    """Forget an outcome because the id is used again."""
     state.gone.pop(job_id, None)
     if state.tombstones.pop(job_id, None) is not None:
         state.out.keep(KIND, job_id, None)
@@ -119,7 +119,8 @@ def obliterated(state: State, source: int, message: messages.Obliterated) -> Non
 
 
 def _forget_queue(state: State, queue: str) -> None:
-    """No new job may depend on removed jobs of a queue; those that wait for one already are still told."""
+    """Forget a queue: no new job may depend on its removed jobs, but jobs that already wait for one are still
+    notified."""
     mark = f"{queue}:"
     for job_id in [job_id for job_id, outcome in state.gone.items() if outcome.child.startswith(mark)]:
         del state.gone[job_id]

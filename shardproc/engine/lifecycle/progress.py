@@ -1,4 +1,4 @@
-"""What is kept of a job's progress when a run ends without completing it."""
+"""What is kept of a job's progress when a run ends without completing the job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..state import State
 
 
 def forget(state: State, job: Job) -> None:
-    """The next run begins at 0; until it has ended, too, the last report is kept for whoever asks."""
+    """Reset the progress to 0 for the next run.  The last report stays available until that run has ended."""
     if job.progress or job.progress_message is not None:
         job.extra = job.extra or Extra()
         job.extra.last_report = Report(job.progress, job.progress_message)

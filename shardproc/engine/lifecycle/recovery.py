@@ -1,4 +1,4 @@
-"""A job that was stored while it was active is active again."""
+"""Restores jobs that were active when they were stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..state import QueueState, State
 
 
 def recover_active(state: State, queue: QueueState, job: Job) -> None:
-    """A job that was stored while it was active.  Its lock restarts."""
+    """Make a stored active job active again.  Its lock restarts."""
     lock = job.lock
     assert lock is not None
     job.state = ACTIVE

@@ -15,8 +15,8 @@ from ..state import QueueState, State
 from . import child_results, dropped_letters, events, unique_keys
 from .events import emit
 
-EVICTED = 250  # dead letters removed in one go; 2 ms
-EVICTION = 8  # what removing one costs, in units of `state.SPARE`
+EVICTED = 250  # dead letters removed at a time; 2 ms
+EVICTION = 8  # the cost of removing one, in units of `state.SPARE`
 
 
 def forget(state: State, job: Job) -> None:
@@ -33,15 +33,16 @@ def forget(state: State, job: Job) -> None:
 
 
 def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> None:
-    """COMPLETED or FAILED (``finished`` says which) to gone: jobs that `Archive.old_completed` or
-    `Archive.old_dead_letters` has just found.  In slices: what one call names is deleted in one go."""
+    """COMPLETED or FAILED (as given by ``finished``) to gone: jobs that `Archive.old_completed` or
+    `Archive.old_dead_letters` has just found.  Call it in slices: all jobs of one call are deleted at
+    once."""
     own = state.archive.own_ids(seqs)
     events.emit_purged(state, queue, STATE_NAMES[finished], seqs, own)
     _delete(state, queue, finished, seqs, own)
 
 
 def drop(state: State, queue: QueueState, letters: list[OldLetter], why: str) -> None:
-    """FAILED to gone, as `purge`: dead letters that nobody wanted to be removed."""
+    """FAILED to gone, as in `purge`: dead letters that are removed without a command."""
     seqs = [letter.seq for letter in letters]
     own = state.archive.own_ids(seqs)
     dropped_letters.drop(state, queue, letters, why, own)
@@ -62,7 +63,7 @@ def _delete(state: State, queue: QueueState, finished: int, seqs: list[int], own
 
 
 def check(state: State, queue: QueueState, removed: int) -> None:
-    """Nothing was found to be purged.  CommandError if that is so because the file is damaged."""
+    """For a purge that found nothing: CommandError if the reason is a damaged file."""
     problem = state.archive.problem()
     if problem is not None and (queue.completed or queue.failed):
         before = f"; {removed:,} jobs were removed before that was known" if removed else ""

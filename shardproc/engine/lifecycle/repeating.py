@@ -20,13 +20,13 @@ from ..outbox import ROW
 from ..state import QueueState, State
 from . import unique_keys
 
-MAX_CHAIN = 1000  # completed jobs looked at to find the one that follows them all
+MAX_CHAIN = 1000  # completed jobs inspected to find the latest successor
 
-_ALWAYS = frozenset({"limit", "count"})  # fields that are shown whether they say something or not
+_ALWAYS = frozenset({"limit", "count"})  # fields that are shown even if they are unset
 
 
 def check(repeat: Repeat, now: int, where: str) -> None:
-    """CommandError when it does not say when."""
+    """CommandError unless it has either ``every`` or a valid ``pattern``."""
     if (repeat.every is None) == (repeat.pattern is None):
         raise CommandError(
             f"{where}repeat needs either every or pattern",
@@ -55,19 +55,19 @@ def _not_before(repeat: Repeat, now: int) -> int:
 
 
 def as_map(repeat: Repeat) -> dict[str, float | int | str | None]:
-    """As it is kept with the job."""
+    """As stored with the job."""
     fields = to_builtins(repeat).items()
     return {name: value for name, value in fields if value is not None or name in _ALWAYS}
 
 
 def _next_at(repeat: Repeat, now: int) -> int | None:
-    """When the next job is due, None when there is to be none."""
+    """When the next job is due; None: there is no next one."""
     if repeat.limit is not None and repeat.count >= repeat.limit:
         return None
     if repeat.pattern is not None:
         try:
             at = next_run(repeat.pattern, repeat.tz, _not_before(repeat, now))
-        except ScheduleError:  # it has run for the last time
+        except ScheduleError:  # the pattern has no further date
             return None
     else:
         at = max(now + max(1, int(repeat.every or 0)), int(repeat.start_date or 0))
@@ -75,19 +75,19 @@ def _next_at(repeat: Repeat, now: int) -> int | None:
 
 
 def set_back(job: Job, extra: Extra, back: SetBack) -> int:
-    """When a job that was planned by a wrong clock is to run."""
+    """The corrected run time of a job that was planned by a wrong clock."""
     at = job.run_at - back.by
     if extra.repeat is None:
         return at
     repeat = convert(extra.repeat, Repeat)
-    if repeat.pattern is not None and repeat.count:  # it means the wall clock
+    if repeat.pattern is not None and repeat.count:  # it refers to the wall clock
         with suppress(ScheduleError):
             return min(job.run_at, next_run(repeat.pattern, repeat.tz, _not_before(repeat, back.now)))
     return max(at, int(repeat.start_date or 0)) if repeat.count else at
 
 
 def last_of(state: State, job_id: str) -> Job | None:
-    """The live job that has followed a completed one."""
+    """The live successor of a completed job."""
     for _ in range(MAX_CHAIN):
         done = state.archive.known(job_id)
         if done is None or done.extra is None or done.extra.repeated_by is None:
@@ -99,10 +99,10 @@ def last_of(state: State, job_id: str) -> Job | None:
 
 
 def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | None:
-    """The job that follows a completed one; None when there is to be none.
+    """The job that follows a completed one; None if none follows.
 
-    It is a job of its own, with a new id; what tied the first one to other jobs is not repeated, nor what has
-    happened to it.
+    It is a separate job with a new id.  It does not inherit the first job's links to other jobs, or its
+    history.
     """
     repeat = convert(extra.repeat, Repeat)
     run_at = _next_at(repeat, state.now)
@@ -133,7 +133,7 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
 
 
 def _repeated(extra: Extra, repeat: Repeat, key_until: int | None) -> Extra:
-    """What the next run has of the one before it."""
+    """The part of a run that the next one inherits."""
     return replace(
         extra,
         custom_id=None,

@@ -1,4 +1,4 @@
-"""Steps that end, whoever ends them: what is written, and who hears of it."""
+"""The end of steps, whatever the cause: writes and notifications."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def end(
     source: str | None = None,
     name: str = "",
 ) -> None:
-    """An open step ends; by itself, not because its worker has said so."""
+    """End an open step without a request from its worker."""
     error = error[:MAX_ERROR] if error is not None else None
     state.out.runs.append((Op.END_STEP, (status, state.now, error, result, source, job.seq, number)))
     head = _head(state, job, number)
@@ -34,17 +34,17 @@ def end(
 
 
 def end_waits(state: State, job: Job) -> None:
-    """A workflow has ended, or runs only to be undone: what it slept or waited for ends with it."""
+    """End the open waits of a workflow that has ended, or that runs only to be undone."""
     if job.state == REMOVED or not job.stored & STEP_ROWS:
         return
     if job.state == COMPLETED and (job.run is None or not job.run.suspended):
-        return  # of a run that nothing preceded, the worker has said itself what it gave up
+        return  # in a first run the worker has reported itself which waits it gave up
     for head in state.archive.runs.open_waits(job.seq):
         end(state, job, head.number, CANCELLED, error=ENDED_WITH, name=head.name)
 
 
 def ended(state: State, job: Job, number: int, status: str) -> None:
-    """A step has ended that its job may wait for: wake it, or tell the worker that has it."""
+    """Wake the job that may wait for this step, or notify the worker that runs it."""
     if job.state == SUSPENDED:
         assert job.run is not None
         assert job.run.waits is not None
@@ -61,7 +61,7 @@ def _is_ready(state: State, job: Job, waits: Waits, number: int, status: str) ->
     """Whether a group is ready now that this step has ended."""
     remaining = state.remaining.get(job.id)
     known = remaining is not None
-    if remaining is None:  # the step that has just ended is written before this is read
+    if remaining is None:  # the end of this step is written before this read
         remaining = state.remaining[job.id] = [_open_in(state, job, group) for group in waits.groups]
     ready = False
     for index, group in enumerate(waits.groups):
@@ -73,7 +73,7 @@ def _is_ready(state: State, job: Job, waits: Waits, number: int, status: str) ->
 
 def _open_in(state: State, job: Job, group: list[int]) -> int:
     if len(group) == 2 and group[0] == group[1]:
-        return 1  # it is the one that has ended, or not
+        return 1  # the only step of the group: it has just ended, or is not meant
     reads = state.archive.runs
     return sum(
         reads.open_in(job.seq, first, last) for first, last in zip(group[::2], group[1::2], strict=True)
@@ -85,14 +85,15 @@ def _has(group: list[int], number: int) -> bool:
 
 
 def _head(state: State, job: Job, number: int) -> StepHead | None:
-    """The head of a step, if its job is active and has been heard of."""
+    """The head of a step, if its job is active and its steps are in memory."""
     run = state.runs.get(job.id)
     name = run.names.get(number) if run is not None else None
     return run.heads[name] if run is not None and name is not None else None
 
 
 def spans(numbers: list[int]) -> list[int]:
-    """Numbers as first and last of each run of neighbours: 1, 2, 3, 7 are 1, 3, 7, 7."""
+    """Numbers as pairs of first and last, one per run of consecutive numbers: 1, 2, 3, 7 become 1, 3, 7,
+    7."""
     out: list[int] = []
     for number in sorted(numbers):
         if out and number == out[-1] + 1:
@@ -107,5 +108,5 @@ def is_open(head: StepHead) -> bool:
 
 
 def has_steps(job: Job) -> None:
-    """From now on the job has rows beside its own, which go with it."""
+    """Mark a job that has rows for steps, which are removed with it."""
     job.stored |= STEP_ROWS

@@ -1,15 +1,15 @@
-"""What is noted in the timeline of a job."""
+"""Notes in the timeline of a job."""
 
 from __future__ import annotations
 
 from bunqueue.model.job import MAX_TIMELINE, Extra, Job, Moment
 from bunqueue.protocol.job_timeline import timeline
 
-_ENDED = ("failed", "cancelled")  # the moments that end an attempt
+_ENDED = ("failed", "cancelled")  # moments that end an attempt
 
 
 def note(job: Job, moment: Moment) -> None:
-    """Add to the timeline, which is spelled out from the first unusual event on."""
+    """Add to the timeline, which is stored in full from the first unusual event on."""
     if job.timeline is None:
         job.timeline = timeline(job)
     if len(job.timeline) < MAX_TIMELINE:
@@ -19,13 +19,13 @@ def note(job: Job, moment: Moment) -> None:
 
 
 def attempt_number(job: Job, attempts: int) -> int:
-    """The number of an attempt, which is ``attempts`` in this life of the job: after a retry of a dead letter
-    the numbers go on, so that none appears twice."""
+    """The number of an attempt, given ``attempts`` in this life of the job.  After a retry of a dead letter
+    the numbers continue, so each appears only once."""
     past = (moment.attempt for moment in reversed(job.timeline or ()) if moment.state in _ENDED)
     return max(attempts, next((number + 1 for number in past if number is not None), 0))
 
 
 def planned(job: Job, at: int) -> None:
-    """Keep when the time of a job was set, where no entry of its timeline does."""
+    """Keep the time when a job was scheduled, unless an entry of its timeline shows it."""
     job.extra = job.extra or Extra()
     job.extra.planned_at = at

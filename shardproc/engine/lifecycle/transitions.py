@@ -1,4 +1,4 @@
-"""From each state to each other: by the course of a job, by command, and while it waits for other jobs."""
+"""All transitions between states: in the course of a job, by command, and while it waits for other jobs."""
 
 from __future__ import annotations
 
@@ -64,13 +64,14 @@ from .repeating import successor
 from .timeline import attempt_number, note, planned
 
 DISCARDED = "unknown"  # the reason of a dead letter, as in the reference server
-MAX_ERROR = 65_536  # characters of an error text that are kept
-# How often workers may give a job back because they stop: a long job may meet several deploys in a row.
+MAX_ERROR = 65_536  # characters kept of an error text
+# How often workers may give a job back because they stop: a long job may live through several deploys in a
+# row.
 FREE_INTERRUPTIONS = 10
 
 
 def enqueue(state: State, queue: QueueState, job: Job) -> None:
-    """Let a job wait for its turn, or for its time."""
+    """Queue a job: WAITING, or DELAYED if its time has not come."""
     if job.run_at > state.now:
         job.state = DELAYED
         queue.delayed[job.seq] = job
@@ -84,14 +85,14 @@ def enqueue(state: State, queue: QueueState, job: Job) -> None:
 
 
 def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
-    """Jobs become live: pushed, or with another ``kind`` of event brought back."""
+    """Make jobs live: pushed, or brought back with another ``kind`` of event."""
     for job in jobs:
         queue_limits.join(queue, job)
     add_plain(state, queue, jobs, kind)
 
 
 def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
-    """`add` of jobs without groups."""
+    """`add` for jobs without groups."""
     by_id, by_seq, dirty = state.jobs, queue.jobs, state.out.dirty
     now, push = state.now, queue.ready.push
     log, queue_id = state.out.events.append, queue.id
@@ -102,7 +103,7 @@ def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = even
         log((kind, queue_id, job.id))
         if job.run_at > now:
             enqueue(state, queue, job)
-        else:  # enqueue, inlined: once a job on the hottest path
+        else:  # enqueue, inlined: once per job on the hottest path
             job.state = WAITING
             ready += 1
             push(job)
@@ -141,7 +142,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         job.timed_out = False
         note(job, Moment("active", now))
         state.out.touch(job, ROW)
-    if job.shared.options.timeout:  # 0 means no timeout, and is shown as it was given
+    if job.shared.options.timeout:  # 0 means no timeout, and is shown as given
         job.lock.own_timeout = client.own_timeouts
         deadlines.watch(state, job)
     client.held.add(job)
@@ -152,7 +153,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
     state.out.events.append((events.PULLED, queue.id, job.id))
     if queue.listeners:
         events.publish(state, queue, events.PULLED, job)
-    if not job.dirty:  # out.touch, inlined: once a job on the hottest path
+    if not job.dirty:  # out.touch, inlined: once per job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
 
@@ -160,7 +161,8 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
 def complete(
     state: State, queue: QueueState, job: Job, result: bytes | None, *, remove: bool | None = False
 ) -> None:
-    """ACTIVE (or WAITING, by a late ack) to COMPLETED; or to REMOVED if its options or its worker say so."""
+    """ACTIVE (or WAITING, by a late ack) to COMPLETED; or to REMOVED if its options or its worker require
+    it."""
     if queue.gate is not None and queue.gate.breakers is not None:
         breakers.succeeded(state, queue, queue.gate.breakers, job)
     withdraw(state, queue, job, COMPLETED)
@@ -209,8 +211,8 @@ def fail(
     delay: float | None = None,
     types: Sequence[str] = (),
 ) -> None:
-    """ACTIVE to DELAYED or WAITING for a retry, after its backoff or ``delay`` ms, or to FAILED when no
-    attempt is left, or the job's rules allow none after an error of these ``types``."""
+    """ACTIVE to DELAYED or WAITING for a retry, after its backoff or ``delay`` ms; or to FAILED if no attempt
+    is left, or if the job's rules forbid a retry after an error of these ``types``."""
     if is_cancelled(job):
         return cancel(state, job)
     queue, left = state.queues[job.queue], undo.left(state, job)
@@ -242,8 +244,8 @@ def fail(
 
 
 def _may_retry(job: Job, types: Sequence[str], reason: str) -> bool:
-    """Whether its rules allow another attempt.  What it is retried after is said of its handler's errors; a
-    run that took too long raised none, but may be named as what it is never retried after."""
+    """Whether its rules allow another attempt.  ``retry_on`` applies to errors of the handler only; a run
+    that timed out raised none, but ``never_on`` may name timeouts."""
     extra = job.extra
     if extra is None or not (extra.retry_on or extra.never_on):
         return True
@@ -251,7 +253,7 @@ def _may_retry(job: Job, types: Sequence[str], reason: str) -> bool:
 
 
 def stall(state: State, job: Job, error: str) -> None:
-    """ACTIVE to WAITING without backoff: its holder fell silent.  After too many stalls to FAILED."""
+    """ACTIVE to WAITING without backoff: its worker sent no heartbeat.  After too many stalls to FAILED."""
     if is_cancelled(job):
         return cancel(state, job)
     queue, left = state.queues[job.queue], undo.left(state, job)
@@ -277,7 +279,7 @@ def stall(state: State, job: Job, error: str) -> None:
 
 
 def is_cancelled(job: Job) -> bool:
-    """Whether an active job was cancelled, and can only end so."""
+    """Whether an active job has been cancelled and can only end as such."""
     return job.extra is not None and job.extra.cancellation is not None
 
 
@@ -306,7 +308,7 @@ def cancel(state: State, job: Job) -> None:
 
 def cancel_begun(state: State, job: Job, why: str | None) -> None:
     """WAITING, DELAYED, SUSPENDED or BLOCKED to FAILED: a workflow was cancelled between two runs, or the
-    flow of the job was.  Other jobs are removed, as nothing of them has happened."""
+    job's flow was cancelled.  Other jobs are removed instead, as they have not begun."""
     queue, left = state.queues[job.queue], undo.left(state, job)
     withdraw(state, queue, job, FAILED)
     job.error = cancelled(why)
@@ -315,8 +317,8 @@ def cancel_begun(state: State, job: Job, why: str | None) -> None:
 
 
 def _cancelled(state: State, queue: QueueState, job: Job, left: str | None) -> None:
-    """A cancelled job has left its place: it ends, or what it has done is undone first, of which this step is
-    ``left`` if that has begun."""
+    """End a cancelled job that has left its place, or undo its steps first.  If an undo is under way,
+    ``left`` is the next step to undo."""
     if undo.is_underway(job):
         end_undo(state, queue, job, left)
     else:
@@ -330,13 +332,14 @@ def _cancelled(state: State, queue: QueueState, job: Job, left: str | None) -> N
 
 
 def time_out(state: State, job: Job) -> None:
-    """ACTIVE to a retry or FAILED: the attempt took too long.  Late answers to it are ignored."""
+    """ACTIVE to a retry or FAILED: the attempt took too long.  Late reports for it are ignored."""
     job.timed_out = True
     fail(state, job, "Job timeout exceeded", TIMEOUT, types=TIMEOUT_TYPES)
 
 
 def release(state: State, job: Job) -> None:
-    """ACTIVE to WAITING: its connection ended.  Nothing is counted, and it keeps its place in the queue."""
+    """ACTIVE to WAITING: its connection ended.  No attempt is counted, and the job keeps its place in the
+    queue."""
     if is_cancelled(job):
         return cancel(state, job)
     queue = state.queues[job.queue]
@@ -362,7 +365,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
 def remove(
     state: State, queue: QueueState, job: Job, kind: int = events.DROPPED, *, reason: str | None = None
 ) -> None:
-    """Any live state to REMOVED, by command, or for another ``reason``.  With ``kind`` events.REMOVED
+    """Any live state to REMOVED, by command or for another ``reason``.  With ``kind`` events.REMOVED,
     subscribers get that event."""
     withdraw(state, queue, job, REMOVED)
     if reason is not None:
@@ -372,11 +375,11 @@ def remove(
     outcomes.remember(state, job)
     run_ended(state, job, "removed")
     retire(state, queue, job)
-    job.data = NIL  # entries in heaps may stay for long
+    job.data = NIL  # entries in heaps may stay for a long time
 
 
 def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
-    """Take a live job out of its place; from now on its state is ``to``."""
+    """Take a live job out of its place and set its state to ``to``."""
     was, job.state = job.state, to
     if was == WAITING:
         queue.waiting -= 1
@@ -396,7 +399,7 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
 def dead_letter(
     state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False, keep: bool = False
 ) -> None:
-    """To FAILED, a dead letter; or to REMOVED if its options or its worker say so, unless ``keep``."""
+    """To FAILED, a dead letter; or to REMOVED if its options or its worker require it, unless ``keep``."""
     job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
@@ -423,14 +426,14 @@ def dead_letter(
 
 
 def take_dead_letter(state: State, queue: QueueState, job: Job) -> None:
-    """FAILED to REMOVED: it goes to another queue."""
+    """FAILED to REMOVED: it moves to another queue."""
     queue.failed -= 1
     job.state = REMOVED
     state.out.touch(job, ROW)
 
 
 def put_dead_letter(state: State, queue: QueueState, job: Job) -> None:
-    """To FAILED: one that had been taken comes back, as the other queue does not want it."""
+    """To FAILED: a dead letter that had been taken comes back, because the other queue refused it."""
     job.state = FAILED
     queue.failed += 1
     emit(state, events.FAILED, job, error=job.error or "", terminal=True)
@@ -457,7 +460,7 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
         queue_limits.freed(state, queue, queue.gate, job)
 
 
-# -- by command: to another time, to another place in the order, to the dead letters, and back
+# -- by command: to another time, another place in the order, the dead letters, and back
 
 
 def discard(state: State, queue: QueueState, job: Job) -> None:
@@ -478,10 +481,10 @@ def revive(
     keeps_steps: bool = False,
     pending: Sequence[str] = (),
 ) -> None:
-    """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
-    itself; ``job`` is from the archive.  If it was a child's failure that made it a dead letter, it waits for
-    its children no more: it was asked to run.  Of a workflow, unless it ``keeps_steps``, those go that
-    another run must not take for done.  With ``pending`` jobs it becomes BLOCKED, to wait for these."""
+    """FAILED or COMPLETED to WAITING with all its attempts, by RetryDlq, RetryCompleted or an automatic
+    retry; ``job`` is from the archive.  If a child's failure made it a dead letter, it no longer waits for
+    its children: the caller wants it to run.  For a workflow, steps that another run must not take for done
+    are removed, unless it ``keeps_steps``.  With ``pending`` jobs it becomes BLOCKED and waits for these."""
     note(job, Moment("waiting", state.now))
     if job.extra is not None:
         job.extra.pending, job.extra.parked = [], False
@@ -494,7 +497,7 @@ def revive(
         job.result = None
         job.progress, job.progress_message = 0, None
         if job.extra is not None:
-            job.extra.repeat = None  # the job that follows it is there already
+            job.extra.repeat = None  # its successor exists already
     dlq_retries.forget(state, job, by_itself=by_itself)
     last_runs.reopened(state, job)
     if not keeps_steps:
@@ -517,8 +520,8 @@ def revive(
 
 
 def _keep_success(state: State, job: Job) -> None:
-    """A completed job is to run again: the attempt that completed it is listed from now on with the others,
-    as the row that says so goes."""
+    """List the attempt that completed a job with the others, because its row as a completed job is
+    about to be deleted."""
     number, ended = job.attempts + 1, job.finished_at or state.now
     attempt = Attempt(job.seq, number, job.worker, job.started_at, ended, COMPLETED_OUTCOME, None, None)
     state.out.attempts.append(attempt)
@@ -530,8 +533,8 @@ def can_retake_key(state: State, queue: QueueState, job: Job) -> bool:
 
 
 def interrupt(state: State, job: Job, error: str | None) -> None:
-    """ACTIVE to WAITING: its worker has to stop.  As `release`, but listed among the attempts.  A job that
-    this happens to again and again has to come to an end, too: it has stalled."""
+    """ACTIVE to WAITING: its worker has to stop.  The same as `release`, but listed among the attempts.  A
+    job to which this happens again and again must end as well: it counts as stalled."""
     extra = job.extra = job.extra or Extra()
     extra.interruptions += 1
     if extra.interruptions > FREE_INTERRUPTIONS:
@@ -545,8 +548,8 @@ def interrupt(state: State, job: Job, error: str | None) -> None:
 
 
 def take_back(state: State, job: Job) -> None:
-    """ACTIVE to WAITING: no worker ever showed that it had received the job.  Nothing is counted.  If one
-    did receive it, its token still locks or completes the job while that waits."""
+    """ACTIVE to WAITING: no worker ever confirmed that it received the job.  No attempt is counted.  If a
+    worker did receive it, its token still locks or completes the job while that is WAITING."""
     lock = job.lock
     release(state, job)
     if job.state == FAILED or job.state == REMOVED:  # cancelled
@@ -557,7 +560,7 @@ def take_back(state: State, job: Job) -> None:
 
 
 def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
-    """WAITING, DELAYED or ACTIVE to WAITING or DELAYED: it is to run at another time."""
+    """WAITING, DELAYED or ACTIVE to WAITING or DELAYED, with another run time."""
     was = job.state
     if was == WAITING:
         job = stand_in(state, queue, job)
@@ -567,7 +570,7 @@ def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
         del queue.delayed[job.seq]
         state.delays.forget()
     else:
-        job.timeline = timeline(job)  # its start would be forgotten
+        job.timeline = timeline(job)  # its start would be lost
         let_go(state, queue, job)
         job.run_at, job.started_at = run_at, None
         progress.forget(state, job)
@@ -584,7 +587,7 @@ def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
 
 
 def reorder(state: State, queue: QueueState, job: Job, priority: int, *, lifo: bool | None) -> None:
-    """A job that waits for its turn or its time gets another place in the order."""
+    """Change the place of a waiting or delayed job in the order."""
     waits = job.state == WAITING
     if waits:
         job = stand_in(state, queue, job)
@@ -597,7 +600,7 @@ def reorder(state: State, queue: QueueState, job: Job, priority: int, *, lifo: b
 
 
 def stand_in(state: State, queue: QueueState, job: Job) -> Job:
-    """A copy of a WAITING job that takes its place everywhere but among the ready ones: an entry there can be
+    """Replace a WAITING job by a copy everywhere except among the ready ones: an entry there can be
     forgotten, but not moved."""
     other = copy(job)
     withdraw(state, queue, job, REMOVED)
@@ -614,7 +617,7 @@ def stand_in(state: State, queue: QueueState, job: Job) -> Job:
 
 
 def add_blocked(state: State, queue: QueueState, job: Job, kind: int = PUSHED) -> None:
-    """A job becomes live that has to wait for others."""
+    """Make a job live that has to wait for others."""
     queue_limits.join(queue, job)
     state.jobs[job.id] = job
     queue.jobs[job.seq] = job
@@ -623,13 +626,13 @@ def add_blocked(state: State, queue: QueueState, job: Job, kind: int = PUSHED) -
 
 
 def recover_blocked(queue: QueueState, job: Job) -> None:
-    """A job that was stored while it waited for others."""
+    """Restore a job that was stored while it waited for others."""
     job.state = BLOCKED
     queue.blocked[job.seq] = job
 
 
 def block(state: State, queue: QueueState, job: Job) -> Job:
-    """WAITING or DELAYED to BLOCKED: it has got something to wait for.  The job as it is from now on."""
+    """WAITING or DELAYED to BLOCKED: it now has dependencies.  Returns the job, which may be a copy."""
     if job.state == WAITING:
         job = stand_in(state, queue, job)
     else:
@@ -639,7 +642,7 @@ def block(state: State, queue: QueueState, job: Job) -> Job:
 
 
 def block_active(state: State, job: Job) -> None:
-    """ACTIVE to BLOCKED: its worker found that it has to wait for its children."""
+    """ACTIVE to BLOCKED: its worker found that the job has to wait for its children."""
     queue = state.queues[job.queue]
     let_go(state, queue, job)
     job.started_at = None
@@ -654,8 +657,8 @@ def _block(state: State, queue: QueueState, job: Job) -> None:
 
 
 def unblock(state: State, job: Job) -> None:
-    """BLOCKED to WAITING, or DELAYED while its time has not come: nothing holds it back any more, unless it
-    is to begin when another job has ended, or its flow is open."""
+    """BLOCKED to WAITING, or to DELAYED if its time has not come: its dependencies are done.  It stays
+    BLOCKED if it starts only after another job has ended, or if its flow is open."""
     queue = state.queues[job.queue]
     if job.extra is not None:
         job.extra.parked = False
@@ -668,7 +671,7 @@ def unblock(state: State, job: Job) -> None:
 
 
 def _let_follow(state: State, job: Job, follower_id: str) -> None:
-    """A job that was superseded has ended: the one that waited for that may begin."""
+    """A superseded job has ended: start the job that waited for this."""
     follower = state.jobs.get(follower_id)
     if follower is None or follower.extra is None or follower.extra.after != job.id:
         return
@@ -680,7 +683,8 @@ def _let_follow(state: State, job: Job, follower_id: str) -> None:
 
 
 def recover_followers(state: State, followers: list[Job]) -> None:
-    """Jobs that were stored while they waited for the end of another: that may have been lost."""
+    """Restore jobs that were stored while they waited for the end of another job, which may have been
+    lost."""
     for job in followers:
         assert job.extra is not None
         if job.extra.after not in state.jobs:
@@ -690,7 +694,7 @@ def recover_followers(state: State, followers: list[Job]) -> None:
 
 
 def fail_blocked(state: State, job: Job, error: str) -> None:
-    """BLOCKED to FAILED: a child failed without which it cannot run."""
+    """BLOCKED to FAILED: a child failed that it cannot run without."""
     queue = state.queues[job.queue]
     withdraw(state, queue, job, FAILED)
     job.error = error
@@ -703,7 +707,7 @@ def fail_blocked(state: State, job: Job, error: str) -> None:
 
 
 def begin_undo(state: State, queue: QueueState, job: Job, reason: str) -> None:
-    """To WAITING, of a job that has left its place to end for good: it runs again, to be undone first."""
+    """To WAITING, for a job that has left its place and would end: it runs once more, to be undone first."""
     undo.mark(state, job, reason)
     job.run_at, job.started_at, job.timed_out, job.reason = state.now, None, False, None
     state.run_ends.append(job)
@@ -713,8 +717,8 @@ def begin_undo(state: State, queue: QueueState, job: Job, reason: str) -> None:
 
 
 def end_undo(state: State, queue: QueueState, job: Job, left: str | None) -> None:
-    """To FAILED, of a job that has left its place: all has been undone, or a step is ``left`` and it is
-    stuck."""
+    """To FAILED, for a job that has left its place: everything has been undone, or the step ``left`` could
+    not be, and the job is stuck."""
     reason = undo.end(state, job, left)
     why = {"reason": reason} if reason in (CANCELLED, STUCK, UNDONE) else {}
     emit(state, events.FAILED, job, error=job.error or "", terminal=True, **why)
@@ -724,8 +728,8 @@ def end_undo(state: State, queue: QueueState, job: Job, left: str | None) -> Non
 def suspend(
     state: State, job: Job, waits: Waits | None, until: int | None, waited: list[int] | None = None
 ) -> None:
-    """ACTIVE to SUSPENDED, until it is woken or that time has come; without ``waits`` to DELAYED, or to
-    WAITING if it has come."""
+    """ACTIVE to SUSPENDED, until it is woken or ``until`` has come.  Without ``waits`` to DELAYED, or to
+    WAITING if ``until`` has come."""
     queue, run = state.queues[job.queue], job.run
     assert run is not None
     let_go(state, queue, job)
@@ -744,7 +748,8 @@ def suspend(
 
 
 def recover_suspended(state: State, queue: QueueState, job: Job) -> None:
-    """A job becomes SUSPENDED, or was stored so.  One whose time is not after its last run has none."""
+    """Make a job SUSPENDED, also one that was stored as such.  Without a time to wait for, it is not in the
+    heap of delays."""
     assert job.run is not None
     assert job.run.waits is not None
     job.state = SUSPENDED
@@ -756,7 +761,7 @@ def recover_suspended(state: State, queue: QueueState, job: Job) -> None:
 
 
 def leave_suspended(state: State, queue: QueueState, job: Job) -> None:
-    """It waits no longer; whoever calls this says what becomes of it."""
+    """End the wait of a suspended job; the caller decides its next state."""
     assert job.run is not None
     assert job.run.waits is not None
     del queue.suspended[job.seq]
@@ -768,7 +773,7 @@ def leave_suspended(state: State, queue: QueueState, job: Job) -> None:
 
 
 def wake(state: State, job: Job) -> None:
-    """SUSPENDED to WAITING: something that it waited for has happened."""
+    """SUSPENDED to WAITING: something it waited for has happened."""
     queue = state.queues[job.queue]
     leave_suspended(state, queue, job)
     job.run_at = state.now
@@ -778,11 +783,11 @@ def wake(state: State, job: Job) -> None:
     state.out.touch(job, ROW)
 
 
-# -- what several of these share
+# -- shared helpers
 
 
 def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> Attempt:
-    """Book a failed attempt."""
+    """Record a failed attempt."""
     now = state.now
     worker = job.lock.owner if job.lock is not None else None
     text = error[:MAX_ERROR] if error is not None else None
@@ -804,7 +809,7 @@ def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
 
 
 def retire(state: State, queue: QueueState, job: Job) -> None:
-    """A job is no longer live: from now on only the archive knows it."""
+    """Remove a job from memory when it is no longer live: only the archive knows it afterwards."""
     if job.holds_key:
         unique_keys.end_key(state, queue, job)
     if job.extra is not None:
@@ -820,11 +825,11 @@ def retire(state: State, queue: QueueState, job: Job) -> None:
         job_waiters.ended(state, job)
     if queue.jobs.pop(job.seq, None) is None:
         del queue.late[job.seq]
-    if not job.dirty:  # out.touch, inlined: once a job on the hottest path
+    if not job.dirty:  # out.touch, inlined: once per job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
 
 
 def _is_remembered(state: State, job_id: str) -> bool:
-    """Whether others may ask this shard about a job that is removed."""
+    """Whether other shards may ask this one about a removed job."""
     return job_id in state.tombstones or job_id in state.child_results or job_id in state.moving

@@ -1,8 +1,8 @@
-"""Undoing a workflow: whether that comes before its end, how it ends, and what a retry makes of it.
+"""The undo of a workflow: whether it precedes the end, how it ends, and how a retry affects it.
 
-A workflow that is to end as failed or cancelled, and has steps that can be undone, runs again instead, marked
-as `Undoing`: its worker undoes them, the last first.  Only then it ends, with the reason it would have ended
-with before; or, if something could not be undone, as STUCK, and the mark stays for the next try.
+A workflow that would end as failed or cancelled, and has steps that can be undone, runs once more, marked as
+`Undoing`: its worker undoes them, the last one first.  Only then does it end, with its original reason.  If a
+step could not be undone, it ends as STUCK, and the mark stays for the next try.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ EVER = 2**53
 
 
 def comes_first(job: Job) -> bool:
-    """Whether a job that is to end for good has to be undone before."""
+    """Whether a job that would end for good has to be undone first."""
     run = job.run
     return run is not None and run.undoable and run.undoing is None and not run.undone
 
 
 def is_underway(job: Job) -> bool:
-    """Whether it runs only to be undone."""
+    """Whether the job runs only to be undone."""
     return job.run is not None and job.run.undoing is not None
 
 
 def mark(state: State, job: Job, reason: str) -> None:
-    """From now on it runs only to be undone."""
+    """Mark a job that runs only to be undone."""
     assert job.run is not None
     job.run.undoing = Undoing(state.now, reason, job.error)
     job.attempts = job.stalls = 0
@@ -38,14 +38,14 @@ def mark(state: State, job: Job, reason: str) -> None:
 
 
 def left(state: State, job: Job) -> str | None:
-    """The first step that is still to be undone, of a job that runs only for that.  To be asked before the
-    job leaves its place: a read has what was touched written, and half of a move must not be."""
+    """The next step to undo, for a job that runs only for that.  Call this before the job leaves its place: a
+    read first writes all touched rows, and half of a move must not be written."""
     found = state.archive.runs.undo_left(job.seq) if is_underway(job) else ()
     return found[0] if found else None
 
 
 def end(state: State, job: Job, left: str | None) -> str:
-    """No more runs follow, and this step is left: the reason of the dead letter that it becomes."""
+    """End the undo, with one step ``left`` if it failed; returns the reason for the dead letter."""
     run = job.run
     assert run is not None
     assert run.undoing is not None
@@ -59,8 +59,8 @@ def end(state: State, job: Job, left: str | None) -> str:
 
 
 def revived(state: State, job: Job) -> None:
-    """A finished job is to run again.  What was undone has to be done again, and one that had completed
-    begins anew; an undo that was stuck goes on."""
+    """Prepare the steps of a finished job that runs again.  Undone steps have to run again, and a completed
+    workflow starts over; an undo that was stuck continues."""
     run = job.run
     if run is None or run.undoing is not None:
         return
@@ -71,15 +71,15 @@ def revived(state: State, job: Job) -> None:
 
 
 def reopen_waits(state: State, job: Job) -> None:
-    """A finished job is to run again: what it still waited for at its end goes on, for what is left of its
-    time.  Not while it is undone: nobody waits then."""
+    """Reopen the waits that a finished job still had at its end, for the rest of their time.  Not during an
+    undo: nothing waits then."""
     if job.run is not None and job.run.undoing is None:
         state.out.runs.append((Op.REOPEN_WAITS, (job.seq, ENDED_WITH)))
 
 
 def forget_steps(state: State, job: Job, first: int) -> None:
-    """Remove the steps from this number on, and those before it that were undone, whose results hold no more:
-    they run again, as something new for the outside world."""
+    """Remove the steps from this number on, and earlier ones that were undone, whose results are no longer
+    valid.  They run again, with new idempotency keys for the outside world."""
     run = job.run
     assert run is not None
     heads = state.archive.runs.heads(job.seq)

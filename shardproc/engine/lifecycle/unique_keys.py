@@ -1,8 +1,8 @@
-"""Who holds which unique key: live jobs, and jobs that have ended whose key is not free yet.
+"""The holders of unique keys: live jobs, and ended jobs whose keys are not free yet.
 
-The keys of ended jobs are stored as records.  One with an end goes when that has come; one without is held
-as long as its job is kept.  A shard keeps at most MAX_ENDED of them, beside those of its live jobs.  The
-rules for pushes are in `dedup`.
+The keys of ended jobs are stored as records.  A key with a time limit is freed when that is over; one without
+is held as long as its job is kept.  A shard keeps at most MAX_ENDED of them, in addition to those of its live
+jobs.  The rules for pushes are in `dedup`.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from ..memory.kept import A_KEY_CHARACTER, KEY
 from ..state import EndedKey, QueueState, State
 
 KIND = "key"
-MAX_ENDED = 1_000_000  # some 300 MB
+MAX_ENDED = 1_000_000  # about 300 MB
 
 _decode = Decoder(EndedKey).decode
 
 
 def release_key(queue: QueueState, job: Job) -> None:
-    """Let another job have the unique key."""
+    """Free the unique key for another job."""
     if job.holds_key and job.unique_key is not None:
         job.holds_key = False
         queue.unique.pop(job.unique_key, None)
 
 
 def release_after_attempt(queue: QueueState, job: Job) -> None:
-    """An attempt failed.  As in the reference that gives the key up, unless its push said in which states it
+    """Free the key after a failed attempt, as in the reference, unless its push declared in which states it
     is held."""
     if job.holds_key and (job.extra is None or job.extra.key_states is None):
         release_key(queue, job)
 
 
 def retake_key(state: State, queue: QueueState, job: Job) -> None:
-    """A job that comes back has its unique key again, unless another one has it."""
+    """Give a revived job its unique key again, unless another job has it."""
     hand_on(state, queue, job, job)
 
 
 def hand_on(state: State, queue: QueueState, job: Job, to: Job) -> None:
-    """The key of an ended job goes to another one that is live, or to itself; not if a third one has it."""
+    """Pass the key of an ended job to a live one, or back to itself, unless a third job has it."""
     key = to.unique_key = job.unique_key
     if key is None:
         return
@@ -58,7 +58,7 @@ def hand_on(state: State, queue: QueueState, job: Job, to: Job) -> None:
 
 
 def end_key(state: State, queue: QueueState, job: Job) -> None:
-    """A job that holds a key has ended: the key is free, or held on."""
+    """Free the key of a job that has ended, or continue to hold it."""
     key, extra = job.unique_key, job.extra
     release_key(queue, job)
     if key is None or extra is None or extra.key_states is None:
@@ -70,14 +70,14 @@ def end_key(state: State, queue: QueueState, job: Job) -> None:
 
 
 def let_go(state: State, queue: QueueState, job: Job) -> None:
-    """A job leaves its queue, live or ended, and its key goes with it."""
+    """Free the key of a job that leaves its queue, live or ended."""
     release_key(queue, job)
     if has_after_its_end(state, queue, job):
         drop_ended(state, queue, job.unique_key or "")
 
 
 def hold_again(state: State, queue: QueueState, job: Job) -> None:
-    """An ended job that held its key is back; not if another one has taken the key meanwhile."""
+    """Give an ended job that is back its key again, unless another job has taken it in the meantime."""
     key, until = job.unique_key, job.extra.key_until if job.extra is not None else None
     is_free = key not in queue.unique and key not in queue.ended_keys
     if key is not None and is_free and not is_over(until, state.now):
@@ -90,7 +90,8 @@ def has_after_its_end(state: State, queue: QueueState, job: Job) -> bool:
 
 
 def _ended_as(job: Job) -> int:
-    """The state for its key in which a job has ended; REMOVED: it was taken away before that."""
+    """The state in which a job has ended, as it counts for its key; REMOVED: it was removed before its
+    end."""
     if job.state == COMPLETED or (job.state == REMOVED and job.finished_at is not None):
         return COMPLETED
     if job.reason == STOPPED:
@@ -107,18 +108,18 @@ def is_over(until: int | None, now: int) -> bool:
 
 
 def holder_of_ended(state: State, queue: QueueState, key: str) -> str | None:
-    """The id of the ended job that holds a key; None when none does."""
+    """The id of the ended job that holds a key, if any."""
     ended = queue.ended_keys.get(key)
     return None if ended is None or is_over(ended.until, state.now) else ended.id
 
 
 def is_full(state: State) -> bool:
-    """Whether no more keys of ended jobs are to be kept."""
+    """Whether there is no room for more keys of ended jobs."""
     return state.ended_keys.count >= MAX_ENDED or state.ended_keys.size >= state.kept.key_room
 
 
 def hold_ended(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
-    """An ended job holds a key from now on."""
+    """Let an ended job hold a key."""
     state.out.keep(KIND, f"{queue.name}/{key}", ended)
     _know(state, queue, key, ended)
 
@@ -137,7 +138,7 @@ def _know(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
 
 
 def drop_ended(state: State, queue: QueueState, key: str) -> None:
-    """A key of an ended job is free."""
+    """Free a key of an ended job."""
     ended = queue.ended_keys.pop(key, None)
     if ended is None:
         return
@@ -150,14 +151,14 @@ def drop_ended(state: State, queue: QueueState, key: str) -> None:
 
 
 def _names(job_id: str) -> Iterator[int | str]:
-    """By what a purge may call a job: its number, or its id where that does not tell the number."""
+    """The names a purge may use for a job: its number, or its id if that does not contain the number."""
     yield job_id
     if (seq := seq_of_id(job_id)) is not None:
         yield seq
 
 
 def expire(state: State, most: int) -> int:
-    """Forget keys whose time is over, at most so many; how many entries were looked at."""
+    """Forget at most this many keys whose time is over; returns the number of entries checked."""
     ends, looked_at = state.ended_keys.ends, 0
     while looked_at < most and (entry := ends.pop_due(state.now)) is not None:
         looked_at += 1
@@ -170,32 +171,32 @@ def expire(state: State, most: int) -> int:
 
 
 def purged(state: State, seqs: list[int], own: dict[int, str]) -> None:
-    """Finished jobs are gone, and with them the keys that were held as long as they were kept."""
+    """Free the keys of removed jobs that were held as long as those were kept."""
     kept = state.ended_keys.kept
     for seq in seqs:
         for name, key in list(kept.get(own.get(seq, seq), ())):
             queue = state.queues[name]
             ended = queue.ended_keys.get(key)
-            # After resharding another job may have had this number before: the file knows.
+            # After resharding another job may have had this number before: check the file.
             if ended is not None and state.archive.known(ended.id) is None:
                 drop_ended(state, queue, key)
 
 
 def forget(state: State, queue: QueueState, job: Job) -> None:
-    """One finished job is gone."""
+    """Free the key of one finished job that is removed."""
     ended = queue.ended_keys.get(job.unique_key) if job.unique_key is not None else None
     if ended is not None and ended.id == job.id and ended.until is None:
         drop_ended(state, queue, job.unique_key or "")
 
 
 def forget_queue(state: State, queue: QueueState) -> None:
-    """All keys of ended jobs of a queue are free."""
+    """Free all keys of ended jobs of a queue."""
     for key in list(queue.ended_keys):
         drop_ended(state, queue, key)
 
 
 def recover(state: State, key: str, value: str) -> None:
-    name, _, unique_key = key.partition("/")  # which no queue has in its name
+    name, _, unique_key = key.partition("/")  # a queue's name contains no "/"
     queue, ended = state.queues.get(name), _decode(value)
     if queue is None or is_over(ended.until, state.now):
         state.out.keep(KIND, key, None)
@@ -204,7 +205,7 @@ def recover(state: State, key: str, value: str) -> None:
 
 
 def set_back(state: State, back: SetBack) -> int:
-    """The clock was ahead; how many keys are held for another time."""
+    """Correct the keys after the clock was ahead; returns how many have a new end."""
     moved = 0
     for queue in state.queues.values():
         for key, ended in queue.ended_keys.items():

@@ -1,1 +1,1 @@
-"""What a shard remembers beside its jobs: plain data and counters. No rules, and no commands."""
+"""The memory of a shard apart from its jobs: plain data and counters.  No rules, and no commands."""

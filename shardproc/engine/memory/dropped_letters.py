@@ -1,5 +1,4 @@
-"""Dead letters that were dropped although nobody removed them: the last ones of a shard, and what is still to
-be said of them in the log."""
+"""Dead letters dropped without a command: the last ones of a shard, and those not reported in the log yet."""
 
 from __future__ import annotations
 
@@ -10,14 +9,14 @@ from bunqueue.protocol.peers import DroppedLetter
 from ..outbox import Archive
 
 LETTER = "dropped-letter"  # the record of a job, by its id
-MAX_KNOWN = 10_000  # records of jobs, 1.5 KiB each at most; an entry in memory has some 300 bytes
+MAX_KNOWN = 10_000  # records of jobs, at most 1.5 KiB each; an entry in memory has about 300 bytes
 
 decode_letter = json.Decoder(DroppedLetter).decode
 
 
 class DroppedLetters:
-    """``known`` are the last ones, the oldest first: id -> when, and from which queue.  ``untold`` are those
-    that the log has not told of yet: queue -> how many were too many, and how many too old."""
+    """``known``: the last ones, oldest first: id -> when, and from which queue.  ``untold``: those not
+    reported in the log yet: queue -> how many were too many, and how many too old."""
 
     __slots__ = ("known", "untold")
 
@@ -26,6 +25,6 @@ class DroppedLetters:
         self.untold: dict[str, list[int]] = {}
 
     def look_up(self, archive: Archive, job_id: str) -> DroppedLetter | None:
-        """What is remembered of a job that is gone."""
+        """The stored details of a dropped dead letter."""
         stored = archive.record(LETTER, job_id) if job_id in self.known else None
         return None if stored is None else decode_letter(stored)

@@ -1,4 +1,4 @@
-"""Jobs a minute of every queue, for the last day; not stored."""
+"""Jobs per minute of every queue, for the last day; not stored."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ..state import QueueState, State
 from .clock_correction import SetBack
 
 MINUTE_MS = 60_000
-MINUTES = 24 * 60  # that are remembered
+MINUTES = 24 * 60  # kept in memory
 
 
 class History:
-    """Completed and failed jobs of one queue by minute.  Most minutes of most queues are idle, and cost
+    """Completed and failed jobs of one queue per minute.  Most minutes of most queues are idle, and cost
     nothing."""
 
     __slots__ = ("minutes", "since", "told_completed", "told_failed")
 
     def __init__(self, since: int) -> None:
-        self.since = since  # the first minute that is known
-        self.minutes: deque[tuple[int, int, int]] = deque()  # (minute, completed, failed), the oldest first
-        self.told_completed = self.told_failed = 0  # totals of the queue that are in there
+        self.since = since  # the first known minute
+        self.minutes: deque[tuple[int, int, int]] = deque()  # (minute, completed, failed), oldest first
+        self.told_completed = self.told_failed = 0  # totals of the queue that are included
 
 
 def book(state: State) -> None:
@@ -48,7 +48,7 @@ def _close(queue: QueueState, minute: int, oldest: int) -> None:
 
 
 def set_back(state: State, back: SetBack) -> None:
-    """What was booked ahead of the time belongs to the minutes in which it happened."""
+    """Move counts recorded ahead of time to the minutes in which the jobs ended."""
     minute = back.now // MINUTE_MS
     ahead, state.minute = state.minute - minute, min(state.minute, minute)
     if ahead <= 0:
@@ -67,7 +67,7 @@ def set_back(state: State, back: SetBack) -> None:
 
 
 def lately(state: State, queue: QueueState, span: int) -> tuple[float, float]:
-    """Completed and failed jobs a minute, over the running minute and up to ``span`` before it.  Costs a
+    """Completed and failed jobs per minute, over the current minute and up to ``span`` before it.  Takes a
     few steps, whatever the queue has done before."""
     history = queue.history
     running = max(state.now - state.minute * MINUTE_MS, 1000) / MINUTE_MS
@@ -85,7 +85,7 @@ def lately(state: State, queue: QueueState, span: int) -> tuple[float, float]:
 
 
 def by_minute(state: State, queue: QueueState, what: str) -> list[int]:
-    """Jobs a minute, the newest minute, which is still running, first."""
+    """Jobs per minute, newest first; the newest minute is still running."""
     completed = what == "completed"
     total = queue.total_completed if completed else queue.total_failed
     history = queue.history

@@ -1,9 +1,9 @@
-"""What a shard keeps because somebody set it: how much of each kind, and of all.
+"""Limits on what a shard keeps because a client set it: for each kind, and in total.
 
-It stays when jobs go, so it must not take the memory that they need: pushes would be refused, and no worker
-could help.  Each kind has a bound, and all together have a part of the memory; so have queues, and the keys
-of ended jobs.  Only what is new is refused.  What frees memory never is, nor what a file has already: all of
-that is recovered.
+Settings stay when jobs go, so they must not take the memory that jobs need: pushes would be refused, and no
+worker could help.  Each kind has a bound, and all together have a share of the memory; so do queues, and the
+keys of ended jobs.  Only new settings are refused.  Commands that free memory never are, and everything in an
+existing file is recovered.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError
 
 MIB = 1 << 20
-UNLIMITED = 1 << 30  # bytes that are shared out where there is no limit of memory
-SETTINGS, QUEUES, KEYS = 1 / 5, 1 / 8, 1 / 8  # of the memory; the rest is for jobs, and the pages of the file
-EACH, A_CHARACTER = 1_200, 4  # bytes that a setting takes, and each character of its key and value: measured
+UNLIMITED = 1 << 30  # bytes to share if there is no memory limit
+SETTINGS, QUEUES, KEYS = 1 / 5, 1 / 8, 1 / 8  # of the memory; the rest is for jobs and file pages
+EACH, A_CHARACTER = 1_200, 4  # bytes of a setting, and of each character of its key and value: measured
 QUEUE = 2_500  # bytes of an empty queue with limits
-KEY, A_KEY_CHARACTER = 300, 2  # of the key of an ended job
+KEY, A_KEY_CHARACTER = 300, 2  # bytes of an ended job's key, and of each of its characters
 MAX_QUEUES = 100_000
-LITTLE = 1_024  # bytes by which a setting that is there may grow at any time
+LITTLE = 1_024  # bytes by which an existing setting may always grow
 
 
 class Bound(NamedTuple):
-    """How many of a kind a shard keeps."""
+    """The maximum number of records of one kind."""
 
     most: int
-    what: str  # of what
-    by_queue: bool = True  # one a queue at most: who runs the server may set these also when memory is full
+    what: str  # what is counted
+    by_queue: bool = True  # at most one per queue: these may be set even when memory is full
 
 
 class Kept:
-    """Of one shard."""
+    """The settings of one shard."""
 
     def __init__(self) -> None:
         self.bounds: Mapping[str, Bound] = {}  # by the kind of the record
         self.memory = UNLIMITED
-        self.size = 0  # bytes of all settings, about
-        self.refusal = ""  # why nothing more is kept, as memory is full
+        self.size = 0  # approximate bytes of all settings
+        self.refusal = ""  # the error text while memory is full
         self._sizes: dict[str, dict[str, int]] = {}  # kind -> key -> bytes
 
     def count(self, kind: str) -> int:
@@ -47,7 +47,7 @@ class Kept:
         return len(self._sizes.get(kind, ()))
 
     def note(self, kind: str, key: str, characters: int | None) -> None:
-        """A record is kept from now on whose JSON has so many characters; None: it is no more."""
+        """Note a record whose JSON has this many characters; None: the record has been removed."""
         if kind not in self.bounds:
             return
         sizes = self._sizes.setdefault(kind, {})
@@ -57,8 +57,8 @@ class Kept:
             self.size += size
 
     def admit(self, kind: str, key: str, field: str, value: str, characters: int = 0) -> None:
-        """CommandError unless this may be set. ``field`` and its ``value`` are those of the command that it
-        comes from; ``characters``: how many it has beside its key, where that may be many."""
+        """CommandError unless this may be set.  ``field`` and ``value`` are those of the command;
+        ``characters``: the characters beside the key, where there may be many."""
         bound, sizes = self.bounds[kind], self._sizes.get(kind, {})
         known, room = sizes.get(key), int(SETTINGS * self.memory)
         grows = _size(key, characters) - (known or 0)
@@ -73,7 +73,7 @@ class Kept:
             _refuse(text, Code.TOO_MANY_SETTINGS, field, value, room)
 
     def admit_queues(self, new: int, queues: int, field: str, value: str) -> None:
-        """CommandError unless so many new queues may be beside so many that are there."""
+        """CommandError unless this many new queues may be added to the existing ones."""
         if self.refusal:
             raise CommandError(self.refusal, Code.MEMORY_LIMIT, field=field, value=value)
         most = min(MAX_QUEUES, int(QUEUES * self.memory) // QUEUE)

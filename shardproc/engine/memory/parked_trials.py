@@ -1,4 +1,4 @@
-"""Webhooks that somebody waits to see tried, and which gateway delivers.  Plain data without rules."""
+"""Clients that wait for the test of a webhook, and the gateway that delivers.  Plain data without rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ParkedTrial(Struct, eq=False):
 
 
 class Trials:
-    """All of them, and when the gateway last asked for those that were not reported to it (epoch ms)."""
+    """All parked trials, and the time of the gateway's last poll for new ones (epoch ms)."""
 
     __slots__ = ("asked_at", "deliverer", "deliverer_until", "ends", "parked")
 
@@ -32,5 +32,5 @@ class Trials:
         self.parked: dict[str, ParkedTrial] = {}  # by number
         self.ends: deadlines.Deadlines[ParkedTrial] = deadlines.parked()
         self.asked_at = 0
-        self.deliverer = ""  # of several gateways the one that delivers; "": none yet
-        self.deliverer_until = 0  # epoch ms: from then on another one may
+        self.deliverer = ""  # the gateway that delivers, if there are several; "": none yet
+        self.deliverer_until = 0  # epoch ms: afterwards another gateway may deliver

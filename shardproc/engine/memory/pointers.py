@@ -30,8 +30,8 @@ def pointer(state: State, job_id: str) -> int:
 
 
 def enter(state: State, job_id: str, home: int) -> None:
-    """From now on the job with this id is there.  Claims that wait take note, even if it was there before: it
-    is another job."""
+    """Record the shard of the job with this id.  Waiting claims are informed, even if the id was on that
+    shard before: it is another job."""
     for ids in state.given_away:
         ids.add(job_id)
     if home != state.shard:

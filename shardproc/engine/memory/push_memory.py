@@ -1,4 +1,4 @@
-"""What pushes with idempotency keys were answered: memory without rules, which idempotency.py has."""
+"""Replies to pushes with idempotency keys: memory without rules; these are in idempotency.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PushMemory:
 
     def __init__(self) -> None:
         self.known: dict[str, str | Pushed] = {}
-        self.batches: deque[tuple[int, list[str]]] = deque()  # (at, keys), the oldest first
-        self.weight = 0  # of all that is known
-        self.forgotten_at = 0  # when the youngest push that was forgotten early had come
-        self.underway: set[str] = set()  # those that wait for other shards
+        self.batches: deque[tuple[int, list[str]]] = deque()  # (at, keys), oldest first
+        self.weight = 0  # of all known replies
+        self.forgotten_at = 0  # time of the latest push that was forgotten early
+        self.underway: set[str] = set()  # keys of pushes that wait for other shards

@@ -1,4 +1,4 @@
-"""What is configured for a queue, which need not exist yet: kept by name, and over restarts."""
+"""The configuration of queues, which need not exist yet: kept by name, also over restarts."""
 
 from __future__ import annotations
 
@@ -26,33 +26,34 @@ C = TypeVar("C", bound=Struct)
 
 
 def of_queue(state: State, queue: str, kind: type[C]) -> C:
-    """The configuration of a queue, the default one if none was set."""
+    """The configuration of a queue, or the default if none is set."""
     found = state.configs.get((kind, queue), _DEFAULTS[kind])
     assert isinstance(found, kind)
     return found
 
 
 def dlq_config(state: State, queue: str) -> DlqConfig:
-    """How a queue keeps its dead letters: as was set for it, else as the server's settings say."""
+    """How a queue keeps its dead letters: its own settings, on top of the server's."""
     own, server = state.configs.get((OwnDlqConfig, queue)), state.upkeep.dead_letters
     return own.over(server) if isinstance(own, OwnDlqConfig) else server
 
 
 def store(state: State, queue: str, config: Struct, characters: int = 0) -> None:
-    """Set a configuration for good, of so many characters, where it may have many. CommandError if no more
-    of them are kept."""
+    """Store a configuration; ``characters`` is its length, where it may be long.  CommandError if no more of
+    them are kept."""
     state.kept.admit(KINDS[type(config)], queue, "queue", queue, characters)
     state.configs[type(config), queue] = config
     state.out.keep(KINDS[type(config)], queue, config)
 
 
 def has_any(state: State, queue: str) -> bool:
-    """Whether anybody has configured anything for a queue; programs declare types anew when they start."""
+    """Whether a queue has a configuration; signal types do not count, as programs declare them again at their
+    start."""
     return any((kind, queue) in state.configs for kind in KINDS if kind is not SignalTypes)
 
 
 def forget(state: State, queue: str) -> None:
-    """Nothing is configured for a queue any more."""
+    """Delete all configurations of a queue."""
     for kind, name in KINDS.items():
         if state.configs.pop((kind, queue), None) is not None:
             state.out.keep(name, queue, None)

@@ -1,4 +1,4 @@
-"""What a shard does not know for sure after a start, as it or another one may have forgotten something."""
+"""Facts that a shard is unsure of after a start, because it or another shard may have lost something."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-KIND = "recovery"  # records: what is to be settled before the next start may take it for granted
+KIND = "recovery"  # records: checks that have to be completed before the next start may skip them
 IDS, FLOWS, GAP = "ids", "flows", "gap"  # their keys
 SEEK, DOUBTS = (KIND, IDS, "{}"), (KIND, FLOWS, "{}")  # the records themselves
 
 
 class Gap(Struct):
-    """A record: what happened after that time (epoch ms) may be lost, and not all others know it yet."""
+    """A record: events after that time (epoch ms) may be lost, and some other shards do not know it yet."""
 
     since: int | None = None
 
 
 class HalfFlows(Struct):
-    """Flows that were removed because another shard has lost its part."""
+    """Flows that were removed because another shard lost its part."""
 
-    EXAMPLES: ClassVar[int] = 5  # ids that are kept for the log
+    EXAMPLES: ClassVar[int] = 5  # ids kept for the log
 
     flows: int = 0
     jobs: int = 0
@@ -28,13 +28,13 @@ class HalfFlows(Struct):
 
 
 class Recovery(Struct):
-    """``unheard``: shards that have not announced all ids that point here; empty while all is well."""
+    """``unheard``: shards that have not announced all ids that point here; normally empty."""
 
     unheard: set[int] = set()
     doubts: bool = False  # shards may disagree about flows, and about which jobs wait for which
-    flows: dict[str, list[str]] = {}  # those over several shards that were stored: ids of live jobs
-    children: list[str] = []  # live jobs whose parents may not have heard of them
+    flows: dict[str, list[str]] = {}  # the stored flows over several shards: ids of live jobs
+    children: list[str] = []  # live jobs that their parents may not know of
     parts: set[str] = set()  # flows that were stored as prepared
-    stored_until: int | None = None  # what happened later may be forgotten, epoch ms; None: nothing is
-    reconciled: set[int] = set()  # shards that have acted on that
+    stored_until: int | None = None  # later events may be lost, epoch ms; None: none are
+    reconciled: set[int] = set()  # shards that have handled this
     half_flows: HalfFlows = field(default_factory=HalfFlows)

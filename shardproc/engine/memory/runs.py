@@ -1,4 +1,4 @@
-"""What is known in memory of workflows: the heads of the steps of active ones, and children that have not
+"""The part of workflows kept in memory: the heads of the steps of active ones, and children that have not
 ended.  Plain data without rules."""
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from ..run_writes import StepHead
 
 
 class OpenRun(Struct, gc=False):
-    """The steps of a job that is active, by name."""
+    """The steps of an active job, by name."""
 
     heads: dict[str, StepHead] = {}
     names: dict[int, str] = {}  # by number
     last: int = 0  # the highest number
-    steps: int = 0  # those that count, so neither children nor undo steps
+    steps: int = 0  # steps that count, without children and undo steps
     children: int = 0
 
     def enter(self, head: StepHead) -> None:
-        """A step is recorded for the first time."""
+        """Add a step that is recorded for the first time."""
         self.heads[head.name] = head
         self.names[head.number] = head.name
         self.last = max(self.last, head.number)
@@ -31,22 +31,22 @@ class OpenRun(Struct, gc=False):
 
 
 class Child(Struct, gc=False):
-    """A child that has not ended, as its parent's shard knows it."""
+    """A child that has not ended, as known to its parent's shard."""
 
     id: str
     queue: str
-    starting: bool = False  # its shard has not said yet that it has it
+    starting: bool = False  # its shard has not confirmed it yet
 
 
 class Children:
-    """The children of one workflow that have not ended.  Several steps may stand for one of them: with an id
-    of the user's own, or a unique key."""
+    """The children of one workflow that have not ended.  Several steps may refer to the same child, through
+    an id chosen by the user or a unique key."""
 
     __slots__ = ("by_step", "steps")
 
     def __init__(self) -> None:
         self.by_step: dict[int, Child] = {}  # by the number of the step
-        self.steps: dict[str, dict[int, None]] = {}  # the numbers of the steps of each, by its id
+        self.steps: dict[str, dict[int, None]] = {}  # step numbers by id of the child
 
     def add(self, number: int, child: Child) -> None:
         self.by_step[number] = child
@@ -59,7 +59,7 @@ class Children:
         return child
 
     def rename(self, number: int, child_id: str) -> None:
-        """Another job turns out to stand for the child."""
+        """Replace the child by another job, which has turned out to be the real one."""
         child = self.by_step[number]
         self._leave(number, child.id)
         child.id = child_id

@@ -1,4 +1,4 @@
-"""Sums over all queues of the shard, of which there may be very many."""
+"""Sums over all queues of the shard, which may be very many."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sums(Struct):
 
 
 def of_queues(state: State) -> Generator[None, None, Sums]:
-    """Count in slices; what moves meanwhile may be counted twice or not at all."""
+    """Count in slices; jobs that move in the meantime may be counted twice or not at all."""
     sums = Sums()
     for number, queue in enumerate(list(state.queues.values())):
         if number and number % QUEUES_A_SLICE == 0:

@@ -1,6 +1,6 @@
-"""The schedules of a shard by name, and which of them is due next.  Plain data without rules.
+"""The schedules of a shard by name, and the one that is due next.  Plain data without rules.
 
-Ten thousand schedules cost nothing between their runs: only the earliest time is ever looked at.
+Ten thousand schedules cost nothing between their runs: only the earliest time is ever checked.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ KIND = "cron"  # of the records
 
 
 class LastRun(Struct, rename="camel", omit_defaults=True, gc=False):
-    """The last run that gave a job; times in epoch ms."""
+    """The last run that added a job; times in epoch ms."""
 
     at: int
     job_id: str
-    outcome: str | None = None  # how the job ended; None: it has not
+    outcome: str | None = None  # how the job ended; None while it is live
     ended_at: int | None = None
 
 
 class Missed(NamedTuple):
-    """Times of a schedule that passed while the server was away; epoch ms."""
+    """Times of a schedule that passed during the server's downtime; epoch ms."""
 
     name: str
     queue: str
@@ -37,34 +37,34 @@ class Missed(NamedTuple):
 
 
 class Claim(Struct, eq=False):
-    """A name that a schedule of this shard is to have, while other shards are asked."""
+    """A name claimed for a schedule of this shard, while other shards are asked."""
 
     queue: str
     app: str
-    lost_to: tuple[str, str] | None = None  # queue and app of another shard's claim, which comes before
+    lost_to: tuple[str, str] | None = None  # queue and app of a prior claim on another shard
 
 
 class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=False, gc=False):
-    """A schedule and what it has done; as JSON it is its record on disk."""
+    """A schedule and its history; as JSON it is the record on disk."""
 
     data: bytes = NIL  # of the jobs, MessagePack
     next_run: int  # epoch ms
     executions: int = 0
     paused: bool = False
-    missed: int = 0  # times that passed while the server was away
-    backlog: int = 0  # runs whose jobs are added when that of the last run has ended
+    missed: int = 0  # times that passed during the server's downtime
+    backlog: int = 0  # runs that wait for the job of the last run to end
     waiting_for: list[int] = field(
         default_factory=list
-    )  # the times of these runs; an earlier version had none
+    )  # the times of these runs; earlier versions did not store them
     last_run: LastRun | None = None
 
     def put_off(self, at: int) -> None:
-        """The run of this time waits for the end of the last one's job."""
+        """Let the run of this time wait until the last run's job has ended."""
         self.backlog += 1
         self.waiting_for = [*self.waiting_for, at]
 
     def take_back(self, now: int) -> int:
-        """The time of the first of the runs that wait, which waits no longer."""
+        """Take the first of the waiting runs; returns its time."""
         is_known = len(self.waiting_for) == self.backlog
         self.backlog -= 1
         if not is_known:
@@ -86,12 +86,12 @@ class Timetable:
     def __init__(self) -> None:
         self.by_name: dict[str, Schedule] = {}
         self.claims: dict[str, list[Claim]] = {}  # by name
-        self.missed: list[Missed] = []  # that the log is to say
-        self.ready: list[str] = []  # schedules with a backlog whose last job has ended, perhaps
+        self.missed: list[Missed] = []  # not reported in the log yet
+        self.ready: list[str] = []  # schedules with a backlog whose last job may have ended
         self._due: LazyHeap[int, Schedule] = LazyHeap(self._holds)
 
     def put(self, schedule: Schedule) -> None:
-        """Enter a schedule, or one whose time has changed."""
+        """Add a schedule, or update one whose time has changed."""
         self.by_name[schedule.name] = schedule
         self._due.add(schedule.next_run, schedule)
 
@@ -99,13 +99,13 @@ class Timetable:
         return self.by_name.pop(name, None)
 
     def next_at(self) -> int | None:
-        """The earliest time at which something may be due."""
+        """The earliest time when something may be due."""
         if self.ready:
             return 0
         return self._due.entries[0][0] if self._due.entries else None
 
     def take_ready(self) -> Schedule | None:
-        """A schedule that may begin a run of its backlog."""
+        """A schedule that may start a run of its backlog."""
         while self.ready:
             schedule = self.by_name.get(self.ready.pop())
             if schedule is not None and schedule.backlog and not schedule.paused and not schedule.is_running:
@@ -113,7 +113,7 @@ class Timetable:
         return None
 
     def take_due(self, now: int) -> Schedule | None:
-        """A schedule whose time has come; `put` it back with its next one."""
+        """A schedule that is due; `put` it back with its next time."""
         while (entry := self._due.pop_due(now)) is not None:
             if self._holds(entry):
                 return entry[2]

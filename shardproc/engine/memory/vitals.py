@@ -1,4 +1,4 @@
-"""What only the process knows of itself, and the rules may tell to those who ask."""
+"""Facts that only the process knows about itself, for the rules to show to clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MB = 1024 * 1024
 
 
 class Trouble(Struct, frozen=True):
-    """Why not everything can be stored."""
+    """Why writes cannot be stored."""
 
     error: str
     since: int  # epoch ms
@@ -19,12 +19,12 @@ class Trouble(Struct, frozen=True):
 
 
 class Disk(Struct, frozen=True):
-    """The room that a shard has, in bytes."""
+    """The disk space of a shard, in bytes."""
 
-    free: int = 0  # on the disk; with less than `refused_below`, pushes are refused
+    free: int = 0  # on the disk; below `refused_below`, pushes are refused
     refused_below: int = 0
     warned_below: int = 0
-    reserve: int = 0  # set aside beside that
+    reserve: int = 0  # reserved in addition to that
     wal: int = 0  # length of the write-ahead log; beyond `wal_limit`, pushes are refused
     wal_limit: int = 0
     enough: bool = True
@@ -34,27 +34,27 @@ class Disk(Struct, frozen=True):
 
 
 class ClockNews(Struct, frozen=True):
-    """What the wall clock did since the process started, in ms."""
+    """What has happened to the wall clock since the process started, in ms."""
 
     jumps: int = 0
-    last_jump: int = 0  # negative: it was set back
-    moved: int = 0  # jobs, schedules and limits whose times were brought back
-    doubt: int = 0  # by which it may be ahead; retention does not believe it
+    last_jump: int = 0  # negative: set back
+    moved: int = 0  # jobs, schedules and limits whose times were corrected
+    doubt: int = 0  # the amount by which it may be ahead; retention does not count this
 
 
 class LogVitals(Struct, frozen=True):
-    """Where a shard stands in its log.  Sizes in bytes."""
+    """The position of a shard in its log, and its state.  Sizes in bytes."""
 
-    position: int  # of the last record that is acknowledged
+    position: int  # of the last acknowledged record
     epoch: int
     phase: str  # of `shardproc.replication.owner.Phase`
-    held: int  # of the batch that waits for its acknowledgement
-    round_trip_ms: float  # the mean time of a commit, the latest counting most
+    held: int  # of the batch that awaits its acknowledgement
+    round_trip_ms: float  # the average time of a commit, recent ones weighted most
     appended: int  # since the process started
     away_since: int | None  # epoch ms; None while the log answers
-    is_protected: bool  # a standby is waited for
-    commits: tuple[int, ...]  # how many took how long: see `COMMIT_MS`
-    commits_ms: float  # all of them together
+    is_protected: bool  # commits wait for a standby
+    commits: tuple[int, ...]  # counts by duration: see `COMMIT_MS`
+    commits_ms: float  # of all commits together
 
 
 class Vitals(Struct, frozen=True):
@@ -67,8 +67,8 @@ class Vitals(Struct, frozen=True):
     clock: ClockNews = ClockNews()
     damaged_tables: int = 0
     unreadable_jobs: int = 0
-    disk: Disk | None = None  # none in memory
-    warnings: tuple[str, ...] = ()  # what will be trouble soon
-    memory_limit: int = 0  # none
+    disk: Disk | None = None  # None if the shard is in memory
+    warnings: tuple[str, ...] = ()  # problems that are about to occur
+    memory_limit: int = 0  # 0: no limit
     memory_full: bool = False  # jobs are refused because of it
-    log: LogVitals | None = None  # none without a store
+    log: LogVitals | None = None  # None without a store

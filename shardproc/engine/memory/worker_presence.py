@@ -1,5 +1,5 @@
-"""Whether the shard can hear workers at all, and which of them it waits for.  Silence that the shard itself
-caused does not count against a worker."""
+"""Whether workers can reach the shard at all, and which of them it waits for.  Silence caused by the shard
+itself does not count against a worker."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from bunqueue.model.job import DEFAULT_LOCK_TTL_MS, Extra, Job, Lock
 from .lazy_heap import LazyHeap
 
 NEVER = 1 << 62  # ms; later than any time
-SETTLE_MS = 2_000  # for what was said meanwhile to arrive: it lies in sockets
+SETTLE_MS = 2_000  # time for pending data to arrive: it is in socket buffers
 
 
 class Hearing:
-    """What a shard knows of its own absence, and of workers that may be on their way back to it."""
+    """The shard's own downtime, and the workers that may be about to reconnect."""
 
     __slots__ = ("reconnects", "settled_at")
 
     def __init__(self) -> None:
-        # Until then (epoch ms) no silent worker loses a job; NEVER: the shard hears nobody.
+        # Until then (epoch ms) no silent worker loses a job; NEVER: the shard cannot receive from anyone.
         self.settled_at = 0
-        # Jobs whose connection broke, with their lock at that time, by when to give up waiting for the worker
+        # Jobs whose connection broke, with their lock at that time, by the time to stop waiting for the
+        # worker
         self.reconnects: LazyHeap[int, tuple[Job, Lock]] = LazyHeap(_is_awaited)
 
 
 def _is_awaited(entry: tuple[int, int, tuple[Job, Lock]]) -> bool:
-    """Whether the worker of a job is still being waited for."""
+    """Whether the shard still waits for the worker of a job."""
     job, lock = entry[2]
     return job.lock is lock and lock.conn == 0 and not lock.renewed
 
 
 def remember(job: Job, lock: Lock | None) -> None:
-    """The last holder of the job may come back and show that the work on it goes on, or is done."""
+    """Remember the lock of the last holder: it may come back and show that it still works on the job, or has
+    finished."""
     job.lost_token = lock.token if lock is not None else ""
     ttl = lock.ttl if lock is not None and lock.ttl != DEFAULT_LOCK_TTL_MS else 0
     if job.extra is not None or ttl:

@@ -1,1 +1,1 @@
-"""What shards ask of each other: ids, dependencies, flows and families over several shards."""
+"""What shards ask each other: ids, dependencies, flows and families across shards."""

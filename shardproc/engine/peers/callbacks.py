@@ -1,9 +1,9 @@
 """Jobs that are added because others have failed for good: `onDead` of a push.
 
-One for the same shard is added in the transaction in which its job died.  One for another shard is stored in
-that transaction, and sent from then on until that shard has answered, whichever of the two is restarted
-meanwhile.  The other shard stores for which keys it has added jobs until it hears that the sender knows, for
-`KEPT_MS` at most: within that time each is added exactly once.
+A job for the same shard is added in the transaction in which the other one died.  A job for another shard is
+stored in that transaction, and sent until that shard has answered, even if either shard restarts.  The other
+shard stores the key of each job that it has added until the sender confirms the answer, for `KEPT_MS` at
+most: within that time each job is added exactly once.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..state import State
 
 KIND, CALLED = "call", "called"
 KEPT_MS = 7 * DAY_MS
-MAX_CALLED = 100_000  # keys that are remembered: senders that are never heard again must not fill the memory
-MAX_CALLS, MAX_BYTES = 100, 1 << 20  # in one message: some ms of the other shard
+MAX_CALLED = 100_000  # stored keys: a sender that never returns must not fill the memory
+MAX_CALLS, MAX_BYTES = 100, 1 << 20  # per message: a few ms of work for the other shard
 
 _FIELDS = tuple(name for name in OnDead.__struct_fields__ if name != "queue")
 
 
 class Stored(Struct):
-    """A record: a job that another shard is to add."""
+    """A record: a job that another shard should add."""
 
     at: int
     queue: str
@@ -45,7 +45,7 @@ class Stored(Struct):
 
 
 class Added(Struct):
-    """A record: what another shard was answered."""
+    """A record: the answer given to another shard."""
 
     at: int
     id: str
@@ -59,7 +59,7 @@ _decode_stored, _decode_added = json.Decoder(Stored).decode, json.Decoder(Added)
 
 
 def call(state: State) -> None:
-    """Have jobs added for those that have just died."""
+    """Add the jobs for those that have just died."""
     died, state.died = state.died, []
     for job in died:
         if job.extra is None or job.extra.on_dead is None:
@@ -90,7 +90,7 @@ def _cause_of(state: State, job: Job) -> Cause:
 
 
 def _note(state: State, job: Job, queue: str, job_id: str, problem: str) -> None:
-    """A line in the log of a dead letter: which job was added for it."""
+    """Write a line into the log of a dead letter: which job was added for it."""
     if job.state != FAILED:
         return
     text = f"it has failed for good: job {job_id} was added to the queue {queue}"
@@ -100,7 +100,7 @@ def _note(state: State, job: Job, queue: str, job_id: str, problem: str) -> None
 
 
 def _wait_for(state: State, key: str) -> None:
-    """Another shard is to add a job; it is asked, unless it is being asked for others."""
+    """Note a job that another shard should add, and ask it, unless a request to that shard is under way."""
     shard = int(key.partition("/")[0])
     waiting = state.calls.setdefault(shard, {})
     waiting[key] = None
@@ -141,12 +141,12 @@ def recover(state: State, key: str, value: str) -> None:
 
 
 def begin(state: State) -> None:
-    """The shard has recovered: ask for what was not confirmed."""
+    """After recovery: ask again for everything that was not confirmed."""
     for shard in list(state.calls):
         peer_calls.start(state, _ask(state, shard))
 
 
-# The shard of the job that is added
+# The shard of the added job
 
 
 def answer_calls(state: State, source: int, message: messages.Calls) -> messages.Called:
@@ -183,7 +183,7 @@ def recover_called(state: State, key: str, value: str) -> None:
 
 
 def _add(state: State, queue: str, on_dead: bytes, cause: Cause) -> tuple[str, str]:
-    """The id of a job that was added for a dead one, or why it was refused."""
+    """The id of a job added for a dead one, or the reason why it was refused."""
     found = decode_on_dead(on_dead)
     fields = JobFields(**{name: getattr(found, name) for name in _FIELDS})
     fields.name = fields.name or DEFAULT_NAME

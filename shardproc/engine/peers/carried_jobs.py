@@ -1,4 +1,4 @@
-"""A job as it travels from one shard to another: all that is stored of it."""
+"""A job in transit from one shard to another: everything that is stored of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..state import QueueState, State
 
 
 class Carried(Struct, array_like=True):
-    """A job as it travels; the fields are those of `Job`.  ``seq`` is its number where it comes from, and to
+    """A job in transit; the fields are those of `Job`.  ``seq`` is its number on the shard it comes from, to
     which it returns if it is refused."""
 
     seq: int
@@ -78,7 +78,7 @@ def carried_of(state: State, job: Job) -> Carried:
 
 def job_of(carried: Carried, queue: QueueState, seq: int) -> Job:
     extra = carried.extra or Extra()
-    extra.own_id = True  # it no longer tells the number, nor the queue
+    extra.own_id = True  # it contains neither the number nor the queue any more
     extra.schedule = None
     return Job(
         seq,
@@ -100,7 +100,7 @@ def job_of(carried: Carried, queue: QueueState, seq: int) -> Job:
 
 
 def keep_rows(state: State, carried: Carried, job: Job) -> None:
-    """The attempts and the log of a job, with its number here."""
+    """Keep the attempts and the log of a job under its new number."""
     for attempt in carried.past:
         attempt.seq = job.seq
     for entry in carried.log:
@@ -111,7 +111,7 @@ def keep_rows(state: State, carried: Carried, job: Job) -> None:
 
 
 def begin_anew(state: State, job: Job) -> None:
-    """A dead letter runs again, with all its attempts."""
+    """Restart a dead letter with all its attempts."""
     note(job, Moment("waiting", state.now))
     job.attempts = job.stalls = 0
     job.run_at, job.error = state.now, None

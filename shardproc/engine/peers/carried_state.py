@@ -1,5 +1,5 @@
-"""A new state in place of one that is ahead of the disk: what is not stored goes over, all else is read
-anew.
+"""Replaces a state that is ahead of the disk by a new one: data that is not stored is carried over, all else
+is read again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..state import Client, JobWait, State, Waiter
 
 
 def entangled(state: State, heard: bool) -> bool:
-    """Whether other shards know of something that is not stored, or wait for something of it."""
+    """Whether other shards know of something that is not stored, or wait for it."""
     if state.shards == 1:
         return bool(state.asked)
     asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked again
@@ -24,7 +24,7 @@ def entangled(state: State, heard: bool) -> bool:
 
 
 def parked(state: State) -> list[tuple[Client, RequestId]]:
-    """Ends the commands that are still to be answered; whose they are."""
+    """End the unanswered commands; returns each with its client."""
     found = [(waiter.client, waiter.req_id) for waiter in _waiters(state) if not waiter.done]
     for works in state.works.values():
         for work in works:
@@ -45,7 +45,7 @@ def _waiters(state: State) -> Iterator[Waiter | JobWait | ParkedTrial]:
 
 
 class CarriedState:
-    """What a state knows that is not stored."""
+    """The parts of a state that are not stored."""
 
     def __init__(self, old: State) -> None:
         self._clients = [client for client in old.clients.values() if not client.closed]
@@ -62,7 +62,7 @@ class CarriedState:
         }
 
     def give(self, new: State) -> None:
-        """Hand it over to a state that has recovered and been started."""
+        """Copy them into a state that has recovered and been started."""
         for client in self._clients:
             again = new.client(client.conn, client.version)
             again.slow, again.listens_to = client.slow, client.listens_to

@@ -1,8 +1,8 @@
-"""Jobs that workflows start: started once, watched until they have ended, cancelled with their parent.
+"""Jobs that workflows start: started once, watched until they have ended, and cancelled with their parent.
 
-The step of a child is stored before its shard is asked to start it, with all that this needs; it is asked
-again after a restart, and starts no child that it has or has had.  A child that is to be cancelled is
-remembered in a record until its shard has answered.
+The step of a child is stored, with everything needed to start it, before its shard is asked to do so.  The
+shard is asked again after a restart, and does not start a child that it has or has had.  The cancellation of
+a child is kept in a record until its shard has answered.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from . import dependencies, directory
 KIND = "child_cancel"
 GRACE_MS = 10_000  # for the worker of a child that is cancelled with its parent
 GONE = "the child is not there any more"
-A_TIME = 1_000  # children in one message
+A_TIME = 1_000  # children per message
 
 _decode_fields = Decoder(JobFields).decode
 _decode_new = Decoder(messages.NewChild).decode
 
 
 class Order(Struct):
-    """A record: this child of that workflow is to be cancelled; it is in this queue."""
+    """A record: this child of that workflow should be cancelled; it is in this queue."""
 
     parent: str
     queue: str
@@ -52,7 +52,7 @@ _decode_order = json.Decoder(Order).decode
 
 
 def begin(state: State, job: Job, children: list[tuple[int, messages.NewChild]]) -> None:
-    """Have children started whose steps are stored in this batch."""
+    """Start children whose steps are stored in this batch."""
     for number, child in children:
         _children_of(state, job.id).add(number, Child(child.id, child.queue, starting=True))
     _start(state, job, children)
@@ -63,13 +63,13 @@ def _children_of(state: State, parent: str) -> Children:
 
 
 def _child(state: State, parent: str, number: int) -> Child | None:
-    """The child of a step that has not ended."""
+    """The child of a step, if it has not ended."""
     of_parent = state.children.get(parent)
     return None if of_parent is None else of_parent.by_step.get(number)
 
 
 def recovered(state: State) -> None:
-    """After a start: ask for all children that have not ended, and cancel those that are to be."""
+    """After a start: ask about all children that have not ended, and repeat unconfirmed cancellations."""
     unstarted: dict[str, list[tuple[int, messages.NewChild]]] = {}
     for child in state.archive.runs.open_children():
         if child.job_id not in state.jobs:
@@ -91,8 +91,8 @@ def _shard_of(state: State, queue: str) -> int:
 
 
 def _start(state: State, job: Job, children: list[tuple[int, messages.NewChild]]) -> None:
-    """Ask each shard for itself: how a child has ended may come right after the answer that it has begun,
-    and must not come before that is noted, which it would be if other shards had to answer first."""
+    """Ask each shard separately.  The end of a child may be reported right after the answer that it has
+    started, and must not arrive before that is noted; it could, if the answers of other shards came first."""
     groups: dict[int, list[tuple[int, messages.NewChild]]] = {}
     for number, child in children:
         groups.setdefault(_shard_of(state, child.queue), []).append((number, child))
@@ -119,9 +119,9 @@ def _started(
     started: messages.Started,
     outcome: messages.Outcome | None,
 ) -> None:
-    """A shard has said what became of the order to start a child."""
+    """Handle the answer of a shard that was asked to start a child."""
     known = _child(state, parent, number)
-    if known is None or known.id != child.id:  # its step has ended meanwhile, or is gone
+    if known is None or known.id != child.id:  # its step has ended, or is gone
         if child.id in state.cancels:
             _send_cancel(state, child.id, state.cancels[child.id])
         return
@@ -143,7 +143,7 @@ def _started(
 
 
 def _watch(state: State, parent: str, child: str, queue: str) -> Awaited:
-    """Its shard will say when the child has ended."""
+    """Note that the child's shard will report its end."""
     awaited = state.awaited.setdefault(child, Awaited())
     awaited.parents[parent] = None
     awaited.shard, awaited.is_watched = _shard_of(state, queue), True
@@ -151,7 +151,7 @@ def _watch(state: State, parent: str, child: str, queue: str) -> Awaited:
 
 
 def settle(state: State) -> None:
-    """Handle what is new of workflows that have ended, and of children."""
+    """Handle workflows and children that have ended."""
     while state.run_ends:
         news = state.run_ends.pop()
         if isinstance(news, ChildEnd):
@@ -162,7 +162,7 @@ def settle(state: State) -> None:
 
 
 def _ended(state: State, outcome: messages.Outcome, parents: list[str]) -> None:
-    """A child has ended: so do all steps that stand for it."""
+    """A child has ended: end all steps that refer to it."""
     for parent in parents:
         job, numbers = state.jobs.get(parent), _steps_of(state, parent, outcome.id)
         if job is None or not numbers:
@@ -176,7 +176,7 @@ def _ended(state: State, outcome: messages.Outcome, parents: list[str]) -> None:
 
 
 def _steps_of(state: State, parent: str, child: str) -> list[int]:
-    """The open steps that stand for a child."""
+    """The open steps that refer to a child."""
     of_parent = state.children.get(parent)
     return [] if of_parent is None else list(of_parent.steps.get(child, ()))
 
@@ -217,14 +217,14 @@ def _forget(state: State, parent: str, number: int) -> Child | None:
 
 
 def cancel_all(state: State, job: Job, why: str, first: int = 0) -> None:
-    """Cancel the children of a workflow, those with steps from a number on."""
+    """Cancel the children of a workflow whose steps have at least this number."""
     of_parent = state.children.get(job.id)
     for number in [number for number in (of_parent.by_step if of_parent else ()) if number >= first]:
         cancel_child(state, job, number, why)
 
 
 def cancel_child(state: State, job: Job, number: int, why: str) -> None:
-    """End the step of a child, and have the child cancelled unless another step stands for it, too."""
+    """End the step of a child, and cancel the child unless another step refers to it."""
     child = _forget(state, job.id, number)
     if child is None:
         return
@@ -238,7 +238,7 @@ def cancel_child(state: State, job: Job, number: int, why: str) -> None:
         dependencies.drop_idle(state, child.id, awaited)
     order = state.cancels[child.id] = Order(job.id, child.queue, why)
     state.out.keep(KIND, child.id, order)
-    if not child.starting:  # else it might come after this
+    if not child.starting:  # else its start might arrive after this
         _send_cancel(state, child.id, order)
 
 
@@ -294,16 +294,16 @@ def start_children(state: State, source: int, message: messages.StartChildren) -
 
 
 def _is_known(state: State, child: messages.NewChild, parent: str) -> bool:
-    """Whether a job with this id is, or was, the child of that workflow."""
+    """Whether a job with this id is, or was, a child of that workflow."""
     job = state.jobs.get(child.id) or state.archive.known(child.id)
     if job is not None:
         return job.extra is not None and job.extra.parent_id == parent
-    # An id that the user chose may have been another job's.
+    # An id chosen by the user may have belonged to another job.
     return not child.own and outcomes.outcome_of_ended(state, child.id).word != messages.UNKNOWN
 
 
 def _push(state: State, child: messages.NewChild, parent: str) -> str:
-    """The id of the job: its own, or that of the one which has its unique key."""
+    """Push a child; returns the id of its job, or of the one that has its unique key."""
     fields = _decode_fields(child.input)
     fields.job_id, fields.parent_id = child.id, parent
     queue = state.queues.get(child.queue) or push.new_queue(state, child.queue, own=True)
@@ -315,7 +315,7 @@ def _push(state: State, child: messages.NewChild, parent: str) -> str:
 
 
 def _detach(state: State, child_id: str, parent: str) -> None:
-    """The child of that workflow is to outlive it, though a step of it may wait for it, too."""
+    """Let a child of that workflow outlive it, even if a step of the workflow waits for it."""
     job = state.jobs.get(child_id)
     if job is not None and job.extra is not None and job.extra.parent_id == parent:
         job.extra.detached = True

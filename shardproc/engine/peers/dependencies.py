@@ -1,7 +1,7 @@
 """Jobs that depend on others: they are BLOCKED until the last of these has completed.
 
-``state.awaited`` knows, for each job that anybody waits for, the jobs here that do, and the other shards
-that want to know.  It is memory alone: after a restart the shard of the waiting job asks again.
+``state.awaited`` knows, for each job that others wait for, the waiting jobs on this shard, and the other
+shards that asked about it.  It is memory only: after a restart the shard of the waiting job asks again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..peer_calls import Steps
 from ..state import Awaited, ChildEnd, State
 from .directory import flows_decided, locate
 
-AT_ONCE = 100  # results that one question asks for
-GONE = "it was removed"  # the error of a job that is nowhere
+AT_ONCE = 100  # results requested per question
+GONE = "it was removed"  # the error of a job that no shard has
 POLICIES = {
     "wait": messages.WAIT,
     "fail": messages.FAIL_PARENT,
@@ -30,30 +30,30 @@ POLICIES = {
     "ignore": messages.IGNORE,
     "continue": messages.CONTINUE,
 }
-"""What ``onDeadDependency`` says."""
+"""The values of ``onDeadDependency``."""
 
 
 def extra_of(job: Job) -> Extra:
-    """The job's extra, made if it has none."""
+    """The job's extra, created if necessary."""
     if job.extra is None:
         job.extra = Extra()
     return job.extra
 
 
-# Asking what became of jobs
+# Asking for outcomes of jobs
 
 
 def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps:
-    """What became of jobs anywhere, as ``{id: Outcome}``; those that are pending are watched from now on.
+    """The outcomes of jobs on any shard, as ``{id: Outcome}``; pending ones are watched afterwards.
 
-    News that come later are kept until `looked` is called, which has to follow.
+    Later news is kept until `looked` is called, which must follow.
     """
     ids = list(dict.fromkeys(ids))
     for job_id in ids:
         state.awaited.setdefault(job_id, Awaited()).lookers += 1
     shard_of = yield from locate(state, ids)
     groups = peer_calls.grouped(shard_of)
-    for job_id, shard in shard_of.items():  # before its answer: it may answer, and die, while others do not
+    for job_id, shard in shard_of.items():  # before its answer: it may answer, and die, before others answer
         state.awaited[job_id].shard = shard
     found = yield [(shard, messages.Watch(some, durable)) for shard, some in groups.items()]
     outcomes: dict[str, messages.Outcome] = {}
@@ -65,7 +65,7 @@ def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps
 
 
 def looked(state: State, ids: Iterable[str]) -> None:
-    """What `look_up` said of these ids has been used."""
+    """The outcomes that `look_up` returned for these ids have been used."""
     for job_id in dict.fromkeys(ids):
         awaited = state.awaited.get(job_id)
         if awaited is not None:
@@ -99,7 +99,7 @@ def _forget_watcher(state: State, job_id: str, shard: int) -> None:
 
 
 def _outcome(state: State, job_id: str) -> messages.Outcome:
-    """What became of a job of this shard."""
+    """The outcome of a job of this shard."""
     if job_id in state.jobs:
         return messages.Outcome(job_id, messages.PENDING)
     return outcome_of_ended(state, job_id)
@@ -109,7 +109,7 @@ def _outcome(state: State, job_id: str) -> messages.Outcome:
 
 
 def block(state: State, job: Job, outcomes: Mapping[str, messages.Outcome]) -> bool:
-    """Note what a new job has to wait for; whether there is anything."""
+    """Record the jobs that a new job has to wait for; whether there are any."""
     extra = job.extra
     if extra is None:
         return False
@@ -126,8 +126,8 @@ def wait_for_holders(
     holders: Mapping[str, str],
     outcomes: Mapping[str, messages.Outcome],
 ) -> Mapping[str, messages.Outcome]:
-    """New jobs that depend on one that was not added, as another has its unique key, depend on that one.
-    What became of jobs, these included."""
+    """Redirect dependencies of new jobs: if a job was not added because another one has its unique key, they
+    depend on that one.  Returns the outcomes, including those of the holders."""
     for job in jobs:
         if job.extra is not None and not holders.keys().isdisjoint(job.extra.depends_on):
             job.extra.depends_on = [holders.get(dep, dep) for dep in job.extra.depends_on]
@@ -135,19 +135,19 @@ def wait_for_holders(
 
 
 def _is_done(state: State, job_id: str, outcome: messages.Outcome | None) -> bool:
-    """Whether a dependency was done when it was looked up, or has been done since."""
+    """Whether a dependency was done when it was looked up, or has completed since."""
     awaited = state.awaited.get(job_id)
     return (outcome is not None and outcome.word == messages.DONE) or (awaited is not None and awaited.done)
 
 
 def wait_for_pending(state: State, job: Job) -> None:
-    """Have a job told what becomes of those that it waits for."""
+    """Register a job for news about the jobs that it waits for."""
     for dep in job.extra.pending if job.extra is not None else ():
         state.awaited.setdefault(dep, Awaited()).jobs[job] = None
 
 
 def forget(state: State, job: Job) -> None:
-    """A blocked job is gone: nothing has to tell it anything any more."""
+    """A blocked job is gone: cancel its registrations."""
     for dep in job.extra.pending if job.extra is not None else ():
         _wait_no_more(state, job, dep)
 
@@ -160,7 +160,7 @@ def _wait_no_more(state: State, job: Job, dep: str) -> None:
 
 
 def drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
-    """Forget that somebody waited for a job, if nobody does; its shard need not tell us any more."""
+    """Forget a job that nothing waits for; its shard need not notify this one any more."""
     waited_for = awaited.jobs or awaited.parents or awaited.shards or awaited.lookers
     if waited_for or state.awaited.pop(job_id, None) is None:
         return
@@ -172,7 +172,7 @@ def drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
 
 
 def settle(state: State) -> None:
-    """Tell those who wait of the jobs that were decided."""
+    """Notify those that wait for jobs that were decided."""
     while state.settled:
         job = state.settled.pop()
         awaited = state.awaited.get(job.id)
@@ -192,7 +192,7 @@ def heard(state: State, source: int, message: messages.Outcomes) -> None:
 
 
 def hear(state: State, outcome: messages.Outcome) -> None:
-    """Something became of a job: let those who wait for it go on."""
+    """Handle the outcome of a job: let the jobs that wait for it continue."""
     awaited = state.awaited.get(outcome.id)
     if awaited is None or outcome.word in (messages.PENDING, messages.UNKNOWN):
         return
@@ -206,14 +206,14 @@ def hear(state: State, outcome: messages.Outcome) -> None:
 
 
 def _report_child(state: State, awaited: Awaited, outcome: messages.Outcome) -> None:
-    """Workflows that have started the job are to know; see `children`."""
+    """Report the outcome to the workflows that have started the job; see `children`."""
     if awaited.parents:
         state.run_ends.append(ChildEnd(outcome, list(awaited.parents)))
         awaited.parents.clear()
 
 
 def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:
-    """What an outcome means for a waiting job; whether it waits for that one no longer."""
+    """Apply an outcome to a waiting job; True if the job no longer waits for that one."""
     extra = extra_of(job)
     if outcome.word != messages.DONE:
         policy = _policy(job, extra, outcome)
@@ -238,7 +238,7 @@ def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:
 
 
 def _policy(job: Job, extra: Extra, outcome: messages.Outcome) -> int:
-    """What the failure of a dependency means for a job: what it says itself, else what its child says."""
+    """The effect of a failed dependency on a job: the job's own setting, else that of its child."""
     if extra.on_dead_dependency is not None:
         return POLICIES[extra.on_dead_dependency]
     is_child = outcome.parent == job.id or outcome.id in extra.children_ids
@@ -246,7 +246,7 @@ def _policy(job: Job, extra: Extra, outcome: messages.Outcome) -> int:
 
 
 def release(state: State, job: Job, dep: str) -> None:
-    """A blocked job is not to wait for ``dep`` any more."""
+    """Let a blocked job no longer wait for ``dep``."""
     extra = extra_of(job)
     _wait_no_more(state, job, dep)
     extra.pending = [other for other in extra.pending if other != dep]
@@ -259,7 +259,7 @@ def release(state: State, job: Job, dep: str) -> None:
 
 
 def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
-    """Ask what became of the jobs that jobs here wait for: of all, or of these."""
+    """Ask for the outcomes of jobs that jobs here wait for: all of them, or these."""
     wanted = [
         job_id
         for job_id in (state.awaited if ids is None else ids)
@@ -275,14 +275,14 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
         hear(state, outcome)
         if outcome.word == messages.UNKNOWN:
             _report_child(state, state.awaited[outcome.id], outcome)
-            if not state.recovery.doubts:  # else `reconcile` first removes half flows, and then does this
+            if not state.recovery.doubts:  # else `reconcile` removes half flows first, and then does this
                 _give_up(state, outcome.id)
     looked(state, ids)
 
 
 def _give_up(state: State, missing: str) -> None:
-    """A job is nowhere, and nobody knows how it ended: those of its flow that wait for it are told that it is
-    gone.  Others wait on, as they always have."""
+    """No shard has the job, or knows how it ended: the jobs of its flow that wait for it are notified that it
+    is gone.  Others continue to wait, as always."""
     for job in list(state.awaited[missing].jobs):
         extra = extra_of(job)
         if job.state == BLOCKED and (extra.flow_id is not None or extra.on_dead_dependency is not None):
@@ -293,7 +293,7 @@ def _give_up(state: State, missing: str) -> None:
 
 
 def peer_is_back(state: State, shard: int) -> None:
-    """A shard was restarted: it no longer knows who waits for its jobs, and asks its own questions again."""
+    """A restarted shard no longer knows who waits for its jobs, and asks its own questions again."""
     for job_id in [job_id for job_id, awaited in state.awaited.items() if shard in awaited.shards]:
         _forget_watcher(state, job_id, shard)
     ask_again(state, [job_id for job_id, awaited in state.awaited.items() if awaited.shard == shard])
@@ -323,8 +323,8 @@ def _value(job: Job) -> messages.Value | None:
 
 
 def values_of(state: State, ids: list[str]) -> Steps:
-    """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``; and those
-    of which nothing is known any more."""
+    """The results of completed jobs on any shard, as ``{"queue:id": result}``, in the order of ``ids``; and
+    the ids of jobs that no shard knows any more."""
     shard_of = yield from locate(state, ids)
     groups = [
         (shard, some[start : start + AT_ONCE])

@@ -1,8 +1,8 @@
-"""Ids that clients chose: one over the whole server, and found wherever they are.
+"""Ids chosen by clients: unique on the whole server, and found wherever they are.
 
-An id points to a shard (`slot_of_id`), but a job is on the shard of its queue.  Where these differ the
-shard to which the id points, its *pointer*, keeps an entry that says where the job is.  An entry is a
-hint: whether the job lives only its home knows, which is asked before an id is given away again.
+An id points to a shard (`slot_of_id`), but a job is on the shard of its queue.  Where the two differ, the
+shard to which the id points, its *pointer*, keeps an entry with the shard of the job.  An entry is a hint:
+only the job's home knows whether it is live, and is asked before the id is given to another job.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ..peer_calls import Deliver, Steps
 from ..state import RELAYED, Client, State
 from . import possession, roll_call
 
-BUSY, UNDECIDED = -1, -2  # in place of a shard that has an id
-TRIES = 100  # to claim ids; each lasts as long as it takes to ask another shard
+BUSY, UNDECIDED = -1, -2  # instead of the shard that has an id
+TRIES = 100  # attempts to claim ids; each takes one question to another shard
 
 
 def locate(state: State, ids: Iterable[str]) -> Steps:
-    """The one shard that can have each of these jobs, as ``{id: shard}``."""
+    """The only shard that can have each of these jobs, as ``{id: shard}``."""
     shard_of: dict[str, int] = {}
     unknown: dict[str, int] = {}
     if state.recovery.unheard:
@@ -64,7 +64,8 @@ def where(state: State, source: int, message: messages.Where) -> Steps:
 
 
 def flows_decided(state: State, ids: Iterable[str], *, wait: bool = True) -> Steps:
-    """Have prepared jobs with these ids appear, or not; with ``wait`` False only if that is decided."""
+    """Resolve prepared jobs with these ids: they appear, or are dropped.  With ``wait`` False, only if that
+    is decided."""
     ids = list(ids)
     decided = True
     while decided and (flows := {state.prepared[job_id] for job_id in ids if job_id in state.prepared}):
@@ -72,7 +73,7 @@ def flows_decided(state: State, ids: Iterable[str], *, wait: bool = True) -> Ste
 
 
 def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
-    """Ask what was decided about prepared flows, and do it; whether all are decided."""
+    """Ask what was decided about prepared flows, and apply it; whether all are decided."""
     flows = list(flows)
     found = yield [(state.parts[flow].coordinator, messages.Recall(flow, wait)) for flow in flows]
     for flow, recalled in zip(flows, found, strict=True):
@@ -85,8 +86,8 @@ def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
 
 
 def _has_appeared(state: State, flow: str) -> Steps:
-    """Whether a flow was decided by somebody who has forgotten it: if so, it has appeared elsewhere, unless
-    a power cut has left nothing of another part."""
+    """Whether a flow was committed by a shard that has forgotten it.  If so, the flow has appeared elsewhere,
+    unless a power cut erased another part."""
     part = state.parts.get(flow)
     places = () if part is None else part.others
     found = yield from possession.ask(state, [(flow, place, None) for place in places])
@@ -97,10 +98,10 @@ def _has_appeared(state: State, flow: str) -> Steps:
 
 
 def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = False) -> Steps:
-    """Claim ids for jobs of this shard; the ones that somebody has, as ``{id: shard}``.
+    """Claim ids for jobs of this shard; returns those that are taken, as ``{id: shard}``.
 
-    Whoever gets an id must push its job in the same breath.  With ``wait`` False, ids of a flow that is being
-    pushed are refused: two flows must not wait for each other.
+    A caller that gets an id must push its job at once, without yielding.  With ``wait`` False, ids of a flow
+    that is being pushed are refused: two flows must not wait for each other.
     """
     for number in range(TRIES):
         yield from flows_decided(state, ids, wait=wait)
@@ -116,10 +117,10 @@ def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = Fa
 
 
 def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn: bool) -> Steps:
-    """`claim`, or None when somebody else is about to take one of them.
+    """`claim`, or None if another push is about to take one of the ids.
 
-    Two who hold what the other one wants would get nowhere, so after the first time each asks for one id
-    after the other, in the same order, and holds only what comes before.
+    Two pushes that each hold an id that the other one wants would block each other.  So after the first
+    attempt each asks for one id after another, in the same order, and holds only the ids before it.
     """
     taken: dict[str, int] = {}
     wanted: dict[str, int] = {}
@@ -145,10 +146,10 @@ def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn
             )
     finally:
         state.granted -= Counter(held)
-    if any(job_id in state.prepared for job_id in wanted):  # meanwhile
+    if any(job_id in state.prepared for job_id in wanted):  # prepared in the meantime
         return None
     for job_id in wanted.keys() - taken.keys():
-        if job_id in state.jobs:  # by another push of this shard
+        if job_id in state.jobs:  # added by another push of this shard
             taken[job_id] = state.shard
         else:
             _forget_finished(state, job_id)
@@ -156,7 +157,7 @@ def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn
 
 
 def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> bool:
-    """Whether each of the ids is somebody's; CommandError when that will not be known soon."""
+    """Whether the owner of each id is known; CommandError if it will not be known soon."""
     for job_id, home in zip(ids, homes, strict=True):
         if not wait and (home == UNDECIDED or job_id in state.prepared):
             raise CommandError(
@@ -187,7 +188,7 @@ def answer_claim(state: State, source: int, message: messages.Claim) -> Steps:
         state.given_away = [each for each in state.given_away if each is not given_away]
     claimed = []
     for job_id, home in homes.items():
-        if job_id in given_away:  # meanwhile, to another one
+        if job_id in given_away:  # given to another job in the meantime
             claimed.append(BUSY)
             continue
         word = (
@@ -202,7 +203,7 @@ def answer_claim(state: State, source: int, message: messages.Claim) -> Steps:
 
 
 def _home(word: int, home: int, source: int) -> int:
-    """Whose an id is from now on."""
+    """The new owner of an id."""
     if word == messages.TAKEN:
         return home
     return {messages.FREE: source, messages.BUSY: BUSY, messages.UNDECIDED: UNDECIDED}[word]
@@ -210,12 +211,12 @@ def _home(word: int, home: int, source: int) -> int:
 
 def verified(state: State, source: int, message: messages.Verify) -> Steps:
     yield from flows_decided(state, message.ids, wait=message.wait)
-    state.out.durable |= message.durable  # a job that is there is an answer, too
+    state.out.durable |= message.durable  # the reply that a job exists is a promise as well
     return messages.Verified([_verify(state, job_id) for job_id in message.ids])
 
 
 def _verify(state: State, job_id: str, *, own: bool = False) -> int:
-    """Whether an id is free here; a finished job that has it is forgotten."""
+    """Whether an id is free here; a finished job with that id is forgotten."""
     if job_id in state.jobs:
         return messages.TAKEN
     if job_id in state.prepared:
@@ -239,9 +240,8 @@ def _forget_finished(state: State, job_id: str) -> None:
 
 
 def announce_dropped(state: State) -> None:
-    """Jobs with ids of their own are gone for good: their entries may go, too.
-
-    Not those of ids that are being claimed again: the entry may have been made for the new job already."""
+    """Report removed jobs with ids of their own, so their entries are deleted.  Ids that are being claimed
+    again are left out: their entries may already belong to the new job."""
     ids, state.freed_ids = state.freed_ids, []
     gone = (job_id for job_id in ids if job_id not in state.jobs and not state.granted[job_id])
     for shard, some in peer_calls.grouped({job_id: pointer(state, job_id) for job_id in gone}).items():
@@ -255,12 +255,12 @@ def forget(state: State, source: int, message: messages.Forget) -> None:
     for job_id, outcome in zip(message.ids, message.outcomes, strict=True):
         if state.directory.get(job_id) == source:
             enter(state, job_id, state.shard)
-            if outcome is not None:  # who asks about the job will ask here
+            if outcome is not None:  # a client that asks about the job will ask here
                 outcomes.keep_in_mind(state, outcome)
 
 
 def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId) -> JobReply:
-    """Of unfinished jobs only, as in the reference server."""
+    """Find unfinished jobs only, as in the reference server."""
     job = state.jobs.get(command.custom_id)
     if job is None:
         raise not_found(state, command.custom_id, "customId")
@@ -269,12 +269,12 @@ def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId
     return JobReply(job=answer.one())
 
 
-# Commands that came here because their id points here
+# Commands that were sent here because their id points here
 
 
 def relay(state: State, client: Client, command: Command) -> bool:
-    """Have the home of the job carry out a command, if that is another shard, and wait for a job of a flow
-    that is about to appear, or that is on its way to another queue; whether it is one of these."""
+    """Pass a command on to the home of the job, if that is another shard.  Delay it if its job belongs to a
+    flow that is about to appear, or is moving to another queue.  Whether one of these applies."""
     spec = COMMANDS[str(command.__struct_config__.tag)]
     if spec.route is Route.ID:
         job_id = getattr(command, spec.key)
@@ -299,8 +299,8 @@ def relay(state: State, client: Client, command: Command) -> bool:
 
 
 def seek(state: State, client: Client, command: Command) -> bool:
-    """Find out where a job is before a command about it is carried out, after a start; whether that is to
-    be done first."""
+    """After a start, find out where a job is before a command about it is carried out; whether that is
+    necessary."""
     spec = COMMANDS[str(command.__struct_config__.tag)]
     if spec.route not in (Route.ID, Route.IDS):
         return False
@@ -318,7 +318,7 @@ def _when_found(state: State, client: Client, command: Command, ids: list[str]) 
 
 
 def _start(state: State, client: Client, command: Command, steps: Steps) -> None:
-    """Have other shards carry out a command, unless too much waits for them already."""
+    """Have other shards carry out a command, unless too many commands wait for them already."""
     if peer_calls.has_room(state):
         peer_calls.start(state, steps, client=client)
         return
@@ -335,7 +335,7 @@ def _relay_one(state: State, client: Client, command: Command, home: int) -> Ste
 
 
 def _forward(client: Client, spec: Spec, payload: bytes) -> messages.Forward:
-    """None answers it when the other shard has died over a command that must not be repeated."""
+    """Without an answer (None), the other shard has died during a command that must not be repeated."""
     once = spec.writes and not spec.repeatable
     return messages.Forward(client.version, Raw(payload), once, spec.writes)
 
@@ -359,7 +359,7 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
 
 
 def forwarded(state: State, source: int, message: messages.Forward, deliver: Deliver) -> None:
-    """Carry a command out for a client of which this shard knows nothing; it may be answered late."""
+    """Carry out a command for a client that this shard does not know; the answer may come late."""
     state.serial += 1
     client = Client(RELAYED + state.serial, message.version)
     state.relays[client.conn] = deliver

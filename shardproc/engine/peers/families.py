@@ -45,8 +45,8 @@ from .directory import flows_decided, locate
 _encode = Encoder().encode
 _decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
 MARK = _encode("__parentId")
-FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: whose they are
-MAX_CHILDREN, MAX_BYTES = 100_000, 10 << 20  # of one job, and bytes of their ids: they are stored with it
+FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: their family
+MAX_CHILDREN, MAX_BYTES = 100_000, 10 << 20  # of one job, and bytes of their ids: stored with the job
 
 
 @across
@@ -61,8 +61,8 @@ def get_children_values(state: State, client: Client, command: GetChildrenValues
 
 
 def _has_completed(extra: Extra, child: str) -> bool:
-    """Whether a child of which nothing is known has: its parent has waited for it, and has not gone on in
-    another way."""
+    """Whether a child that no shard knows has completed: its parent waited for it, and did not continue for
+    another reason."""
     if child not in extra.depends_on or child in extra.pending or extra.failures:
         return False
     return not any(key.endswith(f":{child}") for key in extra.ignored or ())
@@ -80,7 +80,8 @@ def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailure
 
 @across
 def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
-    """Either may have run already: clients that push children first name their parent when they know it."""
+    """Link a child to a parent.  Either may have run already: clients that push children first link them
+    later, when they know the parent."""
     child, parent = command.child_id, command.parent_id
     check_other(parent, child)
     shard_of = yield from locate(state, [child, parent])
@@ -88,10 +89,10 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     if at.full and not at.found:
         raise _too_many(parent)
     takes = at.found or (at.queue and at.state not in (COMPLETED, FAILED))
-    how = messages.FIND if takes else messages.LOOK  # which changes nothing, as this will be refused
+    how = messages.FIND if takes else messages.LOOK  # LOOK changes nothing, as this will be refused
     (found,) = yield [(shard_of[child], messages.FamilyOperation(how, child))]
     if not found.queue:
-        if at.found:  # the push of the parent named it; the child has come and gone
+        if at.found:  # the push of the parent named the child, which has been removed since
             return Ok()
         raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId", value=child)
     if not takes:
@@ -105,7 +106,7 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
 
 
 def check_other(parent: str | None, child: str | None) -> None:
-    """CommandError when a job is to wait for itself."""
+    """CommandError if a job would wait for itself."""
     if parent is not None and parent == child:
         raise CommandError(
             f"Job {child} cannot be its own parent", Code.INVALID_FIELD, field="parentId", value=parent
@@ -129,12 +130,12 @@ def _no_parent(parent: str, at: messages.FamilyChanged) -> CommandError:
     return CommandError(f"Parent job not found: {parent}", Code.JOB_NOT_FOUND, field="parentId", value=parent)
 
 
-# Children that are pushed as such
+# Children pushed with a parent
 
 
 def parent_of(fields: JobFields | Push) -> str | None:
-    """The job whose child a push is to become.  Its data says so, too; without that ``parentId`` is a note,
-    as the children of flows carry it."""
+    """The job whose child a push becomes.  The data must name that job as well; without this, ``parentId`` is
+    only a note, as on children of flows."""
     parent, data = fields.parent_id, fields.data
     if parent is None or parent == LATER:
         return None
@@ -142,7 +143,7 @@ def parent_of(fields: JobFields | Push) -> str | None:
 
 
 def names_parent(data: bytes, parent: str) -> bool:
-    """Whether the data of a job says whose child it is."""
+    """Whether the data of a job names this parent."""
     if MARK not in data:
         return False
     try:
@@ -152,9 +153,9 @@ def names_parent(data: bytes, parent: str) -> bool:
 
 
 def find_parents(state: State, parents: list[str | None], own: Container[str]) -> Steps:
-    """Where these jobs are, as ``{id: shard}``; CommandError when one cannot wait for a child.
+    """The shards of these jobs, as ``{id: shard}``; CommandError if one cannot wait for a child.
 
-    A parent may be pushed with its children, before or after them: ``own`` are the ids of that push.
+    A parent may be pushed together with its children, before or after them: ``own`` are the ids of that push.
     """
     shard_of = yield from locate(state, dict.fromkeys(filter(None, parents)))
     found = yield [
@@ -174,7 +175,7 @@ def find_parents(state: State, parents: list[str | None], own: Container[str]) -
 def join(
     shard_of: dict[str, int], parents: list[str | None], children: list[str], *, durable: bool
 ) -> Questions:
-    """Have parents wait for the children that were pushed for them."""
+    """Let parents wait for the children that were pushed for them."""
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent]
     return [(shard_of[parent], _kin_of(messages.JOIN, parent, child, durable)) for parent, child in pairs]
 
@@ -184,9 +185,9 @@ def _kin_of(operation: int, parent: str, child: str, durable: bool) -> messages.
 
 
 def join_again(state: State, parents: list[str | None], children: list[str], *, durable: bool) -> Steps:
-    """`join` for children that were pushed before: of parents that have not heard of them.
+    """`join` for children that were pushed before, limited to parents that do not list them yet.
 
-    There may be another number of children, as nothing keeps a client from pushing something else."""
+    The number of children may differ, because nothing prevents a client from pushing something else."""
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=False) if parent]
     shard_of = yield from locate(state, [parent for parent, _ in pairs])
     found = yield [
@@ -207,7 +208,7 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
         raise wrong_state(command.id, f"Job {command.id} has no parent", "any of a job that has a parent")
     shard_of = yield from locate(state, [parent])
     yield [(shard_of[parent], messages.FamilyOperation(messages.PART, parent, command.id))]
-    job = find(state, command.id)  # meanwhile it may be another object, or gone
+    job = find(state, command.id)  # it may have been replaced or removed
     if job is not None:
         extra_of(job).parent_id = None
         state.out.touch(job, ROW)
@@ -216,7 +217,7 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
 
 @across
 def move_to_waiting_children(state: State, client: Client, command: MoveToWaitingChildren) -> Steps:
-    """It waits for those of its children that have not completed; without any, until it is moved on."""
+    """Let a job wait for its children that have not completed; without any, until it is moved by command."""
     job = _active(state, command, client.version)
     children = list(job.extra.children_ids) if job.extra is not None else []
     outcomes = yield from dependencies.look_up(state, children)
@@ -255,14 +256,15 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
         (shard_of[child], messages.FamilyOperation(messages.REMOVE, child)) for child in children
     ]
     for child, answer in zip(children, removed, strict=True):
-        parent = state.jobs.get(command.id)  # meanwhile it may be another object, or gone
+        parent = state.jobs.get(command.id)  # it may have been replaced or removed
         if answer.found and parent is not None:
             _part(state, parent, child)
     return Ok()
 
 
 def with_flow_fields(old: bytes, new: bytes) -> bytes:
-    """New data of a job, with what the old data says about its family; CommandError when it has no room."""
+    """New data of a job, with the family fields of the old data; CommandError if the new data cannot hold
+    them."""
     try:
         former = _decode_map(old)
     except DECODE_ERRORS:
@@ -283,7 +285,7 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
     return _encode({**fields, **kept})
 
 
-# What is asked of the shard of one of them
+# Questions to the shard of a parent or child
 
 
 def operate(state: State, source: int, message: messages.FamilyOperation) -> Steps:
@@ -310,10 +312,10 @@ def operate(state: State, source: int, message: messages.FamilyOperation) -> Ste
 
 
 def _finished_kin(state: State, message: messages.FamilyOperation) -> messages.FamilyChanged:
-    """The same of a job that has finished: a child may still learn who its parent is."""
+    """The same for a finished job: a child may still be given its parent."""
     job = state.archive.known(message.id)
     if job is None:
-        return messages.FamilyChanged(message.operation == messages.REMOVE)  # asked again to remove it?
+        return messages.FamilyChanged(message.operation == messages.REMOVE)  # is the removal repeated?
     if message.operation == messages.ADOPT:
         _adopt(state, job, message.other, message.queue)
         if job.state == FAILED and job.id in state.awaited:
@@ -332,7 +334,7 @@ def _lists(parent: Job, child: str) -> bool:
 
 
 def _list(state: State, parent: Job, child: str) -> None:
-    """The parent has one more child."""
+    """Add a child to the parent."""
     extra = extra_of(parent)
     if child not in extra.children_ids:
         extra.children_ids = [*extra.children_ids, child]
@@ -342,7 +344,7 @@ def _list(state: State, parent: Job, child: str) -> None:
 
 
 def _join(state: State, parent: Job, child: str) -> None:
-    """The parent waits for one more child, if it is not at work yet."""
+    """Let the parent wait for another child, unless it is running already."""
     if parent.state in (WAITING, DELAYED):
         parent = transitions.block(state, state.queues[parent.queue], parent)
     _list(state, parent, child)
@@ -355,11 +357,11 @@ def _join(state: State, parent: Job, child: str) -> None:
 
 
 def _adopt(state: State, child: Job, parent: str, queue: str) -> None:
-    """The child knows its parent, in its data, too, where clients look for it."""
+    """Store the parent with the child, also in its data, where clients look for it."""
     extra_of(child).parent_id = parent
     try:
         fields = _decode_map(child.data)
-    except DECODE_ERRORS:  # its data is no map
+    except DECODE_ERRORS:  # its data is not a map
         fields = None
     if fields is not None:
         fields["__parentId"] = Raw(_encode(parent))
@@ -378,6 +380,6 @@ def _part(state: State, parent: Job, child: str) -> None:
 def _remove_unprocessed(state: State, child: Job) -> bool:
     if child.state not in (WAITING, DELAYED, BLOCKED):
         return False
-    extra_of(child).parent_id = None  # it is parted from it, not lost to it
+    extra_of(child).parent_id = None  # it is separated from its parent, not lost to it
     transitions.remove(state, state.queues[child.queue], child)
     return True

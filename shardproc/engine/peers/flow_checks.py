@@ -1,4 +1,4 @@
-"""What a flow must be: whether its jobs fit together is checked before any shard hears of them."""
+"""Validity of flows: whether the jobs fit together is checked before any shard gets them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bunqueue.protocol.heads import is_map
 
 from ..handlers.push import check_data, check_fields
 
-MAX_EDGES = 250_000  # from a job to one that it waits for; checking them takes 0.2 s, in which others wait
+MAX_EDGES = 250_000  # from a job to its dependency; checking them takes 0.2 s, while others wait
 POLICIES = (
     "fail_parent_on_failure",
     "remove_dependency_on_failure",
@@ -22,7 +22,7 @@ POLICIES = (
 
 
 def check(jobs: Sequence[FlowJob], version: int, now: int, outside: Container[str] = ()) -> None:
-    """CommandError says why a flow is refused.  Its jobs may wait for those ``outside``, too."""
+    """CommandError with the reason if a flow is refused.  Its jobs may also wait for those ``outside``."""
     check_edges(len(job.input.depends_on or ()) for job in jobs)
     by_id: dict[str, FlowJob] = {}
     for job in jobs:
@@ -44,7 +44,7 @@ def check(jobs: Sequence[FlowJob], version: int, now: int, outside: Container[st
 
 
 def check_edges(counts: Iterable[int]) -> None:
-    """CommandError if the jobs of a flow wait for so many others together."""
+    """CommandError if the jobs of a flow have too many dependencies in total."""
     count = sum(counts)
     if count > MAX_EDGES:
         text = f"the jobs of the flow wait for {count} others together, at most {MAX_EDGES} are allowed"
@@ -98,7 +98,7 @@ def _check_job(job: FlowJob, flow: dict[str, FlowJob], outside: Container[str]) 
 
 
 def _check_cycles(jobs: Sequence[FlowJob]) -> None:
-    """Take away the jobs whose dependencies are all gone, until none is left."""
+    """Repeatedly remove jobs without remaining dependencies.  CommandError if some are left over."""
     own = {job.id for job in jobs}
     missing = {job.id: len(own.intersection(job.input.depends_on or ())) for job in jobs}
     dependents: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
-"""Flows with ids: added as a graph, grown, shown, cancelled and retried as a whole.
+"""Flows with ids: added as a graph, extended, shown, cancelled and retried as a whole.
 
-A node's job has the id ``flow:name``.  These ids are claimed like all that clients choose, and ordered in
-each shard's file, so nothing else says which jobs belong to a flow: `members` reads them from all shards.
+A node's job has the id ``flow:name``.  These ids are claimed like all ids chosen by clients, and sorted in
+each shard's file, so nothing else records which jobs belong to a flow: `members` reads them from all shards.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from .flow_members import AFTER_NODES
 
 CANCELLED = "cancelled"
 ENDED = frozenset({COMPLETED, FAILED})
-GATHERERS = {"complete": "on-complete", "success": "on-success"}  # what those that gather are called
+GATHERERS = {"complete": "on-complete", "success": "on-success"}  # names of the nodes that gather
 _GATHERS: dict[str, Literal["complete", "success"]] = {"on-complete": "complete", "on-success": "success"}
-A_TIME = 500  # nodes in one question
+A_TIME = 500  # nodes per question
 
 
 def id_of(flow: str, name: str) -> str:
@@ -59,14 +59,14 @@ def id_of(flow: str, name: str) -> str:
 
 
 def members(state: State, flow: str, most: int | None = None) -> Steps:
-    """All nodes of a flow, or the first ``most`` and some more, the oldest first, and by name where
-    they are of one age."""
+    """All nodes of a flow, oldest first, then by name; with ``most``, at least this many of them, if there
+    are."""
     found, _ = yield from _look(state, flow, most)
     return found
 
 
 def _look(state: State, flow: str, most: int | None) -> Steps:
-    """`members`, and whether there are others."""
+    """`members`, and whether there are more."""
     found: list[messages.Member] = []
     asked = dict.fromkeys(range(state.shards), "")
     while asked and (most is None or len(found) < most):
@@ -78,7 +78,7 @@ def _look(state: State, flow: str, most: int | None) -> Steps:
 
 
 def _known(state: State, flow: str) -> Steps:
-    """`members` of a flow that is there.  CommandError."""
+    """`members` of a flow that exists.  CommandError if it does not."""
     found = yield from members(state, flow)
     if not found:
         raise CommandError(f"Flow not found: {flow}", Code.FLOW_NOT_FOUND, field="flow", value=flow)
@@ -117,14 +117,14 @@ def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
 
 
 def _gather(state: State, flow: str, *, closing: bool = False) -> Steps:
-    """What the nodes that gather say of themselves; with ``closing`` they take no new jobs from now on."""
+    """The states of the nodes that gather; with ``closing`` they accept no new jobs afterwards."""
     shard_of = yield from directory.locate(state, [id_of(flow, name) for name in GATHERERS.values()])
     answers = yield [(shard, messages.Gather([job_id], closing)) for job_id, shard in shard_of.items()]
     return [word for answer in answers for word in answer.words]
 
 
 def _check_open(state: State, flow: str) -> Steps:
-    """CommandError if it takes no new jobs."""
+    """CommandError if the flow accepts no new jobs."""
     words = yield from _gather(state, flow)
     if messages.CLOSED in words:
         raise CommandError(
@@ -133,7 +133,7 @@ def _check_open(state: State, flow: str) -> Steps:
 
 
 def _check_names(found: dict[str, messages.Outcome], outside: set[str]) -> None:
-    """CommandError if a new job is there already, or one to wait for is not."""
+    """CommandError if a new job exists already, or if one to wait for does not exist."""
     for job_id, outcome in found.items():
         is_known = outcome.word != messages.UNKNOWN
         if job_id in outside and not is_known:
@@ -147,8 +147,7 @@ def _check_names(found: dict[str, messages.Outcome], outside: set[str]) -> None:
 
 
 def _job_of(flow: str, node: FlowNode) -> FlowJob:
-    """A node as one of the jobs of which flows are made.  CommandError for fields that a flow has its own
-    ways for."""
+    """A node as a job of a flow.  CommandError for fields that flows replace by their own."""
     fields = node.input
     for name in ("job_id", "custom_id", "parent_id", "children_ids", "depends_on"):
         if getattr(fields, name):
@@ -174,8 +173,8 @@ def _job_of(flow: str, node: FlowNode) -> FlowJob:
 
 @across
 def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
-    """What is prepared when the last gatherer has heard of it is waited for by `members`, and so is known;
-    what is prepared later finds the flow closed, and does not appear."""
+    """Close a flow.  Jobs that are already prepared when the last gatherer closes are included, because
+    `members` waits for them.  Jobs prepared later find the flow closed, and do not appear."""
     yield from _gather(state, command.flow, closing=True)
     found = yield from _known(state, command.flow)
     gatherers = [member for member in found if member.gathering is not None]
@@ -188,7 +187,7 @@ def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
     return FlowAddedReply(data=FlowAdded(others))
 
 
-# Looking
+# Reading
 
 
 @across
@@ -219,7 +218,8 @@ def _batch(flow: str, found: Sequence[messages.Member]) -> BatchView | None:
 
 @across
 def list_flows(state: State, client: Client, command: ListFlows) -> Steps:
-    """Shards answer up to different ids: what is beyond the first of these comes on a later page."""
+    """List flows by id.  Shards answer up to different ids: everything after the smallest of these is left
+    for a later page."""
     shards = range(state.shards) if command.queue is None else [_shard_of(state, command.queue)]
     question = messages.Flows(command.prefix, command.queue, command.after, command.limit + 1)
     answers = yield [(shard, question) for shard in shards]
@@ -251,7 +251,7 @@ def _line(flow: str, found: Sequence[messages.Member], more: bool) -> FlowLine:
 
 
 def state_of(member: messages.Member) -> str:
-    """The state of a node as it is shown."""
+    """The state of a node as shown to clients."""
     is_cancelled = member.state == FAILED and member.reason == CANCELLED
     return CANCELLED if is_cancelled else STATE_NAMES[member.state]
 
@@ -302,8 +302,8 @@ def cancel_flow(state: State, client: Client, command: CancelFlow) -> Steps:
 
 @across
 def retry_flow(state: State, client: Client, command: RetryFlow) -> Steps:
-    """First all jobs are brought back, then they ask for those that they wait for: so none hears of an
-    earlier failure of another one that runs again, too."""
+    """Retry a flow: first bring back all jobs, then let them ask for those that they wait for.  So none of
+    them receives an earlier failure of a job that runs again."""
     found = yield from _known(state, command.flow)
     chosen = _chosen(found, command)
     waits = {member.id for member in found if member.state != COMPLETED} | chosen.keys()
@@ -323,12 +323,13 @@ def retry_flow(state: State, client: Client, command: RetryFlow) -> Steps:
 
 
 def _still(after: Sequence[str], waits: Container[str]) -> list[str]:
-    """What a job that runs again waits for: not for what has completed, or has been removed since."""
+    """The dependencies of a job that runs again, without those that have completed or been removed."""
     return [dep for dep in after if dep in waits]
 
 
 def _chosen(found: Sequence[messages.Member], command: RetryFlow) -> dict[str, messages.Member]:
-    """The nodes that are to run again, or to wait again if they have not begun.  CommandError."""
+    """The nodes to run again, or to block again if they have not begun.  CommandError if the named node does
+    not exist or has not ended."""
     if command.node is None:
         return {member.id: member for member in found if member.state == FAILED}
     by_id = {member.id: member for member in found}
@@ -367,7 +368,7 @@ def _shard_of(state: State, queue: str) -> int:
 def _by_shard(
     state: State, nodes: Iterable[messages.Member]
 ) -> Iterable[tuple[int, Sequence[messages.Member]]]:
-    """Nodes by the shards of their queues, some at a time."""
+    """Nodes by the shards of their queues, in groups of A_TIME."""
     groups: dict[int, list[messages.Member]] = {}
     for member in nodes:
         groups.setdefault(_shard_of(state, member.queue), []).append(member)

@@ -1,4 +1,4 @@
-"""What a shard does for flows with ids: it lists its nodes of one, cancels them, and brings them back."""
+"""The part of a shard in flows with ids: it lists, cancels and revives its nodes of a flow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..peer_calls import Steps
 from ..state import State
 from . import dependencies, directory
 
-PAGE = 500  # ids that are looked at for one question; some 20 ms
-LOOKS, AT_ONCE = 1_000, 20  # the same, when flows are listed; ids that are read for the next flow
-AFTER_NODES = chr(ord(":") + 1)  # sorts a flow's id behind all of its nodes
+PAGE = 500  # ids inspected per question; about 20 ms
+LOOKS, AT_ONCE = 1_000, 20  # ids inspected per question when flows are listed, and ids read per step
+AFTER_NODES = chr(ord(":") + 1)  # sorts a flow's id after all of its nodes
 
 
 def list_some(state: State, source: int, message: messages.Members) -> Steps:
@@ -22,7 +22,7 @@ def list_some(state: State, source: int, message: messages.Members) -> Steps:
     yield from directory.flows_decided(state, hidden)
     ids, more = state.archive.own_ids_after(message.after or mark, PAGE)
     mine = [job_id for job_id in ids if job_id.startswith(mark)]
-    if len(mine) < len(ids):  # those of other flows follow
+    if len(mine) < len(ids):  # the rest belongs to other flows
         more = None
     jobs = [job for job_id in mine if (job := state.jobs.get(job_id) or state.archive.known(job_id))]
     found = [_member(job) for job in jobs if _flow_of(job) == message.flow]
@@ -30,7 +30,7 @@ def list_some(state: State, source: int, message: messages.Members) -> Steps:
 
 
 def list_flows(state: State, source: int, message: messages.Flows) -> messages.FlowsAre:
-    """One of its nodes is enough to know a flow; then those of the next one are looked at."""
+    """List flows.  A single node is enough to identify a flow; the search then skips to the next one."""
     flows: list[str] = []
     at, left = max(message.after, message.prefix), LOOKS
     while left > 0 and len(flows) < message.limit:
@@ -50,7 +50,7 @@ def list_flows(state: State, source: int, message: messages.Flows) -> messages.F
 
 
 def _flow_with(state: State, job_id: str, queue: str | None) -> str | None:
-    """The flow of a node, if it is one, of this queue."""
+    """The flow of a job, if it is a node of one and in this queue."""
     job = (state.jobs.get(job_id) or state.archive.known(job_id)) if ":" in job_id else None
     return _flow_of(job) if job is not None and queue in (None, job.queue) else None
 
@@ -80,7 +80,8 @@ def _member(job: Job) -> messages.Member:
 
 
 def stop(state: State, source: int, message: messages.StopMembers) -> messages.MembersStopped:
-    """Those that have not begun become dead letters, too: the flow may be retried."""
+    """Cancel nodes.  Those that have not begun become dead letters as well, because the flow may be
+    retried."""
     stopped = running = 0
     for job_id in message.ids:
         job = state.jobs.get(job_id)
@@ -112,7 +113,7 @@ def revive(state: State, source: int, message: messages.ReviveMembers) -> messag
 
 
 def _wait_again(state: State, job: Job, pending: list[str]) -> None:
-    """Have a node that has not begun wait for others that run again; one that runs goes on."""
+    """Let a node that has not begun wait for others that run again; a running one continues."""
     if not pending or job.extra is None or job.state not in (WAITING, DELAYED, BLOCKED):
         return
     if job.state != BLOCKED:

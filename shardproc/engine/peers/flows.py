@@ -1,9 +1,9 @@
-"""Flows over several shards: all of a flow appears, or nothing of it.
+"""Flows over several shards: either all jobs of a flow appear, or none.
 
-The shard that gets a PUSHF checks it and has every shard *prepare* the jobs of its queues: their ids are
-claimed and they are stored, but nobody sees them.  When all have, the decision is stored, and sent; a
-shard that was killed meanwhile asks for it.  A flow of which no decision is known was given up (presumed
-abort).
+The shard that gets a PUSHF checks it and lets every shard *prepare* the jobs of its queues: their ids are
+claimed and the jobs are stored, but nobody sees them yet.  When all shards have prepared, the decision is
+stored and sent; a shard that was killed in the meantime asks for it.  A flow without a known decision is
+aborted (presumed abort).
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _decode_jobs = Decoder(list[FlowJob]).decode
 
 
 class Part(Struct):
-    """A record: the prepared jobs of this shard, and who decides about them."""
+    """A record: the prepared jobs of this shard, and the shard that decides about them."""
 
     coordinator: int
     jobs: bytes
     alone: bool = False  # no other shard has a part
     others: list[JobRef] = []  # one job of each other part
-    flow_id: str = ""  # of a flow with an id, whose nodes they are
-    gatherers: list[str] = []  # ids of those that gather
+    flow_id: str = ""  # for nodes of a flow with an id
+    gatherers: list[str] = []  # ids of nodes that gather
 
 
 class Decision(Struct):
-    """A record: a flow that appears, and the shards that have not said yet that it has; one job of each part,
-    as (queue, id)."""
+    """A record: a committed flow, and the shards that have not confirmed it yet; one job of each part, as
+    (queue, id)."""
 
     shards: list[int]
     durable: bool = False
@@ -77,7 +77,7 @@ def recover_decision(state: State, key: str, value: str) -> None:
 
 @across
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
-    """See the module; the reply comes after the decision is stored, and after all shards have it."""
+    """See the module; the reply is sent after the decision is stored, and after all shards have it."""
     flow_checks.check(command.jobs, client.version, state.now)
     shown = yield from place(state, command.jobs)
     return FlowReply(data=FlowJobs(job_list([bytes(raw) for raw in shown])))
@@ -90,9 +90,9 @@ def place(
     gatherers: Sequence[str] = (),
     check: Steps | None = None,
 ) -> Steps:
-    """Add the checked jobs of a flow, all or none, and return them as they are shown; with a ``flow_id`` as
-    nodes of that flow.  CommandError if a shard refuses its part, or from a ``check`` that is made when all
-    have prepared theirs."""
+    """Add the checked jobs of a flow, all or none, and return them as shown to clients; with a ``flow_id``
+    they are nodes of that flow.  CommandError if a shard refuses its part, or from ``check``, which runs when
+    all shards have prepared."""
     parts: dict[int, list[FlowJob]] = {}
     for job in jobs:
         parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
@@ -117,7 +117,7 @@ def place(
         state.out.durable |= durable
     for shard in parts:
         _tell_decision(state, shard, flow, commit=error is None, durable=durable)
-    for deliver in state.undecided.pop(flow):  # after those who have to carry it out
+    for deliver in state.undecided.pop(flow):  # after the shards that have to carry it out
         deliver(messages.Recalled(error is None))
     if error is not None:
         raise error
@@ -132,7 +132,7 @@ def place(
 def _preparations(
     flow: str, parts: dict[int, list[FlowJob]], durable: bool
 ) -> list[tuple[int, messages.Prepare]]:
-    """What to ask the shards that have a part."""
+    """The messages to the shards that have a part."""
     alone = len(parts) == 1
     return [
         (shard, messages.Prepare(flow, Raw(_encode(part)), alone, durable, _others(parts, shard)))
@@ -149,7 +149,7 @@ def _first_job(part: list[FlowJob]) -> JobRef:
 
 
 def _decided(state: State, flow: str, decision: Decision) -> None:
-    """Store a decision, or that all have heard of it."""
+    """Store a decision, or delete it when all shards have confirmed it."""
     state.decisions[flow] = decision
     if not decision.shards:
         del state.decisions[flow]
@@ -157,7 +157,7 @@ def _decided(state: State, flow: str, decision: Decision) -> None:
 
 
 def _tell_decision(state: State, shard: int, flow: str, *, commit: bool, durable: bool = False) -> None:
-    """Ask a shard to carry out the decision, as long as it does not answer."""
+    """Ask a shard to carry out the decision, until it answers."""
     peer_calls.start(state, _until_decided(state, shard, flow, commit, durable))
 
 
@@ -170,8 +170,8 @@ def _until_decided(state: State, shard: int, flow: str, commit: bool, durable: b
 
 
 def recovered(state: State) -> None:
-    """What was decided is sent again; what this shard prepared for flows of its own and did not decide is
-    given up.  After a power cut, or on files of a backup, only when it is known what the others have."""
+    """Send decisions again, and abort flows that this shard prepared but did not decide.  After a power cut,
+    or on files from a backup, only once it is known what the other shards have."""
     for flow, decision in list(state.decisions.items()):
         if state.recovery.doubts:
             peer_calls.start(state, _confirm(state, flow, decision))
@@ -191,7 +191,7 @@ def _tell_again(state: State, flow: str, decision: Decision) -> None:
 
 
 def _confirm(state: State, flow: str, decision: Decision) -> Steps:
-    """A decision stands if no shard has lost its part; else who still has one forgets it."""
+    """A decision stands if no shard has lost its part; otherwise the shards that still have one drop it."""
     state.undecided[flow] = []
     found = yield from possession.ask(state, [(flow, job, None) for job in decision.jobs])
     commit = possession.LOST not in found
@@ -209,7 +209,7 @@ def _confirm(state: State, flow: str, decision: Decision) -> Steps:
 
 
 def peer_is_back(state: State, shard: int) -> None:
-    """A shard was restarted: it may have forgotten that it has to decide about a flow."""
+    """A restarted shard may have forgotten that it has to decide about a flow."""
     flows = [flow for flow, part in state.parts.items() if part.coordinator == shard]
     if flows:
         peer_calls.start(state, directory.recall(state, flows))
@@ -230,7 +230,7 @@ def recalled(state: State, source: int, message: messages.Recall, deliver: Deliv
 
 def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
     jobs = _decode_jobs(message.jobs)
-    if message.flow in state.parts:  # asked twice
+    if message.flow in state.parts:  # a repeated question
         return messages.Prepared(jobs=_shown(state, jobs))
     ids = [job.id for job in jobs]
     life = state.lives[source]
@@ -252,22 +252,22 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         )
         _hold(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
-        if life != state.lives[source]:  # it may have died meanwhile, and forgotten the flow
+        if life != state.lives[source]:  # it may have died in the meantime, and forgotten the flow
             peer_calls.start(state, directory.recall(state, [message.flow]))
     state.out.durable |= message.durable
     return messages.Prepared(jobs=_shown(state, jobs))
 
 
 def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
-    """CommandError if a queue has no space for its jobs of a flow.  Nothing is dropped for these, as other
-    shards may still refuse theirs."""
+    """CommandError if a queue has no space for its jobs of a flow.  No jobs are dropped to make room, because
+    other shards may still refuse their part."""
     payloads: dict[str, list[bytes]] = {}
     for job in jobs:
         payloads.setdefault(job.queue, []).append(bytes(job.input.data))
     admit_queues(state, payloads)
     for name, data in payloads.items():
         queue = state.queues.get(name)
-        if queue is None:  # it would be made with the first job
+        if queue is None:  # it would be created with its first job
             space.bound(queue := QueueState(0, name), of_queue(state, name, Bounds))
         if queue.space is not None:
             space.check(queue, data)
@@ -289,7 +289,7 @@ def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
 
 
 def decide(state: State, source: int, message: messages.Decide) -> messages.Decided:
-    state.out.durable |= message.durable  # before the decision is forgotten where it was made
+    state.out.durable |= message.durable  # before the shard that made the decision forgets it
     part = state.parts.pop(message.flow, None)
     if part is not None:
         state.recovery.parts.discard(message.flow)
@@ -306,9 +306,9 @@ def decide(state: State, source: int, message: messages.Decide) -> messages.Deci
 def _appear(
     state: State, jobs: Sequence[FlowJob], mark: FlowMark | None, flow_id: str, gatherers: Container[str]
 ) -> None:
-    """Push prepared jobs; those that depend on others wait for these, wherever they are.
+    """Push prepared jobs; jobs that depend on others wait for these, on whatever shard they are.
 
-    With a ``mark`` other shards have jobs of the flow, and may ask about these as late as they are back.
+    With a ``mark`` other shards have jobs of the flow, and may ask about these jobs whenever they come back.
     """
     pending = {
         dep: messages.Outcome(dep, messages.PENDING)

@@ -1,12 +1,12 @@
-"""Jobs on their way to another queue, perhaps on another shard: none is lost, and none is there twice.
+"""Moves jobs to another queue, perhaps on another shard: none is lost, and none exists twice.
 
-The shard that has the jobs takes them out and stores them as a record, in one batch.  Then it asks the shard
-of the other queue to take them, as long as that does not answer; that one stores the jobs, and that it has
-them, in one batch, too.  So each job is in one queue or in the record, whoever is killed whenever, and who is
-asked twice answers the same.  When the directory of ids knows where the jobs are, the record goes, and then
-the other shard may forget that it was asked.
+The shard that has the jobs takes them out and stores them in a record, in one batch.  Then it asks the shard
+of the other queue to take them, until that answers.  The other shard stores the jobs and the fact that it has
+them, also in one batch.  So each job is in exactly one place, a queue or the record, whichever shard is
+killed at whatever time, and a repeated question gets the same answer.  Once the directory of ids knows where
+the jobs are, the record is deleted, and the other shard may forget the move.
 
-Commands that name a job on its way wait until it has arrived.
+Commands that name a moving job wait until it has arrived.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from ..state import QueueState, State
 from .carried_jobs import Carried, begin_anew, carried_of, decode_all, encode_all, job_of, keep_rows
 
 LEAVING, ARRIVED = "move", "moved_in"
-MAX_BYTES = 2 << 20  # of data in one message, and then one more job
-MAX_MOVED = 10_000  # jobs of which it is remembered where they went
+MAX_BYTES = 2 << 20  # of data per message; the job that exceeds it is the last one
+MAX_MOVED = 10_000  # moved jobs whose destination is remembered
 
-# Why jobs stay, or come back
+# Why jobs stay, or are returned
 TAKEN = "unique-key"
 CLASH = "id"
 MOVING = "moving"
 
 
 class Move(Struct):
-    """A record: jobs on their way to a queue.  Without any, they have arrived, and it is the other shard that
-    has to forget."""
+    """A record: jobs on their way to a queue.  Without jobs, they have arrived, and the other shard still has
+    to forget the move."""
 
     to: str
     jobs: bytes = b""
 
 
 class Arrived(Struct):
-    """A record: a move whose jobs are ``here``, but for those with these ids, for these reasons.  It stands
-    until the directory of ids knows where the jobs are; as long they stay, or it might hear of their moves in
-    another order."""
+    """A record: a move whose jobs are ``here``, except those with these ids, for these reasons.  It is kept
+    until the directory of ids knows where the jobs are.  Until then they may not move again, or the directory
+    might receive their moves in the wrong order."""
 
     ids: list[str]
     reasons: list[str]
@@ -62,7 +62,7 @@ _decode_arrived = json.Decoder(Arrived).decode
 
 
 class Transfer:
-    """Moves jobs to one queue, some at a time."""
+    """Moves jobs to one queue, in groups."""
 
     def __init__(self, state: State, to: str) -> None:
         self._state, self._to = state, to
@@ -72,8 +72,8 @@ class Transfer:
         self._done: Callable[[int, Counter[str]], None] | None = None
 
     def add(self, queue: QueueState, job: Job) -> str | None:
-        """Take out a live job that is not active, or a dead letter from the archive; or why not, if that is
-        known here.  `send` must follow in the same batch."""
+        """Take out a live job that is not active, or a dead letter from the archive; or return why that is
+        impossible, if this shard can tell.  `send` must follow in the same batch."""
         if job.id in self._state.settling:
             return MOVING
         carried = carried_of(self._state, job)
@@ -87,7 +87,7 @@ class Transfer:
         return None
 
     def _pass(self, queue: QueueState, job: Job, carried: Carried) -> str | None:
-        """Have a job change queues within the shard."""
+        """Move a job between queues of this shard."""
         target = self._state.queue(self._to)
         problem = _problem(self._state, target, carried, is_here=True)
         if problem is None:
@@ -98,7 +98,7 @@ class Transfer:
         return problem
 
     def send(self) -> None:
-        """Send what was taken out."""
+        """Send the jobs that were taken out."""
         if not self._jobs:
             return
         state = self._state
@@ -106,13 +106,14 @@ class Transfer:
         state.next_seq += 1
         move = Move(self._to, encode_all(self._jobs))
         state.out.keep(LEAVING, number, move)
-        state.out.durable = True  # before anybody else hears of it
+        state.out.durable = True  # before any other shard receives them
         self._jobs, self._bytes = [], 0
         self._pending += 1
         peer_calls.start(state, _carry(state, number, move), self._arrived)
 
     def when_done(self, done: Callable[[int, Counter[str]], None]) -> None:
-        """Call ``done`` when all have arrived: with how many, and how many came back for which reason."""
+        """Call ``done`` when all jobs have arrived: with their number, and the number of returned ones for
+        each reason."""
         self._done = done
         self._look()
 
@@ -129,7 +130,7 @@ class Transfer:
 
 
 def is_of_flow(state: State, job: Job) -> bool:
-    """Whether others depend on a job, or it on them."""
+    """Whether other jobs depend on this one, or it depends on them."""
     extra = job.extra
     if job.id in state.awaited:
         return True
@@ -143,11 +144,11 @@ def _shard_of(state: State, queue: str) -> int:
     return slot_of_queue(queue) & (state.shards - 1)
 
 
-# Where jobs leave
+# The shard that jobs leave
 
 
 def _take_out(state: State, queue: QueueState, job: Job) -> None:
-    """From its queue to its way: nothing of it is left here but its id."""
+    """Take a job out of its queue to move it: only its id is left here."""
     state.moving[job.id] = []
     events.emit(state, events.DROPPED, job, reason="moved")
     unique_keys.let_go(state, queue, job)
@@ -160,7 +161,7 @@ def _take_out(state: State, queue: QueueState, job: Job) -> None:
 
 
 def _carry(state: State, number: str, move: Move) -> Steps:
-    """Have jobs taken over; how many were, and how many come back for which reason."""
+    """Hand jobs over; returns how many moved, and how many were returned for each reason."""
     shard = _shard_of(state, move.to)
     (arrived,) = yield [(shard, messages.MoveIn(number, move.to, move.jobs))]
     why = dict(zip(arrived.ids, arrived.reasons, strict=True))
@@ -187,13 +188,13 @@ def _carry(state: State, number: str, move: Move) -> Steps:
 
 
 def _end(state: State, number: str, shard: int) -> Steps:
-    """Have the other shard forget that it was asked."""
+    """Let the other shard forget the move."""
     yield [(shard, messages.MoveEnded(number))]
     state.out.keep(LEAVING, number, None)
 
 
 def _remember(state: State, ids: Iterable[str], shard: int) -> None:
-    """Where jobs have gone, for commands that are on their way here."""
+    """Remember where jobs have gone, for commands that are already on their way here."""
     for job_id in ids:
         state.moved[job_id] = shard
         if len(state.moved) > MAX_MOVED:
@@ -201,7 +202,8 @@ def _remember(state: State, ids: Iterable[str], shard: int) -> None:
 
 
 def _put_back(state: State, carried: Carried) -> None:
-    """A job that was refused takes its old place, but for its key, if another job has got that meanwhile."""
+    """Return a refused job to its old place, without its key if another job has taken that in the
+    meantime."""
     queue = state.queue(carried.queue)
     job = job_of(carried, queue, carried.seq)
     keep_rows(state, carried, job)
@@ -222,11 +224,11 @@ def recover_leaving(state: State, key: str, value: str) -> None:
     state.leaving[key] = move
     for job in decode_all(move.jobs) if move.jobs else ():
         state.moving[job.id] = []
-        state.next_seq = max(state.next_seq, job.seq + 1)  # it may come back
+        state.next_seq = max(state.next_seq, job.seq + 1)  # it may be returned
 
 
 def recovered(state: State) -> None:
-    """Go on with what was on its way when the shard ended."""
+    """Resume moves that were in progress when the shard stopped."""
     leaving, state.leaving = state.leaving, {}
     for number, move in leaving.items():
         steps = _carry(state, number, move) if move.jobs else _end(state, number, _shard_of(state, move.to))
@@ -234,7 +236,7 @@ def recovered(state: State) -> None:
 
 
 def settled(state: State, source: int, message: messages.Settled, deliver: Deliver) -> None:
-    """Answer when a job is no longer on its way."""
+    """Answer when a job is no longer moving."""
     waiting = state.moving.get(message.id)
     if waiting is None:
         deliver(message)
@@ -242,11 +244,11 @@ def settled(state: State, source: int, message: messages.Settled, deliver: Deliv
         waiting.append(deliver)
 
 
-# Where they arrive
+# The shard where jobs arrive
 
 
 def move_in(state: State, source: int, message: messages.MoveIn) -> messages.MovedIn:
-    """Take jobs over; asked twice, the answer is the same."""
+    """Take jobs over; a repeated question gets the same answer."""
     known = state.arrived.get(message.move)
     if known is not None:
         return messages.MovedIn(known.ids, known.reasons)
@@ -267,7 +269,7 @@ def move_in(state: State, source: int, message: messages.MoveIn) -> messages.Mov
 
 
 def _problem(state: State, queue: QueueState, carried: Carried, *, is_here: bool = False) -> str | None:
-    """Why a job cannot be taken over; ``is_here``: from another queue of this shard."""
+    """Why a job cannot be taken over; ``is_here``: it comes from another queue of this shard."""
     there = any(carried.id in some for some in (state.jobs, state.prepared, state.moving))
     if there and not is_here:
         return CLASH
@@ -303,7 +305,7 @@ def recover_arrived(state: State, key: str, value: str) -> None:
 
 
 def move_ended(state: State, source: int, message: messages.MoveEnded) -> messages.MoveEnded:
-    """Nobody will ask about that move again."""
+    """Forget a move that no shard will ask about again."""
     arrived = state.arrived.pop(message.move, None)
     if arrived is not None:
         state.settling.difference_update(arrived.here)
@@ -312,7 +314,7 @@ def move_ended(state: State, source: int, message: messages.MoveEnded) -> messag
 
 
 def rehome(state: State, source: int, message: messages.Rehome) -> messages.Rehome:
-    """Jobs whose ids point here are with another shard from now on."""
+    """Note the new shard of moved jobs whose ids point here."""
     for job_id in message.ids:
         enter(state, job_id, message.shard)
     state.out.durable = True

@@ -1,7 +1,7 @@
-"""What a shard has of jobs that others ask about, when one of them may have forgotten something.
+"""Answers other shards about the jobs that this shard has, when one of them may have lost something.
 
-That is after a power cut, which leaves each shard as it was at another moment, and on files of a backup that
-were not copied at the same moment.
+That is possible after a power cut, which leaves the shards at different moments, and on files of a backup
+that were not copied at the same moment.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ..peer_calls import Steps
 from ..state import State
 
 JobRef = tuple[str, str]  # queue and id of a job
-Wanted = tuple[str, JobRef, int | None]  # flow, one of its jobs, and when the flow appeared, if that is known
+Wanted = tuple[str, JobRef, int | None]  # flow, one of its jobs, and when the flow appeared, if known
 
-LOST, PREPARED, APPEARED, OTHER = range(4)  # what is there of a flow; OTHER: a job that may not be of it
+LOST, PREPARED, APPEARED, OTHER = range(4)  # what a shard has of a flow; OTHER: perhaps not of that flow
 
 
 def have(state: State, source: int, message: messages.Have) -> messages.Had:
@@ -46,10 +46,10 @@ def home_of(state: State, job: JobRef) -> int:
 
 
 def ask(state: State, wanted: Sequence[Wanted]) -> Steps:
-    """What there is of flows: a word for each of these jobs.
+    """Ask what is left of flows; one result for each of these jobs.
 
-    A job that is nowhere may have been removed since, if the flow had appeared ``at`` that time and its shard
-    remembers what came later; else it is LOST.
+    A job that is missing may have been removed, if the flow appeared at the time ``at`` and its shard has
+    lost nothing since then; otherwise it is LOST.
     """
     groups: dict[int, dict[str, None]] = {}
     for _, job, _ in wanted:

@@ -1,8 +1,8 @@
-"""After a start, what shards have of each other is made to agree.
+"""After a start, makes the shards agree on what they know of each other.
 
-A power cut may leave each shard as it was at another moment, and so may a backup that copies one file after
-the other.  Of a flow whose jobs one shard has lost, the others remove theirs, as far as they have not begun;
-parents hear again of their children; and who waits for a job that is nowhere fails, and says why.
+A power cut may leave the shards at different moments, and so may a backup that copies one file after another.
+If a shard has lost jobs of a flow, the others remove their jobs of it that have not begun.  Parents are
+notified of their children again.  A job that waits for a missing job fails, with that reason.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..peer_calls import Steps
 from ..state import State
 from . import dependencies, families, possession
 
-CHUNK = 200  # flows, children or jobs in one question: some 5 ms
+CHUNK = 200  # flows, children or jobs per question: about 5 ms
 
 T = TypeVar("T")
 
 
 def note(state: State, job: Job) -> None:
-    """A live job was recovered that may concern others."""
+    """Note a recovered live job that may concern other shards."""
     extra = job.extra
     assert extra is not None
     if extra.flow is not None:
@@ -37,7 +37,7 @@ def note(state: State, job: Job) -> None:
 
 
 def begin(state: State) -> None:
-    """Begin, if there may be something to be done.  All jobs are known."""
+    """Start the reconciliation, if necessary.  All jobs have been recovered."""
     if state.recovery.doubts:
         peer_calls.start(state, _reconcile(state))
     else:
@@ -59,7 +59,7 @@ def _reconcile(state: State) -> Steps:
 
 
 def peer_is_back(state: State, shard: int) -> None:
-    """Tell a shard that it is no longer needed here to know what it has forgotten."""
+    """Notify a shard that its record of possible losses is no longer needed here."""
     if not state.recovery.doubts and shard != state.shard:
         peer_calls.notify(state, shard, messages.Reconciled())
 
@@ -81,20 +81,20 @@ def _check_flows(state: State, flows: Iterable[str]) -> Steps:
     wanted = [(mark.flow, place, mark.at) for mark in marks for place in mark.others]
     found = yield from possession.ask(state, wanted)
     lost = {flow for (flow, _, _), word in zip(wanted, found, strict=True) if word == possession.LOST}
-    state.out.durable |= bool(lost)  # after another power cut nobody would see any more what is missing
+    state.out.durable |= bool(lost)  # after another power cut the loss could no longer be detected
     for flow in lost:
         _remove(state, [job for job in _jobs_of(state, flow) if job.state in (WAITING, DELAYED, BLOCKED)])
 
 
 def _remove(state: State, jobs: Sequence[Job]) -> None:
-    """Remove what is left here of a half flow, as far as it has not begun."""
+    """Remove the jobs of an incomplete flow that are here and have not begun."""
     removed = state.recovery.half_flows
     removed.flows += bool(jobs)
     removed.jobs += len(jobs)
     for job in jobs:
         if len(removed.examples) < removed.EXAMPLES:
             removed.examples.append(job.id)
-        dependencies.extra_of(job).parent_id = None  # which gets no message, and is removed itself
+        dependencies.extra_of(job).parent_id = None  # the parent gets no message: it is removed as well
         transitions.remove(state, state.queues[job.queue], job)
 
 
@@ -109,7 +109,7 @@ def _jobs_of(state: State, flow: str) -> list[Job]:
 
 
 def _join(state: State, children: Iterable[str]) -> Steps:
-    """Have parents wait for their children.  Where both are here, they were stored together."""
+    """Let parents wait for their children.  If both are on this shard, they were stored together."""
     jobs = [state.jobs[child] for child in children if child in state.jobs]
     pairs = [(job.extra.parent_id, job.id) for job in jobs if job.extra is not None]
     pairs = [(parent, child) for parent, child in pairs if parent and not _is_near(state, parent)]
@@ -134,7 +134,7 @@ def _check_awaited(state: State, ids: Iterable[str]) -> Steps:
 
 
 def _give_up(state: State, missing: str) -> None:
-    """Jobs wait for one that is nowhere."""
+    """Fail the jobs that wait for a missing one."""
     awaited = state.awaited.get(missing)
     for job in list(awaited.jobs) if awaited is not None else ():
         if job.state == BLOCKED:

@@ -1,13 +1,13 @@
-"""A shard that may have forgotten directory entries asks the others what they have.
+"""A shard that may have lost directory entries asks the others what they have.
 
-After a power cut, or on the files of a backup, a job may be stored at its home while the shard to which its
-id points knows nothing of it.  So a shard that was not closed in order has all others announce the ids that
-point to it, page by page, beside its other work.  Until a shard has announced all, it is asked for ids that
-are looked for and not found.
+After a power cut, or on files from a backup, a job may be stored at its home while the shard to which its id
+points knows nothing of it.  So after an unclean shutdown a shard lets all others announce the ids that point
+to it, page by page, alongside its other work.  Until a shard has announced everything, it is asked about ids
+that are not found here.
 
-Messages between two shards keep their order.  So what a page says of a job comes before the news that the job
-is gone, or the word that its id is free again, and an entry made from it is as true as any other: a hint, and
-its home has the last word.
+Messages between two shards keep their order.  So what a page says about a job arrives before the news that
+the job is gone, or that its id is free again.  An entry made from a page is as reliable as any other: a hint,
+and its home has the last word.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..peer_calls import Steps
 from ..state import State
 
 _decode_gap = json.Decoder(Gap).decode
-PAGE = 500  # ids looked at for one answer: some 5 ms
+PAGE = 500  # ids inspected per answer: about 5 ms
 
 
 def recover(state: State, key: str, value: str) -> None:
@@ -38,7 +38,7 @@ def recover(state: State, key: str, value: str) -> None:
 
 
 def begin(state: State) -> None:
-    """Have all shards announce what they have, if that is needed."""
+    """Let all shards announce what they have, if necessary."""
     for shard in sorted(state.recovery.unheard):
         peer_calls.start(state, _listen(state, shard))
 
@@ -56,7 +56,7 @@ def _listen(state: State, shard: int) -> Steps:
 
 def announce(state: State, source: int, message: messages.Announce) -> messages.Announced:
     ids, after = state.archive.own_ids_after(message.after, PAGE)
-    if not message.after:  # a prepared job may appear between two pages, where the pages have been already
+    if not message.after:  # a prepared job may appear between two pages, in the part already sent
         ids += [*state.prepared, *state.moving]
     if after is None:  # and a job of a later page may have become a tombstone
         ids += state.tombstones
@@ -66,7 +66,7 @@ def announce(state: State, source: int, message: messages.Announce) -> messages.
 
 
 def _take(state: State, shard: int, found: Iterable[tuple[str, bool]]) -> None:
-    """A shard says that it has these jobs, and which of them are live."""
+    """Record the jobs that a shard says it has; ``live`` marks live ones."""
     disputed: dict[int, list[tuple[str, bool]]] = {}
     for job_id, live in found:
         home = state.directory.get(job_id)
@@ -86,8 +86,8 @@ def _is_here(state: State, job_id: str) -> bool:
 
 
 def _settle(state: State, shard: int, home: int, jobs: list[tuple[str, bool]]) -> Steps:
-    """Two shards are said to have these jobs: ``shard``, and their ``home``.  Who has a live one is right,
-    and else their home, if it has any."""
+    """Resolve jobs that two shards claim to have: ``shard``, and their ``home``.  The shard with a live one
+    is right, otherwise their home, if it has any."""
     (had,) = yield [(home, messages.Have([job_id for job_id, _ in jobs]))]
     for (job_id, live), there in zip(jobs, had.jobs, strict=True):
         stale = there.word == messages.ABSENT or (live and there.word == messages.ENDED)
@@ -96,13 +96,13 @@ def _settle(state: State, shard: int, home: int, jobs: list[tuple[str, bool]]) -
 
 
 def unknown(state: State, ids: Iterable[str]) -> list[str]:
-    """Those of these ids of which nothing is known here."""
+    """The ids that are unknown on this shard."""
     return [job_id for job_id in ids if job_id not in state.directory and not _is_here(state, job_id)]
 
 
 def find(state: State, ids: Iterable[str]) -> Steps:
-    """Look for jobs at the shards that have not announced all they have.  Those that have not come up yet
-    are left out: nobody can reach their jobs."""
+    """Look for jobs on the shards that have not announced everything.  Shards that have not started yet are
+    left out: nobody can reach their jobs."""
     shards = [shard for shard in sorted(state.recovery.unheard) if state.lives[shard]]
     wanted = unknown(state, ids) if shards else []
     if not wanted:

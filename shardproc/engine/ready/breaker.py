@@ -1,8 +1,8 @@
-"""Circuit breakers of a queue: what they have counted, whether they let a job through, and what they hold.
+"""Circuit breakers of a queue: their counts, whether they let a job start, and the jobs they hold.
 
-A queue whose breakers are closed pays one look for each of its jobs.  While the breaker of a name is open,
-the jobs of that name that pulls meet are taken out of the order and kept here; they go back when it closes,
-at their old places.  The rules of when it opens are in `bunqueue.model.breaker`.
+A queue with closed breakers pays one lookup per job.  While the breaker of a job name is open, pulls that
+meet jobs of that name take them out of the order and keep them here; when it closes, the jobs return to their
+old places.  The rules for opening are in `bunqueue.model.breaker`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from bunqueue.model.job import Job
 
 from ..memory.clock_correction import SetBack
 
-SLICES = 10  # of a window: what is older than it leaves a tenth at a time
+SLICES = 10  # of a window: older counts are dropped a tenth at a time
 MAX_ERROR = 1024  # characters of the error that opened it
 
 
 class Order(Protocol):
-    """Where ready jobs stand."""
+    """The order of ready jobs."""
 
     def push(self, job: Job) -> None: ...
 
 
 class BreakerRecord(Struct, omit_defaults=True):
-    """A breaker as it is stored."""
+    """A breaker as stored."""
 
     config: BreakerConfig
     is_open: bool = False
     since: int = 0  # epoch ms
     until: int = 0  # epoch ms
-    opened: int = 0  # how often it has opened
-    again: int = 0  # how often in a row, without having been closed
-    error: str | None = None  # what opened it last
+    opened: int = 0  # how many times it has opened
+    again: int = 0  # how many times in a row, without closing
+    error: str | None = None  # the error that opened it last
 
 
 class Breaker:
@@ -48,25 +48,25 @@ class Breaker:
     __slots__ = ("failures", "name", "offered", "passed", "record", "shelf", "slices", "state", "trials")
 
     def __init__(self, name: str, record: BreakerRecord) -> None:
-        self.name = name  # of the jobs that it is for; "": all of the queue
+        self.name = name  # of its jobs; "": all jobs of the queue
         self.record = record
         self.state = OPEN if record.is_open else CLOSED
         self.failures = 0  # in a row
-        self.slices: deque[list[int]] = deque()  # of the window: [number, attempts, failed ones]
-        self.trials: set[int] = set()  # numbers of the jobs that are let through to try
-        self.passed = 0  # of these, how many have completed
-        self.offered: set[int] = set()  # numbers of jobs that were put back into the order to try
-        self.shelf: dict[int, Job] = {}  # jobs that it holds, by number, in their order
+        self.slices: deque[list[int]] = deque()  # of the window: [number, attempts, failures]
+        self.trials: set[int] = set()  # numbers of jobs that were started as trials
+        self.passed = 0  # the number of completed trials
+        self.offered: set[int] = set()  # numbers of jobs put back into the order as trials
+        self.shelf: dict[int, Job] = {}  # held jobs by number, in their order
 
     def shown_state(self, now: int) -> str:
-        """The state, also if nothing has asked for a job since its time was over."""
+        """The current state, even if no pull has come since its pause ended."""
         return HALF_OPEN if self.state == OPEN and now >= self.record.until else self.state
 
     def shown_failures(self, now: int) -> int:
         """The failures that count against it."""
         return self.failures if self.record.config.rate is None else self._counted(now)[1]
 
-    # -- letting jobs through
+    # -- letting jobs start
 
     def lets(self, now: int) -> bool:
         """Whether one more job may start."""
@@ -86,7 +86,7 @@ class Breaker:
             self.trials.add(job.seq)
 
     def offer(self, order: Order, now: int) -> None:
-        """Put jobs back into the order that may start: to try."""
+        """Put jobs that may start as trials back into the order."""
         if not self.lets(now):
             return
         free = self.record.config.trials - len(self.trials) - self.passed - len(self.offered)
@@ -94,10 +94,10 @@ class Breaker:
             self.offered.add(seq)
             order.push(self.shelf.pop(seq))
 
-    # -- what becomes of them
+    # -- outcomes
 
     def succeeded(self, job: Job, now: int) -> bool:
-        """Whether it closes, as a job has completed."""
+        """Record a completed job; whether the breaker should close."""
         self.failures = 0
         if self.record.config.rate is not None:
             self._count(now, 0)
@@ -108,7 +108,7 @@ class Breaker:
         return self.passed >= self.record.config.trials
 
     def failed(self, job: Job, now: int) -> bool:
-        """Whether it opens, as an attempt has failed that counts."""
+        """Record a failed attempt that counts; whether the breaker should open."""
         if self.state == HALF_OPEN:
             return job.seq in self.trials
         if self.state == OPEN:
@@ -122,7 +122,7 @@ class Breaker:
         return failed >= config.failures and failed >= config.rate * attempts
 
     def counts(self, types: tuple[str, ...] | list[str]) -> bool:
-        """Whether failures with such an error count."""
+        """Whether failures with this error count."""
         wanted = self.record.config.errors
         return not wanted or not types or any(names(rule, kind) for rule in wanted for kind in types)
 
@@ -142,7 +142,7 @@ class Breaker:
     # -- opening and closing
 
     def open(self, now: int, error: str | None, pause: float | None = None) -> None:
-        """Let nothing through for a while."""
+        """Block all jobs for a while."""
         config, record = self.record.config, self.record
         if pause is None:
             pause = min(config.pause * 2 ** min(record.again, 32), max(config.pause, config.max_pause))
@@ -153,7 +153,7 @@ class Breaker:
         self._forget()
 
     def close(self) -> None:
-        """Let everything through."""
+        """Let all jobs start."""
         self.state = CLOSED
         self.record.is_open, self.record.again = False, 0
         self._forget()
@@ -166,14 +166,14 @@ class Breaker:
 
 
 class Breakers:
-    """Those of one queue."""
+    """The breakers of one queue."""
 
     __slots__ = ("names", "restless", "whole")
 
     def __init__(self) -> None:
         self.whole: Breaker | None = None
         self.names: dict[str, Breaker] = {}
-        self.restless: dict[str, Breaker] = {}  # those of names that are not closed, or still hold jobs
+        self.restless: dict[str, Breaker] = {}  # breakers of names that are not closed, or still hold jobs
 
     def __iter__(self) -> Iterator[Breaker]:
         if self.whole is not None:
@@ -181,7 +181,7 @@ class Breakers:
         yield from self.names.values()
 
     def of(self, job: Job) -> list[Breaker]:
-        """Those that a job concerns."""
+        """The breakers for a job."""
         named = self.names.get(job.name)
         both = (self.whole, named)
         return [each for each in both if each is not None]
@@ -191,7 +191,7 @@ class Breakers:
         return self.names.get(name) if name else self.whole
 
     def put(self, breaker: Breaker) -> None:
-        """One more."""
+        """Add a breaker."""
         if not breaker.name:
             self.whole = breaker
             return
@@ -200,7 +200,7 @@ class Breakers:
             self.restless[breaker.name] = breaker
 
     def remove(self, breaker: Breaker) -> None:
-        """One less; what it holds is the caller's."""
+        """Remove a breaker; the caller handles the jobs it holds."""
         if breaker.name:
             del self.names[breaker.name]
             self.restless.pop(breaker.name, None)
@@ -210,13 +210,13 @@ class Breakers:
     # -- for pulls
 
     def offer(self, order: Order, now: int) -> None:
-        """Put jobs back into the order for which it is time to try."""
+        """Put back jobs whose breakers are due for trials."""
         for breaker in self.restless.values():
             if breaker.shelf:
                 breaker.offer(order, now)
 
     def holds(self, job: Job, now: int) -> bool:
-        """Whether a ready job may not start; it is kept here then."""
+        """Whether a ready job must not start; it is then kept here."""
         breaker = self.restless.get(job.name)
         if breaker is None or breaker.lets(now):
             return False
@@ -225,7 +225,7 @@ class Breakers:
         return True
 
     def unshelve(self, job: Job) -> bool:
-        """Whether a job that is no longer ready was kept here."""
+        """Remove a job that is no longer ready; whether it was kept here."""
         breaker = self.restless.get(job.name)
         if breaker is None:
             return False
@@ -237,19 +237,19 @@ class Breakers:
             breaker.started(job)
 
     def ended(self, job: Job) -> None:
-        """A job is not active any more, and nothing was said that counts."""
+        """Record that a job is no longer active, without an outcome that counts."""
         for breaker in self.of(job):
             breaker.trials.discard(job.seq)
 
     def opens_at(self, now: int) -> int | None:
-        """The next moment at which time lets a job through."""
+        """The next time when a pause ends and a job may start."""
         ends = [each.record.until for each in self.restless.values() if each.state == OPEN and each.shelf]
         if self.whole is not None and self.whole.state == OPEN:
             ends.append(self.whole.record.until)
         return min((end for end in ends if end > now), default=None)
 
     def set_back(self, back: SetBack) -> int:
-        """The clock was ahead; how many were moved."""
+        """Correct the times after the clock was ahead; returns how many breakers were changed."""
         moved = 0
         for breaker in self:
             record = breaker.record
@@ -260,6 +260,6 @@ class Breakers:
         return moved
 
     def held(self) -> Iterator[Job]:
-        """All jobs that are kept here."""
+        """All jobs kept here."""
         for breaker in self.restless.values():
             yield from breaker.shelf.values()

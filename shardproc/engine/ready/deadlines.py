@@ -1,4 +1,4 @@
-"""When delayed jobs become ready, running attempts time out, and parked commands have waited long enough."""
+"""Deadlines: when delayed jobs become ready, running attempts time out, and parked commands expire."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Parked(Protocol):
 P = TypeVar("P", bound=Parked)
 T = TypeVar("T")
 
-Delays = LazyHeap[int, Job]  # by run_at; among equal times in order of arrival
+Delays = LazyHeap[int, Job]  # by run_at, then in order of arrival
 Timeouts = LazyHeap[int, str]  # ids of active jobs by the end of their attempt
 
-Deadlines = LazyHeap[int, P]  # until when commands are parked
+Deadlines = LazyHeap[int, P]  # parked commands by the end of their wait
 
 
 def delays() -> Delays:
     """A heap of delayed jobs, and of suspended ones that do not wait for ever.  `forget` is called for each
-    job that leaves these states before its time."""
+    job that leaves these states early."""
     return LazyHeap(_is_delayed, reported=True)
 
 
@@ -39,7 +39,7 @@ def _is_delayed(entry: tuple[int, int, Job]) -> bool:
 
 
 def timeouts(jobs: dict[str, Job]) -> Timeouts:
-    """A heap of the timeouts of some of these live jobs."""
+    """A heap of timeouts of these live jobs."""
 
     def is_running(entry: tuple[int, int, str]) -> bool:
         at, _, job_id = entry
@@ -59,13 +59,13 @@ def _is_parked(entry: tuple[int, int, Parked]) -> bool:
 
 
 def set_back(heap: LazyHeap[int, T], by: int) -> None:
-    """The clock was ahead by so many ms."""
+    """Correct the deadlines after the clock was ahead by this many ms."""
     heap.replace([(at - by, number, item) for at, number, item in heap.entries])
 
 
 def timeout_at(job: Job) -> int:
-    """When the running attempt has taken too long, or its time to stop is over; 0: it may take for ever, as
-    an undo may, whose steps have timeouts of their own."""
+    """When the running attempt times out, or its time to stop is over; 0: never, as in an undo, whose steps
+    have timeouts of their own."""
     undoing = job.run is not None and job.run.undoing is not None
     own = job.lock is not None and job.lock.own_timeout
     timeout = None if undoing or own else job.shared.options.timeout
@@ -76,7 +76,7 @@ def timeout_at(job: Job) -> int:
 
 
 def watch(state: State, job: Job) -> None:
-    """Have the engine look at a job that became active when its timeout is over."""
+    """Register the timeout of a job that became active."""
     at = timeout_at(job)
     if at:
         state.timeouts.add(at, job.id)

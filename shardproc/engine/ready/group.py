@@ -1,4 +1,4 @@
-"""One group of jobs: which of them is next, and whether a pull may take it."""
+"""One group of jobs: which job is next, and whether a pull may take it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ..memory.lazy_heap import LazyHeap
 
 
 class Policy(NamedTuple):
-    """What a pull may take of a group that has no limits of its own."""
+    """What a pull may take from a group without limits of its own."""
 
-    turns: bool  # groups take turns (version 3), or their jobs stand in the order of the queue (version 2)
+    turns: bool  # groups take turns (version 3), or their jobs follow the order of the queue (version 2)
     concurrency: int | None
     max: int | None  # jobs in a window of ``duration`` ms; None: any number
     duration: int
-    fair: bool = False  # turns are shared out by weight, and a group's own limits hold in any case
+    fair: bool = False  # turns are shared by weight, and a group's own limits always apply
 
     @property
     def as_pushed(self) -> bool:
-        """Whether the jobs of a group stand in the order of `group_order`, else in that of the queue."""
+        """Whether the jobs of a group follow `group_order`, else the order of the queue."""
         return self.turns and not self.fair
 
 
-FIFO = Policy(False, 1, None, 0)  # of a pull of version 2 that says nothing about groups
-FREE = Policy(True, None, None, 0)  # of version 3
-FAIR = Policy(True, None, None, 0, True)  # of one that asks for it
+FIFO = Policy(False, 1, None, 0)  # for a pull of version 2 that does not mention groups
+FREE = Policy(True, None, None, 0)  # for version 3
+FAIR = Policy(True, None, None, 0, True)  # for a pull that asks for it
 
 
 def policy_of(version: int, rule: GroupRule | None) -> Policy:
-    """What a pull may take."""
+    """The policy of a pull."""
     usual = FREE if version >= 3 else FIFO
     if rule is None:
         return usual
@@ -49,7 +49,7 @@ def policy_of(version: int, rule: GroupRule | None) -> Policy:
 
 
 class Window(NamedTuple):
-    """A rate limit: ``max`` jobs within ``duration`` ms from the first of them on; None: any number."""
+    """A rate limit: ``max`` jobs within ``duration`` ms from the first one; None: any number."""
 
     max: int | None
     duration: int
@@ -59,21 +59,21 @@ NO_LIMIT = Window(None, 0)
 
 
 class GroupRecord(Struct, omit_defaults=True):
-    """What is stored of a group."""
+    """The stored part of a group."""
 
     paused: bool = False
     concurrency: int | None = None
     max: int | None = None  # of its own rate limit
     duration: int = 0
-    held_until: int = 0  # nothing is delivered before
-    held_from: int = 0  # when that was asked for
+    held_until: int = 0  # no job is delivered before
+    held_from: int = 0  # when that was requested
     window_until: int = 0  # the window in which starts are counted
     window_from: int = 0
     started: int = 0  # jobs in that window
-    weight: int | None = None  # its share of the turns, in relation to those of the others; None: 1
+    weight: int | None = None  # its share of the turns, relative to the other groups; None: 1
 
     def is_over(self, now: int) -> bool:
-        """Whether nothing is left that makes a difference."""
+        """Whether the record has no effect any more."""
         is_limited = self.paused or self.concurrency is not None or self.max is not None
         is_set = is_limited or self.weight is not None
         return not is_set and max(self.held_until, self.window_until) <= now
@@ -87,9 +87,8 @@ def queue_order(job: Job) -> tuple[int, ...]:
 
 
 def group_order(job: Job) -> tuple[int, ...]:
-    """The place of a job within its group in version 3: the lower priority first, then the order of pushes.
-
-    A retry, a delay or a move does not change that place."""
+    """The place of a job within its group in version 3: lower priority first, then in order of arrival.  A
+    retry, a delay or a move does not change that place."""
     return (job.priority, job.seq)
 
 
@@ -97,20 +96,20 @@ Entry = tuple[tuple[int, ...], int, Job]  # order, ticket, job
 
 
 class Group:
-    """The jobs of one group.  Each order that is asked for has a heap; jobs that left are skipped there."""
+    """The jobs of one group.  Each order in use has a heap, where jobs that have left are skipped."""
 
     __slots__ = ("active", "heaps", "id", "members", "record", "stored", "timer", "waiting", "window")
 
     def __init__(self, group_id: str) -> None:
         self.id = group_id
         self.record = GroupRecord()
-        self.stored = False  # there is a record of it
+        self.stored = False  # it has a record
         self.members: set[int] = set()  # live jobs by seq
-        self.active = 0  # of these
-        self.waiting: dict[int, tuple[int, Job]] = {}  # of these by seq: ticket and job
+        self.active = 0  # the number of active members
+        self.waiting: dict[int, tuple[int, Job]] = {}  # ready members by seq: ticket and job
         self.heaps: dict[bool, LazyHeap[tuple[int, ...], Job]] = {}
-        self.timer = 0  # when Groups will look at it again; 0: not by itself
-        self.window = 0  # ms in which the job that was taken last is counted; 0: it is not
+        self.timer = 0  # when Groups will check it again; 0: not on a timer
+        self.window = 0  # length of the window that counts the last job taken, ms; 0: none
 
     def push(self, job: Job, ticket: int) -> None:
         self.waiting[job.seq] = (ticket, job)
@@ -131,7 +130,7 @@ class Group:
         return self.waiting.get(job.seq, (0, None))[0] == ticket
 
     def blocked(self, policy: Policy, usual: GroupDefaults, now: int) -> int | None:
-        """Until when no job may be taken: 0 when one may, None when no time will change that."""
+        """Until when no job may be taken: 0 if one may, None if time will not change that."""
         state = self.record
         most = self.most_active(policy, usual)
         if state.paused or (most is not None and self.active >= most):
@@ -145,16 +144,16 @@ class Group:
         return until if until > now else 0
 
     def most_active(self, policy: Policy, usual: GroupDefaults) -> int | None:
-        """How many of its jobs may be active: its own limit comes first, then its queue's, then the pull's.
-
-        In version 3 the group's own limit counts only where there is another one, unless a pull is fair."""
+        """The maximum number of active jobs: the group's own limit comes first, then its queue's, then the
+        pull's.  In version 3 the group's own limit counts only if there is another one, unless a pull is
+        fair."""
         default = usual.concurrency or policy.concurrency
         if policy.as_pushed and default is None:
             return None
         return self.record.concurrency or default
 
     def rate(self, policy: Policy, usual: GroupDefaults) -> Window:
-        """How many of its jobs may start in how many ms; as for `most_active`."""
+        """How many of its jobs may start within how many ms, by the rules of `most_active`."""
         default = Window(policy.max, policy.duration)
         if usual.max is not None:
             default = Window(usual.max, usual.duration)
@@ -168,5 +167,5 @@ class Group:
         return len(self.members) - self.active
 
     def window_end(self) -> int:
-        """Until when its window, or what `RateLimitGroup` asked for, lasts."""
+        """The end of its window, or of the pause from `RateLimitGroup`."""
         return max(self.record.held_until, self.record.window_until)

@@ -1,10 +1,10 @@
-"""The ready jobs of a queue whose jobs have groups: which group is next, and which job of it.
+"""The ready jobs of a queue with groups: which group is next, and which of its jobs.
 
-Stands in for the `ReadyQueue` of such a queue and keeps that one for the jobs without a group.  What a pull
+This replaces the `ReadyQueue` of such a queue and keeps that one for the jobs without a group.  What a pull
 may take depends on its `Policy`, so each policy in use has a lane: the groups that may be free for it, in the
-order in which it takes them.  A group that a pull finds blocked leaves the lane, and comes back when
-something happens to it (a job ends or comes, a window ends, it is resumed): blocked groups cost nothing,
-however many there are.
+order in which it takes them.  A group that a pull finds blocked leaves the lane, and returns when something
+changes (a job ends or arrives, a window ends, it is resumed).  So blocked groups cost nothing, however many
+there are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .lanes import Heads, Lane, Turns
 from .ready import ReadyQueue
 from .shares import Shares
 
-MAX_LANES = 8  # beyond, the lane that was made first is dropped
+MAX_LANES = 8  # above this, the oldest lane is dropped
 
 
 class Groups:
@@ -49,24 +49,24 @@ class Groups:
         self.by_id: dict[str, Group] = {}
         self.queued = 0  # live jobs of all groups that are not active
         self.priorities: Counter[int] = Counter()  # of ready jobs with a group
-        self.changed: dict[str, Group] = {}  # those whose state must be stored again
-        self.used: Policy | None = None  # the first one that a pull had
-        self.mixed = False  # pulls have different ones
-        # By since when they are ready.  No group's own order shows that, and asking each of 100,000 groups in
-        # turn was measured at a third of a second.
+        self.changed: dict[str, Group] = {}  # groups to store again
+        self.used: Policy | None = None  # the policy of the first pull
+        self.mixed = False  # pulls have different policies
+        # By the time since they are ready.  No group's own order shows that, and checking each of 100,000
+        # groups took a third of a second in a measurement.
         self._ages: LazyHeap[int, Job] = LazyHeap(self._waits)
         self._lanes: dict[Policy, Lane] = {}
-        self._timers: LazyHeap[int, Group] = LazyHeap(self._is_set)  # when to look at a group again
+        self._timers: LazyHeap[int, Group] = LazyHeap(self._is_set)  # when to check a group again
         self._ticket = 0
 
     def group(self, group_id: str) -> Group:
-        """The group of that name, made when it is first needed."""
+        """The group with that name, created if necessary."""
         group = self.by_id.get(group_id)
         if group is None:
             group = self.by_id[group_id] = Group(group_id)
         return group
 
-    # -- as a ReadyQueue ---------------------------------------------------------------------
+    # -- the interface of a ReadyQueue ---------------------------------------------------------
 
     def push(self, job: Job) -> None:
         """Add a job that is WAITING."""
@@ -81,7 +81,7 @@ class Groups:
         self.offer(group)
 
     def pop(self, policy: Policy = FIFO, now: int = 0) -> Job | None:
-        """Take the job that is to run next among those that ``policy`` allows."""
+        """Take the next job among those that ``policy`` allows."""
         self.note(policy)
         self._release(now)
         lane = self._lanes.get(policy)
@@ -93,7 +93,7 @@ class Groups:
         return job
 
     def forget(self, job: Job) -> None:
-        """``job`` is not to be taken any more."""
+        """Remove ``job`` from the order."""
         group = self._group_of(job)
         if group is None:
             self.plain.forget(job)
@@ -108,35 +108,35 @@ class Groups:
                 yield job
 
     def compact(self) -> None:
-        """Clear away the entries of jobs that have left."""
+        """Drop the entries of jobs that have left."""
         self.plain.compact()
 
     def counts(self) -> Iterator[tuple[int, int]]:
-        """Every priority that ready jobs have, and how many have it."""
+        """The priorities of ready jobs, each with the number of jobs."""
         yield from (Counter(dict(self.plain.counts())) + self.priorities).items()
 
     def oldest(self) -> int | None:
-        """As `ReadyQueue.oldest` has it."""
+        """The same as `ReadyQueue.oldest`."""
         first = self._ages.first()
         ready = (self.plain.oldest(), None if first is None else first[0])
         return min((since for since in ready if since is not None), default=None)
 
     def prioritized(self) -> int:
-        """How many ready jobs have a priority above 0."""
+        """The number of ready jobs with a priority above 0."""
         mine = sum(count for priority, count in self.priorities.items() if priority > 0)
         return mine + self.plain.prioritized()
 
-    # -- what happens to jobs ------------------------------------------------------------------
+    # -- changes of jobs --------------------------------------------------------------------------
 
     def join(self, job: Job) -> None:
-        """``job`` is live from now on."""
+        """Add a job that has become live."""
         group = self._group_of(job)
         if group is not None and job.seq not in group.members:
             group.members.add(job.seq)
             self.queued += 1
 
     def start(self, job: Job, now: int) -> None:
-        """``job``, which `pop` gave, has become active."""
+        """Record that ``job``, returned by `pop`, has become active."""
         group = self._group_of(job)
         if group is None:
             return
@@ -149,42 +149,42 @@ class Groups:
             self.changed[group.id] = group
 
     def recover(self, group_id: str, state: GroupRecord) -> None:
-        """A group as it was stored."""
+        """Restore a group from storage."""
         group = self.group(group_id)
         group.record, group.stored = state, True
         if group.window_end():
             self._look_at(group, group.window_end())
 
     def readopt(self, job: Job) -> None:
-        """``job`` is active, and was so when the shard stopped."""
+        """Record that ``job`` is active, as it was when the shard stopped."""
         if (group := self._group_of(job)) is not None:
             group.active += 1
             self.queued -= 1
 
     def end(self, job: Job) -> None:
-        """``job`` is not active any more."""
+        """Record that ``job`` is no longer active."""
         if (group := self._group_of(job)) is not None:
             group.active -= 1
             self.queued += 1
             self.offer(group)
 
     def leave(self, job: Job, now: int) -> None:
-        """``job`` is not live any more."""
+        """Record that ``job`` is no longer live."""
         group = self._group_of(job)
         if group is not None and job.seq in group.members:
             group.members.discard(job.seq)
             self.queued -= 1
             self.drop_if_idle(group, now)
 
-    # -- what happens to groups ----------------------------------------------------------------
+    # -- changes of groups ------------------------------------------------------------------------
 
     def offer(self, group: Group) -> None:
-        """Something has happened to ``group``: pulls may find it free now."""
+        """Something has changed in ``group``: pulls may find it free now."""
         for lane in self._lanes.values():
             lane.offer(group)
 
     def free(self, group: Group, policy: Policy, now: int) -> Entry | None:
-        """The first job of ``group``, unless it has none or is blocked."""
+        """The first job of ``group``, unless it is empty or blocked."""
         entry = group.best(policy.as_pushed)
         until = None if entry is None else group.blocked(policy, self.usual, now)
         if until == 0:
@@ -194,13 +194,13 @@ class Groups:
         return None
 
     def set_defaults(self, usual: GroupDefaults) -> None:
-        """Other limits hold from now on for the groups without their own."""
+        """Change the limits of the groups without their own."""
         self.usual = usual
         for group in self.by_id.values():
             self.offer(group)
 
     def drop_if_idle(self, group: Group, now: int) -> None:
-        """Forget a group without jobs and limits, at the latest when its window has ended."""
+        """Forget a group without jobs and limits, or check it again when its window has ended."""
         if group.members:
             return
         if group.record.is_over(now):
@@ -213,7 +213,7 @@ class Groups:
             self._look_at(group, group.window_end())
 
     def reset(self, now: int) -> None:
-        """Take all limits of all groups away."""
+        """Remove all limits of all groups."""
         for group in list(self.by_id.values()):
             group.record = GroupRecord()
             self.changed[group.id] = group
@@ -221,19 +221,19 @@ class Groups:
             self.drop_if_idle(group, now)
 
     def opens_at(self, now: int) -> int | None:
-        """When the next window ends that keeps jobs waiting; None if no window does."""
+        """When the next window ends that keeps jobs waiting; None without one."""
         timers = self._timers.entries
         return timers[0][0] if timers and timers[0][0] > now else None
 
     def note(self, policy: Policy) -> None:
-        """A pull has this policy."""
+        """Note the policy of a pull."""
         if self.used is None:
             self.used = policy
         elif self.used != policy:
             self.mixed = True
 
     def set_back(self, back: SetBack) -> int:
-        """The clock was ahead: windows go on from now; how many groups' were moved."""
+        """Correct the windows after the clock was ahead; returns the number of changed groups."""
         self._timers.replace(())
         moved = 0
         for group in list(self.by_id.values()):
@@ -251,7 +251,7 @@ class Groups:
         return moved
 
     def reorder(self) -> None:
-        """Jobs that are ready have been given other times."""
+        """Sort again after the times of ready jobs have changed."""
         self.plain = self.plain.sorted()
         for group in self.by_id.values():
             for _, job in list(group.waiting.values()):
@@ -264,7 +264,7 @@ class Groups:
             self._timers.add(at, group)
 
     def _release(self, now: int) -> None:
-        """Windows that are over keep no group back."""
+        """Release the groups whose windows are over."""
         while (timer := self._timers.pop_due(now)) is not None:
             if self._is_set(timer):
                 group = timer[2]
@@ -273,7 +273,7 @@ class Groups:
                 self.drop_if_idle(group, now)
 
     def _is_set(self, timer: tuple[int, int, Group]) -> bool:
-        """Whether a group is there and waits for this timer."""
+        """Whether a group exists and waits for this timer."""
         at, _, group = timer
         return group.timer == at and self.by_id.get(group.id) is group
 
@@ -287,7 +287,7 @@ class Groups:
         return lane
 
     def _waits(self, entry: tuple[int, int, Job]) -> bool:
-        """Whether a job, which has a group, is ready, and has been since it got that ticket."""
+        """Whether a job with a group is ready, and has been since it got that ticket."""
         _, ticket, job = entry
         group_id = job.extra.group_id if job.extra is not None else None
         group = self.by_id.get(group_id) if group_id is not None else None

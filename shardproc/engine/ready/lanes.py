@@ -1,4 +1,4 @@
-"""The groups that may be free for pulls of one policy, in the order in which these take them."""
+"""Lanes: the groups that may be free for pulls of one policy, in the order of delivery."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Lane(Protocol):
     """The groups that may be free for a policy."""
 
     def offer(self, group: Group) -> None:
-        """Something has happened to ``group``; it may be free now, or have another first job."""
+        """Something has changed in ``group``; it may be free now, or have another first job."""
 
     def drop(self, group: Group) -> None:
-        """``group`` is no more."""
+        """Remove ``group``, which no longer exists."""
 
     def take(self, now: int) -> Job | None:
-        """The next job, which stays unless it has no group."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
 
 
 class Turns:
-    """A lane of version 3: jobs without a group first, then the groups one after the other."""
+    """A lane of version 3: jobs without a group first, then the groups in turn."""
 
     def __init__(self, groups: Groups, policy: Policy) -> None:
         self._groups = groups
@@ -36,15 +36,15 @@ class Turns:
         self._ring: OrderedDict[Group, None] = OrderedDict()
 
     def offer(self, group: Group) -> None:
-        """Something has happened to ``group``; it may be free now."""
+        """Something has changed in ``group``; it may be free now."""
         self._ring.setdefault(group)
 
     def drop(self, group: Group) -> None:
-        """``group`` is no more."""
+        """Remove ``group``, which no longer exists."""
         self._ring.pop(group, None)
 
     def take(self, now: int) -> Job | None:
-        """The next job, which stays unless it has no group."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
         if (job := self._groups.plain.pop()) is not None:
             return job
         ring = self._ring
@@ -56,7 +56,7 @@ class Turns:
                 continue
             if len(group.waiting) > 1:
                 ring.move_to_end(group)
-            else:  # with its next job it goes to the end
+            else:  # it re-enters at the end with its next job
                 del ring[group]
             return entry[2]
         return None
@@ -69,11 +69,11 @@ class Heads:
         self._groups = groups
         self._policy = policy
         self._heap: LazyHeap[tuple[int, ...], Group] = LazyHeap(self._is_listed)  # by order of the first job
-        self._listed: dict[Group, tuple[int, Entry]] = {}  # the entry of a group that counts: n, first job
+        self._listed: dict[Group, tuple[int, Entry]] = {}  # the valid entry of a group: n, first job
         self._n = 0
 
     def offer(self, group: Group) -> None:
-        """Something has happened to ``group``; it may be free now, or have another first job."""
+        """Something has changed in ``group``; it may be free now, or have another first job."""
         entry = group.best(False)
         if entry is None or ((known := self._listed.get(group)) is not None and known[1] is entry):
             return
@@ -82,11 +82,11 @@ class Heads:
         self._heap.push(entry[0], self._n, group)
 
     def drop(self, group: Group) -> None:
-        """``group`` is no more."""
+        """Remove ``group``, which no longer exists."""
         self._listed.pop(group, None)
 
     def take(self, now: int) -> Job | None:
-        """The next job, which stays unless it has no group."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
         entry = self._first(now)
         plain = self._groups.plain
         job = plain.pop()
@@ -96,14 +96,14 @@ class Heads:
         return entry[2] if job is None and entry is not None else job
 
     def _first(self, now: int) -> Entry | None:
-        """The first job of all groups that are free."""
+        """The first job of all free groups."""
         while (head := self._heap.first()) is not None:
             group = head[2]
             entry = self._groups.free(group, self._policy, now)
             if entry is self._listed[group][1]:
                 return entry
             del self._listed[group]
-            if entry is not None:  # its first job is another one now
+            if entry is not None:  # its first job has changed
                 self.offer(group)
         return None
 

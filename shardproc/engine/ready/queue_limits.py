@@ -1,6 +1,6 @@
-"""What may hold the ready jobs of a queue back: a rate, a number of active jobs, the limits of groups.
+"""What may hold back the ready jobs of a queue: a rate, a number of active jobs, the limits of groups.
 
-Most queues have no gate and pay one look at ``queue.gate`` for it.
+Most queues have no gate and pay only for reading ``queue.gate``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ RECORD, GROUP_RECORD, DEFAULTS_RECORD = "limits", "group", "group-defaults"
 
 
 class TokenBucket(Struct):
-    """``max`` jobs at once, and as many in every ``duration`` ms.
+    """``max`` jobs at once, and the same number in every ``duration`` ms.
 
-    Counted in credits, so that whole numbers stay exact: each ms earns ``max``, each job costs ``duration``.
+    Counted in credits, so whole numbers stay exact: each ms earns ``max``, each job costs ``duration``.
     """
 
     max: float
     duration: int
-    at: int  # when the credits were counted, epoch ms
+    at: int  # time of the count, epoch ms
     credits: float
-    until: int | None = None  # the limit ends by itself
+    until: int | None = None  # when the limit expires
     since: int = 0  # when it was set, epoch ms
 
     def has_token(self, now: int) -> bool:
@@ -45,7 +45,7 @@ class TokenBucket(Struct):
         return self.max > 0 and self.credits >= self.duration
 
     def next_token_at(self, now: int) -> int | None:
-        """When a job may be taken; None for never."""
+        """When a job may be taken; None: never."""
         if self.has_token(now):
             return now
         if self.max <= 0:
@@ -54,14 +54,14 @@ class TokenBucket(Struct):
 
 
 class Limits(Struct, omit_defaults=True):
-    """The limits of a queue as they are stored."""
+    """The limits of a queue as stored."""
 
     bucket: TokenBucket | None = None
     concurrency: float | None = None
 
 
 class Gate:
-    """What holds the jobs of one queue back."""
+    """The limits, groups and breakers of one queue."""
 
     __slots__ = ("alarm", "breakers", "group_defaults", "groups", "limits")
 
@@ -70,18 +70,18 @@ class Gate:
         self.group_defaults = NO_DEFAULTS
         self.groups: Groups | None = None  # once a job or a command has named a group
         self.breakers: Breakers | None = None  # circuit breakers, once one was set
-        self.alarm = 0  # when the engine will look at the parked pulls; 0: not by itself
+        self.alarm = 0  # when the engine will serve the parked pulls; 0: no timer
 
 
 def gate_of(queue: QueueState) -> Gate:
-    """The gate of a queue, which had none so far perhaps."""
+    """The gate of a queue, created if necessary."""
     if queue.gate is None:
         queue.gate = Gate()
     return queue.gate
 
 
 def groups_of(queue: QueueState) -> Groups:
-    """The groups of a queue, which had none so far perhaps: from now on they stand in for its ready jobs."""
+    """The groups of a queue, created if necessary: they then replace its order of ready jobs."""
     gate = gate_of(queue)
     groups = gate.groups
     if groups is None:
@@ -93,7 +93,7 @@ def groups_of(queue: QueueState) -> Groups:
 
 
 def keep(state: State, queue: QueueState, gate: Gate) -> None:
-    """Store the limits; a gate that holds nothing back any more is taken away."""
+    """Store the limits; a gate that holds nothing back is dropped."""
     limits = gate.limits
     has_none = limits.bucket is None and limits.concurrency is None
     if has_none:
@@ -102,7 +102,7 @@ def keep(state: State, queue: QueueState, gate: Gate) -> None:
 
 
 def drop_if_open(queue: QueueState, gate: Gate) -> None:
-    """A gate that holds nothing back any more is taken away."""
+    """Drop a gate that holds nothing back."""
     limits = gate.limits
     is_needed = gate.groups is not None or gate.group_defaults != NO_DEFAULTS or gate.breakers is not None
     if not is_needed and limits.bucket is None and limits.concurrency is None:
@@ -110,12 +110,12 @@ def drop_if_open(queue: QueueState, gate: Gate) -> None:
 
 
 def group_defaults(queue: QueueState | None) -> GroupDefaults:
-    """The limits of the groups of a queue without one of their own."""
+    """The default limits for the groups of a queue."""
     return NO_DEFAULTS if queue is None or queue.gate is None else queue.gate.group_defaults
 
 
 def set_group_defaults(queue: QueueState, defaults: GroupDefaults) -> None:
-    """Other limits hold from now on for the groups without one of their own."""
+    """Change the default limits for the groups of a queue."""
     gate = gate_of(queue)
     gate.group_defaults = defaults
     if gate.groups is not None:
@@ -124,7 +124,7 @@ def set_group_defaults(queue: QueueState, defaults: GroupDefaults) -> None:
 
 
 def bucket_of(state: State, queue: QueueState, gate: Gate) -> TokenBucket | None:
-    """The bucket, unless its time is over."""
+    """The bucket, unless it has expired."""
     bucket = gate.limits.bucket
     if bucket is not None and bucket.until is not None and bucket.until <= state.now:
         gate.limits.bucket = bucket = None
@@ -145,19 +145,19 @@ def is_open(state: State, queue: QueueState, gate: Gate) -> bool:
 
 
 def join(queue: QueueState, job: Job) -> None:
-    """A job that has more than the usual is live from now on."""
+    """Add a live job that has a group."""
     if job.extra is not None and job.extra.group_id is not None:
         groups_of(queue).join(job)
 
 
 def readopt(queue: QueueState, job: Job) -> None:
-    """... and was active when the shard stopped."""
+    """The same for a job that was active when the shard stopped."""
     if queue.gate is not None and queue.gate.groups is not None:
         queue.gate.groups.readopt(job)
 
 
 def left(state: State, queue: QueueState, job: Job) -> None:
-    """... and is live no more."""
+    """Remove a job that is no longer live."""
     gate = queue.gate
     if gate is not None and gate.groups is not None:
         gate.groups.leave(job, state.now)
@@ -165,12 +165,12 @@ def left(state: State, queue: QueueState, job: Job) -> None:
 
 
 def key_of_group(queue: str, group_id: str) -> str:
-    """The key of its record."""
+    """The key of a group's record."""
     return f"{queue}/{group_id}"
 
 
 def keep_groups(state: State, queue: QueueState, groups: Groups) -> None:
-    """Store what has changed of groups."""
+    """Store changed groups."""
     for group in groups.changed.values():
         key = key_of_group(queue.name, group.id)
         if not group.record.is_over(state.now):
@@ -183,7 +183,7 @@ def keep_groups(state: State, queue: QueueState, groups: Groups) -> None:
 
 
 def passed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
-    """A job was taken.  What is left of the rates is stored with it, so that they hold over a restart."""
+    """Record that a job was taken.  The remaining rates are stored with it, so they survive a restart."""
     bucket = gate.limits.bucket
     if bucket is not None:
         bucket.credits -= bucket.duration
@@ -196,7 +196,7 @@ def passed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
 
 
 def freed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
-    """An active job has ended, so another one may be taken."""
+    """Record that an active job has ended, so another one may be taken."""
     if gate.groups is not None:
         gate.groups.end(job)
     if gate.breakers is not None:
@@ -206,7 +206,7 @@ def freed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
 
 
 def opens_at(state: State, queue: QueueState, gate: Gate) -> int | None:
-    """The next moment at which time may let a job through; None: it does not."""
+    """The next time when a job may pass; None if time will not change that."""
     bucket, groups, now = bucket_of(state, queue, gate), gate.groups, state.now
     may: list[int | None] = [] if groups is None else [groups.opens_at(now)]
     if gate.breakers is not None:
@@ -217,7 +217,7 @@ def opens_at(state: State, queue: QueueState, gate: Gate) -> int | None:
 
 
 def arm(state: State, queue: QueueState, gate: Gate) -> None:
-    """Pulls are parked while jobs wait: have the engine look again when time lets a job through."""
+    """Pulls are parked while jobs wait: set an alarm for the time when a job may pass."""
     at = opens_at(state, queue, gate)
     if at is not None and not 0 < gate.alarm <= at:
         gate.alarm = at
@@ -225,7 +225,7 @@ def arm(state: State, queue: QueueState, gate: Gate) -> None:
 
 
 def ring(state: State) -> None:
-    """Look at the parked pulls for which it is time."""
+    """Serve the parked pulls whose alarm is due."""
     alarms, now = state.alarms, state.now
     while (alarm := alarms.pop_due(now)) is not None:
         queue = alarm[2]
@@ -235,11 +235,11 @@ def ring(state: State) -> None:
                 state.woken[queue] = None
 
 
-# Ready jobs, also those that a breaker keeps
+# Ready jobs, including those held by a breaker
 
 
 def forget(queue: QueueState, job: Job) -> None:
-    """A job is no longer ready."""
+    """Remove a job that is no longer ready."""
     breakers = queue.gate.breakers if queue.gate is not None else None
     if breakers is None or not breakers.unshelve(job):
         queue.ready.forget(job)
@@ -252,14 +252,14 @@ def ready_jobs(queue: QueueState) -> Iterator[Job]:
 
 
 def ready_counts(queue: QueueState) -> Counter[int]:
-    """How many ready jobs have each priority."""
+    """The number of ready jobs per priority."""
     counts = Counter(dict(queue.ready.counts()))
     counts.update(job.priority for job in _held(queue))
     return counts
 
 
 def oldest(queue: QueueState) -> int | None:
-    """Since when the job that is ready longest has been so (epoch ms); None without one."""
+    """Since when the oldest ready job has been ready (epoch ms); None without one."""
     ready = [queue.ready.oldest(), *(job.run_at for job in _held(queue))]
     return min((since for since in ready if since is not None), default=None)
 
@@ -270,7 +270,7 @@ def _held(queue: QueueState) -> Iterator[Job]:
 
 
 def set_back(state: State, back: SetBack) -> int:
-    """The clock was ahead: rates and windows go on from now; how many were moved."""
+    """Correct rates and windows after the clock was ahead; returns how many were changed."""
     state.alarms.replace(())
     moved = 0
     for queue in state.queues.values():

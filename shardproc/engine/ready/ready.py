@@ -1,16 +1,14 @@
 """The order in which the ready jobs of one queue are delivered.
 
-1. higher priority; 2. ``lifo`` jobs before others, newest first; 3. earlier ``run_at``; 4. earlier
-arrival.
+1. higher priority; 2. ``lifo`` jobs before others, newest first; 3. earlier ``run_at``; 4. earlier arrival.
 
-The seeds keep a 4-ary indexed heap.  In CPython that order is had several times cheaper: jobs of
-one priority nearly always arrive in the order in which they leave, so they stand in a deque (0.1 µs
-for push and pop at any length, 8 bytes a job; ``heapq`` with key tuples took 0.7 to 2 µs and 90
-bytes).  Only jobs that come out of order, like released ones, go to a heap beside it.
+The seeds keep a 4-ary indexed heap.  CPython can produce the same order several times cheaper: jobs of one
+priority nearly always arrive in delivery order, so a deque holds them (0.1 µs for push and pop at any length,
+8 bytes a job; ``heapq`` with key tuples took 0.7 to 2 µs and 90 bytes).  Only jobs that arrive out of order,
+such as released ones, go to a heap beside it.
 
-Deletion is lazy: a job that leaves otherwise than by `pop` (a late ack, say) just changes its
-state, and never stands here again as the same object.  Its entry is skipped, and above 20 % such
-entries are cleared away.
+Deletion is lazy: a job that leaves without `pop` (by a late ack, for example) only changes its state, and the
+same object never returns here.  Its entry is skipped, and above 20 % such entries are dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class _Bucket:
         self.fifo: deque[Job] = deque()
         self.late: list[tuple[int, int, Job]] = []  # (run_at, seq, job)
         self.lifo: list[tuple[int, Job]] = []  # (-seq, job)
-        self.stale = 0  # entries of jobs that left otherwise than by pop
+        self.stale = 0  # entries of jobs that left without pop
 
     def __bool__(self) -> bool:
         return bool(self.fifo or self.late or self.lifo)
@@ -60,7 +58,7 @@ class _Bucket:
         self.stale = 0
 
     def oldest(self) -> int | None:
-        """Since when its first job in order of time has been ready; None without one.  Not of lifo jobs,
+        """Since when its first job in order of time has been ready; None without one.  Ignores lifo jobs,
         which may wait for ever behind newer ones."""
         ready = [next((job.run_at for job in self.fifo if job.state == WAITING), None)]
         ready.append(next((run_at for run_at, _, job in self.late if job.state == WAITING), None))
@@ -79,8 +77,8 @@ class ReadyQueue:
 
     def __init__(self) -> None:
         self._buckets: dict[int, _Bucket] = {}
-        self._order: list[int] = []  # heap of negated priorities that have a bucket
-        self._size = 0  # entries, stale ones included
+        self._order: list[int] = []  # heap of negated priorities with a bucket
+        self._size = 0  # entries, including stale ones
         self._stale = 0
 
     def push(self, job: Job) -> None:
@@ -101,7 +99,7 @@ class ReadyQueue:
             heappush(bucket.late, (job.run_at, job.seq, job))
 
     def pop(self) -> Job | None:
-        """Take the job that is to run next."""
+        """Take the next job."""
         order = self._order
         while order:
             bucket = self._buckets[-order[0]]
@@ -142,7 +140,7 @@ class ReadyQueue:
         return again
 
     def compact(self) -> None:
-        """Clear away the entries of jobs that have left."""
+        """Drop the entries of jobs that have left."""
         if not self._stale:
             return
         for priority, bucket in list(self._buckets.items()):
@@ -155,16 +153,16 @@ class ReadyQueue:
         self._stale = 0
 
     def counts(self) -> Iterator[tuple[int, int]]:
-        """Every priority that ready jobs have, and how many have it."""
+        """The priorities of ready jobs, each with the number of jobs."""
         for priority, bucket in self._buckets.items():
             if count := len(bucket) - bucket.stale:
                 yield priority, count
 
     def oldest(self) -> int | None:
-        """Since when the job that is ready longest has been so (epoch ms); None without one."""
+        """Since when the oldest ready job has been ready (epoch ms); None without one."""
         ready = (bucket.oldest() for bucket in self._buckets.values())
         return min((since for since in ready if since is not None), default=None)
 
     def prioritized(self) -> int:
-        """How many ready jobs have a priority above 0."""
+        """The number of ready jobs with a priority above 0."""
         return sum(count for priority, count in self.counts() if priority > 0)

@@ -1,10 +1,10 @@
-"""The lane of fair pulls: groups take turns, each as often as its weight says.
+"""The lane of fair pulls: groups take turns in proportion to their weights.
 
 This is start-time fair queueing.  Each group has a tag, the virtual time at which its next job may start.
 The group with the smallest tag is next; its tag then grows by ``1 / weight``, and virtual time is the tag of
-the job that was taken last.  A group that gets its first job starts at the present virtual time, so it waits
-for one turn of each other group at most, however many jobs these have.  A group that comes back soon after
-it was empty keeps its tag, so adding jobs one by one gains nothing.
+the last job taken.  A group that gets its first job starts at the present virtual time, so it waits for one
+turn of each other group at most, however many jobs these have.  A group that returns soon after it was empty
+keeps its tag, so adding jobs one by one gives no advantage.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from .group import Group, Policy
 if TYPE_CHECKING:
     from .groups import Groups
 
-TURN = 1 << 20  # virtual time between two jobs of a group of weight 1: whole numbers add up exactly
-UNGROUPED = Group("")  # stands for all jobs without a group; no group has that name
+TURN = 1 << 20  # virtual time between two jobs of a group with weight 1: whole numbers add up exactly
+UNGROUPED = Group("")  # represents all jobs without a group; no group has that name
 
 
 class Shares:
-    """A lane in which groups, and the jobs without one as one group more, share the turns by weight."""
+    """A lane in which the groups, with the jobs without a group as one more, share the turns by weight."""
 
     def __init__(self, groups: Groups, policy: Policy) -> None:
         self._groups = groups
         self._policy = policy
         self._heap: LazyHeap[int, Group] = LazyHeap(self._is_listed)  # by tag
-        self._listed: dict[Group, int] = {}  # groups that may be free -> the number of their entry
-        self._tags: dict[str, int] = {}  # of groups that were served; no use once time has reached them
+        self._listed: dict[Group, int] = {}  # groups that may be free -> number of their entry
+        self._tags: dict[str, int] = {}  # of groups that had turns; obsolete once time has reached them
         self._time = 0
         self._n = 0
 
     def offer(self, group: Group) -> None:
-        """Something has happened to ``group``; it may be free now."""
+        """Something has changed in ``group``; it may be free now."""
         if group not in self._listed and group.waiting:
             self._enter(group)
 
     def drop(self, group: Group) -> None:
-        """``group`` is no more."""
+        """Remove ``group``, which no longer exists."""
         self._listed.pop(group, None)
 
     def take(self, now: int) -> Job | None:
-        """The next job, which stays unless it has no group."""
+        """The next job.  A job with a group stays in it; one without is removed from the order."""
         plain = self._groups.plain
         if UNGROUPED not in self._listed and not plain.is_empty:
             self._enter(UNGROUPED)
@@ -63,10 +63,10 @@ class Shares:
         return None if entry is None else entry[2]
 
     def _count(self, group: Group, tag: int) -> None:
-        """``group`` had its turn."""
+        """Record a turn of ``group``."""
         self._time = tag
         self._tags[group.id] = tag + TURN // (group.record.weight or 1)
-        if len(group.waiting) > 1:  # with its next job it is offered again
+        if len(group.waiting) > 1:  # else it is offered again with its next job
             self._enter(group)
         if len(self._tags) > 2 * len(self._listed) + MIN_STALE:
             self._tags = {name: until for name, until in self._tags.items() if until > tag}

@@ -1,7 +1,7 @@
-"""The space of a queue whose waiting jobs are bounded: who may come in, and who has to go.
+"""The space of a queue with bounds on its waiting jobs: which jobs it accepts, and which ones it drops.
 
-Other queues have none and pay one look at ``queue.space`` with each push.  Jobs are counted by the tables
-that hold them; bytes by tables of their own, which only queues have whose bytes are bounded.
+Other queues pay only for reading ``queue.space`` on each push.  Jobs are counted by the tables that hold
+them, bytes by a special kind of table, used only by queues with a bound on bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bunqueue.protocol.commands import CommandError
 if TYPE_CHECKING:
     from ..state import QueueState
 
-SEARCHED = 10_000  # jobs passed over that run or wait for others, before a push is refused instead
+SEARCHED = 10_000  # jobs skipped because they run or wait for others; after that, a push is refused
 
 
 class CountedJobs(dict[int, Job]):
-    """Jobs by number, and how many bytes of data they have."""
+    """Jobs by number, with the total bytes of their data."""
 
     __slots__ = ("size",)
 
@@ -47,7 +47,7 @@ class CountedJobs(dict[int, Job]):
 
 
 class Space:
-    """The bounds of one queue, and what they have turned away since they were set."""
+    """The bounds of one queue, and how many jobs they have refused or dropped since they were set."""
 
     __slots__ = ("bounds", "dropped", "refused")
 
@@ -57,7 +57,7 @@ class Space:
 
 
 def bound(queue: QueueState, bounds: Bounds) -> None:
-    """These bounds hold for a queue from now on."""
+    """Set the bounds of a queue."""
     counts = isinstance(queue.jobs, CountedJobs)
     wanted = bounds.max_waiting_bytes is not None
     if counts != wanted:
@@ -72,7 +72,7 @@ def bound(queue: QueueState, bounds: Bounds) -> None:
 
 
 def change_data(queue: QueueState, job: Job, data: bytes) -> None:
-    """A live job has other data from now on."""
+    """Change the data of a live job."""
     for jobs in (queue.jobs, queue.late):
         if isinstance(jobs, CountedJobs) and job.seq in jobs:
             jobs.size += len(data) - len(job.data)
@@ -80,12 +80,12 @@ def change_data(queue: QueueState, job: Job, data: bytes) -> None:
 
 
 def waiting(queue: QueueState) -> int:
-    """The live jobs that have not started."""
+    """The number of live jobs that have not started."""
     return len(queue.jobs) + len(queue.late) - len(queue.active) - len(queue.suspended)
 
 
 def waiting_bytes(queue: QueueState) -> int | None:
-    """Bytes of their data; None where nobody counts them."""
+    """Bytes of their data; None if the queue does not count them."""
     total = 0
     for jobs in (queue.jobs, queue.late):
         if not isinstance(jobs, CountedJobs):
@@ -96,7 +96,7 @@ def waiting_bytes(queue: QueueState) -> int | None:
 
 
 def room_for(queue: QueueState, payloads: Sequence[bytes], leaving: Collection[Job] = ()) -> list[Job]:
-    """The jobs that have to go so that new ones with these ``payloads`` may wait, where ``leaving`` ones go
+    """The jobs to drop to make room for new ones with these ``payloads``, given that ``leaving`` ones go
     anyway.  CommandError if there is no space for them."""
     space = queue.space
     assert space is not None
@@ -121,7 +121,7 @@ def room_for(queue: QueueState, payloads: Sequence[bytes], leaving: Collection[J
 
 
 def check(queue: QueueState, payloads: Sequence[bytes], leaving: Collection[Job] = ()) -> None:
-    """CommandError if there is no space for jobs with these ``payloads``, whatever could be dropped."""
+    """CommandError if there is no space for jobs with these ``payloads``, without dropping any."""
     space = queue.space
     assert space is not None
     lacking = _lacking(queue, space.bounds, *_more(payloads, leaving))
@@ -131,13 +131,13 @@ def check(queue: QueueState, payloads: Sequence[bytes], leaving: Collection[Job]
 
 
 def _more(payloads: Sequence[bytes], leaving: Collection[Job]) -> tuple[int, int]:
-    """How many more jobs and bytes there will be."""
+    """The number of additional jobs and bytes."""
     size = sum(map(len, payloads)) - sum(len(job.data) for job in leaving)
     return len(payloads) - len(leaving), size
 
 
 def _lacking(queue: QueueState, bounds: Bounds, jobs: int, size: int) -> tuple[str, int, int] | None:
-    """The bound that so many more jobs and bytes break, with what is there; None: they fit."""
+    """The bound that this many more jobs and bytes exceed, with the present value; None: they fit."""
     most = bounds.max_waiting
     if most is not None and jobs > 0 and waiting(queue) + jobs > most:
         return "maxWaiting", waiting(queue), most
@@ -148,7 +148,7 @@ def _lacking(queue: QueueState, bounds: Bounds, jobs: int, size: int) -> tuple[s
 
 
 def _oldest(queue: QueueState) -> Iterator[Job]:
-    """Those that may be dropped, in order of arrival; one that came back from the dead letters is older."""
+    """Jobs that may be dropped, in order of arrival; jobs revived from the dead letters count as older."""
     skipped = 0
     for job in chain(queue.late.values(), queue.jobs.values()):
         if job.state in (WAITING, DELAYED) and job.run is None:

@@ -1,1 +1,1 @@
-"""Schedules: their commands, their runs, and what became of the last one."""
+"""Schedules: their commands, their runs, and the outcome of the last run."""

@@ -45,10 +45,10 @@ from ...state import Client, State
 from .. import old_names, push
 from . import names
 
-ALLOW, SKIP, QUEUE, CANCEL = "allow", "skip", "queue", "cancel"  # of `CronFields.overlap`
-NONE, ALL = "none", "all"  # of `CronFields.on_missed`
-MANY = 100  # schedules shown in one slice
-LOOKED_AT = 1000  # for the next ones of all, in one slice
+ALLOW, SKIP, QUEUE, CANCEL = "allow", "skip", "queue", "cancel"  # values of `CronFields.overlap`
+NONE, ALL = "none", "all"  # values of `CronFields.on_missed`
+MANY = 100  # schedules shown per slice
+LOOKED_AT = 1000  # inspected per slice, to find the next ones of all
 NOT_FOUND = "Cron job not found"
 
 _decode = msgspec.json.Decoder(Schedule).decode
@@ -60,7 +60,7 @@ def put(state: State, client: Client, command: Cron) -> Reply | None:
     if not state.is_home(command.queue):
         if command.move:
             remove(state, command.name)
-        # The answer that counts is that of the queue's shard.
+        # The answer that counts comes from the queue's shard.
         return ErrorReply(error="Cron job belongs to another shard", code=Code.SCHEDULE_NOT_FOUND)
     return _put(state, client, command) if command.move else _put_unless_taken(state, client, command)
 
@@ -101,7 +101,7 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
 
 
 def _check_limit(known: Schedule, limit: int | None) -> None:
-    """CommandError for a new limit that the schedule has reached: it would never run."""
+    """CommandError for a new limit that the schedule has already reached: it would never run."""
     if limit is None or limit <= 0 or limit > known.executions or limit == known.max_limit:
         return
     text = f"Cron job {known.name} has run {known.executions} times, so a limit of {limit} would end it"
@@ -156,7 +156,7 @@ def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
         runs.append(at)
         try:
             at = next_after(schedule, at, at)
-        except CommandError:  # there is no such date any more
+        except CommandError:  # the expression has no further date
             break
     return CronRunsReply(data=CronRuns([float(run) for run in runs]))
 
@@ -174,7 +174,7 @@ def list_all(state: State, client: Client, command: CronList) -> Slices:
 
 
 def next_ones(state: State, count: int) -> Generator[None, None, list[CronView]]:
-    """The schedules that run next, for an overview."""
+    """The schedules with the earliest next runs, for an overview."""
     schedules = list(state.timetable.by_name.values())
     found: list[Schedule] = []
     for start in range(0, len(schedules), LOOKED_AT):
@@ -184,12 +184,12 @@ def next_ones(state: State, count: int) -> Generator[None, None, list[CronView]]
 
 
 def slot_of_record(key: str, value: str) -> int:
-    """Where a stored record belongs."""
+    """The slot of a stored record."""
     return slot_of_queue(_decode(value).queue)
 
 
 def recover(state: State, key: str, value: str) -> None:
-    """A schedule as it was stored; runs that were missed are looked at when the first tick comes."""
+    """Restore a schedule from storage; missed runs are handled by the first tick."""
     schedule = _decode(value)
     state.timetable.put(schedule)
     if schedule.backlog:
@@ -197,10 +197,10 @@ def recover(state: State, key: str, value: str) -> None:
 
 
 def set_back(state: State, back: SetBack) -> int:
-    """The clock was ahead; how many schedules run earlier than they would have.
+    """Correct the schedules after the clock was ahead; returns how many now run earlier.
 
-    A cron expression means the wall clock, so its next run is computed again.  No interval ends later than
-    one interval from now.
+    A cron expression refers to the wall clock, so its next run is computed again.  No interval ends later
+    than one interval from now.
     """
     moved = 0
     for schedule in list(state.timetable.by_name.values()):
@@ -220,7 +220,7 @@ def set_back(state: State, back: SetBack) -> int:
 
 
 def _check(command: Cron) -> None:
-    """What every shard refuses alike, whether or not the queue is its own."""
+    """Refuse what every shard refuses, whether or not it owns the queue."""
     if problem := queue_name_problem(command.queue):
         raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
     if not command.schedule and command.repeat_every is None:
@@ -243,7 +243,7 @@ def backlog_of(schedule: Schedule) -> int:
 
 
 def next_after(fields: CronFields, last: int, now: int) -> int:
-    """The next run after now; ``last`` is the one before, or the beginning of the intervals."""
+    """The next run after now; ``last`` is the previous one, or the start of the intervals."""
     try:
         if fields.schedule:
             return next_run(fields.schedule, fields.timezone, now)
@@ -269,7 +269,7 @@ def keep(state: State, schedule: Schedule) -> None:
 
 
 def remove(state: State, name: str) -> bool:
-    """Whether there was such a schedule here."""
+    """Remove a schedule; whether it existed here."""
     if state.timetable.remove(name) is None:
         return False
     state.out.keep(KIND, name, None)
@@ -277,7 +277,8 @@ def remove(state: State, name: str) -> bool:
 
 
 def _shown(state: State, schedule: Schedule) -> CronReply:
-    """With the data of its jobs, which who sets it knows, and which lists have no room for."""
+    """Show a schedule with the data of its jobs.  Lists have no room for that data, and a client that sets a
+    schedule knows it."""
     return CronReply(cron=_view(schedule, with_data=True))
 
 

@@ -1,8 +1,9 @@
-"""Whose the name of a schedule is: one queue's on the whole server, and one app's if an app declares it.
+"""Ownership of schedule names: a name belongs to one queue on the whole server, and to one app if an app
+declares it.
 
-Each schedule lives on the shard of its queue, so before a new one is set that must not take its name from
-another one, its shard asks all others.  Two that are set at the same time ask each other: then the one on the
-lower shard gets the name.
+Each schedule is stored on the shard of its queue.  So before a shard sets a new schedule that must not take
+its name from another one, it asks all other shards.  If two are set at the same time, their shards ask each
+other, and the lower shard gets the name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ...state import State
 
 
 def claim(state: State, command: Cron) -> Steps:
-    """Ask for a name; CommandError when it is somebody else's. Set the schedule in the same breath."""
+    """Claim a name; CommandError if it belongs to another schedule.  The caller must set the schedule at
+    once, without yielding."""
     claims = state.timetable.claims
     mine = Claim(command.queue, command.app or "")
     claims.setdefault(command.name, []).append(mine)
@@ -36,7 +38,7 @@ def claim(state: State, command: Cron) -> Steps:
             raise _taken(command.name, holder.queue, holder.app)
     if mine.lost_to is not None:
         raise _taken(command.name, *mine.lost_to)
-    _check_here(state, command)  # by another command, meanwhile
+    _check_here(state, command)  # another command may have set it meanwhile
 
 
 def _check_here(state: State, command: Cron) -> None:

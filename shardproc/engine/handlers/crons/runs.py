@@ -1,6 +1,6 @@
-"""What schedules do: jobs that are due, missed, or wanted now.
+"""Runs of schedules: jobs that are due, missed, or triggered by a command.
 
-A schedule lives on the shard of its queue, so a job it pushes and its own step to the next time are one
+A schedule is stored on the shard of its queue, so the job it pushes and its step to the next time are one
 transaction: however a shard ends, no run is lost and none happens twice.
 """
 
@@ -22,26 +22,26 @@ from ...state import Client, State
 from .. import push
 from .commands import ALL, CANCEL, QUEUE, SKIP, backlog_of, keep, known_schedule, next_after, remove
 
-MAX_A_TICK = 250  # runs before other commands have their turn: some 20 ms
-LOOK_AGAIN_MS = 3_600_000  # at a schedule whose time zone this machine does not know
-MAX_COUNTED = 1000  # times of an expression that are counted after a downtime: each takes some 30 us
-COUNTED_A_RUN = 4  # so many of them take as long as a run
+MAX_A_TICK = 250  # runs before other commands get their turn: about 20 ms
+LOOK_AGAIN_MS = 3_600_000  # before a schedule is checked again whose time zone this machine does not know
+MAX_COUNTED = 1000  # times of an expression that are counted after a downtime: each takes about 30 us
+COUNTED_A_RUN = 4  # counted times that take as long as one run
 
 _NO_OPTIONS = SpawnOptions()
 _CONFLICTS = {SKIP: Dedup(on_conflict="keep"), CANCEL: Dedup(on_conflict="supersede")}
-"""What becomes of a run whose last job has not ended, by `CronFields.overlap`."""
+"""What happens to a run whose last job has not ended, by `CronFields.overlap`."""
 
 
 def run_due(state: State) -> None:
-    """Run what is due, as much as takes as long as MAX_A_TICK runs.
+    """Run what is due, up to the work of MAX_A_TICK runs.
 
-    A schedule that is late by several of its times runs once, unless it asks for all: few want a heap of the
-    same job.
+    A schedule that is late by several of its times runs once, unless it asks for all: few users want many
+    copies of the same job.
     """
     left = MAX_A_TICK
     while left > 0 and (schedule := state.timetable.take_ready()) is not None:
         _push_if_allowed(state, schedule, schedule.take_back(state.now))
-        if schedule.backlog and not schedule.is_running:  # the push gave no job
+        if schedule.backlog and not schedule.is_running:  # the push added no job
             state.timetable.ready.append(schedule.name)
         keep(state, schedule)
         left -= 1
@@ -53,7 +53,7 @@ def run_due(state: State) -> None:
 
 
 def _run(state: State, schedule: Schedule) -> int:
-    """Run a schedule that is due, unless that is to be left out; how much work that was, in runs."""
+    """Run a schedule that is due, or skip it by its rules; the amount of work done, in runs."""
     limit = schedule.max_limit
     if limit is not None and 0 < limit <= schedule.executions:
         remove(state, schedule.name)
@@ -63,7 +63,7 @@ def _run(state: State, schedule: Schedule) -> int:
     runs = not (schedule.paused or deserted or (away and schedule.skip_missed_on_restart))
     counted = _miss(state, schedule, made_up=runs) if away else 0
     wanted = 1
-    if schedule.on_missed == ALL:  # also of a shard that alone was away, or late
+    if schedule.on_missed == ALL:  # also when only this shard was down, or late
         wanted = min(_times_until(schedule, state.now + 1), backlog_of(schedule))
     if limit is not None and limit > 0:
         wanted = min(wanted, limit - schedule.executions)
@@ -80,7 +80,7 @@ def _run(state: State, schedule: Schedule) -> int:
 
 
 def _times(schedule: Schedule, count: int) -> list[int]:
-    """The first ``count`` times of a schedule that is due, of which so many have passed."""
+    """The first ``count`` times of a schedule that is due; all of them have passed."""
     times = [schedule.next_run]
     while len(times) < count:
         times.append(next_after(schedule, times[-1], times[-1]))
@@ -88,7 +88,7 @@ def _times(schedule: Schedule, count: int) -> list[int]:
 
 
 def _begin(state: State, schedule: Schedule, at: int) -> None:
-    """Begin the run of a time, or have it wait for the end of the last one's job."""
+    """Start the run for a time, or put it off until the last run's job has ended."""
     if schedule.overlap != QUEUE or not (schedule.backlog or schedule.is_running):
         _push_if_allowed(state, schedule, at)
     elif schedule.backlog < backlog_of(schedule):
@@ -96,13 +96,13 @@ def _begin(state: State, schedule: Schedule, at: int) -> None:
 
 
 def _push_if_allowed(state: State, schedule: Schedule, at: int) -> None:
-    """Whether it gives a job is decided by the rules of a push: its unique key may be taken."""
+    """Push the job of a run, if the rules of a push allow it: its unique key may be taken."""
     with suppress(CommandError):
         _push(state, schedule, at)
 
 
 def _miss(state: State, schedule: Schedule, *, made_up: bool) -> int:
-    """Count the times that passed while the server was away."""
+    """Count the times that passed during the server's downtime."""
     first = schedule.next_run
     times = _times_until(schedule, state.away_until)
     schedule.missed += times
@@ -112,7 +112,7 @@ def _miss(state: State, schedule: Schedule, *, made_up: bool) -> int:
 
 
 def _times_until(schedule: Schedule, until: int) -> int:
-    """How many times of a schedule that is due are before that one, up to MAX_COUNTED of an expression."""
+    """The number of times of a due schedule before ``until``; at most MAX_COUNTED for an expression."""
     every = None if schedule.schedule else schedule.repeat_every
     return times_between(
         schedule.schedule, every, schedule.timezone, schedule.next_run, until, at_most=MAX_COUNTED
@@ -139,7 +139,7 @@ def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
 
 
 def _push(state: State, schedule: Schedule, at: int) -> tuple[str, bool]:
-    """Push the job of a run; its id, and whether it is new. CommandError as a push."""
+    """Push the job of a run; returns its id, and whether it is new.  Raises CommandError like a push."""
     job_id, is_new = push.push_fields(state, schedule.queue, _job_fields(schedule))
     if is_new:
         last_runs.begun(state, schedule, state.jobs[job_id], at)
@@ -161,7 +161,7 @@ def _job_fields(schedule: Schedule) -> JobFields:
 
 
 def has_worker(state: State, queue_name: str) -> bool:
-    """Whether somebody works on a queue: says so, waits for its jobs, or has one in hand."""
+    """Whether a worker works on a queue: it is registered, waits for the queue's jobs, or has one in hand."""
     if queue_name in state.queues_with_workers or any(
         not waiter.done and not waiter.client.closed for waiter in state.parked(queue_name)
     ):

@@ -1,4 +1,4 @@
-"""Finding jobs, and changing all that are found.
+"""Finds jobs, and changes all that are found.
 
-`plan` decides where to look, `walk` goes there slice by slice, `matching` looks at one job.
+`plan` decides where to search, `walk` goes there slice by slice, `matching` checks a single job.
 """

@@ -1,4 +1,4 @@
-"""What ChangeJobs does to one job, and why it leaves others alone."""
+"""The effect of ChangeJobs on one job, and the reasons for leaving others alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...state import Client, QueueState, State
 from .. import cancel, dlq
 from .walk import Match
 
-# Why a job is left alone
+# Reasons for leaving a job alone
 FINISHED, UNFINISHED, IS_ACTIVE, IS_COMPLETED, CANCELLED = (
     "finished",
     "unfinished",
@@ -26,11 +26,11 @@ FINISHED, UNFINISHED, IS_ACTIVE, IS_COMPLETED, CANCELLED = (
     "cancelled",
 )
 TAKEN = "unique-key"  # another job holds its key
-FLOW = "flow"  # jobs of flows stay together
-WORKFLOW = "workflow"  # its steps stay where they are
+FLOW = "flow"  # jobs of a flow stay together
+WORKFLOW = "workflow"  # its steps cannot be moved
 THERE = "there-already"
 
-GRACE = 10_000  # ms; as of Cancel
+GRACE = 10_000  # ms, the same as for Cancel
 
 
 class Actions:
@@ -47,17 +47,17 @@ class Actions:
         self._transfer = moves.Transfer(state, command.to or "")
 
     def refusal(self, match: Match) -> str | None:
-        """Why a job is left alone, as far as its state tells."""
+        """The reason for leaving a job alone, as far as its state shows."""
         refuse: Callable[[Match], str | None] = getattr(self, f"_refuse_{self._command.action}")
         return refuse(match)
 
     def carry_out(self, queue: QueueState, job: Job) -> str | None:
-        """Change a job; why not, if it is left alone."""
+        """Change a job, or return the reason for leaving it alone."""
         act: Callable[[QueueState, Job], str | None] = getattr(self, f"_{self._command.action}")
         return act(queue, job)
 
     def end_piece(self) -> None:
-        """Some jobs have been dealt with."""
+        """Finish a piece: purge the jobs to remove and send the ones to move."""
         for (queue, finished), seqs in self._removals.items():
             removal.check(self._state, queue, self._removed)
             removal.purge(self._state, queue, finished, seqs)
@@ -66,11 +66,11 @@ class Actions:
         self._transfer.send()
 
     def when_moved(self, done: Callable[[int, Counter[str]], None]) -> None:
-        """Call ``done`` when all jobs that were to be moved have been, with how many, and how many came back
-        for which reason."""
+        """Call ``done`` once all jobs have been moved, with their number, and the number that came back for
+        each reason."""
         self._transfer.when_done(done)
 
-    # -- one action after the other
+    # -- the actions
 
     def _refuse_cancel(self, match: Match) -> str | None:
         return None if match.state == LIVE else FINISHED
@@ -86,7 +86,7 @@ class Actions:
         return self._refuse_unnamed(match)
 
     def _refuse_unnamed(self, match: Match) -> str | None:
-        """Cancelled and completed jobs run again only if that is asked for."""
+        """Retry cancelled and completed jobs only if the search names their state."""
         if match.state == STOPPED and CANCELLED not in self._named:
             return CANCELLED
         if match.state == COMPLETED and IS_COMPLETED not in self._named:
@@ -130,7 +130,7 @@ class Actions:
 
 
 def _busy(job: Job | None) -> str | None:
-    """The state of a live job that neither waits for its turn nor for its time."""
+    """The state of a live job that is neither waiting nor delayed."""
     if job is not None and job.state in (ACTIVE, BLOCKED, SUSPENDED):
         return STATE_NAMES[job.state]
     return None

@@ -1,7 +1,7 @@
-"""ChangeJobs: the jobs that a search finds are cancelled, retried, removed, moved, or get another priority.
+"""ChangeJobs: cancels, retries, removes, moves or reprioritizes the jobs that a search finds.
 
-Between two slices anything may have happened to a job, so each is looked at again in the slice that changes
-it.  What has been changed stays so, whatever happens to the rest.
+Anything may happen to a job between two slices, so each is checked again in the slice that changes it.
+Changes already made stay, whatever happens to the rest.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .matching import meets
 from .plan import Plan, plan
 from .walk import Match, walk
 
-PIECE = 20  # jobs changed in one slice; some 1 ms
-EXAMPLES = 20  # ids in an answer
+PIECE = 20  # jobs changed per slice; about 1 ms
+EXAMPLES = 20  # ids in a reply
 
 _OWN = {"priority": ("priority",), "move": ("to",), "cancel": ("reason", "grace")}
-"""Fields that belong to one action."""
+"""Fields that belong to a single action."""
 _NEEDED = {"priority": "priority", "move": "to"}
 
 
@@ -40,7 +40,7 @@ def change_jobs(state: State, client: Client, command: ChangeJobs) -> Steps:
     cursor = cursors.of(command, command.cursor, state.shards, state.now)
     if command.queue is not None:
         cursor.places = [place if n == state.shard else DONE for n, place in enumerate(cursor.places)]
-    cursor.until = min(cursor.until or state.next_seq, state.next_seq)  # not beyond, whatever a cursor says
+    cursor.until = min(cursor.until or state.next_seq, state.next_seq)  # whatever the cursor says
     found = plan(state, command, cursor, asc=True, until=cursor.until)
     work = _Work(state, client, command, cursor, found)
     yield from work.run()
@@ -48,7 +48,7 @@ def change_jobs(state: State, client: Client, command: ChangeJobs) -> Steps:
 
 
 def _check(command: ChangeJobs) -> None:
-    """CommandError for fields that do not belong together."""
+    """CommandError for fields that do not go together."""
     for action, names in _OWN.items():
         for name in names:
             if getattr(command, name) is not None and action != command.action:
@@ -80,7 +80,7 @@ class _Work:
         self._examples: list[str] = []
 
     def run(self) -> Slices:
-        """Look for jobs, and change them; the cursor is behind the last one then."""
+        """Find jobs and change them; the cursor ends behind the last one."""
         places, shard = self._cursor.places, self._state.shard
         for step in walk(self._state, self._found, asc=True):
             if step is None:
@@ -100,7 +100,7 @@ class _Work:
         places[shard], self._cursor.until = DONE, 0
 
     def finish(self, deliver: Callable[[ChangeReply], None]) -> None:
-        """Reply when everything is done."""
+        """Reply once everything is done."""
 
         def done(moved: int, refused: Counter[str]) -> None:
             self._changed -= refused.total()
@@ -118,7 +118,7 @@ class _Work:
         )
 
     def _piece(self, matches: Sequence[Match]) -> int | None:
-        """Change some jobs; the number of the last one if they are as many as may be changed."""
+        """Change some jobs; returns the number of the last one if the limit is reached."""
         dry = self._command.dry_run
         for match, job in self._current(matches):
             problem = self._actions.refusal(match)
@@ -132,8 +132,8 @@ class _Work:
         return None
 
     def _current(self, matches: Sequence[Match]) -> Iterator[tuple[Match, Job | None]]:
-        """The jobs as they are now, those that are still meant.  Nothing is changed by a dry run, so finished
-        ones are not read for it."""
+        """The current versions of the jobs that still match.  A dry run changes nothing, so it does not read
+        finished ones."""
         finished = [match.seq for match in matches if match.state != LIVE]
         if self._command.dry_run:
             finished = finished[: EXAMPLES - len(self._examples)]

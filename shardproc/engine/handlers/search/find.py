@@ -19,7 +19,7 @@ from .matching import meets
 from .plan import Plan, plan
 from .walk import Match, walk
 
-MAX_BYTES = 8 << 20  # of jobs in one page, and then one more
+MAX_BYTES = 8 << 20  # of jobs per page; the page ends with the job that exceeds it
 
 Slices = Generator[None, None, None]
 
@@ -40,20 +40,21 @@ def find_jobs(state: State, client: Client, command: FindJobs) -> Steps:
 
 
 class _Page:
-    """The jobs of one page, and how far it reaches."""
+    """The jobs of one page, and how far the search has got."""
 
     def __init__(self, state: State, command: FindJobs, cursor: Cursor) -> None:
         self._state, self._command, self._cursor = state, command, cursor
         self._start = cursor.places[state.shard]
         self._matches: list[Match] = []
-        self._seqs: list[int] = []  # of the jobs of the answer
+        self._seqs: list[int] = []  # numbers of the jobs in the reply
         self._times: list[float] = []
         self._found = self._scanned = self._unreadable = 0
 
     def collect(self, found: Plan) -> Slices:
-        """Look for the jobs; the cursor is behind the last one then.
+        """Find the jobs; the cursor ends behind the last one.
 
-        When the page is full, look for one more, as far as this command may: without it the page is the last.
+        When the page is full, look for one more job, as far as this command may scan: without one, the page
+        is the last.
         """
         command, places, shard = self._command, self._cursor.places, self._state.shard
         before, is_full = self._start, False
@@ -85,8 +86,8 @@ class _Page:
         places[shard] = DONE
 
     def load(self, found: Plan, answer: Shown) -> Slices:
-        """Read the jobs that were found.  What ends meanwhile is shown if it is still meant; what does not
-        fit comes with the next page."""
+        """Read the jobs that were found.  A job that ends in the meantime is shown if it still matches; jobs
+        that do not fit are left for the next page."""
         for start in range(0, len(self._matches), SLICE):
             yield
             for match, job in self._loaded(self._matches[start : start + SLICE]):
@@ -112,7 +113,7 @@ class _Page:
         return found
 
     def reply(self, found: Plan, answer: Shown) -> FindReply:
-        """The page."""
+        """Build the reply for the page."""
         count = len(self._seqs) if self._command.limit else self._found
         several = self._state.shards > 1
         return FindReply(
@@ -140,6 +141,6 @@ class _Page:
 
 
 def _live_of(match: Match) -> dict[int, Job]:
-    """The live jobs of its queue among which it is, if it is live."""
+    """The table of live jobs in its queue that would contain it."""
     queue = match.queue
     return queue.jobs if match.seq in queue.jobs else queue.late

@@ -1,4 +1,4 @@
-"""Whether a job meets conditions: a live one as it is in memory, a finished one as it was loaded."""
+"""Whether a job meets conditions: a live job from memory, a finished one as loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a search looks: at which queues, at live or finished jobs, and at which of their numbers."""
+"""Where to search: in which queues, among live or finished jobs, and in which ranges of numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ...criteria import Criteria
 from ...lookup import known_queue
 from ...state import QueueState, State
 
-FEW_QUEUES = 4  # each is gone through on its own
-FEW_LIVE = 50_000  # live jobs that are put in order in memory; some 5 ms
+FEW_QUEUES = 4  # up to this many are searched one by one
+FEW_LIVE = 50_000  # live jobs that are sorted in memory; about 5 ms
 
 _INDEXED = ("name", "tag", "group", "created", "finished")
 _SMALL: dict[str, Callable[[QueueState], list[dict[int, Job]]]] = {
@@ -29,7 +29,7 @@ _SMALL: dict[str, Callable[[QueueState], list[dict[int, Job]]]] = {
     "waiting-children": lambda queue: [queue.blocked, queue.suspended],
     "waiting-signal": lambda queue: [queue.suspended],
 }
-"""States whose jobs are found without the others."""
+"""States with a table of their own, so jobs in them are found without scanning the rest."""
 
 
 class Live(NamedTuple):
@@ -42,17 +42,17 @@ class Live(NamedTuple):
 class Plan(Struct):
     """See the module."""
 
-    conditions: list[Condition]  # that the jobs of these queues must meet
+    conditions: list[Condition]  # conditions for the jobs of these queues
     queues: list[QueueState]
-    criteria: Criteria | None  # None: the archive is not asked
-    live: Live | None  # live jobs that may be meant; None: the archive finds them
-    ranges: list[tuple[int, int]]  # of numbers, in the order in which they are looked at
-    jobs: int  # that are looked at, at most
+    criteria: Criteria | None  # None: the archive is not searched
+    live: Live | None  # live candidates; None: the archive finds them
+    ranges: list[tuple[int, int]]  # of numbers, in search order
+    jobs: int  # maximum number of jobs inspected
     by: list[str]
 
     @property
     def density(self) -> float:
-        """Jobs looked at for each number of the ranges, on average."""
+        """Jobs inspected per number of the ranges, on average."""
         width = sum(last - first + 1 for first, last in self.ranges)
         return min(1.0, self.jobs / width) if width else 1.0
 
@@ -62,7 +62,7 @@ class Plan(Struct):
 
 
 def plan(state: State, wanted: Wanted, cursor: Cursor, *, asc: bool, until: int) -> Plan:
-    """How to look for jobs beyond a cursor, with numbers below ``until``."""
+    """The way to find jobs beyond a cursor, with numbers below ``until``."""
     conditions = conditions_of(wanted, cursor.at)
     queues = _queues(state, wanted, conditions)
     rest = [condition for condition in conditions if condition.field != "queue"]
@@ -93,7 +93,7 @@ def _queues(state: State, wanted: Wanted, conditions: Sequence[Condition]) -> li
 
 
 def _kinds(conditions: Sequence[Condition]) -> frozenset[str]:
-    """The states in which a job may be that meets the conditions."""
+    """The states of jobs that can meet the conditions."""
     mine = [condition for condition in conditions if condition.field == "state"]
     found = {name for name in STATES if all(holds(condition, name) for condition in mine)}
     fields = {condition.field for condition in conditions}
@@ -117,7 +117,7 @@ def _bounds(state: State, cursor: Cursor, asc: bool, until: int) -> tuple[int, i
 
 
 def _live(queues: Sequence[QueueState], kinds: frozenset[str]) -> Live | None:
-    """The live jobs in these states, if they are few."""
+    """The live jobs in these states, if there are few."""
     if not kinds:
         return Live([], {})
     if kinds <= _SMALL.keys():
@@ -162,7 +162,7 @@ def _extent(
     live: Live | None,
     ranges: Sequence[tuple[int, int]],
 ) -> tuple[int, list[str]]:
-    """How many jobs are looked at, at most, and what else than an index says which ones."""
+    """The maximum number of jobs to inspect, and what narrows them down apart from an index."""
     width = sum(last - first + 1 for first, last in ranges)
     in_memory = 0 if live is None else len(live.seqs)
     if criteria is None:

@@ -1,4 +1,4 @@
-"""Going through the jobs of a plan, in order, a few thousand numbers at a time."""
+"""Goes through the jobs of a plan, in order, a few thousand numbers at a time."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ...state import QueueState, State
 from .matching import meets
 from .plan import Plan
 
-CHUNK = 4_000  # numbers looked at in one step, by SQLite alone; some 3 ms
-SPARSE = 16_000  # the same, where few of the numbers belong to jobs that are looked at
-SLICES = 8  # that a step is cut into
-SLOW = 1_000  # the same, where Python looks at the jobs, too
+CHUNK = 4_000  # numbers per step when only SQLite inspects the jobs; about 3 ms
+SPARSE = 16_000  # the same, when few of the numbers belong to candidates
+SLICES = 8  # slices per step
+SLOW = 1_000  # the same as CHUNK, when Python inspects the jobs as well
 
 _LIVE = frozenset({WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED})
 
 
 class Match(NamedTuple):
-    """A job that was found; ``job`` is None if it has finished, and is not loaded."""
+    """A job that was found; ``job`` is set for a live one only: finished ones are not loaded."""
 
     seq: int
     queue: QueueState
     job: Job | None
-    state: int  # as of a `Finding`
+    state: int  # as in a `Finding`
 
 
 class Step(NamedTuple):
-    """What was found in one step, in order; all numbers up to ``place`` have been looked at."""
+    """The jobs found in one step, in order; all numbers up to ``place`` have been searched."""
 
     matches: list[Match]
     place: int
@@ -39,8 +39,8 @@ class Step(NamedTuple):
 
 
 def walk(state: State, plan: Plan, *, asc: bool) -> Iterator[Step | None]:
-    """The steps of a search; None where a slice of one ends.  Between two of these anything may have happened
-    to its jobs."""
+    """The steps of a search; None marks the end of a slice within a step.  Anything may happen to the jobs
+    between two slices."""
     packed = any(condition.field in ("data", "tag", "group") for condition in plan.conditions)
     density = plan.density
     size = SLOW if packed else SPARSE if density < 0.25 else CHUNK

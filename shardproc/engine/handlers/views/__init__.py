@@ -1,1 +1,1 @@
-"""Commands that look and change nothing: jobs, counts, numbers, logs, events, and why a job waits."""
+"""Read-only commands: jobs, counts, figures, logs, events, and why a job waits."""

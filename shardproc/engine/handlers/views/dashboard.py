@@ -1,4 +1,4 @@
-"""What dashboards show: the server, its queues, one queue."""
+"""Data for dashboards: the server, its queues, one queue."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from .query import counts_of
 from .stats import storage_state
 
 PREVIEW = 10  # dead letters shown with a queue
-PREVIEW_BYTES = 1024 * 1024  # their payloads together
+PREVIEW_BYTES = 1024 * 1024  # of their payloads in total
 QUEUES_A_SLICE = 25
 JOBS_A_SLICE = 1_000
 SKETCHES = 50  # jobs of each state shown with a queue
 MAX_CRONS = 100
-RATE_MINUTES = 4  # before the running one, over which rates of queues are taken
+RATE_MINUTES = 4  # full minutes over which the rates of queues are averaged
 
 
 @sliced
@@ -85,7 +85,7 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
                 "webhooks": len(state.webhooks),
                 "connections": len(state.clients),
             },
-            workers=WorkerOverview(0, 0, []),  # known to the router
+            workers=WorkerOverview(0, 0, []),  # only the router knows them
             crons=crons,
             storage=storage_state(state.shard, vitals),
             timestamp_ms=float(state.now),
@@ -130,8 +130,8 @@ def _overview_of(state: State, queue: QueueState) -> QueueOverview:
 def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> Steps:
     queue = known_queue(state, command.queue)
     if queue is None:
-        queue = QueueState(0, command.queue)  # as empty as one that nobody has used
-    priorities = queue_limits.ready_counts(queue)  # kept as jobs come and go; of delayed ones it is not
+        queue = QueueState(0, command.queue)  # as empty as an unused queue
+    priorities = queue_limits.ready_counts(queue)  # counted as jobs come and go; delayed jobs are not
     for place, job in enumerate(list(queue.delayed.values()), 1):
         priorities[job.priority] += 1
         if place % JOBS_A_SLICE == 0:
@@ -170,7 +170,7 @@ def _sketch(job: Job) -> JobSketch:
 
 
 def _preview(state: State, queue: QueueState) -> list[Raw]:
-    """The oldest dead letters, as many as are not too large together."""
+    """The oldest dead letters, as many as fit into PREVIEW_BYTES."""
     shown: list[Raw] = []
     size = 0
     rows = state.archive.dead_letters(queue.id, PREVIEW, (0, 0))

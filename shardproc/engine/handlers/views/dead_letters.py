@@ -1,4 +1,4 @@
-"""Dead letters as they are shown: as jobs, and as entries with their attempts."""
+"""Dead letters as shown to clients: as jobs, and as entries with their attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _encode = Encoder().encode
 
 
 class _Past(Struct, rename="camel", gc=False):
-    """One attempt, as an entry shows it.  Times in ms."""
+    """One attempt in an entry.  Times in ms."""
 
     attempt: int
     started_at: float
@@ -46,7 +46,7 @@ class _Entry(Struct, rename="camel", gc=False):
 
 
 class Entries(Shown):
-    """Dead letters as jobs and as entries."""
+    """Collects dead letters as jobs and as entries."""
 
     def __init__(self, state: State, client: Client, queue: str) -> None:
         super().__init__(state, client)
@@ -57,7 +57,8 @@ class Entries(Shown):
         self._end: DeadLetter | None = None
 
     def add_dead(self, rows: list[DeadLetter]) -> bool:
-        """More dead letters, some of which may be none any more; whether they all fit into the answer."""
+        """Add dead letters, except those that have been retried or removed since; whether all of them fit
+        into the reply."""
         seqs = [row.seq for row in rows]
         found, remains = self._archive.load(seqs), self._archive.remains(seqs)
         pasts = self._archive.attempts([seq for seq, job in found.items() if job.state == FAILED])
@@ -83,7 +84,7 @@ class Entries(Shown):
         return Raw(self._jobs[-1])
 
     def _enter(self, entry: _Entry) -> bool:
-        """Whether it fits beside its job; if not, that goes as well."""
+        """Add an entry if it fits beside its job; otherwise drop the job as well."""
         encoded = _encode(entry)
         if not self._entries or self.fits(len(encoded)):
             self._entries.append(encoded)
@@ -98,7 +99,7 @@ class Entries(Shown):
         retries = (job.extra.auto_retries if job.extra is not None else None) or AutoRetries()
         history = [_past(attempt) for attempt in past if attempt.outcome != COMPLETED_OUTCOME]
         if history and reason != UNKNOWN:
-            history[-1].reason = reason  # what the last failure led to
+            history[-1].reason = reason  # the result of the last failure
         return _Entry(
             view,
             float(died),
@@ -112,7 +113,7 @@ class Entries(Shown):
         )
 
     def dlq_reply(self, chosen: DlqFilter, *, is_last: bool) -> DlqReply:
-        """All of them."""
+        """Build the reply with all of them."""
         reply = DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries), more=self.is_full or UNSET)
         if chosen.cursor is not None and not is_last and self._end is not None:
             reply.cursor = f"{self._end.entered_at}-{self._end.seq}"

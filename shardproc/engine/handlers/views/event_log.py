@@ -1,6 +1,6 @@
-"""GetEvents: the event log as it was written, for those who follow all queues or come back after a while.
+"""GetEvents: the event log as it was written, for clients that follow all queues or come back after a while.
 
-Costs: what is passed over is decoded, too, so one command looks at SCAN events at most, slice by slice.
+Cost: events that do not match are decoded as well, so one command reads SCAN events at most, slice by slice.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ...outbox import LogRow
 from ...slices import Steps, sliced
 from ...state import Client, State
 
-SCAN = 20_000  # events looked at for one command
+SCAN = 20_000  # events read per command
 EVENTS_A_SLICE = 200
-MAX_BYTES = 8 << 20  # of one answer
+MAX_BYTES = 8 << 20  # per reply
 
 _encode = Encoder().encode
-_UNTOLD = ("seqs", "ids")  # of a purge: numbers that mean something in this shard only
+_UNTOLD = ("seqs", "ids")  # fields of a purge: numbers that mean something in this shard only
 
 
 class Wanted(NamedTuple):
-    """Which events are asked for; None: all."""
+    """The requested events; None: all."""
 
     queues: frozenset[str] | None
     types: frozenset[str] | None
@@ -66,7 +66,7 @@ def _set(names: list[str] | None) -> frozenset[str] | None:
 def _read(
     state: State, after: int, limit: int, wanted: Wanted, found: list[bytes]
 ) -> Generator[None, None, int]:
-    """Take what is wanted; the number up to which the log was looked at."""
+    """Collect the events that match; returns the number up to which the log was read."""
     begin, size = after, 0
     name_of = _names(state)
     while rows := _some(state.archive.event_rows(after), after):
@@ -89,8 +89,8 @@ def _read(
 
 
 def _some(rows: Iterator[LogRow], after: int) -> list[LogRow]:
-    """The first rows, with a slice's events behind that number, or one more row: the log is not held open
-    from one slice to the next."""
+    """The first rows, enough for one slice of events after that number, or one row more.  The log is not kept
+    open between slices."""
     some: list[LogRow] = []
     for row in rows:
         some.append(row)
@@ -102,11 +102,11 @@ def _some(rows: Iterator[LogRow], after: int) -> list[LogRow]:
 def _event(
     shard: int, seq: int, row: LogRow, entry: list[Any], wanted: Wanted, name_of: Callable[[int], str]
 ) -> bytes | None:
-    """An entry as it is sent; None if it is not wanted."""
+    """An entry as sent to clients; None if it does not match."""
     number, queue_id, job_id, *more = entry
     if wanted.job_id is not None and job_id != wanted.job_id:
         return None
-    kind = NAMES[number] if number < len(NAMES) else "unknown"  # a newer version wrote it
+    kind = NAMES[number] if number < len(NAMES) else "unknown"  # written by a newer version
     if wanted.types is not None and kind not in wanted.types:
         return None
     fields: dict[str, Any] = {name: more[0][name] for name in more[0] if name not in _UNTOLD} if more else {}
@@ -118,7 +118,7 @@ def _event(
 
 
 def _names(state: State) -> Callable[[int], str]:
-    """Tells the name of a queue; "" of one that has been forgotten."""
+    """A function that returns the name of a queue, or "" for a queue that is no longer known."""
     names = state.queue_names
 
     def name_of(queue_id: int) -> str:
@@ -132,5 +132,5 @@ def _names(state: State) -> Callable[[int], str]:
 
 
 def _list(items: list[bytes]) -> Raw:
-    """Encoded values as one list."""
+    """Join encoded values into one list."""
     return Raw(b"\xdd" + len(items).to_bytes(4, "big") + b"".join(items))

@@ -24,7 +24,7 @@ MEMBERS_A_SLICE = 1_000
 
 @sliced
 def get_group_jobs(state: State, client: Client, command: GetGroupJobs) -> Steps:
-    """By the numbers of its jobs: as long as it takes to look at each of the group, not of the queue."""
+    """List jobs by number.  The cost grows with the size of the group, not of the queue."""
     names = check_states(command.state)
     queue = known_queue(state, command.queue)
     groups = queue.gate.groups if queue is not None and queue.gate is not None else None

@@ -1,4 +1,4 @@
-"""Answers for operators: attempts, groups, shards.  Why a job waits is in wait_reasons.py."""
+"""Information for operators: attempts, groups, shards.  Why a job waits is in wait_reasons.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def get_attempts(state: State, client: Client, command: GetAttempts) -> Attempts
 
 
 def numbered_attempts(state: State, job: Job) -> list[tuple[Attempt, int]]:
-    """The latest attempts of a job that are over, the oldest first, and their numbers."""
+    """The latest finished attempts of a job with their numbers, oldest first."""
     past = state.archive.attempts([job.seq], interrupted=True).get(job.seq, [])
     if job.state == COMPLETED and job.finished_at is not None:
         number, ended = job.attempts + 1, job.finished_at
@@ -55,7 +55,7 @@ def numbered_attempts(state: State, job: Job) -> list[tuple[Attempt, int]]:
 
 
 def next_number(state: State, job: Job) -> int:
-    """The number of the attempt that is running."""
+    """The number of the running attempt."""
     past = numbered_attempts(state, job)
     if not past:
         return job.attempts + 1
@@ -64,8 +64,8 @@ def next_number(state: State, job: Job) -> int:
 
 
 def _counted(past: list[Attempt]) -> Iterator[int]:
-    """Their numbers, which go on where a dead letter was retried: there the job's own begin with 1 again.
-    One that was interrupted counts for nothing, so the next has its number, too."""
+    """The numbers of attempts.  They continue when a dead letter is retried, although the job's own count
+    restarts at 1.  An interrupted attempt does not count, so the next one has the same number."""
     before = last = 0
     again = False
     for attempt in past:

@@ -1,7 +1,7 @@
-"""Pages of a queue's jobs, by order of creation, without keeping others waiting for long.
+"""Pages of a queue's jobs in order of creation, without blocking other commands for long.
 
-Jobs of few are found through the small indexes of their state, pages near either end are read off
-there, and only what lies deep within a long queue is counted through, slice by slice.
+Jobs in a state with few jobs are found through the small index of that state, and pages near either end are
+read from there.  Only pages deep inside a long queue require counting through it, slice by slice.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ...outbox import Archive
 from ...ready import queue_limits
 from ...state import QueueState
 
-SCAN = 500  # jobs looked at in one step
-STEPS = 5  # in one slice; a page of a short queue takes fewer
-FEW = 10  # an index is used when it is this many times shorter than the list of all
+SCAN = 500  # jobs inspected per step
+STEPS = 5  # per slice; a page of a short queue takes fewer
+FEW = 10  # an index is used when it is this many times shorter than the list of all jobs
 
 LIVE = frozenset({WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED})
 FINISHED = frozenset({COMPLETED, FAILED})
@@ -36,10 +36,9 @@ def page(
     newest: bool,
     after: int | None = None,
 ) -> Iterator[Chunk | None]:
-    """The numbers of the jobs of one page in chunks; None where a slice ends.
+    """The numbers of the jobs of one page, in chunks; None where a slice ends.
 
-    ``states`` says where to look; live jobs must be ``wanted``, too.  Counted are those that come ``after``
-    a number.
+    ``states`` says where to search; live jobs must also be ``wanted``.  Only jobs ``after`` a number count.
     """
     live = _live(queue, states, wanted, newest, after) if states & LIVE else iter(())
     finished: Iterator[Chunk] = iter(())
@@ -61,7 +60,7 @@ def page(
 def _live(
     queue: QueueState, states: frozenset[int], wanted: Wanted, newest: bool, after: int | None
 ) -> Iterator[Chunk]:
-    """Numbers of live jobs in some states, in chunks that took about equally long to find."""
+    """Numbers of live jobs in some states, in chunks that each took about the same time to find."""
     few = _few(queue, states, wanted)
     if few is not None:
         yield sorted(_behind(few, newest, after), reverse=newest)
@@ -72,14 +71,14 @@ def _live(
 
 
 def _behind(seqs: Iterable[int], newest: bool, after: int | None) -> list[int]:
-    """Those that come after a number, in the order of the page."""
+    """The numbers that come after one, in the order of the page."""
     if after is None:
         return list(seqs)
     return [seq for seq in seqs if (seq < after if newest else seq > after)]
 
 
 def _few(queue: QueueState, states: frozenset[int], wanted: Wanted) -> Chunk | None:
-    """All jobs in these states, when an index knows them and they are few."""
+    """All jobs in these states, if an index has them and they are few."""
     many = (len(queue.jobs) + len(queue.late)) // FEW
     found: Chunk = []
     if DELAYED in states:
@@ -106,10 +105,10 @@ def _few(queue: QueueState, states: frozenset[int], wanted: Wanted) -> Chunk | N
 
 
 def _scan(queue: QueueState, wanted: Wanted, newest: bool, after: int | None) -> Iterator[Chunk]:
-    """All of a queue's jobs that are wanted.
+    """All wanted jobs of a queue.
 
-    The first chunk is read off the index itself, as most pages need no more; it changes between
-    slices, so what follows is read off a copy of its keys.
+    The first chunk is read from the index itself, as most pages need no more.  The index changes between
+    slices, so the rest is read from a copy of its keys.
     """
     jobs = queue.jobs
     if after is None:
@@ -145,7 +144,7 @@ def _finished(
 
 
 def _merged(one: Iterator[Chunk], other: Iterator[Chunk], newest: bool) -> Iterator[Chunk]:
-    """Two orderly sources as one.  What comes out of one step is empty when that step only looked."""
+    """Merge two ordered sources into one.  A step that found nothing yet yields an empty chunk."""
     a: Chunk = []
     b: Chunk = []
     a_open = b_open = True
@@ -161,7 +160,7 @@ def _merged(one: Iterator[Chunk], other: Iterator[Chunk], newest: bool) -> Itera
         if (a_open and not a) or (b_open and not b):
             yield []
             continue
-        # All that is not beyond the end of what is known of either source.
+        # Everything up to the point that both sources have reached.
         ends = [chunk[-1] for chunk, is_open in ((a, a_open), (b, b_open)) if is_open]
         end = max(ends) if newest else min(ends)
         safe_a, a = _until(a, end, newest)

@@ -1,4 +1,4 @@
-"""Looking at jobs: live ones in memory, finished ones in the archive."""
+"""Queries for jobs: live ones in memory, finished ones in the archive."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
 
 MAX_REPLY = 60 * 1024 * 1024  # bytes of jobs; a frame holds 64 MiB
-MAX_PART = 16 * 1024 * 1024  # bytes of data or result of a job that is shown without what is larger
-SLICE = 50  # jobs put into an answer at a time: 0.7 ms where they are read from the file
+MAX_PART = 16 * 1024 * 1024  # bytes of data or result shown of a job too large for a frame
+SLICE = 50  # jobs added to a reply per slice: 0.7 ms if they are read from the file
 ALL = LIVE | FINISHED
 STATES = {
     "waiting": frozenset({WAITING}),
@@ -65,7 +65,7 @@ STATES = {
 
 
 class Shown:
-    """Jobs as queries show them, collected slice by slice."""
+    """Jobs as shown by queries, collected slice by slice."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Shown:
         self.size = 0
         """Bytes of these jobs."""
         self.is_full = False
-        """Whether there was one that did not fit into the frame beside the others."""
+        """Whether a job did not fit into the frame with the others."""
 
     def add(self, job: Job) -> bool:
-        """One more job, if it fits into a frame with the others; one that does not fit alone is shown without
-        its payload."""
+        """Add a job if it fits into the frame with the others; one that does not even fit alone is shown
+        without its payload."""
         shown = self._shown(job)
         if not self.fits(len(shown)):
             return False
@@ -98,7 +98,7 @@ class Shown:
         return shown if len(shown) <= MAX_REPLY else queried_job(job, name, MAX_PART)
 
     def add_unreadable(self, queue: str, remains: Remains) -> bool:
-        """A job that cannot be read."""
+        """Add a job that cannot be read."""
         job_id, name, created_at, state, why = remains
         shown = unreadable_job(job_id, queue, name, created_at, state, why)
         if not self.fits(len(shown)):
@@ -107,7 +107,7 @@ class Shown:
         return True
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes more fit into the answer, which has them then; if not, it is full."""
+        """Reserve this many bytes in the reply; False if they do not fit, and then the reply is full."""
         if self._jobs and self.size + size > MAX_REPLY:
             self.is_full = True
             return False
@@ -171,7 +171,7 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
 def _add(
     state: State, queue: QueueState, seqs: list[int], answer: Shown
 ) -> Generator[None, None, int | None]:
-    """Show these jobs, as many as fit; the number of the last one."""
+    """Show these jobs, as many as fit; returns the number of the last one."""
     last = None
     for start in range(0, len(seqs), SLICE):
         if start:
@@ -193,7 +193,7 @@ def _add(
 
 
 def check_states(wanted: str | list[str] | None) -> list[str]:
-    """The names of the states that are asked for; empty for all.  CommandError for one that there is not."""
+    """The names of the requested states; empty for all.  CommandError for an unknown one."""
     names = [wanted] if isinstance(wanted, str) else wanted or []
     for name in names:
         if name not in STATES:
@@ -208,7 +208,7 @@ def check_states(wanted: str | list[str] | None) -> list[str]:
 
 
 def _states(queue: QueueState, names: list[str] | None, version: int) -> frozenset[int]:
-    """Where to look for jobs in the states of these names; without names, everywhere."""
+    """The states to search for these names; without names, all."""
     if not names:
         return ALL
     none: frozenset[int] = frozenset()
@@ -217,16 +217,17 @@ def _states(queue: QueueState, names: list[str] | None, version: int) -> frozens
 
 
 def _wanted(queue: QueueState, states: frozenset[int], names: list[str] | None, version: int) -> Wanted:
-    """Whether a live job is in one of the states asked for."""
+    """A test whether a live job is in one of the requested states."""
     if version >= 3 and names:
         return lambda job: job.state in states and listed_state(queue, job, version) in names
-    if names and SUSPENDED in states:  # by what they wait for, in any version
+    if names and SUSPENDED in states:  # any version distinguishes these by what they wait for
         return lambda job: job.state in states and (job.state != SUSPENDED or state_name(job, 3) in names)
     return lambda job: job.state in states
 
 
 def listed_state(queue: QueueState, job: Job, version: int) -> str:
-    """The state by which a job of ``queue`` is found; version 3 calls ready jobs of a paused queue paused."""
+    """The state under which a job of ``queue`` is listed; version 3 calls ready jobs of a paused queue
+    paused."""
     if version >= 3 and queue.paused and job.state == WAITING:
         return "paused"
     return state_name(job, version)
@@ -240,7 +241,7 @@ def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCo
 
 
 def counts_of(queue: QueueState, version: int) -> Counts:
-    """Jobs by state, as a connection of that version counts them."""
+    """Jobs by state, as counted for a connection of that version."""
     counts = Counts(queue.waiting, len(queue.delayed), len(queue.active), queue.completed, queue.failed)
     children = len(queue.blocked) + len(queue.suspended) - queue.waiting_signal
     if queue.waiting_signal:

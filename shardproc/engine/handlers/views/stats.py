@@ -1,5 +1,5 @@
-"""ListQueues, Stats, Metrics and their like: numbers about this shard, which the router merges with the
-others'."""
+"""ListQueues, Stats, Metrics and similar commands: figures of this shard, which the router merges with those
+of the others."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ from ...state import Client, QueueState, State
 
 _encode = Encoder().encode
 
-MAX_BREAKERS = 200  # circuit breakers in Prometheus, of each shard
-MAX_DROPPED = 200  # queues of which dead letters were dropped, the same
-MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
-SHOWN_A_SLICE = 20  # of these
+MAX_BREAKERS = 200  # circuit breakers in Prometheus, per shard
+MAX_DROPPED = 200  # queues with dropped dead letters in Prometheus, per shard
+MAX_QUEUES = 200  # queues with series of their own in Prometheus, over all shards: each costs four
+SHOWN_A_SLICE = 20  # queues shown per slice
 
 
 @sliced
@@ -113,7 +113,7 @@ def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
 
 
 def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
-    """Jobs a minute of a queue; nothing of one that is not here."""
+    """Jobs per minute of a queue; empty for a queue that is not here."""
     if name is None:
         raise CommandError("Metrics queue is required", Code.INVALID_QUEUE, field="queue", value=None)
     if kind not in ("completed", "failed"):
@@ -243,7 +243,7 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
 
 
 def store_view(vitals: Vitals) -> ShardStore | None:
-    """Where the shard stands in its log, if it has one."""
+    """The shard's position in its log, if it has one."""
     log = vitals.log
     if log is None:
         return None

@@ -1,4 +1,4 @@
-"""Why a job waits: everything that holds it back at present.  Only looks, changes nothing."""
+"""Why a job waits: everything that holds it back at present.  Read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_STATES = (WAITING, DELAYED, BLOCKED, SUSPENDED)
 
 
 def reasons_of(state: State, job: Job) -> list[WaitReason]:
-    """All reasons, the one that lasts longest not necessarily first; none of a job that does not wait."""
+    """All reasons, in no particular order; empty for a job that does not wait."""
     queue = state.queues.get(job.queue)
     if queue is None or job.id not in state.jobs or job.state not in WAIT_STATES:
         return []
@@ -28,7 +28,7 @@ def reasons_of(state: State, job: Job) -> list[WaitReason]:
 
 
 def _own(job: Job) -> Iterator[WaitReason]:
-    """What is the job's own: its dependencies, its time."""
+    """The reasons in the job itself: its dependencies, its run time."""
     pending = job.extra.pending if job.extra is not None else []
     if job.extra is not None and job.extra.gathering:
         yield WaitReason("batch", "its batch is open: it begins when that is closed and all have ended", None)
@@ -47,7 +47,7 @@ def _own(job: Job) -> Iterator[WaitReason]:
 
 
 def _of_workflow(state: State, job: Job) -> Iterator[WaitReason]:
-    """What a suspended workflow waits for."""
+    """The signals and children that a suspended workflow waits for."""
     open_ = [head for head in state.archive.runs.heads(job.seq) if head.status == "waiting"]
     for head in open_:
         if head.kind == SIGNAL:
@@ -97,7 +97,8 @@ def _of_queue(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
 
 
 def is_unknown(state: State, job: Job) -> bool:
-    """Whether all registered workers of its queue say what they run, and the job's name is not among that."""
+    """Whether all registered workers of its queue declare what they run, and none of them includes the job's
+    name."""
     said = state.queues_with_workers.get(job.queue, {})
     return bool(said) and not any(names is None or job.name in names for names in said.values())
 
@@ -121,7 +122,7 @@ def _of_group(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
 
 
 def _rate_until(group: Group, most: int | None) -> int:
-    """Until when the rate of a group lets nothing through; it may be over."""
+    """Until when the rate of a group blocks its jobs; may be in the past."""
     record = group.record
     is_full = most is not None and record.started >= most
     return max(record.held_until, record.window_until if is_full else 0)

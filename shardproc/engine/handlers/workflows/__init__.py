@@ -1,1 +1,1 @@
-"""Commands of workflows: steps, signals, suspension, retries, undo, and what is shown of them."""
+"""Commands for workflows: steps, signals, suspension, retries, undo, and views."""

@@ -1,4 +1,4 @@
-"""RetryWorkflow and UndoWorkflow: what an operator makes of a workflow."""
+"""RetryWorkflow and UndoWorkflow: what an operator can do with a workflow."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def undo_workflow(state: State, client: Client, command: UndoWorkflow) -> Ok:
 
 
 def _check_unused(command: UndoWorkflow) -> None:
-    """What the action has no use for is refused."""
+    """CommandError for fields that the action does not use."""
     if command.step is not None and command.action in ("start", "retry"):
         text = f"step: the action {command.action} is about all steps; skip and edit are about one"
         raise CommandError(text, Code.INVALID_FIELD, field="step", value=command.step)
@@ -97,7 +97,7 @@ def _check_unused(command: UndoWorkflow) -> None:
 
 
 def _named(state: State, job: Job, command: UndoWorkflow) -> StepHead:
-    """The step that an action is about: one that is still to be undone."""
+    """The step named by an action: one that still has to be undone."""
     if command.step is None:
         text = f"step is missing: the action {command.action} needs one"
         raise CommandError(text, Code.INVALID_FIELD, field="step", value=None)
@@ -119,7 +119,7 @@ def _step(state: State, job: Job, name: str) -> StepHead:
 
 
 def _skip(state: State, job: Job, head: StepHead) -> None:
-    """The undo of a step counts as done, though it is not."""
+    """Record the undo of a step as done without running it."""
     heads = state.archive.runs.heads(job.seq)
     name, now = UNDO_MARK + head.name, state.now
     known = next((each for each in heads if each.name == name), None)
@@ -133,7 +133,7 @@ def _skip(state: State, job: Job, head: StepHead) -> None:
 
 
 def _edit(state: State, job: Job, head: StepHead, data: bytes) -> None:
-    """A step is undone with this instead of its result; one that was cut off has ended with it."""
+    """Replace the result that a step is undone with; a step that was cut off ends with it."""
     if head.status == COMPLETED_STEP:
         state.out.runs.append((Op.SET_RESULT, (data, job.seq, head.number)))
         return
@@ -142,7 +142,7 @@ def _edit(state: State, job: Job, head: StepHead, data: bytes) -> None:
 
 
 def _check_key(state: State, job: Job) -> None:
-    """Before anything is changed: whether the job can have its unique key again."""
+    """CommandError if the job cannot get its unique key back; checked before any change."""
     queue = state.queues[job.queue]
     if not transitions.can_retake_key(state, queue, job):
         holder = queue.unique[job.unique_key or ""]

@@ -1,7 +1,7 @@
-"""RecordSteps: what a run has done, and what it asks to wait for.
+"""RecordSteps: what a run has done, and what it wants to wait for.
 
-The moves of a step are those of `bunqueue.model.workflow.MOVES`.  A step that has ended is never changed; the
-answer has what is stored, so a repeated command does no harm.
+The moves of a step are those in `bunqueue.model.workflow.MOVES`.  A step that has ended never changes; the
+answer holds what is stored, so repeating a command does no harm.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from ...state import Client, State
 from . import step_rows, waits
 from .runs import advanced, held, open_run, payload, with_run
 
-MAX_REPLY = 16 << 20  # bytes of results in one answer
-STATE = "state"  # the kind of what is no step
+MAX_REPLY = 16 << 20  # bytes of results per reply
+STATE = "state"  # a kind for a record that is not a step
 
 
 def record_steps(state: State, client: Client, command: RecordSteps) -> RecordStepsReply:
@@ -58,7 +58,7 @@ def record_steps(state: State, client: Client, command: RecordSteps) -> RecordSt
 
 
 def _bound(results: list[StepAnswer | None]) -> None:
-    """Keep the answer small enough for a frame."""
+    """Keep the reply small enough for a frame."""
     size = 0
     for answer in results:
         if answer is not None and isinstance(answer.result, Raw):
@@ -98,7 +98,7 @@ def _record(state: State, record: StepRecord, started: waits.Started) -> StepAns
 
 
 def _set_state(state: State, job: Job, record: StepRecord) -> None:
-    """What the workflow shows of itself, kept as a row that is no step."""
+    """Store the value that the workflow publishes, in a row that is not a step."""
     value = payload(record.result, "state", MAX_STATE_BYTES)
     with_run(state, job)
     state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, 0, 0)))
@@ -107,7 +107,7 @@ def _set_state(state: State, job: Job, record: StepRecord) -> None:
     )
 
 
-# -- what is refused
+# -- refusals
 
 
 def _check(record: StepRecord) -> None:
@@ -119,7 +119,7 @@ def _check(record: StepRecord) -> None:
 
 
 def _check_whole(record: StepRecord) -> None:
-    """Whether a new step has what it needs; who asks for a step again need not repeat it."""
+    """CommandError unless a new step has all it needs; a repeated request may leave that out."""
     missing = {SLEEP: ("delay",), SIGNAL: ("signal",), CHILD: ("child",)}.get(record.kind, ())
     for field in missing:
         if getattr(record, field) is None:
@@ -154,11 +154,11 @@ def _check_move(record: StepRecord, before: str | None) -> None:
         raise CommandError(text, Code.INVALID_FIELD, field="status", value=record.status)
 
 
-# -- a step that is new
+# -- a new step
 
 
 def _enter(state: State, job: Job, run: OpenRun, number: int, record: StepRecord) -> None:
-    """A function has begun or ended, a value was decided."""
+    """Enter a step of a function that has started or ended, or of a value."""
     with_run(state, job)
     now, result = state.now, bytes(record.result)
     open_, lock = record.status in OPEN, job.lock
@@ -187,12 +187,12 @@ def _enter(state: State, job: Job, run: OpenRun, number: int, record: StepRecord
     step_rows.note(state, job, record, head)
 
 
-# -- a step that was recorded before
+# -- a step recorded before
 
 
 def _again(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer | None:
     if record.kind == UNDO and head.status == FAILED:
-        head.status = RETRYING  # it is tried again, as somebody has asked for that
+        head.status = RETRYING  # tried again, as an operator has requested
     if record.unfit is not None and waits.is_about(head, record):
         return waits.set_aside(state, job, head, record)
     if head.status not in OPEN and record.status not in MOVES[head.status]:
@@ -227,7 +227,7 @@ def _again(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAn
 
 
 def _stored(state: State, job: Job, head: StepHead) -> StepAnswer:
-    """How a step has ended before."""
+    """How a step ended earlier."""
     result, error = state.archive.runs.result(job.seq, head.number)
     answer = step_rows.answer(state, head, result=result, error=error)
     answer.existing = True

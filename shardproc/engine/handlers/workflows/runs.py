@@ -1,4 +1,4 @@
-"""What the commands about one run share: the job under its lock, and the heads of its steps."""
+"""Shared by the commands of a run: the job under its lock, and the heads of its steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .. import disconnects
 def held(state: State, job_id: str, token: str) -> Job:
     """The active job that the caller has locked with this token.
 
-    One that was returned to its queue is locked again, unless somebody else has taken it, as by a heartbeat.
+    A job returned to its queue is locked again, as by a heartbeat, unless another worker has taken it.
     """
     job = state.jobs.get(job_id)
     if job is not None and job.lock is None and disconnects.retake(state, job, token, None):
@@ -35,7 +35,7 @@ def held(state: State, job_id: str, token: str) -> Job:
 
 
 def open_run(state: State, job: Job) -> OpenRun:
-    """The steps of an active job: as they are known, or as they are stored."""
+    """The steps of an active job, from memory or from storage."""
     run = state.runs.get(job.id)
     if run is None:
         run = state.runs[job.id] = OpenRun()
@@ -50,7 +50,7 @@ def enter(run: OpenRun, heads: Iterable[StepHead]) -> None:
 
 
 def with_run(state: State, job: Job) -> Run:
-    """What the job has beside its steps; one that is no workflow gets it with its first step."""
+    """The workflow data of a job; an ordinary job gets it with its first step."""
     run_steps.has_steps(job)
     if job.run is None:
         job.run = Run(keys=UNAMBIGUOUS)
@@ -59,7 +59,8 @@ def with_run(state: State, job: Job) -> Run:
 
 
 def advanced(state: State, job: Job) -> None:
-    """The workflow has come further: it is not the job that ends its workers, however many it has lost."""
+    """The workflow has made progress, so it is not the job that ends its workers, however many it has
+    lost."""
     extra = job.extra
     if job.stalls or (extra is not None and (extra.drops or extra.interruptions)):
         job.stalls = 0
@@ -69,7 +70,7 @@ def advanced(state: State, job: Job) -> None:
 
 
 def workflow(state: State, job_id: str) -> Job:
-    """A live or finished job that has, or may have, steps.  CommandError."""
+    """A live or finished job that has, or may have, steps.  CommandError for any other."""
     job = known_job(state, job_id)
     if job.run is None:
         text = f"Job {job_id} is no workflow, and has no steps"
@@ -78,7 +79,7 @@ def workflow(state: State, job_id: str) -> Job:
 
 
 def payload(raw: Raw, field: str, most: int = MAX_BYTES) -> bytes:
-    """What a user gives, if it can be read and is not too large.  CommandError."""
+    """A value given by a user.  CommandError if it cannot be read or is too large."""
     data = bytes(raw)
     if len(data) > most:
         raise CommandError(

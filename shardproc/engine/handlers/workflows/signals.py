@@ -1,9 +1,9 @@
-"""SendSignal, DropSignal and Broadcast: data for workflows that wait for it, or will.
+"""SendSignal, DropSignal and Broadcast: data for workflows that wait for it, now or later.
 
-A signal is taken by a step in the transaction in which it comes, or in which the step is recorded, so exactly
-one step takes it.  A broadcast is stored on every shard; the source of a step says which one it got, so no
-workflow gets one twice.  What does not fit is refused where a wait is there to say so; what came before that
-is set aside.
+A signal is taken by a step in the transaction in which it arrives, or in which the step is recorded, so
+exactly one step takes it.  A broadcast is stored on every shard, and the source of a step says which
+broadcast it got, so no workflow gets one twice.  Data that does not fit is refused if a wait already exists
+to check it against; data that arrived before the wait is set aside.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ...state import Client, State
 from . import types
 from .runs import payload, workflow
 
-SLICE = 20  # workflows that get a broadcast in one go; some 0.5 ms
-TRIED = 50  # signals that a wait may find unfit in one go; the rest is looked at when it is asked for again
+SLICE = 20  # workflows that get a broadcast per slice; about 0.5 ms
+TRIED = 50  # signals that a wait may find unfit at a time; the rest is checked when the wait is polled again
 SHOWN_WAITS = 100
 
 
 class Taken(NamedTuple):
-    """What a step got, and from which broadcast."""
+    """The data that a step got, and the broadcast that it came from."""
 
     data: bytes
     source: str | None = None
@@ -55,7 +55,7 @@ class Taken(NamedTuple):
 def take(
     state: State, job: Job, number: int, name: str, key: str | None, schema: bytes | None
 ) -> Taken | None:
-    """The oldest signal or broadcast that fits a step, if there is one; it is the step's from now on."""
+    """Take the oldest signal or broadcast that fits a step, if there is one."""
     reads, passed = state.archive.runs, 0
     for _ in range(TRIED):
         signal = reads.next_signal(job.seq, name, state.now)
@@ -69,14 +69,14 @@ def take(
         elif broadcast is not None:
             if types.unfit(state, job, name, schema, broadcast.data) is None:
                 return Taken(broadcast.data, broadcast.id)
-            passed += 1  # it is for others
+            passed += 1  # it is meant for others
         else:
             return None
     return None
 
 
 def put_aside(state: State, job: Job, name: str, problem: str, data: bytes, source: str | None) -> None:
-    """Keep what a wait could not take, and from which broadcast it was, where somebody sees it."""
+    """Keep data that a wait could not take, with its broadcast, where operators can see it."""
     last, _, _ = state.archive.runs.counted(job.seq, None)
     sent_as = None if source is None else f"broadcast:{source}"
     state.out.runs.append((Op.PUT_SIGNAL, (job.seq, last + 1, name, state.now, None, sent_as, NIL)))
@@ -140,7 +140,7 @@ def drop_signal(state: State, client: Client, command: DropSignal) -> Ok:
 
 
 def _sent_before(state: State, command: SendSignal) -> SignalReply:
-    """The answer again that was lost, if it was the last signal before the workflow ended."""
+    """Repeat a reply that was lost, if this was the last signal before the workflow ended."""
     job = state.archive.find(command.id)
     if job is None:
         raise not_found(state, command.id)
@@ -153,8 +153,8 @@ def _sent_before(state: State, command: SendSignal) -> SignalReply:
 
 
 def _wait_for(state: State, job: Job, name: str, data: bytes) -> int | None:
-    """The oldest open wait for a signal that the data fits; those whose time is over end.  CommandError if it
-    fits none of several, or not what the workflow has declared."""
+    """The oldest open wait for a signal that the data fits; waits that have timed out are ended.
+    CommandError if the data fits none of the waits, or not the type that the workflow has declared."""
     problem = types.unfit(state, job, name, None, data)
     for wait in state.archive.runs.signal_waits(job.seq, name, SHOWN_WAITS):
         if wait.until is not None and wait.until <= state.now:
@@ -174,7 +174,7 @@ def _forget_expired(state: State, job: Job) -> None:
         state.out.runs.append((Op.DELETE_SIGNAL, (job.seq, number)))
 
 
-# -- to all that wait for a key
+# -- to all workflows that wait for a key
 
 
 @sliced
@@ -205,11 +205,11 @@ def broadcast(state: State, client: Client, command: Broadcast) -> Steps:
 
 
 def _deliver(state: State, sent: StoredBroadcast) -> Iterator[int]:
-    """Give a broadcast to all that wait for it, slice by slice; how many took it."""
+    """Give a broadcast to all workflows that wait for it, slice by slice, yielding how many took it."""
     after = (-1, -1)
     while some := state.archive.runs.waiting_for(sent, after, SLICE):
         after = some[-1].seq, some[-1].number
-        first = {waiting.seq: waiting for waiting in reversed(some)}  # one wait of each workflow takes it
+        first = {waiting.seq: waiting for waiting in reversed(some)}  # one wait per workflow takes it
         yield sum(_give(state, sent, waiting) for waiting in first.values())
     state.out.runs.append((Op.DELIVERED, (sent.id,)))
 
@@ -229,7 +229,7 @@ def _give(state: State, sent: StoredBroadcast, waiting: WaitingRun) -> bool:
 
 
 def recovered(state: State) -> None:
-    """After a start: go on with broadcasts that not all have got."""
+    """After a start: resume broadcasts that some workflows have not received."""
     for sent in state.archive.runs.undelivered():
         chores.begin(state, ("broadcast", sent.id), _deliver_on(state, sent))
 

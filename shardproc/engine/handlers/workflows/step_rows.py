@@ -1,4 +1,4 @@
-"""A step as a row, as a head, and as an answer: what the recording of all kinds shares."""
+"""A step as a row, as a head, and as an answer; shared by the recording of all kinds."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def head_of(
 
 
 def note(state: State, job: Job, record: StepRecord, head: StepHead) -> None:
-    """The step can be undone, or has ended: that is of interest to others."""
+    """Update flags, totals and events for a step that can be undone or has ended."""
     if record.undo and job.run is not None and not job.run.undoable:
         job.run.undoable = True
         state.out.touch(job, ROW)

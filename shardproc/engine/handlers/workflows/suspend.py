@@ -1,4 +1,4 @@
-"""SuspendJob and ContinueAsNew: a run ends, and the job goes on later."""
+"""SuspendJob and ContinueAsNew: a run ends, and the job continues later."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _heads(run: OpenRun, job: Job, group: WaitGroup) -> list[StepHead]:
 
 
 def _is_ready(group: list[StepHead]) -> bool:
-    """Whether nothing of a group has to be waited for any more."""
+    """Whether a group no longer has to be waited for."""
     return any(head.status == FAILED for head in group) or not any(map(run_steps.is_open, group))
 
 

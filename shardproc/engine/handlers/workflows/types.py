@@ -1,8 +1,8 @@
-"""SetSignalTypes, and whether the data of a signal fits: what programs declare of the signals of their
-workflows, and what single waits say.
+"""SetSignalTypes, and whether the data of a signal fits: the types that programs declare for the signals of
+their workflows, and the schemas that single waits give.
 
-What is declared comes first.  What a wait says holds as long as the code may be the one that has said it: it
-is not held against a signal when another program has begun to work since.
+Declared types take precedence.  The schema of a wait applies as long as the running code may be the code that
+gave it: once another program has taken over, it no longer counts against a signal.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def recover(state: State, key: str, value: str) -> None:
 
 
 def checked(raw: Raw, field: str) -> bytes:
-    """A schema that somebody gives, as it is stored.  CommandError."""
+    """A schema as it is stored.  CommandError for an invalid one."""
     data = bytes(raw)
     if len(data) > MAX_SCHEMA_BYTES:
         text = f"{field} has {len(data)} bytes, at most {MAX_SCHEMA_BYTES} are allowed"
@@ -85,12 +85,12 @@ def checked(raw: Raw, field: str) -> bytes:
 
 
 def stored(state: State, raw: Raw, field: str = "schema") -> bytes | None:
-    """What is kept of the schema that a wait gives; None if it gives none.  CommandError."""
+    """The stored form of a wait's schema; None without one.  CommandError for an invalid one."""
     return None if bytes(raw) == NIL else _encode(WaitSchema(state.now, Raw(checked(raw, field))))
 
 
 def schema_of(state: State, job: Job, signal: str, kept: bytes | None) -> dict[str, Any] | None:
-    """What the data of a signal has to fit, as far as that is known: ``kept`` is what its wait has stored."""
+    """The schema for the data of a signal, if one is known; ``kept`` is what its wait has stored."""
     declared = queue_configs.of_queue(state, job.queue, SignalTypes).workflows.get(job.name)
     if declared is not None and signal in declared.signals:
         return declared.signals[signal]
@@ -104,7 +104,7 @@ def schema_of(state: State, job: Job, signal: str, kept: bytes | None) -> dict[s
 
 
 def unfit(state: State, job: Job, signal: str, kept: bytes | None, data: bytes) -> Misfit | None:
-    """Why data does not fit a wait.  What programs have encoded they have to judge themselves."""
+    """Why data does not fit a wait.  Data encoded by a program can only be checked by that program."""
     schema = schema_of(state, job, signal, kept)
     if schema is None:
         return None
@@ -118,7 +118,7 @@ def words(signal: str, problem: Misfit) -> str:
 
 
 def refusal(job: Job, signal: str, problem: Misfit) -> CommandError:
-    """For who sends it."""
+    """The error for the sender."""
     dot = "" if not problem.path or problem.path.startswith("[") else "."
     return CommandError(
         f"{words(signal, problem)}: workflow {job.id} was not sent it",

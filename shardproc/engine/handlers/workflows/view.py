@@ -1,4 +1,4 @@
-"""GetSteps and GetWorkflow: what is shown of a workflow, live or finished."""
+"""GetSteps and GetWorkflow: views of a workflow, live or finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that wait: sleeps, signals and children, as they begin and when their worker asks again."""
+"""Steps that wait: sleeps, signals and children, when they begin and when their worker polls them again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from . import signals, step_rows, types
 from .runs import with_run
 
 Started = dict[str, tuple[Job, list[tuple[int, messages.NewChild]]]]
-"""Children whose steps were recorded by a command, by the ids of their parents."""
+"""Children whose steps one command recorded, by the ids of their parents."""
 
 _encode = Encoder().encode
 
@@ -98,7 +98,7 @@ def _child(
     if own == job.id:
         text = "a workflow cannot be its own child"
         raise CommandError(text, Code.INVALID_FIELD, field="child.input.jobId", value=own)
-    state.next_seq += 1  # the id is not that of a job here, and must not become one
+    state.next_seq += 1  # the id belongs to no job here, and must not be given to one
     child_id = own or state.ids.job_id(slot_of_queue(order.queue), state.now, state.next_seq - 1)
     new = messages.NewChild(child_id, order.queue, Raw(_encode(fields)), own is not None, order.detached)
     state.out.runs.append((Op.PUT_STEP, step_rows.row(state, job, number, record, child=new)))
@@ -110,7 +110,7 @@ def _child(
 
 
 def give_up(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer | None:
-    """The worker does not wait any more: the step lost a race."""
+    """End a wait that the worker has abandoned: the step lost a race."""
     if record.status != CANCELLED:
         text = f"status: step {head.name} ends by itself, it can only be cancelled"
         raise CommandError(text, Code.INVALID_FIELD, field="status", value=record.status)
@@ -144,14 +144,15 @@ def look(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnsw
 
 
 def _restate(state: State, job: Job, head: StepHead, record: StepRecord) -> None:
-    """The code says something else of the data than it did when the wait was recorded."""
+    """Store a new schema if the code now gives another one than when the wait was recorded."""
     schema = types.stored(state, record.schema)
     if schema is not None:
         state.out.runs.append((Op.SET_INPUT, (schema, job.seq, head.number)))
 
 
 def _inherited(state: State, job: Job, head: StepHead, record: StepRecord) -> signals.Taken | None:
-    """What a wait for the same signal got that is not in the code any more; that one has ended without it."""
+    """Take over what a wait for the same signal got that is no longer in the code; that one ends without
+    it."""
     run = state.runs.get(job.id)
     other = run.heads.get(record.instead) if run is not None and record.instead is not None else None
     if other is None or (other.kind, other.status, other.signal) != (SIGNAL, COMPLETED, head.signal):
@@ -166,13 +167,13 @@ def _inherited(state: State, job: Job, head: StepHead, record: StepRecord) -> si
 
 
 def is_about(head: StepHead, record: StepRecord) -> bool:
-    """Whether a wait still has the data that a record says is of no use: one that is repeated may find it
-    with other data, which the number of its attempts tells."""
+    """Whether a wait still has the data that a record rejects.  If the record is repeated, the wait may have
+    other data by then, which the number of its attempts shows."""
     return head.kind == SIGNAL and head.status == COMPLETED and head.attempts == record.attempts
 
 
 def set_aside(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer:
-    """What a wait got is of no use to the code: it goes on."""
+    """The code cannot use the data that a wait got: set it aside and continue to wait."""
     result, source = state.archive.runs.ended(job.seq, head.number)
     text = str(record.unfit)[:MAX_ERROR]
     signals.put_aside(state, job, str(head.signal), text, result or NIL, source)
