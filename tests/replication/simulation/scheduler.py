@@ -17,6 +17,9 @@ from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
 
+from bunqueue import pace
+from shardproc import rounds
+
 START_MS = 1_700_000_000_000  # the wall clock when a simulation begins
 STALLS_S = (0.5, 1.9, 2.1, 3.0, 5.0, 15.0)  # how long a process is stopped: around every limit there is
 
@@ -169,6 +172,9 @@ class Scheduler:
         with (
             patch.object(time, "monotonic", self.monotonic),
             patch.object(time, "time", lambda: START_MS / 1000 + self.now),
+            patch.object(pace, "monotonic", lambda: self.now),
+            patch.object(pace, "thread_time", lambda: self.now),
+            patch.object(rounds, "monotonic", lambda: self.now),
             patch.object(select, "poll", lambda: Poll(self)),
             patch.object(secrets, "randbits", self.rng.getrandbits),
         ):
