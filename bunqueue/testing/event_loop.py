@@ -22,8 +22,7 @@ T = TypeVar("T")
 
 
 class SandboxLoop:
-    """An event loop that lasts as long as the sandbox, so what handlers open in it stays
-    usable.
+    """An event loop that lasts as long as the sandbox, so what handlers open in it stays usable.
 
     A plain function that is called here runs in the test's thread, outside any running event loop. So it sees
     what the test has open, may block, and may run a loop of its own.
