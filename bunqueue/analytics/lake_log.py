@@ -1,7 +1,7 @@
 """The commits of a lake: the files that each run added, and the positions that it had reached.
 
-A run writes to a staging folder, commits by writing one small file, and then moves its files into the lake.  A
-run that is killed before the commit has changed nothing.  If it is killed after the commit, the next run
+A run writes to a staging folder, commits by writing one small file, and then moves its files into the lake.
+A run that is killed before the commit has changed nothing.  If it is killed after the commit, the next run
 finishes the moves.  So no row is ever duplicated or lost, not even in a power cut, and readers of the Parquet
 files need not know about commits.
 
