@@ -50,7 +50,7 @@ OF_STORE = (
     Column("held", Kind.SIZE),
     Column("awaySince", Kind.TIME, "store away since"),
 )
-"""With a store, this column comes before the error."""
+"""With a store, these columns come before the error."""
 SILENT = "it does not answer"
 HEALTH = (
     Column("status", Kind.STATE),
