@@ -321,7 +321,7 @@ class Bunqueue:
     async def broadcast_async(
         self, signal: str, key: str, data: object = None, *, keep: Duration | None = None
     ) -> int:
-        """As `broadcast`, for coroutines."""
+        """Like `broadcast`, for coroutines."""
         return await self.async_admin.broadcast(signal, key, data, keep=keep)
 
     def route(
@@ -446,7 +446,7 @@ class Bunqueue:
         return self.admin.run_cron(name)
 
     async def run_schedule_async(self, name: str) -> AsyncJobHandle[Any]:
-        """As `run_schedule`, for coroutines."""
+        """Like `run_schedule`, for coroutines."""
         return await self.async_admin.run_cron(name)
 
     def stale_schedules(self) -> list[CronView]:
@@ -455,7 +455,7 @@ class Bunqueue:
         return stale_of(self.name, self._schedules, self.admin.list_crons())
 
     async def stale_schedules_async(self) -> list[CronView]:
-        """As `stale_schedules`, for coroutines."""
+        """Like `stale_schedules`, for coroutines."""
         return stale_of(self.name, self._schedules, await self.async_admin.list_crons())
 
     def prune_schedules(self) -> list[CronView]:
@@ -469,7 +469,7 @@ class Bunqueue:
         return [each for each in self.stale_schedules() if admin.delete_cron(each.name, app=self.name)]
 
     async def prune_schedules_async(self) -> list[CronView]:
-        """As `prune_schedules`, for coroutines."""
+        """Like `prune_schedules`, for coroutines."""
         admin, stale = self.async_admin, await self.stale_schedules_async()
         return [each for each in stale if await admin.delete_cron(each.name, app=self.name)]
 
@@ -520,7 +520,7 @@ class Bunqueue:
         return self._clients.get_queue(name)
 
     def get_async_queue(self, name: str | None = None) -> AsyncQueue:
-        """As `get_queue`, for coroutines."""
+        """Like `get_queue`, for coroutines."""
         return self._clients.get_async_queue(name)
 
     @property
@@ -530,7 +530,7 @@ class Bunqueue:
 
     @property
     def async_flows(self) -> AsyncFlowProducer:
-        """As `flows`, for coroutines."""
+        """Like `flows`, for coroutines."""
         return self._clients.async_flows
 
     @property
@@ -540,7 +540,7 @@ class Bunqueue:
 
     @property
     def async_admin(self) -> AsyncAdmin:
-        """As `admin`, for coroutines."""
+        """Like `admin`, for coroutines."""
         return self._clients.async_admin
 
     def events(
@@ -560,7 +560,7 @@ class Bunqueue:
         types: EventType | Iterable[EventType] | None = None,
         job_ids: str | Iterable[str] | None = None,
     ) -> AsyncQueueEvents:
-        """As `events`, for coroutines."""
+        """Like `events`, for coroutines."""
         return AsyncQueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._endpoint_options)
 
     # -- adding
@@ -572,7 +572,7 @@ class Bunqueue:
     async def add_async(
         self, name: str, data: object = None, **options: Unpack[JobOptions]
     ) -> AsyncJobHandle[Any]:
-        """As `add`, for coroutines."""
+        """Like `add`, for coroutines."""
         return await self.async_queue.add(name, data, **options)
 
     def add_bulk(self, jobs: Iterable[FlowJob[R]]) -> list[JobHandle[R]]:
@@ -589,7 +589,7 @@ class Bunqueue:
         return [handles[index] for index in range(len(handles))]
 
     async def add_bulk_async(self, jobs: Iterable[FlowJob[R]]) -> list[AsyncJobHandle[R]]:
-        """As `add_bulk`, for coroutines."""
+        """Like `add_bulk`, for coroutines."""
         handles: dict[int, AsyncJobHandle[R]] = {}
         for name, some in _by_queue(jobs).items():
             queue = self.get_async_queue(name)

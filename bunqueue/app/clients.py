@@ -65,7 +65,7 @@ class Clients:
         return found
 
     def get_async_queue(self, name: str | None = None) -> AsyncQueue:
-        """As `get_queue`, for coroutines."""
+        """Like `get_queue`, for coroutines."""
         name = name or self.name
         if name not in self._async_queues:
             options = self._client_options()

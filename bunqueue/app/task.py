@@ -102,7 +102,7 @@ class Task(Generic[P, R]):
         return handle
 
     async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R]:
-        """As `add`, for coroutines."""
+        """Like `add`, for coroutines."""
         data = self._arguments.data(args, kwargs)
         queue = self._clients.get_async_queue(self.queue)
         handle = await queue.add(self.name, data, **self.options_of(args, kwargs))
@@ -158,7 +158,7 @@ class Task(Generic[P, R]):
         return self._clients.get_queue(self.queue).handle(job_id, self._arguments.result_type)
 
     def handle_async(self, job_id: str) -> AsyncJobHandle[R]:
-        """As `handle`, for coroutines."""
+        """Like `handle`, for coroutines."""
         return self._clients.get_async_queue(self.queue).handle(job_id, self._arguments.result_type)
 
     # -- running

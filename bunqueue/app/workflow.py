@@ -87,7 +87,7 @@ class Workflow(Task[P, R]):
     async def start_async(self, *args: Any, id: str, **kwargs: Any) -> AsyncWorkflowHandle[R]: ...
 
     async def start_async(self, *args: Any, **kwargs: Any) -> AsyncWorkflowHandle[R]:
-        """As `start`, for coroutines."""
+        """Like `start`, for coroutines."""
         options, given = self._options_for(args, kwargs)
         queue = self._clients.get_async_queue(self.queue)
         added = await queue.add(self.name, self._arguments.data(args, given), **options)
@@ -107,11 +107,11 @@ class Workflow(Task[P, R]):
         return (options if own_id is None else {**options, "job_id": checks.own_id(own_id, "id")}), given
 
     def add(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowHandle[R]:
-        """As `start`."""
+        """Like `start`."""
         return self.start(*args, **kwargs)
 
     async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncWorkflowHandle[R]:
-        """As `start_async`."""
+        """Like `start_async`."""
         return await self.start_async(*args, **kwargs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R]:
@@ -124,7 +124,7 @@ class Workflow(Task[P, R]):
         return self._clients.get_queue(self.queue).workflow(job_id, self._arguments.result_type)
 
     def handle_async(self, job_id: str) -> AsyncWorkflowHandle[R]:
-        """As `handle`, for coroutines."""
+        """Like `handle`, for coroutines."""
         return self._clients.get_async_queue(self.queue).workflow(job_id, self._arguments.result_type)
 
     # -- running
