@@ -5,7 +5,7 @@
     place = analytics.From(["/var/lib/bunqueue"])
     page = analytics.report(place, "report", analytics.wanted(since="7d", zone="Europe/Rome"))
 
-Needs ``pip install 'bunqueue[spark]'``; docs/analytics.md has all of it.  Importing this package is cheap.
+Needs ``pip install 'bunqueue[spark]'``; see docs/analytics.md.  Importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["From", "Wanted", "aggregate", "export", "register", "report", "wanted"]
 
-_LATER = {  # need Spark
+_LATER = {  # these need Spark
     **dict.fromkeys(("Wanted", "wanted"), "pipeline"),
     **dict.fromkeys(("From", "aggregate", "export", "report"), "runs"),
 }
 
 
 def register(spark: Any) -> None:
-    """Make the format ``bunqueue`` known to a Spark session: `bunqueue.spark.register`."""
+    """Register the format ``bunqueue`` with a Spark session, like `bunqueue.spark.register`."""
     from bunqueue.spark import register
 
     register(spark)

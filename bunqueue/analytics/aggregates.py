@@ -1,7 +1,8 @@
-"""The tables of `bunqueue.analytics.numbers`, from facts of jobs and attempts, but for the anomalies.
+"""The tables of `bunqueue.analytics.numbers`, except the anomalies, computed from facts of jobs and attempts.
 
-Counts and sums are made for the finest groups first and added up from there.  Percentiles cannot be added up:
-they come from how often each duration was seen, which can, so they are exact, and the facts are read once.
+Counts and sums are computed for the finest groups first, and added up from there.  Percentiles cannot be
+added up, but the number of times that each duration occurs can.  So the percentiles are exact, and the facts
+are read only once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bunqueue.analytics.facts import LOST, Facts
 from bunqueue.analytics.numbers import PERCENTILES
 from bunqueue.analytics.times import bucket_of, buckets_of, end_of, time_of
 
-SLOWEST = 10  # of a queue
+SLOWEST = 10  # of each queue
 WHO = ["host", "worker"]
 FINEST = ["host", "queue", "name", "bucket"]
 GROUPS = (
@@ -34,7 +35,8 @@ _SUMS = (*_COUNTS, "failed_attempts", "run_total", "run_wasted")
 
 
 class Range(NamedTuple):
-    """The range of a report: from ``since`` to before ``until`` (epoch ms), cut into ``unit`` of ``zone``."""
+    """The range of a report: from ``since`` to before ``until`` (epoch ms), divided into ``unit`` of
+    ``zone``."""
 
     since: int
     until: int
@@ -50,7 +52,7 @@ class Range(NamedTuple):
         return bucket_of(ms, self.unit, self.zone)
 
     def seconds(self, bucket: Column) -> Column:
-        """Seconds of the range in a bucket; without a bucket, those of the whole range."""
+        """The seconds of the range that are in a bucket.  Without a bucket, those of the whole range."""
         begin = F.greatest(bucket, F.lit(self.since))
         end = F.least(end_of(bucket, self.unit, self.zone), F.lit(self.until))
         whole = F.lit(self.until - self.since)
@@ -62,8 +64,8 @@ def _keys(table: numbers.Table) -> list[str]:
 
 
 def activity(facts: Facts, span: Range) -> DataFrame:
-    """All of GROUPS in one: their keys, null where a table has not got them, the number of the table as
-    ``grouping``, and the numbers of `numbers.ACTIVITY`."""
+    """All of GROUPS in one frame: their keys, null where a table does not have them, the number of the table
+    as ``grouping``, and the numbers of `numbers.ACTIVITY`."""
     sums = _grouped(_sums(facts, span), [F.sum(name).alias(name) for name in _SUMS])
     waits = _durations(facts.jobs, span, F.col("started") - F.col("due"), F.col("started").isNotNull())
     done = F.col("outcome") == "completed"
@@ -96,7 +98,7 @@ def _rate(part: Column, whole: Column) -> Column:
 
 
 def _sums(facts: Facts, span: Range) -> DataFrame:
-    """Counts and sums of the finest groups, a row a group and kind of number."""
+    """Counts and sums of the finest groups, one row per group and kind of number."""
     ended = facts.jobs.where(span.covers(F.col("ended")))
     outcome = F.col("outcome")
     more = F.when(outcome == "completed", F.col("failures")).otherwise(F.col("failures") - 1) > 0
@@ -126,7 +128,7 @@ def _count(condition: Column) -> Column:
 
 
 def _durations(jobs: DataFrame, span: Range, ms: Column, which: Column) -> DataFrame:
-    """How often each duration was seen in each of the finest groups."""
+    """The number of times that each duration occurs in each of the finest groups."""
     found = jobs.where(which & span.covers(F.col("ended"))).withColumn("ms", ms).where("ms is not null")
     return (
         found.withColumn("bucket", span.bucket(F.col("ended")))
@@ -148,9 +150,10 @@ def _percentiles(durations: DataFrame, what: str) -> DataFrame:
 
 
 def _grouped(frame: DataFrame, numbers_of_group: Sequence[Column]) -> DataFrame:
-    """A frame by the keys of each of GROUPS, all in one; ``grouping`` is the table's place there."""
+    """A frame by the keys of each of GROUPS, all in one.  ``grouping`` is the index of the table in
+    GROUPS."""
     sets = [[F.col(key) for key in _keys(table)] for table in GROUPS]
-    # One bit a key, from the left: 1 where it is not part of the group.
+    # One bit per key, from the left: 1 if the key is not part of the group.
     ids = [sum((key not in _keys(table)) << 3 - bit for bit, key in enumerate(FINEST)) for table in GROUPS]
     found = frame.groupingSets(sets, *(F.col(key) for key in FINEST)).agg(
         F.grouping_id().alias("mask"), *numbers_of_group
@@ -160,7 +163,7 @@ def _grouped(frame: DataFrame, numbers_of_group: Sequence[Column]) -> DataFrame:
 
 
 def comings_and_goings(facts: Facts, span: Range) -> DataFrame:
-    """How much the backlog of each queue changes in each bucket."""
+    """The change of each queue's backlog in each bucket."""
     taken = F.coalesce("started", "ended")
     due = F.when(F.col("due").isNotNull(), F.least("due", taken))
     moments = F.array(
@@ -185,7 +188,7 @@ def comings_and_goings(facts: Facts, span: Range) -> DataFrame:
 
 
 def backlog(changes: DataFrame, keys: list[str]) -> DataFrame:
-    """`numbers.BACKLOG` or `numbers.BACKLOG_OVER_TIME`, as ``keys`` has it: changes added up over time."""
+    """`numbers.BACKLOG` or `numbers.BACKLOG_OVER_TIME`, depending on ``keys``: changes added up over time."""
     summed = changes.groupBy(*keys).agg(F.sum("waiting").alias("waiting"), F.sum("there").alias("there"))
     whose = [F.col(key) for key in keys if key != "bucket"] or [F.lit(0)]
     so_far = Window.partitionBy(*whose).orderBy("bucket")
@@ -198,7 +201,8 @@ def backlog(changes: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def work_by_bucket(facts: Facts, span: Range) -> DataFrame:
-    """What each worker did in each bucket, with its slots, and where in it that began and ended."""
+    """The work of each worker in each bucket, with its slots, and the start and end of the work within the
+    bucket."""
     worked = facts.attempts.where("started is not null").where(
         (F.col("ended") >= span.since) & (F.col("started") < span.until)
     )
@@ -226,7 +230,7 @@ def work_by_bucket(facts: Facts, span: Range) -> DataFrame:
 
 
 def workers(work: DataFrame) -> DataFrame:
-    """`numbers.WORKERS` of what `work_by_bucket` found."""
+    """`numbers.WORKERS`, from the result of `work_by_bucket`."""
     whole = work.groupBy(*WHO, "slots").agg(
         *(F.sum(name).alias(name) for name in ("attempts", "failed_attempts", "busy")),
         F.min("begin").alias("begin"),
@@ -236,7 +240,7 @@ def workers(work: DataFrame) -> DataFrame:
 
 
 def workers_over_time(work: DataFrame, span: Range) -> DataFrame:
-    """`numbers.WORKERS_OVER_TIME` of what `work_by_bucket` found."""
+    """`numbers.WORKERS_OVER_TIME`, from the result of `work_by_bucket`."""
     used = _used(work, span.seconds(F.col("bucket")) * 1000)
     return used.withColumn("bucket", time_of(F.col("bucket")))
 
@@ -246,7 +250,8 @@ def _used(work: DataFrame, length: Column) -> DataFrame:
 
 
 def _slots(worked: DataFrame) -> DataFrame:
-    """The most jobs that each worker had at the same time; one that ends as another starts makes room."""
+    """The maximum number of jobs that each worker had at the same time.  A job that ends as another starts
+    makes room for it."""
     moments = F.explode(
         F.array(
             *(
@@ -263,7 +268,7 @@ def _slots(worked: DataFrame) -> DataFrame:
 
 
 def failed_attempts(facts: Facts, span: Range) -> DataFrame:
-    """What `failures` counts: each failed attempt with the pattern of its error."""
+    """The failed attempts that `failures` counts, each with the pattern of its error."""
     line = F.substring(F.split(F.coalesce("error", F.lit("")), "\n", 2)[0], 1, MAX_PATTERN)
     failed = facts.attempts.where(span.covers(F.col("ended")) & ~F.col("outcome").isin(*LOST))
     pattern = F.regexp_replace(line, CHANGING, "#").alias("pattern")

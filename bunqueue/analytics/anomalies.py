@@ -1,9 +1,9 @@
-"""Queues that left their usual band: stretches of time in which they failed more than usual, or kept jobs
+"""Queues that left their usual band: periods during which they failed more often than usual, or kept jobs
 waiting longer.
 
-The band is robust: its middle is the median over the queue's buckets, its width the median distance from it
-(MAD), so that a bad afternoon does not make bad afternoons usual.  Buckets in which little happened say
-nothing.  Weekdays are not considered: a queue that is always slow on Mondays is flagged on Mondays.
+The band is robust.  Its middle is the median over the queue's buckets, its width the median distance from it
+(MAD), so a bad afternoon does not make bad afternoons usual.  Buckets with little activity do not count.
+Weekdays are not considered: a queue that is always slow on Mondays is flagged on Mondays.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 
-MIN_BUCKETS = 8  # fewer with enough attempts do not show what is usual
-MIN_ATTEMPTS = 20  # in a bucket; with fewer, one more failure means nothing
-MIN_FAILED = 5  # failed attempts in a bucket that is flagged for them
-WIDTH = 5.0  # scaled MADs from the median to the end of the band
-SCALE = 1.4826  # times the MAD is the standard deviation, if values are spread as usual
-MIN_RATE = 0.05  # failing less than that above usual is not reported
-MIN_WAIT_MS = 1000.0  # waiting that much longer is
-MIN_TIMES = 3.0  # and that many times as long
-WATCHED_QUEUES = 500  # the busiest ones, in which anomalies are looked for
+MIN_BUCKETS = 8  # with enough attempts; fewer do not show what is usual
+MIN_ATTEMPTS = 20  # in a bucket; with fewer, one more failure proves nothing
+MIN_FAILED = 5  # failed attempts in a bucket that is flagged for failures
+WIDTH = 5.0  # scaled MADs from the median to the edge of the band
+SCALE = 1.4826  # times the MAD is the standard deviation, for normally distributed values
+MIN_RATE = 0.05  # a smaller increase of the failure rate is not reported
+MIN_WAIT_MS = 1000.0  # the smallest increase of the waiting time that is reported
+MIN_TIMES = 3.0  # and the waiting time must be this many times as long
+WATCHED_QUEUES = 500  # the busiest queues, which are searched for anomalies
 
 
 class Anomaly(NamedTuple):
@@ -44,9 +44,9 @@ class Anomaly(NamedTuple):
 
 class _Measure(NamedTuple):
     name: str
-    counts: Callable[[Row], bool]  # whether a bucket's value means something
-    bound: Callable[[float, float], float]  # of the median and the scaled MAD: the end of the band
-    matters: Callable[[Row], bool]  # whether a bucket beyond it is worth reporting
+    counts: Callable[[Row], bool]  # whether the value of a bucket is meaningful
+    bound: Callable[[float, float], float]  # from the median and the scaled MAD, the edge of the band
+    matters: Callable[[Row], bool]  # whether a bucket beyond the edge is worth reporting
 
 
 def _is_busy(row: Row) -> bool:
@@ -68,9 +68,9 @@ MEASURES = (
 
 
 def find(rows: Iterable[Row], after: Callable[[datetime], datetime]) -> list[Anomaly]:
-    """What is unusual in rows of `numbers.QUEUES_OVER_TIME`, the worst first within a measure.
+    """The anomalies in rows of `numbers.QUEUES_OVER_TIME`, the worst first within a measure.
 
-    ``after`` gives the start of the next bucket.
+    ``after`` returns the start of the next bucket.
     """
     key = itemgetter("host", "queue")
     found: list[Anomaly] = []
@@ -106,7 +106,7 @@ def _unusual(
 
 
 def _neighbours(rows: list[Row], after: Callable[[datetime], datetime]) -> Iterator[list[Row]]:
-    """Rows in runs without a gap; one quiet bucket between two does not end an incident."""
+    """Rows in runs without a gap.  One quiet bucket between two others does not end an incident."""
     run: list[Row] = []
     for row in rows:
         if run and row["bucket"] > after(after(run[-1]["bucket"])):

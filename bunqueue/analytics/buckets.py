@@ -1,7 +1,7 @@
-"""Stretches of time: minutes, hours and days of a time zone, as moments.
+"""Periods of time as moments: minutes, hours and days of a time zone.
 
-A day is from midnight to midnight, so it has 23 or 25 hours when clocks change.  An hour that passes twice on
-such a day is two buckets, as they are two moments.
+A day is from midnight to midnight, so it has 23 or 25 hours when clocks change.  An hour that occurs twice on
+such a day is two buckets, because it is two moments.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from zoneinfo import ZoneInfo
 
 UNITS = ("minute", "hour", "day")
 _LENGTH = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
-# The unit that shows a range well: up to so long, minutes; up to so long, hours.
+# The unit that shows a range well: minutes up to this length, hours up to that one.
 _MINUTES_UP_TO = timedelta(hours=3)
 _HOURS_UP_TO = timedelta(days=14)
 
 
 def unit_for(since: datetime, until: datetime) -> str:
-    """The unit that cuts the range into some dozens to some hundreds of buckets."""
+    """The unit that divides the range into some dozens to some hundreds of buckets."""
     if until - since <= _MINUTES_UP_TO:
         return "minute"
     return "hour" if until - since <= _HOURS_UP_TO else "day"
 
 
 class Buckets(NamedTuple):
-    """Cuts time into buckets of one unit in one time zone."""
+    """Divides time into buckets of one unit in one time zone."""
 
     unit: str
     zone: ZoneInfo
@@ -63,6 +63,6 @@ class Buckets(NamedTuple):
         return -((self.start(since) - until.astimezone(UTC)) // _LENGTH[self.unit])
 
     def _midnight(self, local: datetime) -> datetime:
-        """The first moment of a local day.  Where clocks are set forward at midnight, that is one o'clock."""
+        """The first moment of a local day.  Where clocks move forward at midnight, that is one o'clock."""
         midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
         return midnight.astimezone(UTC)

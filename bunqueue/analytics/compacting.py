@@ -1,6 +1,7 @@
-"""Merges the files of a lake: each run adds one for each queue, day and table, and a day may have many runs.
+"""Merges the files of a lake.  Each run adds one file per queue, day and table, and a day may have many runs.
 
-A commit like any other replaces the files of days that are over by one for each queue, if it is not large.
+A commit replaces the files of past days by one file per queue, unless that would be large.  It is a commit
+like any other.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from bunqueue.analytics.lake_log import TABLES, LakeLog
 
 
 def compact(spark: SparkSession, lake: Path) -> tuple[int, int]:
-    """Merge what several runs have added to past days (UTC); the number of files before and after.
+    """Merge the files that several runs have added to past days (UTC).  Returns the number of files before
+    and after.
 
-    Safe to kill at any moment.  NotReadable when another run is at work on the lake.
+    Safe to kill at any moment.  Raises NotReadable when another run works on the lake.
     """
     log = LakeLog(lake)
     today = datetime.now(UTC).date().isoformat()
@@ -51,7 +53,8 @@ def compact(spark: SparkSession, lake: Path) -> tuple[int, int]:
 
 
 def _crowded(lake: Path, table: str, today: str) -> Iterator[Path]:
-    """The days of which a queue has files of several runs; not those to which others have added files."""
+    """The days for which a queue has files of several runs, except those to which other programs have added
+    files."""
     for date, day in days_of(lake, table).items():
         runs: dict[Path, set[str]] = defaultdict(set)
         for path in day.glob("*/*.parquet"):

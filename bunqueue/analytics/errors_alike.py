@@ -1,4 +1,4 @@
-"""What makes two errors the same kind of failure."""
+"""Decides whether two errors are the same kind of failure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 MAX_PATTERN = 200  # characters of the first line that are compared
 
-# UUIDs, hexadecimal numbers, and decimal ones, but for those that look like the status of an HTTP response:
-# 404 and 503 are different failures, 404 ms and 503 ms are not.  Java and Python read it alike.
+# UUIDs, hexadecimal numbers, and decimal numbers, except those that look like an HTTP status: 404 and 503 are
+# different failures, 404 ms and 503 ms are not.  Java and Python read this pattern alike.
 _UNIT = r" ?(?:[mun\u00b5]?s|sec|seconds?|min|minutes?|[kKMG]i?[Bb]|bytes|rows|%)(?![0-9a-zA-Z])"
 CHANGING = (
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -18,6 +18,6 @@ CHANGING = (
 
 
 def pattern_of(error: str | None) -> str:
-    """The first line of an error with # for every number and id; empty when there is no error."""
+    """The first line of an error with # in place of every number and id.  Empty when there is no error."""
     line = (error or "").partition("\n")[0][:MAX_PATTERN]
     return re.sub(CHANGING, "#", line)

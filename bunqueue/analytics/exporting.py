@@ -1,7 +1,8 @@
-"""Exports data folders to a lake: what has happened since the last run, and what was missed since then.
+"""Exports data folders to a lake: everything that has happened since the last run, and what was missed since
+then.
 
 Events are read from the number that the last run had reached in their shard.  Jobs and attempts are read from
-some time before that, and those that the lake has already are left out, so reading too much does no harm.
+some time before that.  Those that the lake already has are left out, so reading too much does no harm.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from bunqueue.spark.read.folders import Shard, find_shards
 from bunqueue.spark.read.remote import fetched
 from bunqueue.spark.read.shard_file import opened
 
-OVERLAP_MS = 3_600_000  # read again: as much as a shard's clock may be behind another's
+OVERLAP_MS = 3_600_000  # read again: the maximum by which a shard's clock may be behind another's
 STEPS = ("events", "attempts", "jobs", "commit")
-_NOTHING = Reached(0, 0)  # of a shard of which the lake has no events, though it has of others
+_NOTHING = Reached(0, 0)  # for a shard without events in the lake, which has events of other shards
 
-Places = dict[str, dict[int, Reached]]  # host -> shard -> how far
+Places = dict[str, dict[int, Reached]]  # host -> shard -> position
 
 
 class Exported(NamedTuple):
-    """What a run has added to a lake, and what it missed; see `Commit`."""
+    """What a run has added to a lake, and what it missed.  See `Commit`."""
 
     rows: dict[str, int]
     gaps: list[Gap]
@@ -48,12 +49,12 @@ class _Run(NamedTuple):
     folders: dict[str, str]  # by host
     shards: dict[str, list[Shard]]  # by host
     reached: Places
-    begun: dict[str, int]  # from when on (epoch ms) hosts are taken that are not taken whole
+    begun: dict[str, int]  # for hosts that are not exported completely: the start (epoch ms)
     payload: bool
     skip: bool
 
     def is_new(self, table: str, host: str) -> Column:
-        """Which rows of a host the lake may not have."""
+        """Which rows of a host may be missing in the lake."""
         known, count, begun = self.reached.get(host, {}), len(self.shards[host]), self.begun.get(host)
         rest = F.lit(True) if begun is None else F.col(ENDS[table]) >= _time(begun)
         if table == "events":
@@ -69,13 +70,13 @@ def _time(at: int) -> Column:
 def _from(
     column: str, first: Mapping[int, int], shards: int, literal: Callable[[int], Column], rest: Column
 ) -> Column:
-    """Rows that begin with a value of their shard; ``rest`` of a shard without one."""
+    """Rows from a value of their shard on.  ``rest`` applies to a shard without a value."""
     if not first:
         return rest
     each = ((F.col("shard") == shard) & (F.col(column) >= literal(value)) for shard, value in first.items())
     if len(first) < shards:
         return _any([~F.col("shard").isin(*first) & rest, *each])
-    # The lowest, as that is what a shard can be asked for.
+    # The lowest value, because that is what a shard can be asked for.
     return _any(each) & (F.col(column) >= literal(min(first.values())))
 
 
@@ -90,14 +91,16 @@ def export(
     skip_unreadable: bool = False,
     on_step: OnStep = lambda step, name: None,
 ) -> Exported:
-    """Add to a lake what has happened in data folders since the last run; ``payload``: with data and results.
-    ``since``: of hosts that the lake does not know, leave out what was over before (epoch ms), for good.
+    """Add everything that has happened in data folders since the last run to a lake.  ``payload``: with data
+    and results.  ``since``: for hosts that are new to the lake, leave out everything that ended before (epoch
+    ms), for good.
 
-    Safe to repeat, and to kill at any moment.  NotReadable when another run is at work on the lake, or a
-    folder has another number of shards than it had; BadOption when it is not clear which host it is of.
+    Safe to repeat, and to kill at any moment.  Raises NotReadable when another run works on the lake, or when
+    the number of shards of a folder has changed.  Raises BadOption when it is unclear which host a folder
+    belongs to.
     """
     names = host_names(folders, hosts)
-    # A wrong path is reported here, rather than from within Spark.
+    # A wrong path is reported here, instead of from within Spark.
     shards = _by_host(find_shards(folders, names))
     counts = {host: len(found) for host, found in shards.items()}
     log = LakeLog(lake)
@@ -133,7 +136,7 @@ def _by_host(shards: Iterable[Shard]) -> dict[str, list[Shard]]:
 
 
 def _begin(names: Iterable[str], known: Mapping[str, int], since: int) -> dict[str, int]:
-    """The time from which each host is exported.  BadOption when the lake has one of them already."""
+    """The time from which each host is exported.  Raises BadOption when the lake already has one of them."""
     for name in names:
         if name in known:
             raise BadOption(
@@ -144,7 +147,7 @@ def _begin(names: Iterable[str], known: Mapping[str, int], since: int) -> dict[s
 
 
 def _check_known(names: Iterable[str], known: Mapping[str, int]) -> None:
-    """Raise BadOption when a default host name is new to a lake: a container has a new name each time, and
+    """Raise BadOption when a default host name is new to a lake.  A container has a new name each time, and
     all rows that the lake has of the host would be added again."""
     new = next((name for name in names if known and name not in known), None)
     if new is not None:
@@ -155,7 +158,8 @@ def _check_known(names: Iterable[str], known: Mapping[str, int]) -> None:
 
 
 def _check_shards(shards: Mapping[str, int], before: Mapping[str, int]) -> None:
-    """NotReadable when a host was resharded: its events have other shards, or numbers, than in the lake."""
+    """Raise NotReadable when a host was resharded: its events then have other shards or numbers than in the
+    lake."""
     for host, count in shards.items():
         if before.get(host, count) != count:
             raise NotReadable(
@@ -170,7 +174,7 @@ def _any(conditions: Iterable[Column]) -> Column:
 
 
 def _write(run: _Run, table: str) -> int:
-    """Write the new rows of a table to the staging folder; the number of rows."""
+    """Write the new rows of a table to the staging folder.  Returns the number of rows."""
     parts = [_new_of_host(run, table, host) for host in run.folders]
     whole = parts[0]
     for part in parts[1:]:
@@ -184,9 +188,9 @@ def _write(run: _Run, table: str) -> int:
 
 
 def write_aside(log: LakeLog, table: str, rows: DataFrame) -> int:
-    """Write rows of a table to the staging folder, from which commits take them; the number of rows.
+    """Write rows of a table to the staging folder, from which commits take them.  Returns the number of rows.
 
-    One file for each folder of the lake, unless it would be a large one.
+    Writes one file per folder of the lake, unless it would be large.
     """
     seen, spark = Observation(), rows.sparkSession
     found = rows.hint("rebalance", "date", "queue").observe(seen, F.count(F.lit(1)).alias("rows"))
@@ -212,12 +216,13 @@ def _new_of_host(run: _Run, table: str, host: str) -> DataFrame:
 
 
 def _staged(run: _Run, table: str) -> DataFrame:
-    """What this run has written aside."""
+    """The rows that this run has written to the staging folder."""
     return read(run.spark, run.log.staging, table)
 
 
 def _places(run: _Run, events: DataFrame) -> tuple[Places, list[Gap]]:
-    """How far the events have been read now, and which were removed before they were read."""
+    """The positions that have been reached in the events, and the events that were removed before they were
+    read."""
     reached = {host: dict(shards) for host, shards in run.reached.items()}
     gaps = []
     ends = events.groupBy("host", "shard").agg(
@@ -229,7 +234,7 @@ def _places(run: _Run, events: DataFrame) -> tuple[Places, list[Gap]]:
         whole = row["host"] in run.reached and row["host"] not in run.begun
         known = shards.get(row["shard"], _NOTHING if whole else None)
         if known is not None and row["seq"] > known.seq + 1:
-            # Some may have been deleted on request: those do not count as missing.
+            # Some may have been deleted on request.  Those do not count as missing.
             oldest = min(row["seq"], _oldest(run.shards[row["host"]], row["shard"]))
             if oldest > known.seq + 1:
                 numbers = known.seq + 1, oldest - 1
@@ -239,15 +244,15 @@ def _places(run: _Run, events: DataFrame) -> tuple[Places, list[Gap]]:
 
 
 def _oldest(shards: Iterable[Shard], number: int) -> int:
-    """Where the event log of a shard begins."""
+    """The number of the oldest event in the log of a shard."""
     (shard,) = (shard for shard in shards if shard.number == number)
     with fetched(shard.path) as path, opened(path) as file:
         return bounds(file).first
 
 
 def _missing(run: _Run, events: DataFrame) -> dict[str, int]:
-    """Jobs that ended and were removed by a retention before this run read them, by queue.  Those that were
-    to be removed at once come from the event log instead."""
+    """Jobs that ended and were removed by a retention before this run read them, by queue.  Jobs that are
+    removed as soon as they end come from the event log instead."""
     gone = events.where(F.col("kind").isin("dropped", "removed", "revived"))
     ended = events.where((F.col("kind") == "completed") | ((F.col("kind") == "failed") & F.col("terminal")))
     left = (

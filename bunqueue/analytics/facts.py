@@ -1,6 +1,6 @@
 """All jobs and attempts as two narrow tables, from which all numbers are computed.
 
-Jobs come from the table of jobs.  Those that are gone (removed on completion, expired, drained) come from the
+Jobs come from the table of jobs.  Jobs that are gone (removed on completion, expired, drained) come from the
 event log: see `bunqueue.analytics.lives`.
 """
 
@@ -17,16 +17,16 @@ from bunqueue.analytics import lives
 from bunqueue.analytics.times import ms_of
 from bunqueue.model.dead_letters import CANCELLED, INTERRUPTED, REASONS
 
-LOST = ("interrupted", "cancelled", "completed")  # outcomes of attempts that are no failures
+LOST = ("interrupted", "cancelled", "completed")  # outcomes of attempts that are not failures
 _NOT_COMPLETED = (*REASONS, CANCELLED, INTERRUPTED)
 JOB = ["host", "queue", "name", "id"]
-_BACK = ("ready", "released", "waiting")  # a job may be taken from then on, whatever its run time is
+_BACK = ("ready", "released", "waiting")  # after these a job may be taken, whatever its run time is
 _INNER = ("shard", "depends")
-_FEW = 100_000  # events that every task may have a copy of
+_FEW = 100_000  # events; a copy of this many may be sent to every task
 
 
 class Begin(NamedTuple):
-    """Where the event log of a shard begins: the number and time (epoch ms) of the oldest event."""
+    """The number and the time (epoch ms) of the oldest event in the log of a shard."""
 
     host: str
     shard: int
@@ -35,10 +35,10 @@ class Begin(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What is read: tables with the columns of the Spark source ``bunqueue``, jobs with `JOB_COLUMNS`.
+    """The input: tables with the columns of the Spark source ``bunqueue``, jobs with `JOB_COLUMNS`.
 
-    ``events`` gives those of some kinds, ``begins`` where their logs begin.  ``keeps_gone``:
-    there may be rows of jobs that are gone from their server by now.
+    ``events`` returns the events of some kinds, ``begins`` the starts of their logs.  ``keeps_gone``: there
+    may be rows of jobs that are no longer on their server.
     """
 
     jobs: DataFrame
@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What the event logs hold: how many jobs left (``gone``), and how many became free (``back``)."""
+    """The contents of the event logs: how many jobs left (``gone``), and how many became free (``back``)."""
 
     begins: tuple[Begin, ...]
     gone: int
@@ -57,10 +57,9 @@ class Log(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Times in epoch ms.  ``jobs``: host, queue, name, id, outcome (null: it has not ended), created, due,
-    started, ended, failures, worker.  ``attempts``: host, queue, name, id, worker, started, ended, outcome,
-    error.
-    """
+    """Times in epoch ms.  ``jobs``: host, queue, name, id, outcome (null: the job has not ended), created,
+    due, started, ended, failures, worker.  ``attempts``: host, queue, name, id, worker, started, ended,
+    outcome, error."""
 
     jobs: DataFrame
     attempts: DataFrame
@@ -68,7 +67,7 @@ class Facts(NamedTuple):
     kept: tuple[DataFrame, ...]
 
     def release(self) -> None:
-        """Release what is kept in memory or on disk."""
+        """Release everything that is kept in memory or on disk."""
         for frame in self.kept:
             frame.unpersist()
 
@@ -82,16 +81,18 @@ EVENT_COLUMNS = "host, shard, seq, at, kind, queue, job_id, error, terminal, fie
 
 
 def facts(source: Source, until: int) -> Facts:
-    """All jobs that were created before a moment, as they were then, and their attempts that had ended.
+    """All jobs that were created before a moment, in their state at that moment, and those of their attempts
+    that had ended.
 
-    ``until`` is in epoch ms.  The tables are read once: what is needed again is kept until `Facts.release`.
+    ``until`` is in epoch ms.  The tables are read once: data that is needed again is kept until
+    `Facts.release`.
     """
 
     def events(kinds: Sequence[str]) -> DataFrame:
         found = source.events(kinds).withColumn("at", ms_of(F.col("at")))
         return found.where(F.col("at") < until)
 
-    # What a server purged is there in its place, where it was read before.
+    # A source that keeps rows of gone jobs has those of purged jobs, as far as it had read them before.
     gone = list(lives.GONE) if source.keeps_gone else [*lives.GONE, lives.PURGED]
     moves = events([*gone, *_BACK]).select("host", "job_id", "kind", "at").persist()
     log = look_at(moves, source.begins())
@@ -115,7 +116,7 @@ def facts(source: Source, until: int) -> Facts:
 
 
 def look_at(moves: DataFrame, begins: Iterable[Begin]) -> Log:
-    """How much has to be looked up in the event logs: in most, little or nothing."""
+    """How much has to be looked up in the event logs.  In most logs, that is little or nothing."""
     kind = F.col("kind")
     counts = moves.agg(F.count_if(~kind.isin(*_BACK)), F.count_if(kind.isin(*_BACK))).first()
     gone, back = counts if counts is not None else (0, 0)
@@ -123,7 +124,7 @@ def look_at(moves: DataFrame, begins: Iterable[Begin]) -> Log:
 
 
 def _unknown(gone: DataFrame, stored: DataFrame) -> DataFrame:
-    """Jobs of the event log that are not stored as well."""
+    """Jobs in the event log that are not stored as well."""
     key = ["host", "id", "ended"]
     return gone.join(stored.select(*key), key, "left_anti")
 
@@ -156,8 +157,8 @@ def _stored_jobs(jobs: DataFrame, moves: DataFrame, log: Log) -> DataFrame:
 
 
 def _back(moves: DataFrame, log: Log) -> DataFrame:
-    """When the last job that a job depended on had completed (``freed``), and when a worker had to let go of
-    it last (``back``); by host and id."""
+    """By host and id: when the last job that a job depended on had completed (``freed``), and when a worker
+    last had to give it up (``back``)."""
     moments = moves.where(F.col("kind").isin(*_BACK)).groupBy("host", F.col("job_id").alias("id"))
     ready = F.col("kind") == "ready"
     found = moments.agg(
@@ -167,9 +168,9 @@ def _back(moves: DataFrame, log: Log) -> DataFrame:
 
 
 def _due_again(due: Column) -> Column:
-    """When a job that a worker returned was due again: not before that."""
+    """When a job that a worker returned was due again.  It was not due before that."""
     back = F.col("back")
-    taken = F.coalesce("started", "ended")  # before that, it was of another job that had this id
+    taken = F.coalesce("started", "ended")  # before that, it belonged to another job with this id
     return F.when(due.isNotNull() & (back <= F.coalesce(taken, back)), F.greatest(due, back)).otherwise(due)
 
 
@@ -181,16 +182,16 @@ def _oldest(begins: Iterable[Begin]) -> Column:
 
 
 def _due_of_dependent(oldest: Column) -> Column:
-    """Of a job that depended on others: when the last of them had completed.  Null when the event log does
-    not go back to that."""
+    """For a job that depended on others: when the last of them had completed.  Null when the event log does
+    not go back that far."""
     freed, due = F.col("freed"), F.col("due")
     known = F.when(F.col("created") >= oldest, due)
     return F.when(freed.isNotNull(), F.when(due.isNotNull(), F.greatest(due, freed))).otherwise(known)
 
 
 def _failed_attempts(attempts: DataFrame) -> DataFrame:
-    """Those of the table of attempts that did not complete their job.  Their outcomes are named, as that is
-    what shards can be asked for."""
+    """The attempts that did not complete their job.  Their outcomes are named, because that is what shards
+    can be asked for."""
     return attempts.where(F.col("outcome").isin(*_NOT_COMPLETED)).select(
         "host",
         "queue",

@@ -1,6 +1,6 @@
-"""The tables as files: one Parquet and one CSV file each, and ``about.json``, which says what they are about.
+"""The tables as files: one Parquet and one CSV file each, and ``about.json``, which describes them.
 
-A file is complete, or does not exist.
+A file is complete, or it does not exist.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from bunqueue.analytics.page.sections import TOLD_QUEUES
 from bunqueue.analytics.page.work import TOLD_WORKERS
 
 ABOUT = "about.json"
-# What begins one, says OWASP: https://owasp.org/www-community/attacks/CSV_Injection
+# The characters that start a formula, according to OWASP:
+# https://owasp.org/www-community/attacks/CSV_Injection
 _FORMULA = r"^([=+\-@\t\r\n])"
 _TIME = pa.timestamp("ms", "UTC")
 _TYPES = {"text": pa.string(), "time": _TIME, "jobs": pa.int64(), "attempts": pa.int64()}
 
 
 def schema_of(table: numbers.Table) -> pa.Schema:
-    """Names and types of the columns."""
+    """The names and types of the columns."""
     columns = (*table.keys, *table.numbers)
     return pa.schema([(column.name, _TYPES.get(column.unit, pa.float64())) for column in columns])
 
@@ -42,7 +43,7 @@ def shaped(table: numbers.Table, data: pa.Table) -> pa.Table:
 
 
 def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
-    """Write all tables, and replace existing ones."""
+    """Write all tables. Existing ones are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         write_whole(folder / f"{name}.parquet", partial(parquet.write_table, table))
@@ -59,7 +60,8 @@ def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
 
 
 def as_text(table: pa.Table) -> pa.Table:
-    """Escape texts so that no spreadsheet takes them for a formula: names and errors come from others."""
+    """Escape texts so that no spreadsheet takes them for a formula, because names and errors come from other
+    people."""
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             table = table.set_column(place, field, pc.replace_substring_regex(table[place], _FORMULA, r"'\1"))
@@ -74,7 +76,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def read(folder: Path) -> Figures:
-    """The figures of a report: of queues and workers over time only those that it shows, of the backlog its
+    """The figures of a report. Over time, only the queues and workers that it shows; of the backlog, only the
     last state."""
     fields = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     about = About(
@@ -102,14 +104,14 @@ def read(folder: Path) -> Figures:
 
 
 def _judged(over_time: pa.Table) -> int:
-    """The number of queues with enough attempts to know what is usual."""
+    """The number of queues with enough attempts to show what is usual."""
     busy = over_time.filter(pc.greater_equal(over_time["attempts"], MIN_ATTEMPTS))
     counts = busy.group_by(["host", "queue"]).aggregate([("attempts", "count")])["attempts_count"]
     return min(pc.sum(pc.greater_equal(counts, MIN_BUCKETS)).as_py() or 0, WATCHED_QUEUES)
 
 
 def _last(backlog: pa.Table) -> pa.Table:
-    """The last row of each queue; they are sorted by time."""
+    """The last row of each queue. The rows are sorted by time."""
     rest = [name for name in backlog.column_names if name not in ("host", "queue")]
     last = backlog.group_by(["host", "queue"], use_threads=False).aggregate([(name, "last") for name in rest])
     return last.rename_columns([name.removesuffix("_last") for name in last.column_names])
@@ -124,6 +126,6 @@ def busiest(table: pa.Table, key: str, by: str, most: int) -> list[Row]:
 
 
 def only(table: pa.Table, chosen: Iterable[Row], key: str) -> pa.Table:
-    """The rows that have one of these hosts with one of these queues or workers."""
+    """The rows with one of these combinations of host and queue, or host and worker."""
     keys = pa.Table.from_pylist(list(chosen), pa.schema([("host", pa.string()), (key, pa.string())]))
     return table.join(keys, ["host", key], join_type="left semi") if len(keys) else table.slice(0, 0)

@@ -1,4 +1,5 @@
-"""Where the analytics read from: data folders of one or more hosts, by the Spark source ``bunqueue``."""
+"""The sources of the analytics: data folders of one or more hosts, read with the Spark source
+``bunqueue``."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from bunqueue.spark.read.snapshots import is_live, snapshot
 
 
 def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:
-    """A name for each folder: those given, or the name of this machine for the only one, or the folders' own.
+    """A name for each folder: the given ones, or this machine's name for a single folder, or the names of the
+    folders.
 
-    BadOption when there are too few or too many, or two are the same.
+    Raises BadOption when there are too few or too many names, or when two are the same.
     """
     if hosts and len(hosts) != len(folders):
         raise BadOption(f"hosts: {len(hosts)} names for {len(folders)} data folders; give one for each")
@@ -44,11 +46,11 @@ def _own_name(folder: str) -> str:
 def at_rest(
     folders: Sequence[str], scratch: str | None = None, *, skip_unreadable: bool = False
 ) -> Iterator[list[str]]:
-    """The folders, with copies in the place of those that a server is writing to, for as long as the block
-    runs, so that all tables are of one moment, and no log grows while they are read.
+    """The folders, with copies in place of those that a server writes to.  The copies exist as long as the
+    block runs.  So all tables are of one moment, and no log grows while they are read.
 
-    ``scratch`` is where copies are made, by default the system's temporary folder.  NotReadable when there is
-    no such folder, or no room.
+    ``scratch`` is the folder for the copies, by default the system's temporary folder.  Raises NotReadable
+    when that folder does not exist, or has no room.
     """
     with ExitStack() as copies:
         yield [
@@ -67,10 +69,10 @@ def from_folders(
     since: int | None = None,
     skip_unreadable: bool = False,
 ) -> Source:
-    """The tables of data folders: of servers that run, or copies of such folders.
+    """The tables of data folders, whether their servers run or the folders are copies.
 
     ``hosts`` names the machine of each; see `host_names`.  Jobs and attempts that ended before ``since``
-    (epoch ms) are left out, as no number is about them.
+    (epoch ms) are left out, because no number is about them.
     """
     given = host_names(folders, hosts)
     shards = find_shards(folders, given)  # reports a wrong path here, not from within Spark
@@ -85,7 +87,7 @@ def from_folders(
         return _begins(spark, shards, skip=skip_unreadable)
 
     jobs = table("jobs", JOB_COLUMNS)
-    attempts = table("attempts", ATTEMPT_COLUMNS, pushFilters=True)  # few failed; filtered in one way only
+    attempts = table("attempts", ATTEMPT_COLUMNS, pushFilters=True)  # few failed; only one filter
     if since is not None:
         begin, ended = F.timestamp_millis(F.lit(since)), F.col("finished_at")
         jobs = jobs.where(ended.isNull() | (ended >= begin))
@@ -99,7 +101,8 @@ def from_folders(
 
 
 def _begins(spark: SparkSession, shards: Sequence[Shard], *, skip: bool) -> list[Begin]:
-    """Where their event logs begin: looked at here, quicker than by a task, unless they are to be fetched."""
+    """Where their event logs begin.  Read here, which is quicker than by a task, unless the files have to be
+    fetched."""
     if any(is_remote(shard.path) for shard in shards):
         spread = spark.sparkContext.parallelize(shards, len(shards))
         return spread.flatMap(lambda shard: list(_begin(shard, skip=skip))).collect()
@@ -107,7 +110,7 @@ def _begins(spark: SparkSession, shards: Sequence[Shard], *, skip: bool) -> list
 
 
 def _begin(shard: Shard, *, skip: bool) -> Iterator[Begin]:
-    """Of one shard, if it has events."""
+    """The start of the log of one shard, if it has events."""
     try:
         with fetched(shard.path) as path, opened(path) as file:
             found = oldest(file)

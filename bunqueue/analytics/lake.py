@@ -1,6 +1,7 @@
-"""A lake: the history of queues as Parquet files by date (UTC) and queue, longer than servers keep it.
+"""A lake: the history of queues as Parquet files by date (UTC) and queue.  It keeps history longer than
+servers do.
 
-Holds jobs that have ended, attempts and events, with the columns of the Spark source ``bunqueue``.
+It has the jobs that have ended, attempts and events, with the columns of the Spark source ``bunqueue``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from bunqueue.analytics.lake_log import LakeLog
 from bunqueue.spark import NotReadable
 from bunqueue.spark.read.tables import TABLES
 
-# Beside the columns that are read without being asked for.
+# In addition to the columns that are read by default.
 _MORE = {"jobs": ("tags", "depends_on"), "attempts": (), "events": ()}
-# When what a row describes was over.
+# The column with the time at which a row's subject ended.
 ENDS = {"jobs": "finished_at", "attempts": "ended_at", "events": "at"}
 # The key of a row.
 KEYS = {
@@ -40,14 +41,14 @@ def columns_of(table: str, *, payload: bool = False) -> list[str]:
 
 
 def dated(table: str, frame: DataFrame) -> DataFrame:
-    """Add the column by which the lake is partitioned."""
+    """Add the column that partitions the lake."""
     return frame.withColumn(
         "date", F.date_format(F.to_utc_timestamp(ENDS[table], F.current_timezone()), "yyyy-MM-dd")
     )
 
 
 def schema_of(table: str) -> StructType:
-    """All columns that a file of the lake may have, and those that are folders."""
+    """All columns that a file of the lake may have, and the columns that are folders."""
     columns = columns_of(table, payload=True)
     known = {column.name: column.type for column in TABLES[table].columns}
     fields = ", ".join(f"`{name}` {known[name]}" for name in columns)
@@ -57,7 +58,7 @@ def schema_of(table: str) -> StructType:
 
 
 def read(spark: SparkSession, folder: Path, table: str, days: Iterable[Path] | None = None) -> DataFrame:
-    """A table of a lake, or only some `days_of` it; one without rows, if nothing is there yet."""
+    """A table of a lake, or only some `days_of` it.  A table without rows if nothing is there yet."""
     place = folder / table
     schema = schema_of(table)
     found = [place] if days is None else list(days)
@@ -73,12 +74,12 @@ def days_of(folder: Path, table: str) -> dict[str, Path]:
 
 
 def spark_path(place: Path) -> str:
-    """A folder of this machine as a URL for Spark: a bare path is one of the cluster's file system."""
+    """A folder of this machine as a URL for Spark.  A bare path would be one of the cluster's file system."""
     return f"file://{place.absolute()}"
 
 
 def check(folder: Path) -> None:
-    """Raise NotReadable unless something has been exported to a folder."""
+    """Raise NotReadable unless something has been exported to the folder."""
     if LakeLog(folder).last() is None:
         raise NotReadable(
             f"{folder} is no lake: nothing has been exported to it; run bunqueue analytics export"
@@ -86,10 +87,10 @@ def check(folder: Path) -> None:
 
 
 def from_lake(spark: SparkSession, folder: Path, since: int | None = None) -> Source:
-    """The tables of a lake, as the analytics read them: of a job that was revived, how it ended last.
+    """The tables of a lake, as the analytics read them.  For a revived job, only its last end counts.
 
-    Jobs and attempts that ended before ``since`` (epoch ms) are left out, as no number is about them; what
-    ended after it may have events from before.
+    Jobs and attempts that ended before ``since`` (epoch ms) are left out, because no number is about them.
+    Those that ended later may have earlier events.
     """
     check(folder)
     LakeLog(folder).check_placed()
@@ -113,7 +114,7 @@ def from_lake(spark: SparkSession, folder: Path, since: int | None = None) -> So
 
 
 def _ended_since(spark: SparkSession, folder: Path, table: str, since: int | None) -> DataFrame:
-    """Only the folders of the days that have such rows are looked into."""
+    """A table that is read only from the folders of days with such rows."""
     if since is None:
         return read(spark, folder, table)
     first = datetime.fromtimestamp(since / 1000, UTC).date().isoformat()
@@ -122,8 +123,7 @@ def _ended_since(spark: SparkSession, folder: Path, table: str, since: int | Non
 
 
 def _last_ends(jobs: DataFrame, revived: DataFrame) -> DataFrame:
-    """Of the jobs that were revived only the rows of how they ended last.  An id that is used again is that
-    of another job."""
+    """For revived jobs, only the rows of their last end.  An id that is used again belongs to another job."""
     again = jobs.join(F.broadcast(revived), ["host", "id"], "left_semi")
     order = Window.partitionBy("host", "id", "created_at").orderBy(F.desc("finished_at"))
     last = again.withColumn("place", F.row_number().over(order)).where("place = 1").drop("place")
@@ -131,7 +131,7 @@ def _last_ends(jobs: DataFrame, revived: DataFrame) -> DataFrame:
 
 
 def notes_of(folder: Path, since: int | None = None, until: int | None = None) -> tuple[str, ...]:
-    """What the lake lacks of a range (epoch ms), in words."""
+    """What the lake lacks for a range (epoch ms), in words."""
     first, last = since or 0, until or sys.maxsize
     events: Counter[tuple[str, int]] = Counter()
     jobs: Counter[str] = Counter()

@@ -1,15 +1,15 @@
-"""The commits of a lake: which files each run added, and how far it had read.
+"""The commits of a lake: the files that each run added, and the positions that it had reached.
 
 A run writes to a staging folder, commits by writing one small file, and then moves its files into the lake.
-A run that is killed before the commit has done nothing; after it, the next run finishes the moves.  So no
-row is ever duplicated or lost, not even in a power cut, and readers of the Parquet files need not know about
-commits.
+A run that is killed before the commit has changed nothing.  If it is killed after the commit, the next run
+finishes the moves.  So no row is ever duplicated or lost, not even in a power cut, and readers of the Parquet
+files need not know about commits.
 
 ::
 
     jobs/date=2026-11-21/queue=emails/000001-....parquet     (attempts/ and events/ alike)
     _log/000001.json       a `Commit`
-    _staging/              a run at work; names with _ are passed over by those who read Parquet folders
+    _staging/              a run in progress; readers of Parquet folders skip names with _
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TABLES = (
     "events",
     "attempts",
     "jobs",
-)  # in the order in which they are read: see `bunqueue.analytics.export`
+)  # in the order of reading: see `bunqueue.analytics.export`
 _LOG, _STAGING, _LOCK = "_log", "_staging", "_lock"
 
 
 class Reached(msgspec.Struct):
-    """How far the events of a shard have been read: the number of the last one, and its epoch ms."""
+    """The last event that was read of a shard: its number, and its epoch ms."""
 
     seq: int
     at: int
@@ -53,10 +53,11 @@ class Gap(msgspec.Struct):
 
 
 class Commit(msgspec.Struct):
-    """One run.  ``reached``: host -> shard -> how far; ``missing``: how many ended jobs of a queue were gone
-    before they were read; ``files``: where each file goes, by its place in the staging folder; ``shards``:
-    how many each host had; ``begun``: from when on (epoch ms) a host was taken that was not taken whole;
-    ``replaces``: its files hold all that earlier runs had added to their folders."""
+    """One run.  ``reached``: host -> shard -> position; ``missing``: by queue, the number of ended jobs that
+    were gone before they were read; ``files``: the destination of each file, by its place in the staging
+    folder; ``shards``: the number of shards of each host; ``begun``: the start (epoch ms) of the export of a
+    host that is not exported completely; ``replaces``: its files contain everything that earlier runs had
+    added to their folders."""
 
     number: int
     made_at: int  # epoch ms
@@ -72,7 +73,7 @@ class Commit(msgspec.Struct):
 
 
 class LakeLog:
-    """The commits of the lake in a folder.  Use it within `LakeLog.opened`, which keeps other runs out."""
+    """The commits of the lake in a folder.  Use it within `LakeLog.opened`, which excludes other runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,7 +83,8 @@ class LakeLog:
     def opened(self) -> Iterator[Commit | None]:
         """Finish what an interrupted run had committed, discard the rest, and yield the last commit.
 
-        NotReadable when another run is at work, a file is missing, or a newer version wrote the lake.
+        Raises NotReadable when another run works on the lake, a file is missing, or a newer version wrote the
+        lake.
         """
         (self.folder / _LOG).mkdir(parents=True, exist_ok=True)
         with (self.folder / _LOCK).open("w") as lock:
@@ -95,7 +97,7 @@ class LakeLog:
                 self._place(last)
             shutil.rmtree(self.staging, ignore_errors=True)
             yield last
-            # Not after an error: what was committed by then may still be there, for the next run to place.
+            # Not after an error: committed files may still be there, and the next run moves them.
             shutil.rmtree(self.staging, ignore_errors=True)
 
     def check_placed(self) -> None:
@@ -150,8 +152,8 @@ class LakeLog:
         self._place(commit)
 
     def _place(self, commit: Commit) -> None:
-        """Move the files of a commit that are still staged, and then remove those that they replace: rows may
-        be there twice for a moment, but never gone."""
+        """Move the staged files of a commit, and then remove the files that they replace.  Rows may be there
+        twice for a moment, but are never missing."""
         moved = []
         for source, target in commit.files.items():
             path, place = self.staging / source, self.folder / target
@@ -171,7 +173,7 @@ class LakeLog:
         self._sync_folders(replaced)
 
     def _replaced(self, commit: Commit) -> list[Path]:
-        """The files that a commit replaces and that are still there."""
+        """The files that a commit replaces and that still exist."""
         folders = {(self.folder / target).parent for target in commit.files.values()}
         if not commit.replaces:
             return []

@@ -1,4 +1,4 @@
-"""Jobs that are gone, and their attempts, from the event log, as far as that goes back.
+"""Jobs that are gone, and their attempts, reconstructed from the event log as far as it goes back.
 
 Their names and workers are no longer known.
 """
@@ -9,16 +9,17 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 # The kinds of events that are enough to reconstruct a job's life.
-STARTS = ("pushed", "ready", "retried", "revived", "released", "waiting")  # then it may be taken
+STARTS = ("pushed", "ready", "retried", "revived", "released", "waiting")  # the job may be taken
 ENDS = ("completed", "failed", "stalled", "released")  # an attempt is over
 GONE = ("removed", "dropped")
 PURGED = "purged"  # finished jobs of a queue, many in one event
 KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
-_ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # one that holds its number
+_ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # an id that contains its number
 
 
 def purges_logged(events: DataFrame) -> DataFrame:
-    """The events with one of the kind ``purged`` for each purged job, if the log still has its start."""
+    """The events, with one event of the kind ``purged`` for each purged job, if the log still has the job's
+    start."""
     fields = F.from_json("fields", "seqs array<bigint>, ids array<string>")
     purged = events.where(F.col("kind") == PURGED).withColumn("purged", fields)
     named = purged.withColumn("job_id", F.explode("purged.ids")).drop("purged")
@@ -31,8 +32,8 @@ def purges_logged(events: DataFrame) -> DataFrame:
 
 
 def lives_of(events: DataFrame) -> DataFrame:
-    """The events of jobs that are gone, each with the number of its life, as an id may be
-    used again; and when the job was pulled last before, and last let go."""
+    """The events of jobs that are gone. Each has the number of its life, because an id may be used again, and
+    the times at which the job was last pulled and last given up before it."""
     gone = events.where(F.col("kind").isin(*GONE, PURGED)).select("host", "job_id").distinct()
     mine = events.join(gone, ["host", "job_id"], "left_semi")
     order = Window.partitionBy("host", "shard", "job_id").orderBy("seq")
@@ -50,7 +51,7 @@ def lives_of(events: DataFrame) -> DataFrame:
 
 
 def _at(*kinds: str) -> Column:
-    """The last moment at which one of these happened."""
+    """The last moment of an event of these kinds."""
     return F.max(F.when(F.col("kind").isin(*kinds), F.col("at")))
 
 
@@ -77,7 +78,7 @@ def gone_jobs(lives: DataFrame) -> DataFrame:
         _at(PURGED).alias("purged"),
         F.sum(F.when(failed, 1).otherwise(0)).cast("int").alias("failures"),
     )
-    # By their numbers: a job may be revived in the very millisecond in which it failed.
+    # Compared by number: a job may be revived in the very millisecond of its failure.
     stands = F.col("last").isNotNull() & (F.col("last.seq") > F.coalesce("revived", F.lit(0)))
     outcome = (
         F.when(stands, F.col("last.outcome"))
@@ -102,12 +103,12 @@ def gone_jobs(lives: DataFrame) -> DataFrame:
 
 
 def _is_attempt() -> Column:
-    """Whether an event ends an attempt: the job was pulled, and not let go since."""
+    """Whether an event ends an attempt: the job was pulled, and has not been given up since."""
     return F.col("pulled").isNotNull() & (F.col("pulled") > F.coalesce("let_go", F.lit(-1)))
 
 
 def gone_attempts(lives: DataFrame) -> DataFrame:
-    """Attempts of jobs that are gone, other than those that completed them."""
+    """Attempts of jobs that are gone, except those that completed them."""
     ended = F.col("kind").isin("failed", "stalled") & _is_attempt()
     cancelled = _says("reason", "cancelled")
     outcome = F.when(F.col("kind") == "stalled", "stalled").when(cancelled, "cancelled")

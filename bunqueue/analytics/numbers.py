@@ -1,9 +1,9 @@
-"""Every table of the analytics and every number in them: name, unit, and how it is computed.
+"""Every table of the analytics and every number in it: name, unit, and how it is computed.
 
 The page docs/analytics.md prints these tables, and the tests compute each number from them again.  A job is
-described by its stored fields, an attempt by when a worker had it; ``due`` is the moment from which a worker
-might have taken the job: its run time, when the last job it depended on had completed, or when a worker had
-let go of it.
+described by its stored fields, an attempt by the time during which a worker had it.  ``due`` is the moment
+from which a worker might have taken the job: its run time, the completion of the last job it depended on, or
+the moment at which a worker had given it up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Number(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: what one row is about, the columns that say which row it is, and its numbers."""
+    """A table: what one row is about, the columns that identify the row, and its numbers."""
 
     name: str
     about: str

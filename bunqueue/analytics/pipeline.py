@@ -23,7 +23,7 @@ from bunqueue.analytics.page.figures import About, Row
 from bunqueue.analytics.tuning import few_partitions
 from bunqueue.spark import BadOption, options
 
-MOST_STRETCHES = 20_000  # of time: two weeks of minutes, of which each queue has rows
+MOST_STRETCHES = 20_000  # periods of time: two weeks of minutes, and each queue has rows for them
 STEPS = (
     "reading jobs and events",
     "counting, and percentiles",
@@ -41,8 +41,8 @@ OnStep = Callable[[int, str], None]
 
 
 class Wanted(NamedTuple):
-    """What figures are about.  ``since``: the first end of a job unless given; ``until``: what happened last;
-    ``unit``: by the length of the range."""
+    """The wanted range.  ``since``: the first end of a job unless given; ``until``: the last event unless
+    given; ``unit``: chosen by the length of the range unless given."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -54,7 +54,7 @@ ALL = Wanted()
 
 
 class Result(NamedTuple):
-    """All tables by name, and what they are about."""
+    """All tables by name, and a description of them."""
 
     about: About
     tables: dict[str, pa.Table]
@@ -63,8 +63,8 @@ class Result(NamedTuple):
 def wanted(
     since: str | None = None, until: str | None = None, bucket: str | None = None, zone: str = "UTC"
 ) -> Wanted:
-    """Parse options given as texts.  ``since`` and ``until``: ISO 8601, in the zone unless they have an
-    offset, or a span before now such as 24h or 7d.  BadOption when something is wrong."""
+    """Parse options given as texts.  ``since`` and ``until`` are in ISO 8601, in the zone unless they have an
+    offset, or a span before now such as 24h or 7d.  Raises BadOption when something is wrong."""
     try:
         place = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError):
@@ -78,7 +78,7 @@ def wanted(
 
 
 def moment(option: str, text: str | None, zone: ZoneInfo) -> datetime | None:
-    """A time as `wanted` takes it; None if none is given."""
+    """A time in the format that `wanted` takes.  None if none is given."""
     span = _SPAN.fullmatch(text or "")
     if span is not None:
         try:
@@ -96,15 +96,15 @@ def aggregate(
     on_step: OnStep = lambda step, name: None,
     most: int = MOST_STRETCHES,
 ) -> Result:
-    """All tables of a source.  BadOption when the range is cut into more than ``most`` stretches of time."""
-    if asked.since is not None and asked.until is not None:  # else the jobs are needed to know
+    """All tables of a source.  Raises BadOption when the range has more than ``most`` buckets."""
+    if asked.since is not None and asked.until is not None:  # otherwise the jobs are needed to know
         check_stretches(asked.unit, asked.since, asked.until, asked.zone, most)
     with few_partitions(source.jobs.sparkSession):
         return _aggregate(source, asked, notes, on_step, most)
 
 
 def check_stretches(asked: str | None, since: datetime, until: datetime, zone: ZoneInfo, most: int) -> None:
-    """Raise BadOption when a range has more than ``most`` stretches of time."""
+    """Raise BadOption when a range has more than ``most`` buckets."""
     unit = asked or unit_for(since, until)
     count = Buckets(unit, zone).how_many(since, until)
     if count <= most:
@@ -191,7 +191,7 @@ def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str
     until = _ms(asked.until) if asked.until else _ms(now) if last is None else last + 1
     if asked.since is not None:
         since = _ms(asked.since)
-        if asked.until is None and until <= since:  # nothing has happened from then on
+        if asked.until is None and until <= since:  # nothing has happened since then
             until = _ms(now)
     else:
         since = next((moment for moment in (first, created) if moment is not None), until - 1)
@@ -203,7 +203,7 @@ def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str
 
 
 def _forgotten(known: Facts, span: Range) -> tuple[str, ...]:
-    """Notes for the reader where the event log does not reach back to the start of the range."""
+    """Notes for the reader if the event log does not go back to the start of the range."""
     begun = max((each.at for each in known.log.begins if each.seq > 1), default=span.since)
     if begun <= span.since:
         return ()

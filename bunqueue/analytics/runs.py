@@ -1,4 +1,4 @@
-"""The public functions: each starts Spark if needed, and does one thing from beginning to end."""
+"""The public functions.  Each starts Spark if needed, and does one thing from beginning to end."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ REPORT = "report.html"
 
 
 class From(NamedTuple):
-    """Where to read: data folders, with a name of the machine of each, or a lake."""
+    """Where to read from: data folders, with a name for the machine of each, or a lake."""
 
     folders: Sequence[str] = ()
     hosts: Sequence[str] = ()
     lake: str | None = None
     skip_unreadable: bool = False
-    scratch: str | None = None  # where folders that a server writes to are copied to; see `at_rest`
+    scratch: str | None = None  # where to copy folders that a server writes to; see `at_rest`
 
     def check(self) -> None:
-        """Raise BadOption unless there is one place, whose hosts have names."""
+        """Raise BadOption unless there is exactly one place and its hosts have names."""
         if bool(self.folders) == bool(self.lake):
             raise BadOption("data_dir: give data folders, or a lake, and not both")
         inputs.host_names(self.folders, self.hosts if self.folders else ())
@@ -50,8 +50,8 @@ class From(NamedTuple):
     def at_rest(self, master: str = "local") -> Iterator[From]:
         """The same place, with no server writing to it: see `inputs.at_rest`.
 
-        A cluster sees no temporary folder of this machine: BadOption where a copy is needed, and no
-        ``scratch`` is given.  A task that was repeated there would see another moment.
+        A cluster does not see a temporary folder of this machine, and a task that is repeated there would see
+        another moment.  So BadOption is raised if a copy is needed and ``scratch`` is missing.
         """
         self.check()
         if not (is_local(master) or self.scratch):
@@ -68,7 +68,7 @@ class From(NamedTuple):
             yield self._replace(folders=folders)
 
     def source(self, spark: SparkSession, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
-        """The tables, and what is to be known of gaps in the range.  BadOption as of `check`."""
+        """The tables, and the known gaps in the range.  Raises BadOption like `check`."""
         self.check()
         since = _ms(asked.since)
         if self.lake:
@@ -84,14 +84,15 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 def local(option: str, path: str | Path) -> Path:
-    """A path of this machine.  BadOption when it is an address."""
+    """A path of this machine.  Raises BadOption for an address."""
     if is_remote(str(path)):
         raise BadOption(f"{option}: {shown(str(path))} is an address; give a folder, such as a mounted one")
     return Path(path)
 
 
 def writable(option: str, path: str | Path) -> Path:
-    """A folder of this machine to write to, which need not exist yet.  BadOption if it cannot be one."""
+    """A folder of this machine to write to, which need not exist yet.  Raises BadOption if it cannot be a
+    folder."""
     folder = local(option, path)
     if (folder / MANIFEST).exists():
         raise BadOption(f"{option}: {folder} is a server's data folder; give another one")
@@ -118,7 +119,7 @@ def aggregate(
     spark: SparkSession | None = None,
     on_step: OnStep = silent,
 ) -> Result:
-    """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md says what they hold."""
+    """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md describes them."""
     return _written(place, writable("out", out), asked, spark, on_step, pipeline.MOST_STRETCHES)
 
 
@@ -141,7 +142,7 @@ def report(
     spark: SparkSession | None = None,
     on_step: OnStep = silent,
 ) -> Path:
-    """`aggregate`, and a page about it beside the tables; the page's path."""
+    """Run `aggregate`, and write a page about its tables beside them.  Returns the page's path."""
     folder = writable("out", out)
     _written(place, folder, asked, spark, on_step, figures.MOST_STRETCHES)
     page = folder / REPORT
@@ -159,10 +160,11 @@ def export(
     spark: SparkSession | None = None,
     on_step: OnStep = silent,
 ) -> Exported:
-    """Add to a lake what has happened in data folders since the last time; ``payload``: also their data.
+    """Add everything that has happened in data folders since the last time to a lake.  ``payload``: also the
+    data.
 
-    ``since``: of hosts that are new to the lake, only what was over then or later.  ``compact``: afterwards
-    merge the files of past days, which disturbs readers of these files.
+    ``since``: for hosts that are new to the lake, only what ended then or later.  ``compact``: merge the
+    files of past days afterwards, which disturbs readers of these files.
     """
     if not place.folders or place.lake:
         raise BadOption("data_dir: give the data folders to export")

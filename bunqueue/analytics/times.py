@@ -1,6 +1,6 @@
 """Moments in Spark's columns: epoch ms as whole numbers, and their buckets.
 
-The same buckets as in `bunqueue.analytics.buckets`, whatever time zone the session has.
+The buckets are the same as in `bunqueue.analytics.buckets`, whatever the time zone of the session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def time_of(ms: Column) -> Column:
 
 def _local(ms: Column, zone: str) -> Column:
     """Local wall-clock time, as if it were UTC; ms."""
-    if zone == "UTC":  # what is asked for most, and costs nothing
+    if zone == "UTC":  # the most common case, which costs nothing
         return ms
     return F.unix_millis(F.from_utc_timestamp(F.timestamp_millis(ms), zone))
 
@@ -45,7 +45,7 @@ def bucket_of(ms: Column, unit: str, zone: str) -> Column:
 
 
 def end_of(bucket: Column, unit: str, zone: str) -> Column:
-    """The end of the bucket that starts then; ms."""
+    """The end of the bucket that starts at a moment; ms."""
     if unit == "day":
         noon = bucket + F.lit(_MS["day"] // 2)
         return _midnight(_day(noon, zone) + F.lit(1), zone)
@@ -53,7 +53,7 @@ def end_of(bucket: Column, unit: str, zone: str) -> Column:
 
 
 def buckets_of(since: Column, until: Column, unit: str, zone: str) -> Column:
-    """An array with the starts of all buckets, from one moment's to another's; ms."""
+    """An array with the starts of all buckets between two moments; ms."""
     if unit == "day":
         days = F.sequence(_day(since, zone), _day(until, zone))
         return F.transform(days, lambda day: _midnight(day, zone))

@@ -1,4 +1,4 @@
-"""Numbers and moments as a report writes them."""
+"""Numbers and moments in the form in which a report prints them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def span(ms: float | None) -> str:
 
 
 def hours(ms: float) -> str:
-    """Work, in hours of a worker's place."""
+    """Work, in hours of a worker's slot."""
     found = ms / 3_600_000
     return f"{found:,.0f} hours" if found >= 10 else f"{found:.1f} hours" if found >= 1 else span_of(ms)
 
@@ -67,7 +67,7 @@ def label(at: datetime, zone: ZoneInfo, unit: str) -> str:
 
 
 def stretch(since: datetime, until: datetime, zone: ZoneInfo) -> str:
-    """From and until, with the day only once if both are on it."""
+    """From and until. The day appears only once if both are on the same day."""
     first, last = since.astimezone(zone), until.astimezone(zone)
     if first.date() == last.date():
         return f"{moment(since, zone)} to {last:%H:%M}"
@@ -80,7 +80,7 @@ def place(host: str, queue: str, hosts: int) -> str:
 
 
 def describe(anomaly: Anomaly, zone: ZoneInfo, hosts: int, reason: str | None = None) -> str:
-    """An anomaly as a sentence or two; ``reason``: what its attempts mostly failed with."""
+    """An anomaly as a sentence or two. ``reason`` is the most common error of its attempts."""
     when = stretch(anomaly.since, anomaly.until, zone)
     name = place(anomaly.host, anomaly.queue, hosts)
     if anomaly.what == "wait_p95":

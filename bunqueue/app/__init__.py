@@ -1,1 +1,1 @@
-"""Functions as jobs, and an object that holds all one needs to add and to run them."""
+"""Functions as jobs, and an object with everything needed to add and run them."""

@@ -1,7 +1,8 @@
-"""What a function takes and gives, as the data and the result of a job: a map by the names of its parameters.
+"""The arguments and the result of a function as the data and the result of a job: a map by parameter name.
 
-Any language can write such a map. Values are checked by the function's annotations: when a job is added, so
-that whoever made the mistake hears of it, and again before it runs, as it may come from elsewhere.
+Any language can write such a map. Values are checked against the function's annotations twice: when a job is
+added, so that the program with the mistake gets the error, and again before the job runs, because the data
+may come from elsewhere.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.errors import ArgumentsError, ResultError
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_NAMED = re.compile(r"'(\w+)'$")  # which argument Python says is missing, or is there and has no place
+_NAMED = re.compile(r"'(\w+)'$")  # the argument that Python reports as missing or unexpected
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 class Arguments:
-    """The parameters of a function. TypeError for a function whose arguments cannot be given by name."""
+    """The parameters of a function. Raises TypeError for a function whose arguments cannot be given by
+    name."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.name = name
@@ -50,7 +52,7 @@ class Arguments:
 
     @property
     def names(self) -> Collection[str]:
-        """Those of the parameters."""
+        """The names of the parameters."""
         return self._signature.parameters
 
     @property
@@ -62,7 +64,7 @@ class Arguments:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        """The annotations; late, so that they may name what is defined further down in a module."""
+        """The annotations, read late, so they may name something that is defined further down in a module."""
         try:
             return get_type_hints(signed(self._function), include_extras=True)
         except NameError as error:
@@ -73,7 +75,7 @@ class Arguments:
 
     @cached_property
     def _converters(self) -> dict[str, Converter]:
-        """Those of the parameters that are annotated."""
+        """The converters of the annotated parameters."""
         return {
             name: Converter(self._hints[name], f"job {self.name!r}: its parameter {name!r}")
             for name in self._signature.parameters
@@ -82,12 +84,12 @@ class Arguments:
 
     @cached_property
     def _pydantics(self) -> dict[str, Converter]:
-        """Of these, those that Pydantic checks."""
+        """The converters whose values Pydantic checks."""
         return {name: each for name, each in self._converters.items() if each.by_pydantic}
 
     @cached_property
     def _records(self) -> dict[str, Converter]:
-        """And those whose values have declared fields."""
+        """The converters whose values have declared fields."""
         return {name: each for name, each in self._converters.items() if each.records}
 
     @cached_property
@@ -99,7 +101,7 @@ class Arguments:
 
     @cached_property
     def _shape(self) -> type[Struct]:
-        """A struct with the parameters as fields; those with a default may be left out."""
+        """A struct with the parameters as fields. Those with a default may be left out."""
         fields: list[Any] = []
         for name, parameter in self._signature.parameters.items():
             converter = self._converters.get(name)
@@ -109,12 +111,13 @@ class Arguments:
 
     @cached_property
     def result_type(self) -> Any:
-        """What the function gives back, as far as it is known."""
+        """The type that the function returns, as far as it is known."""
         kind = self._hints.get("return", Any)
         return type(None) if kind is NoReturn else kind
 
     def check_known(self) -> None:
-        """As `check_annotations`, unless they name what is defined further down: that is looked at later."""
+        """Like `check_annotations`, but skip annotations that name something defined further down: they are
+        checked later."""
         try:
             get_type_hints(signed(self._function), include_extras=True)
             self.check_annotations()
@@ -122,14 +125,15 @@ class Arguments:
             return
 
     def check_annotations(self) -> None:
-        """TypeError if one cannot be used; else that would be found out with the first job."""
+        """Raise TypeError if an annotation cannot be used. Otherwise the first job would reveal it."""
         self._decoder  # noqa: B018  # made when it is first looked at
         self._result_converter  # noqa: B018
 
     # -- adding
 
     def data(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The data of a job that calls the function so. Raises ArgumentsError or PayloadError."""
+        """The data of a job that calls the function with these arguments. Raises ArgumentsError or
+        PayloadError."""
         given = Declared(zip(self._positional, args, strict=False), **kwargs)
         known = self._required <= given.keys() <= self._signature.parameters.keys()
         if not known or len(given) < len(args) + len(kwargs):
@@ -138,19 +142,20 @@ class Arguments:
         return given
 
     def check_names(self, data: Mapping[str, Any]) -> None:
-        """Whether `data` has all that is required and nothing else, whatever it is. Raises ArgumentsError."""
+        """Check that `data` has every required argument and no unknown one, whatever the values. Raises
+        ArgumentsError."""
         self._bind((), data)
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         try:
-            self._signature.bind(*args, **kwargs)  # is slow, and knows what is wrong
+            self._signature.bind(*args, **kwargs)  # slow, but its error says what is wrong
         except TypeError as error:
             text = f"job {self.name!r}: {error}; it takes {self.shown}"
             named = _NAMED.search(str(error))
             raise ArgumentsError(text, argument=named and named[1], bound=self.shown) from None
 
     def check(self, data: Mapping[str, Any]) -> None:
-        """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""
+        """Check that a job with this data could run. Raises ArgumentsError or PayloadError."""
         payload = encode_data(data, f"an argument of job {self.name!r}")
         for name in self._untyped:
             if name in data:
@@ -185,7 +190,7 @@ class Arguments:
 
     @cached_property
     def _hook(self) -> Callable[[Any, Any], Any] | None:
-        """What msgspec has to ask."""
+        """The hook with which msgspec decodes types that it does not know."""
         return next((each.hook for each in self._converters.values() if each.hook is not None), None)
 
     # -- running
@@ -196,7 +201,7 @@ class Arguments:
             plain = {} if data is None else data
             found = (
                 msgspec.convert(plain, self._shape)
-                if self._hook is None  # which costs as much to be given as everything else
+                if self._hook is None  # passing a hook costs as much as everything else
                 else msgspec.convert(plain, self._shape, dec_hook=self._hook)
             )
             if self._pydantics:
@@ -210,7 +215,7 @@ class Arguments:
         }
 
     def _convert(self, found: Struct) -> None:
-        """Have Pydantic make its objects. Raises Mismatch."""
+        """Let Pydantic build its objects. Raises Mismatch."""
         for name, converter in self._pydantics.items():
             if (value := getattr(found, name)) is not UNSET:
                 try:
@@ -238,7 +243,7 @@ class Arguments:
         return Converter(self.result_type, f"job {self.name!r}: its result")
 
     def check_result(self, result: object) -> None:
-        """Whether a result is what the function says it gives. Raises ResultError."""
+        """Check that a result matches the function's annotation. Raises ResultError."""
         converter = self._result_converter
         if converter is None or (result is None and self.result_type is type(None)):
             return
@@ -274,7 +279,7 @@ def _shown(parameter: inspect.Parameter) -> str:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at a path; as far as it can be followed."""
+    """The value at a path, or the last one that could be reached."""
     for name, index in _STEP.findall(f".{path}" if path and path[0] != "[" else path):
         try:
             if index:

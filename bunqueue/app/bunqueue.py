@@ -55,7 +55,7 @@ H = TypeVar("H", bound=Handler)
 B = TypeVar("B", bound=BatchHandler)
 K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
-"""What `Bunqueue.use` takes instead of an object: a coroutine function around runs."""
+"""A coroutine function that runs around each job: `Bunqueue.use` takes it instead of an object."""
 M = TypeVar("M", bound=Middleware | RunMiddleware)
 _OWN = ("concurrency", "default_job_options", "middleware", "order", "wait_if_full", "worker")
 
@@ -74,13 +74,13 @@ class Bunqueue:
         welcome.add("ada@example.com")  # here, or in any other program that imports this
         app.run()  # works until SIGTERM or SIGINT
 
-    `name` is the app's own queue, in which its jobs are unless they say otherwise. `concurrency` is how many
-    jobs of a queue this process runs at a time. With an `order`, "strict" or weights, the queues share these
-    places instead: docs/app.md#order-of-queues. What is in `QueueSettings`, such as `rate_limit` and
-    `group_concurrency`, holds for all workers of the app's own queue together (`add_queue` says it for
-    others). `default_job_options` and `middleware` are for all of its queues, `worker` has more options of
-    `Worker`. Adding to a full queue is tried for the time of `wait_if_full`. Where the server is, or
-    `embedded=True`, is given as in `EndpointOptions`. See docs/app.md.
+    `name` is the app's own queue. Its jobs are there unless they name another one. `concurrency` is the
+    number of jobs of a queue that this process runs at a time. With an `order`, "strict" or weights, the
+    queues share these slots instead: docs/app.md#order-of-queues. `QueueSettings`, such as `rate_limit` and
+    `group_concurrency`, apply to all workers of the app's own queue together (use `add_queue` for other
+    queues). `default_job_options` and `middleware` apply to all queues of the app; `worker` has further
+    options of `Worker`. Adding to a full queue is retried for up to `wait_if_full`. Give the server's
+    address, or `embedded=True`, as in `EndpointOptions`. See docs/app.md.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class Bunqueue:
 
     @property
     def handlers(self) -> Mapping[str, Handlers]:
-        """What runs the jobs: by queue, and by the name of the job."""
+        """The functions that run the jobs, by queue and by job name."""
         return {name: config.handlers for name, config in self._queue_configs.items() if config.handlers}
 
     @property
     def dependency_overrides(self) -> dict[Callable[..., Any], Callable[..., Any]]:
-        """What makes the values of `Depends` instead of their own functions, for tests:
-        `app.dependency_overrides[session] = fake_session`."""
+        """Functions that replace those of `Depends`, for tests: `app.dependency_overrides[session] =
+        fake_session`."""
         return self._dependencies.overrides
 
     # -- queues
@@ -135,10 +135,11 @@ class Bunqueue:
     def add_queue(
         self, name: str, *, concurrency: int | None = None, **settings: Unpack[QueueSettings]
     ) -> None:
-        """Say how a queue is worked; what jobs name without that is worked as the app's own.
+        """Declare how a queue is processed. A queue that jobs name without being declared is processed like
+        the app's own.
 
-        `concurrency` is how many of its jobs this process runs at a time; the settings hold for all workers
-        together, and are sent to the server when this app starts to work.
+        `concurrency` is the number of its jobs that this process runs at a time. The settings apply to all
+        workers together, and are sent to the server when this app starts to work.
         """
         config = self._queue_config(name)
         if concurrency is not None:
@@ -188,16 +189,16 @@ class Bunqueue:
     ) -> Any:
         """Make a function a job; with or without options: `@app.job`, `@app.job(max_attempts=5)`.
 
-        The job is called as the function, unless `name` says otherwise; `aliases` are names under which it
-        was added earlier. Its queue is the app's own unless `queue` names another one. What is in
-        `unrecoverable` and raised makes it a dead letter without another attempt. A plain function runs in a
+        The job has the name of the function, unless `name` says otherwise; `aliases` are names under which it
+        was added earlier. Its queue is the app's own unless `queue` names another one. An exception listed in
+        `unrecoverable` makes the job a dead letter without another attempt. A plain function runs in a
         thread, or with `run_in="process"` in a process of its own. With `at_most_once` a job is completed
         before the function is called: it never runs twice, and its result is not kept. All other options are
         `TaskOptions`.
 
         Raises TypeError for functions with *args, **kwargs or positional-only parameters, and for types that
-        jobs cannot carry (docs/types.md), naming the parameter; those that are defined further down are
-        looked at when the app starts, or a job is added.
+        jobs cannot carry (docs/types.md); the error names the parameter. Types that are defined further down
+        are checked when the app starts, or when a job is added.
         """
 
         make = partial(
@@ -253,9 +254,9 @@ class Bunqueue:
             order.start(Order(...), id="order-7")
 
         Its first parameter is the flow, a `Flow` in a coroutine function and a `BlockingFlow` in a plain one,
-        which runs in a thread. `signals` says what the data of its signals is, `{"approval": bool}`: what
-        does not fit is refused to who sends it, whether the workflow waits for it already or not. The rest is
-        as for `job`. docs/workflows.md says what is promised.
+        which runs in a thread. `signals` declares the types of the data of its signals, `{"approval": bool}`.
+        A client that sends other data gets an error, whether or not the workflow already waits for the
+        signal. The other options are as for `job`. See docs/workflows.md for the guarantees.
         """
 
         make = partial(
@@ -314,22 +315,22 @@ class Bunqueue:
         return task
 
     def broadcast(self, signal: str, key: str, data: object = None, *, keep: Duration | None = None) -> int:
-        """Send a signal to every workflow that waits for it with this key; see `Admin.broadcast`."""
+        """Send a signal to every workflow that waits for it with this key. See `Admin.broadcast`."""
         return self.admin.broadcast(signal, key, data, keep=keep)
 
     async def broadcast_async(
         self, signal: str, key: str, data: object = None, *, keep: Duration | None = None
     ) -> int:
-        """As `broadcast`, for coroutines."""
+        """Like `broadcast`, for coroutines."""
         return await self.async_admin.broadcast(signal, key, data, keep=keep)
 
     def route(
         self, name: str = ANY, *, queue: str | None = None, retry: RetryRules | None = None
     ) -> Callable[[H], H]:
-        """Have a function run the jobs of a name, given the whole `ActiveJob`: for jobs that others add.
+        """Have a function run the jobs of a name, for jobs that other programs add. It gets the whole
+        `ActiveJob`.
 
-        Without a name, it runs all jobs for which there is nothing else. `retry` says what its exceptions
-        mean.
+        Without a name, it runs all jobs that no other function runs. `retry` says what its exceptions mean.
         """
         rules = checked_rules(retry)
 
@@ -354,10 +355,10 @@ class Bunqueue:
     ) -> Callable[[B], B]:
         """Have a function run the jobs of a name together: it gets a list of up to `size` of them.
 
-        It is called as soon as there are `min_size`, with all that are there; or when the first has waited
-        for `max_wait`. Unless given, `min_size` is `size`. It gives a list with a result for each, in their
-        order, or None; an exception in the list fails that job alone, one that is raised all. `retry` says
-        what exceptions mean.
+        It is called as soon as there are `min_size` jobs, with all that are there, or when the first job has
+        waited for `max_wait`. Unless given, `min_size` is `size`. It returns a list with a result for each
+        job, in their order, or None. An exception in the list fails only that job; an exception that it
+        raises fails all of them. `retry` says what exceptions mean.
         """
         rules, called = checked_rules(retry), checks.job_name(name)
 
@@ -369,7 +370,7 @@ class Bunqueue:
 
         return enter
 
-    # -- what runs by the clock
+    # -- schedules
 
     def cron(
         self,
@@ -382,16 +383,17 @@ class Bunqueue:
         data: Mapping[str, Any] | None = None,
         **policy: Unpack[SchedulePolicy],
     ) -> CronDecorator:
-        """Have a job run at every time of a cron expression, in the time zone `tz` (UTC), or so often.
+        """Run a job at every time of a cron expression, in the time zone `tz` (UTC), or once per `every`.
 
             @app.cron("0 9 * * mon-fri", tz="Europe/Rome")
             async def report() -> None: ...
 
-        `data` are its arguments. `name` is that of the schedule, unique on the whole server; unless given,
-        the names of queue and job. The server learns of it when the app starts to work, and keeps to it from
-        then on, also while no worker is there. The name belongs to this app and that queue: an app that
-        declares a name of another one does not start, and raises ScheduleConflict. Raises ArgumentsError when
-        `data` lacks an argument, or has one that there is not; types are looked at when a job runs.
+        `data` are its arguments. `name` is the name of the schedule, unique on the whole server; unless
+        given, it is made of the names of queue and job. The app sends the schedule to the server when it
+        starts to work. After that the server follows it, even while no worker runs. The name belongs to this
+        app and queue: an app that declares a name of another app does not start, and raises ScheduleConflict.
+        Raises ArgumentsError when `data` lacks an argument or has an unknown one; types are checked when a
+        job runs.
         """
 
         def enter(job: Any) -> Any:
@@ -415,9 +417,9 @@ class Bunqueue:
         name: str | None = None,
         **policy: Unpack[SchedulePolicy],
     ) -> None:
-        """Have a job run by the clock, with its arguments: `app.add_schedule(send.job("ada"), "@daily")`.
+        """Run a job by the clock, with its arguments: `app.add_schedule(send.job("ada"), "@daily")`.
 
-        For the rest see `cron`. Raises OptionError.
+        For the other parameters see `cron`. Raises OptionError.
         """
         schedule = Schedule(
             name=name or f"{job.queue}:{job.name}",
@@ -430,50 +432,51 @@ class Bunqueue:
             options=job.options,
             policy=policy,
         )
-        schedule.command({}, self.name)  # raises for a mistake here, where it is written
+        schedule.command({}, self.name)  # raises for a mistake here, where the schedule is declared
         if schedule.name in self._schedules and self._schedules[schedule.name] != schedule:
             raise OptionError(
                 f"there is a schedule {schedule.name!r} already; give one of them another name="
             )
         self._schedules[schedule.name] = schedule
 
-    # -- what the server has of it
+    # -- schedules on the server
 
     def run_schedule(self, name: str) -> JobHandle[Any]:
         """Add the job of a schedule now; see `Admin.run_cron`."""
         return self.admin.run_cron(name)
 
     async def run_schedule_async(self, name: str) -> AsyncJobHandle[Any]:
-        """As `run_schedule`, for coroutines."""
+        """Like `run_schedule`, for coroutines."""
         return await self.async_admin.run_cron(name)
 
     def stale_schedules(self) -> list[CronView]:
-        """Schedules that this app once declared and declares no longer; they still run. An app is known by
-        its name."""
+        """Schedules that this app once declared and declares no longer. They still run. An app is identified
+        by its name."""
         return stale_of(self.name, self._schedules, self.admin.list_crons())
 
     async def stale_schedules_async(self) -> list[CronView]:
-        """As `stale_schedules`, for coroutines."""
+        """Like `stale_schedules`, for coroutines."""
         return stale_of(self.name, self._schedules, await self.async_admin.list_crons())
 
     def prune_schedules(self) -> list[CronView]:
-        """Remove what `stale_schedules` gives, and nothing of anybody else; what was removed. The jobs stay.
+        """Remove the schedules that `stale_schedules` returns, and no others. Return those that were removed.
+        Their jobs stay.
 
-        Call it once the last program with the old declarations has ended: each declares them again when it
-        starts.
+        Call it once the last program with the old declarations has ended: each program declares them again
+        when it starts.
         """
         admin = self.admin
         return [each for each in self.stale_schedules() if admin.delete_cron(each.name, app=self.name)]
 
     async def prune_schedules_async(self) -> list[CronView]:
-        """As `prune_schedules`, for coroutines."""
+        """Like `prune_schedules`, for coroutines."""
         admin, stale = self.async_admin, await self.stale_schedules_async()
         return [each for each in stale if await admin.delete_cron(each.name, app=self.name)]
 
-    # -- what is around
+    # -- hooks and middleware
 
     def on(self, occasion: Occasion) -> Callable[[K], K]:
-        """Have a function called at an occasion, see `Occasion`: `@app.on("exhausted")`."""
+        """Call a function at an occasion, see `Occasion`: `@app.on("exhausted")`."""
 
         hooks = self._hooks.of(occasion)
 
@@ -486,12 +489,12 @@ class Bunqueue:
         return enter
 
     def use(self, middleware: M) -> M:
-        """Add middleware, inside of that which is there: an object, or a coroutine function around runs.
+        """Add middleware inside the existing middleware: an object, or a coroutine function around runs.
 
             @app.use
             async def timing(job: ActiveJob, call_next: CallNext) -> Any: ...
 
-        Before the first job is added, and before the app works. Gives back what it got.
+        Call it before the first job is added, and before the app works. Returns its argument.
         """
         if self._clients.add_jobs or self._service:
             raise unfit("use", "jobs were added already, without this middleware; use it before")
@@ -500,7 +503,7 @@ class Bunqueue:
         )
         return middleware
 
-    # -- its clients, made when they are needed
+    # -- its clients, made on first use
 
     @property
     def queue(self) -> Queue:
@@ -517,7 +520,7 @@ class Bunqueue:
         return self._clients.get_queue(name)
 
     def get_async_queue(self, name: str | None = None) -> AsyncQueue:
-        """As `get_queue`, for coroutines."""
+        """Like `get_queue`, for coroutines."""
         return self._clients.get_async_queue(name)
 
     @property
@@ -527,7 +530,7 @@ class Bunqueue:
 
     @property
     def async_flows(self) -> AsyncFlowProducer:
-        """As `flows`, for coroutines."""
+        """Like `flows`, for coroutines."""
         return self._clients.async_flows
 
     @property
@@ -537,7 +540,7 @@ class Bunqueue:
 
     @property
     def async_admin(self) -> AsyncAdmin:
-        """As `admin`, for coroutines."""
+        """Like `admin`, for coroutines."""
         return self._clients.async_admin
 
     def events(
@@ -547,7 +550,7 @@ class Bunqueue:
         types: EventType | Iterable[EventType] | None = None,
         job_ids: str | Iterable[str] | None = None,
     ) -> QueueEvents:
-        """What happens in one of the app's queues; see `QueueEvents`."""
+        """The events of one of the app's queues. See `QueueEvents`."""
         return QueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._endpoint_options)
 
     def events_async(
@@ -557,7 +560,7 @@ class Bunqueue:
         types: EventType | Iterable[EventType] | None = None,
         job_ids: str | Iterable[str] | None = None,
     ) -> AsyncQueueEvents:
-        """As `events`, for coroutines."""
+        """Like `events`, for coroutines."""
         return AsyncQueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._endpoint_options)
 
     # -- adding
@@ -569,13 +572,13 @@ class Bunqueue:
     async def add_async(
         self, name: str, data: object = None, **options: Unpack[JobOptions]
     ) -> AsyncJobHandle[Any]:
-        """As `add`, for coroutines."""
+        """Like `add`, for coroutines."""
         return await self.async_queue.add(name, data, **options)
 
     def add_bulk(self, jobs: Iterable[FlowJob[R]]) -> list[JobHandle[R]]:
-        """Add jobs, `[send.job("ada"), send.job("bob")]`; those of one queue all or none, in one go.
+        """Add jobs, `[send.job("ada"), send.job("bob")]`. Those of one queue are added together, all or none.
 
-        The handles come in the order of the jobs.
+        The handles are in the order of the jobs.
         """
         handles: dict[int, JobHandle[R]] = {}
         for name, some in _by_queue(jobs).items():
@@ -586,7 +589,7 @@ class Bunqueue:
         return [handles[index] for index in range(len(handles))]
 
     async def add_bulk_async(self, jobs: Iterable[FlowJob[R]]) -> list[AsyncJobHandle[R]]:
-        """As `add_bulk`, for coroutines."""
+        """Like `add_bulk`, for coroutines."""
         handles: dict[int, AsyncJobHandle[R]] = {}
         for name, some in _by_queue(jobs).items():
             queue = self.get_async_queue(name)
@@ -598,10 +601,10 @@ class Bunqueue:
     # -- working
 
     async def start(self) -> None:
-        """Begin to work, and return; an app that works goes on.
+        """Start to work, and return. Does nothing if the app already works.
 
-        Hooks of "startup" have run and the server knows the schedules when this returns; if it cannot be
-        reached, they are sent later.
+        When this returns, the "startup" hooks have run and the server has the schedules. If the server cannot
+        be reached, they are sent later.
         """
         if self._service is None:
             self._service = Service(self)
@@ -612,16 +615,16 @@ class Bunqueue:
                 raise
 
     async def stop(self, *, grace: Duration | None = None) -> None:
-        """Take no more jobs, let those that run end within `grace`, and run the hooks of "shutdown"."""
+        """Take no more jobs, let running jobs end within `grace`, and run the "shutdown" hooks."""
         service, self._service = self._service, None
         if service is not None:
             await service.stop(grace)
 
     def run(self, *, log_format: Form | None = None, log_level: Level = "info") -> None:
-        """Work until SIGTERM or SIGINT, which let running jobs end; a second signal ends the grace.
+        """Work until SIGTERM or SIGINT, then let running jobs end; a second signal ends the grace period.
 
-        With a `log_format`, or one in BUNQUEUE_LOG_FORMAT, records from `log_level` on go to standard error
-        as with `bunqueue worker`, unless logging is configured already. OptionError.
+        With a `log_format`, here or in BUNQUEUE_LOG_FORMAT, records from `log_level` up go to standard error
+        as with `bunqueue worker`, unless logging is configured already. Raises OptionError.
         """
         checks.one_of("log_level", log_level, get_args(Level))
         name, form = "log_format", log_format
@@ -646,17 +649,17 @@ class Bunqueue:
     def __bunqueue_workers__(
         self, queues: Sequence[str] = (), options: WorkerOptions | None = None
     ) -> list[Service]:
-        """For `bunqueue worker module:app`, with what its flags say."""
+        """The workers for `bunqueue worker module:app`, with the options of its flags."""
         return [Service(self, queues, options)]
 
     # -- the end
 
     def close(self) -> None:
-        """Close the connections of what blocks; what is used after that makes new ones."""
+        """Close the connections of the blocking clients. Later calls open new ones."""
         self._clients.close()
 
     async def close_async(self) -> None:
-        """Close all connections; what is used after that makes new ones."""
+        """Close all connections. Later calls open new ones."""
         await self._clients.close_async()
 
 
@@ -673,7 +676,8 @@ class _Function(Middleware):
 
 
 def _sorted(options: AppOptions) -> tuple[QueueSettings, EndpointOptions]:
-    """What holds for the app's own queue, and where the server is. OptionError for what is neither."""
+    """Split options into the settings of the app's own queue and the server's address. Raises OptionError for
+    any other."""
     settings: dict[str, Any] = {}
     endpoint: dict[str, Any] = {}
     for name, value in options.items():

@@ -1,4 +1,4 @@
-"""The clients of an app, made when they are needed: queues, flows, and the server as a whole."""
+"""The clients of an app, made on first use: queues, flows, and the server as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from bunqueue.client.worker.middleware import Middleware
 
 
 class Clients:
-    """Whatever ends in `_async` or begins with `async_` is for coroutines, its twin blocks."""
+    """The clients of an app. Those that end in `_async` or begin with `async_` are for coroutines, the others
+    block."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class Clients:
         endpoint: EndpointOptions,
         wait_if_full: Duration = 0,
     ) -> None:
-        """`name` is the queue that is meant when none is named."""
+        """`name` is the queue to use when none is named."""
         self.name = name
         self._default_job_options = default_job_options
         self._middleware = middleware
@@ -49,7 +50,7 @@ class Clients:
 
     @property
     def add_jobs(self) -> bool:
-        """Whether there is any that adds jobs."""
+        """Whether there is any client that adds jobs."""
         return bool(self._queues or self._async_queues or self._flows or self._async_flows)
 
     def get_queue(self, name: str | None = None) -> Queue:
@@ -64,7 +65,7 @@ class Clients:
         return found
 
     def get_async_queue(self, name: str | None = None) -> AsyncQueue:
-        """As `get_queue`, for coroutines."""
+        """Like `get_queue`, for coroutines."""
         name = name or self.name
         if name not in self._async_queues:
             options = self._client_options()
@@ -103,7 +104,7 @@ class Clients:
         }
 
     def close(self) -> None:
-        """Give up the connections of what blocks; what is used after that makes new ones."""
+        """Close the connections of the blocking clients. Later calls open new ones."""
         queues, self._queues = self._queues, {}
         others = (self._flows, self._admin)
         self._flows = self._admin = None
@@ -112,7 +113,7 @@ class Clients:
                 client.close()
 
     async def close_async(self) -> None:
-        """Give up all connections; what is used after that makes new ones."""
+        """Close all connections. Later calls open new ones."""
         queues, self._async_queues = self._async_queues, {}
         others = (self._async_flows, self._async_admin)
         self._async_flows = self._async_admin = None

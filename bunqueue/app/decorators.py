@@ -1,4 +1,4 @@
-"""What `app.job(...)` and `app.cron(...)` give, for type checkers."""
+"""The types of `app.job(...)` and `app.cron(...)`, for type checkers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 
 class JobDecorator(Protocol):
-    """What `app.job(...)` gives."""
+    """The type of `app.job(...)`."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # the first that fits counts, as it should
@@ -25,30 +25,31 @@ class JobDecorator(Protocol):
 
 
 class SchedulePolicy(TypedDict, total=False):
-    """What becomes of runs that cannot be as planned; docs/cron.md has the rules."""
+    """What to do with runs that cannot happen as planned; docs/cron.md has the rules."""
 
     immediately: bool
-    """The first run of a new schedule is at once."""
+    """The first run of a new schedule happens at once."""
     prevent_overlap: bool
-    """No run while the job of the last one is there; True unless given."""
+    """Skip a run while the job of the last one is still there; True unless given."""
     skip_if_no_worker: bool
-    """No run while nobody works on the queue."""
+    """Skip a run while no worker works on the queue."""
     skip_missed_on_restart: bool
-    """False: one run at once for those that a server missed that was down."""
+    """False: run once, immediately, for the runs that were missed while the server was down."""
     overlap: Overlap
-    """What becomes of a run while the job of the last one has not ended: "allow", "skip", "queue" (it waits)
-    or "cancel" (the last job is cancelled, then it runs). Instead of `prevent_overlap`."""
+    """What to do with a run while the job of the last one has not ended: "allow", "skip", "queue" (it waits)
+    or "cancel" (the last job is cancelled, then it runs). Replaces `prevent_overlap`."""
     on_missed: OnMissed
-    """How many runs make up for those that a server missed that was down: "none", "one" or "all". Instead of
-    `skip_missed_on_restart`."""
+    """How many runs make up for those that were missed while the server was down: "none", "one" or "all".
+    Replaces `skip_missed_on_restart`."""
     max_backlog: int
-    """How many runs may wait with `overlap="queue"`, or make up for missed ones with `on_missed="all"`."""
+    """The maximum number of runs that wait with `overlap="queue"`, or make up for missed ones with
+    `on_missed="all"`."""
     limit: int
-    """The schedule vanishes after so many runs."""
+    """Remove the schedule after this number of runs."""
 
 
 class CronDecorator(Protocol):
-    """What `app.cron(...)` gives; it stands above `@app.job`, or makes a job of the function itself."""
+    """The type of `app.cron(...)`. It goes above `@app.job`, or makes the function a job on its own."""
 
     @overload
     def __call__(self, job: AnyTask, /) -> AnyTask: ...

@@ -1,7 +1,8 @@
 """Values that handlers need and jobs do not carry: `session: Annotated[Session, Depends(open_session)]`.
 
-What makes a value is a function: plain or a coroutine function, or a generator of either kind, whose rest
-runs when the value is no longer needed. It may have dependencies of its own, and be given the job.
+A function makes the value. It is a plain or a coroutine function, or a generator of either kind, whose
+remaining part runs when the value is no longer needed. It may have dependencies of its own, and receive the
+job.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ PER_JOB, PER_WORKER = "job", "worker"
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """What `Depends` gives: the function that makes a value, and for how long that is kept."""
+    """The result of `Depends`: the function that makes a value, and how long the value is kept."""
 
     function: Callable[..., Any]
     per: str = PER_JOB
 
 
 def Depends(function: Callable[..., Any], *, per: Literal["job", "worker"] = "job") -> Any:
-    """Have a parameter of a job's function be given what `function` makes, see docs/dependencies.md.
+    """Fill a parameter of a job's function with the value that `function` makes. See docs/dependencies.md.
 
         async def order(id: int, db: Annotated[Session, Depends(session)]) -> None: ...
         async def order(id: int, db: Session = Depends(session)) -> None: ...  # which type checkers follow
 
-    The value is made for each job, once however many need it; with `per="worker"` when a job first needs it,
-    and kept until the app stops.
+    The value is made once for each job, however many parameters need it. With `per="worker"` it is made when
+    a job first needs it, and kept until the app stops.
     """
     if not callable(function):
         raise OptionError(f"Depends: {shown(function)} cannot be called; give the function that makes it")
@@ -50,18 +51,18 @@ def Depends(function: Callable[..., Any], *, per: Literal["job", "worker"] = "jo
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The parameters of a function that are given by others."""
+    """The parameters of a function that do not come from the caller's arguments."""
 
     dependencies: Mapping[str, Dependency]
     job: str | None
-    """The one that is given the job; only functions that make values have it."""
+    """The parameter that receives the job. Only functions that make values have it."""
     other: tuple[str, ...]
-    """Those that have no default, and would have to come from the data of a job."""
+    """The parameters without a default, which would have to come from the data of a job."""
 
 
 @lru_cache(maxsize=10_000)
 def needs_of(function: Callable[..., Any]) -> Needs:
-    """What a function needs. TypeError if an annotation with Depends cannot be read."""
+    """What a function needs. Raises TypeError if an annotation with Depends cannot be read."""
     dependencies, job, other = {}, None, []
     for parameter in _parameters(function):
         hint = _hint(function, parameter)
@@ -81,12 +82,12 @@ def needs_of(function: Callable[..., Any]) -> Needs:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some that are written in C have no signature
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return []
 
 
 def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """The annotation of one parameter; one that cannot be read yet, as it was written."""
+    """The annotation of one parameter. If it cannot be read yet, its source text."""
     written = parameter.annotation
     if not isinstance(written, str):
         return written
@@ -96,7 +97,7 @@ def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     holder = type("holder", (), {"__annotations__": {parameter.name: written}})
     try:
         return get_type_hints(holder, known, include_extras=True)[parameter.name]
-    except Exception as error:  # it names what is defined further down, or only for type checkers
+    except Exception as error:  # it names something defined further down, or only for type checkers
         if "Depends" in written:
             raise TypeError(
                 f"{_name(function)}: the annotation of {parameter.name!r} cannot be read ({error}): what it "
@@ -116,7 +117,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def without_dependencies(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Something with the other parameters of a function alone; the same if there are no dependencies."""
+    """A function with the other parameters only; the same function if it has no dependencies."""
     given = needs_of(function).dependencies
     if not given:
         return function
@@ -133,11 +134,11 @@ def without_dependencies(function: Callable[..., Any]) -> Callable[..., Any]:
     return rest
 
 
-# -- what is looked at when a handler is declared
+# -- checks when a handler is declared
 
 
 def check_dependencies(function: Callable[..., Any], what: str, *, in_process: bool = False) -> None:
-    """TypeError, which begins with `what`, for dependencies that cannot be."""
+    """Raise TypeError, with a text that begins with `what`, for impossible dependencies."""
     for name, dependency in needs_of(function).dependencies.items():
         _check(dependency, f"{what}: its parameter {name!r}", (), is_async(function), in_process)
 
@@ -174,7 +175,7 @@ def _check(
 
 
 def is_awaited(function: Callable[..., Any]) -> bool:
-    """Whether what a function makes comes from a coroutine or an async generator."""
+    """Whether a coroutine function or an async generator makes the value."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     return any(
         inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (function, called)
@@ -194,20 +195,20 @@ class _Run:
 
 
 class Dependencies:
-    """Those of an app: what stands in for which function, and the values that are kept."""
+    """The dependencies of an app: the overrides by function, and the values that are kept."""
 
     def __init__(self) -> None:
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self._guard = threading.RLock()  # around plain functions: handlers in threads need them, too
+        self._guard = threading.RLock()  # for plain functions, because handlers in threads need them as well
         self._begin()
 
     def _begin(self) -> None:
         self._plain = _Run(None, ExitStack())
         self._awaited = _Run(None, AsyncExitStack())
-        self._lock = asyncio.Lock()  # of the event loop in which it is first waited for
+        self._lock = asyncio.Lock()  # bound to the event loop that first awaits it
 
     async def close(self) -> None:
-        """The values that were kept are no longer needed, the last one first."""
+        """Release the values that were kept, the last one first."""
         plain, awaited = self._plain, self._awaited
         self._begin()
         try:
@@ -220,7 +221,7 @@ class Dependencies:
     async def call_async(
         self, function: Callable[..., Any], arguments: Mapping[str, Any], job: ActiveJob[Any]
     ) -> Any:
-        """Call a coroutine function with its arguments and what else it needs."""
+        """Call a coroutine function with its arguments and its dependencies."""
         failure = None
         async with AsyncExitStack() as stack:
             try:
@@ -229,7 +230,7 @@ class Dependencies:
             except BaseException as error:
                 failure = error
                 raise
-        if failure is not None:  # a generator has kept it to itself, which is not for it to decide
+        if failure is not None:  # a generator has swallowed the error, which it must not do
             raise failure
         return result
 
@@ -268,7 +269,7 @@ class Dependencies:
         return value
 
     async def _inside(self, dependency: Dependency) -> Any:
-        """What a value that is kept needs, while the lock is held."""
+        """A value that a kept value needs, while the lock is held."""
         function = self.overrides.get(dependency.function, dependency.function)
         if not any(map(is_awaited, self._all(function))):
             return self._kept(function)
@@ -277,7 +278,7 @@ class Dependencies:
     # -- in a thread
 
     def call(self, function: Callable[..., Any], arguments: Mapping[str, Any], job: ActiveJob[Any]) -> Any:
-        """As `call_async`, for a plain function. If that gives something to await, so does this."""
+        """Like `call_async`, for a plain function. If the function returns an awaitable, so does this."""
         failure = None
         with ExitStack() as stack:
             try:
@@ -292,7 +293,7 @@ class Dependencies:
         return result
 
     async def _awaited_with(self, result: Awaitable[Any], stack: ExitStack) -> Any:
-        """What it needs ends when it has been awaited."""
+        """Release the dependencies once the result has been awaited."""
         failure = None
         with stack:
             try:
@@ -331,7 +332,7 @@ class Dependencies:
         return run.made[function]
 
     def _all(self, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """A function, and all that make what it needs."""
+        """A function, and all functions that make what it needs."""
         yield function
         for each in needs_of(function).dependencies.values():
             yield from self._all(self.overrides.get(each.function, each.function))
@@ -339,7 +340,7 @@ class Dependencies:
     # -- handlers that are given the whole job
 
     def around(self, handler: Callable[..., Any], what: str) -> Callable[..., Any]:
-        """A handler that is given what it needs beside its job; the same if it needs nothing."""
+        """A handler that also receives its dependencies. Without any, the same handler."""
         if not needs_of(handler).dependencies:
             return handler
         check_dependencies(handler, what)
@@ -347,7 +348,7 @@ class Dependencies:
         first = next(iter(inspect.signature(visible).parameters), None)
         if first is None:
             raise TypeError(f"{what}: {_name(handler)} has no parameter for the job")
-        by_name = needs_of(handler).job is None  # else it is given as everything else
+        by_name = needs_of(handler).job is None  # otherwise the job is passed with the dependencies
 
         call = self.call_async if is_async(handler) else self.call
 

@@ -1,4 +1,4 @@
-"""What an app calls when something happens to it or to its jobs."""
+"""The functions that an app calls when something happens to it or to its jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Hooks:
         self._calls = Calls(logger)
 
     def of(self, occasion: str) -> list[Hook]:
-        """Those of an occasion, to which others may be added."""
+        """The hooks of an occasion. The caller may add to the list."""
         if occasion not in self._hooks:
             raise OptionError(
                 f"on: there is no {shown(occasion)}; there are {', '.join(self._hooks)}",
@@ -45,27 +45,28 @@ class Hooks:
         return self._hooks[occasion]
 
     def has(self, *occasions: Occasion) -> bool:
-        """Whether there is a hook for one of these."""
+        """Whether there is a hook for one of these occasions."""
         return any(self._hooks[occasion] for occasion in occasions)
 
     async def call(self, occasion: Occasion) -> None:
-        """One after the other; what one raises is raised."""
+        """Call the hooks one after the other. An exception of one is raised."""
         for hook in self._hooks[occasion]:
             result = hook()
             if inspect.isawaitable(result):
                 await result
 
     def fire(self, occasion: Occasion, *arguments: Any) -> None:
-        """Call them now, coroutines in the background; what one raises is logged."""
+        """Call the hooks now, coroutines in the background. Their exceptions are logged."""
         for hook in self._hooks[occasion]:
             self._calls.call(hook, *arguments)
 
     def failed(self, job: ActiveJob, error: BaseException) -> None:
-        """An attempt has failed."""
+        """Call the hooks of a failed attempt."""
         self.fire("failed", job, error)
         if is_last(job, error):
             self.fire("exhausted", job, error)
 
     async def settle(self, patience: float) -> None:
-        """Wait for those in the background; those that take longer than `patience` seconds are cancelled."""
+        """Wait for the hooks in the background. Those that take longer than `patience` seconds are
+        cancelled."""
         await self._calls.settle(patience)

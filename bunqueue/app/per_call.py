@@ -1,4 +1,4 @@
-"""Options of a job that follow from its arguments: `group=lambda order: order.tenant`, `unique=True`."""
+"""Options of a job that depend on its arguments: `group=lambda order: order.tenant`, `unique=True`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bunqueue.errors import OptionError
 
 
 class PerCall:
-    """The options of the jobs of a function that follow from the arguments of each."""
+    """The options of a function's jobs that depend on the arguments of each."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class PerCall:
             self._key = self._key_by(self._unique, f"{what}unique: by")
 
     def _key_by(self, wanted: Unique, what: str) -> Computed | tuple[str, ...] | None:
-        """What the key is made of; None: all arguments."""
+        """The arguments that make the key; None: all of them."""
         if callable(wanted.by):
             return Computed(wanted.by, self._signature, what)
         names = names_of(wanted)
@@ -50,7 +50,7 @@ class PerCall:
 
     @property
     def computed(self) -> dict[str, Any]:
-        """Options that are not the same for all jobs: as they were given."""
+        """Options that differ between jobs, as they were given."""
         return {
             name: value
             for name, value in (("group", self._group and self._group.function), ("unique", self._unique))
@@ -59,11 +59,11 @@ class PerCall:
 
     @property
     def sample(self) -> dict[str, Any]:
-        """Options like those that are computed, to be checked before there is a job."""
+        """Examples of the computed options, to be checked before there is a job."""
         return {} if self._unique is None else {"unique": replace(self._unique, by=None)}
 
     def options(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of a job with these arguments, which have been checked. OptionError."""
+        """The options of a job with these arguments, which have been checked. Raises OptionError."""
         found: dict[str, Any] = {}
         if self._group is None and self._unique is None:
             return found
@@ -77,7 +77,7 @@ class PerCall:
         return found
 
     def _hidden(self, group: str | None) -> str | None:
-        """A group by arguments that travel encrypted does not show them either."""
+        """Hide a group that is made of arguments which travel encrypted."""
         codec = in_use(self._codec)
         if group is None or codec is None or codec.encryption is None:
             return group
@@ -93,9 +93,9 @@ class PerCall:
 
 
 class Computed:
-    """A function of a job's arguments, which it names as the job's function does.
+    """A function of a job's arguments. Its parameters have the names of the job's arguments.
 
-    TypeError when it wants an argument that the job does not have.
+    Raises TypeError when it wants an argument that the job does not have.
     """
 
     def __init__(self, function: Callable[..., Any], of: inspect.Signature, what: str) -> None:
@@ -110,7 +110,7 @@ class Computed:
                 raise TypeError(f"{what}: its function asks for {each.name!r}; {_known(of)}")
 
     def of(self, given: Mapping[str, Any]) -> Any:
-        """What the function says of all arguments of a job. OptionError."""
+        """The value that the function returns for the arguments of a job. Raises OptionError."""
         if not self._takes_all:
             given = {name: given[name] for name in self._names if name in given}
         try:
@@ -126,7 +126,7 @@ def _known(signature: inspect.Signature) -> str:
 
 
 def group_of(value: Any) -> str | None:
-    """The group that a function has named: a text; a number or a UUID will do. OptionError."""
+    """The group that a function has returned: a text, a number or a UUID. Raises OptionError."""
     if value is None:
         return None
     if isinstance(value, bool) or not (isinstance(value, str | int) or hasattr(value, "hex")):

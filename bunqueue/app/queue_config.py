@@ -1,4 +1,4 @@
-"""One queue of an app: what runs its jobs, by name, and how many at a time."""
+"""One queue of an app: what runs its jobs, by job name, and how many at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bunqueue.app import queue_settings
 from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions, split
 from bunqueue.client.options.breaker import Breaker
-from bunqueue.client.options.rates import RateLimit as RateLimit  # it was here before
+from bunqueue.client.options.rates import RateLimit as RateLimit  # kept here for old imports
 from bunqueue.client.worker.active_job import Handler
 from bunqueue.client.worker.batches import Batch
 from bunqueue.client.worker.routes import Handlers, Route
@@ -23,7 +23,7 @@ from bunqueue.protocol.commands.workflows import SetSignalTypes
 
 @dataclass(slots=True)
 class QueueConfig:
-    """What an app declares of a queue. A setting that is not given stays as the server has it."""
+    """The declarations of an app for a queue. A setting that is not given stays as it is on the server."""
 
     queue: str
     concurrency: int
@@ -33,12 +33,12 @@ class QueueConfig:
     batches: dict[str, Route] = field(default_factory=dict)
     breakers: dict[str, Breaker] = field(default_factory=dict)
     has_own_concurrency: bool = False
-    """Whether it was given for this queue."""
+    """Whether the concurrency was given for this queue."""
     program: str = field(default_factory=lambda: uuid4().hex)
-    """Which program declares the signals of its workflows: another one may have other code."""
+    """The program that declares the signals of its workflows: another program may have other code."""
 
     def enter(self, table: dict[str, Any], name: str, entry: Any) -> None:
-        """Have `entry` run the jobs called `name`. OptionError when something else does so already."""
+        """Have `entry` run the jobs called `name`. Raises OptionError when something else already does."""
         known = self.tasks.get(name) or self.routes.get(name) or self.batches.get(name)
         if known is not None and _origin(known) != _origin(entry):
             text = f"queue {self.queue!r}: jobs called {name!r} are run by {known!r} already"
@@ -47,7 +47,7 @@ class QueueConfig:
 
     @property
     def handlers(self) -> Handlers:
-        """What runs the jobs, by name; `ANY` stands for all others."""
+        """What runs the jobs, by job name. `ANY` matches all other names."""
         return {
             **self.routes,
             **{name: task.route for name, task in self.tasks.items()},
@@ -55,19 +55,20 @@ class QueueConfig:
         }
 
     def slots(self, concurrency: int | None = None) -> int:
-        """Jobs at a time: a batch is filled beside the other jobs, not instead of them."""
+        """The number of jobs at a time. A batch is filled in addition to the other jobs, not instead of
+        them."""
         others = (
             (self.concurrency if concurrency is None else concurrency) if self.tasks or self.routes else 0
         )
         return others + sum(_size(route) for route in self.batches.values())
 
     def declare(self, settings: Mapping[str, Any]) -> None:
-        """Settings of the queue; the last word counts. OptionError."""
+        """Declare settings of the queue. The last value wins. Raises OptionError."""
         self.settings |= queue_settings.checked(settings)
 
     def declare_for_task(self, options: TaskOptions) -> TaskOptions:
-        """Take the settings of the queue out of the options of a function. OptionError, too, when another
-        one says otherwise."""
+        """Take the settings of the queue out of the options of a function. Raises OptionError, also when
+        another function has set a different value."""
         settings, rest = split(options)
         for name, value in queue_settings.checked(settings).items():
             known = self.settings.setdefault(name, value)
@@ -85,7 +86,7 @@ class QueueConfig:
         return rest
 
     def commands(self) -> list[Command]:
-        """The commands that set its limits and breakers on the server, and the types of signals."""
+        """The commands that set its limits, its breakers and the types of its signals on the server."""
         breakers = [breaker.command(self.queue, name) for name, breaker in self.breakers.items()]
         return [*queue_settings.commands(self.queue, self.settings), *breakers, *self._signal_types()]
 
@@ -104,7 +105,7 @@ def _size(route: Route) -> int:
 
 
 def _origin(entry: Any) -> tuple[object, object]:
-    """Where something was defined: the same place again is a new version of it, as in a notebook."""
+    """Where something was defined. The same place again is a new version of it, as in a notebook."""
     entry = entry.handler if isinstance(entry, Route) else entry
     entry = entry.handler if isinstance(entry, Batch) else entry
     function: Callable[..., Any] = getattr(entry, "__wrapped__", entry)

@@ -1,4 +1,4 @@
-"""What an app declares of a queue, as the commands that set it on the server."""
+"""The settings that an app declares for a queue, as the commands that set them on the server."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ class GroupSettings(TypedDict, total=False):
     """The limits of the groups of a queue."""
 
     group_concurrency: int | None
-    """At most so many jobs of each group run at a time."""
+    """The maximum number of jobs of each group that run at a time."""
     group_rate: Rate | None
-    """At most so many jobs of each group start in such a time: "100/min"."""
+    """The rate at which jobs of each group may start: "100/min"."""
     group_weights: Mapping[str, int] | None
-    """Larger shares of the turns for single groups: {"acme": 5}; those of all others are 1."""
+    """Larger shares of the turns for single groups: {"acme": 5}. All other groups have weight 1."""
 
 
 class QueueSettings(GroupSettings, total=False):
-    """What holds for all workers of a queue together. What is not given stays as the server has it."""
+    """Settings for all workers of a queue together. A setting that is not given stays as it is on the
+    server."""
 
     rate_limit: Rate | None
-    """At most so many jobs start in such a time: "100/min", or a `RateLimit`."""
+    """The rate at which jobs may start: "100/min", or a `RateLimit`."""
     global_concurrency: int | None
-    """At most so many jobs run at a time."""
+    """The maximum number of jobs that run at a time."""
     breaker: Breaker | None
-    """When all jobs of the queue rest because they fail."""
+    """When to pause all jobs of the queue because they fail."""
 
     max_waiting: int | None
-    """At most so many jobs wait; what is added beyond raises QueueFull, see `when_full`."""
+    """The maximum number of waiting jobs. Adding more raises QueueFull, see `when_full`."""
     max_waiting_bytes: int | None
-    """The same for the bytes of their data."""
+    """The maximum size of the data of the waiting jobs, in bytes."""
     when_full: WhenFull | None
     """"refuse", or "drop-oldest": the jobs that have waited longest make room for new ones."""
     keep_age: Duration | None
-    """How long completed jobs are kept; 0: whatever their age. Else as the server says."""
+    """How long completed jobs are kept; 0: whatever their age. By default, the server decides."""
     keep_count: int | None
-    """How many completed jobs are kept; 0: any number. Else as the server says."""
+    """The number of completed jobs to keep; 0: any number. By default, the server decides."""
 
 
 class AppOptions(EndpointOptions, QueueSettings, total=False):
-    """Where the server is, and what holds for the app's own queue."""
+    """The server's address, and the settings of the app's own queue."""
 
 
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are given, as they are kept. OptionError."""
+    """The given settings, in normal form. Raises OptionError."""
     for name in settings:
         if name not in _CHECKS:
             raise unknown_option("a queue", name, _CHECKS)
@@ -62,7 +63,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def commands(queue: str, settings: Mapping[str, Any]) -> Iterator[Command]:
-    """The commands that set them; repeating these changes nothing."""
+    """The commands that set the settings. Repeating them changes nothing."""
     if "rate_limit" in settings:
         yield settings["rate_limit"].command(queue)
     if "global_concurrency" in settings:

@@ -1,4 +1,4 @@
-"""What an app declares to be run by the clock, and what it no longer does."""
+"""The schedules that an app declares, and those that it no longer does."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from bunqueue.model.schedule import ScheduleError, UnknownZone, next_run
 from bunqueue.protocol.commands.cron import Cron, CronView
 
 _BESIDE = frozenset({"priority", "unique_key", "dedup"})
-"""Options of jobs that a schedule has itself."""
+"""job options that a schedule has itself"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A job that is added at every time of an expression, or every so many ms. docs/cron.md has the rules."""
+    """A job that is added at every time of an expression, or once per interval in ms. docs/cron.md has the
+    rules."""
 
     name: str
-    """Unique on the whole server; it belongs to the app that declares it."""
+    """Unique on the whole server. It belongs to the app that declares it."""
     queue: str
     job: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -30,9 +31,9 @@ class Schedule:
     every: Duration | None = None
     tz: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the jobs, as `JobOptions` has them."""
+    """Options of the jobs, as in `JobOptions`."""
     policy: Mapping[str, Any] = field(default_factory=dict)
-    """As `SchedulePolicy` has it."""
+    """As in `SchedulePolicy`."""
 
     def __post_init__(self) -> None:
         if (self.expression is None) == (self.every is None):
@@ -58,7 +59,8 @@ class Schedule:
             raise OptionError(text, field="schedule", value=expression) from None
 
     def command(self, defaults: Mapping[str, Any], app: str) -> Cron:
-        """The command that declares it. Of `defaults`, the job options that schedules lack are left out.
+        """The command that declares the schedule. `defaults` are job options; those that schedules lack are
+        left out.
 
         Raises OptionError.
         """
@@ -79,6 +81,6 @@ class Schedule:
 
 
 def stale_of(app: str, declared: Mapping[str, Schedule], found: Iterable[CronView]) -> list[CronView]:
-    """What `app` once declared and declares no longer, or only for another queue."""
+    """The schedules that `app` once declared and declares no longer, or declares only for another queue."""
     current = {(schedule.name, schedule.queue) for schedule in declared.values()}
     return [view for view in found if view.app == app and (view.name, view.queue) not in current]

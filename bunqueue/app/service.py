@@ -1,4 +1,4 @@
-"""An app at work: one worker for each of its queues, and what has to be done before and after."""
+"""A running app: one worker for each of its queues, and what has to be done before and after."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bunqueue.app")
 
-HOOKS_PATIENCE = 5.0  # seconds for hooks that still run when all jobs have ended
+HOOKS_PATIENCE = 5.0  # seconds to wait for hooks that still run when all jobs have ended
 MAX_DELAY = 5.0  # seconds between attempts to declare schedules and limits
 AWAY = (ConnectionError, TimeoutError, ShardUnavailable)
-"""The server cannot be reached, for the moment."""
+"""The errors of a server that cannot be reached at the moment."""
 
 
 class Service:
@@ -38,7 +38,7 @@ class Service:
     def __init__(
         self, app: Bunqueue, queues: Sequence[str] = (), options: WorkerOptions | None = None
     ) -> None:
-        """`queues`: only these of the app's; `options` come before those that the app was made with."""
+        """`queues` restricts the run to these queues of the app. `options` override those of the app."""
         self._app = app
         self._options: WorkerOptions = {**app._worker_options, **(options or {})}
         checks.whole("concurrency", self._options.get("concurrency", 1))
@@ -50,18 +50,18 @@ class Service:
         chosen = dict.fromkeys(queues or found)
         self._queue_configs = [found[name] for name in chosen]
         self._order: Any = self._options.pop("order", "even")
-        if not (options and "order" in options):  # the app means all of its queues; here may be fewer
+        if not (options and "order" in options):  # the order names all queues; fewer may run here
             self._order = _order_of(self._order, chosen, found)
         if self._order != "even":
             self._check_order(list(chosen))
         self._workers: list[Worker] = []
-        # Open as long as it works: an engine in memory forgets all when nobody uses it.
+        # Kept open while the app works: an in-memory engine forgets everything once no client uses it.
         self._caller = AsyncCaller(app._endpoint)
         self._declaring: asyncio.Task[None] | None = None
         self._started = self._over = False
 
     def describe(self) -> list[str]:
-        """What it does, for people: a line for each queue."""
+        """A description for people, with a line for each queue."""
         return [line for worker in self._make_workers() for line in worker.describe()]
 
     @property
@@ -86,10 +86,10 @@ class Service:
         await asyncio.gather(*[worker.stop(grace=grace) for worker in self._workers])
         await self.finish()
 
-    # -- as the purpose of a program: what `run_forever` wants
+    # -- as the main task of a program, for `run_forever`
 
     async def serve(self) -> BaseException | None:
-        """Work until `stop_soon`, or until a worker cannot go on: why."""
+        """Work until `stop_soon`, or until a worker cannot continue. Return the reason in that case."""
         try:
             await self._prepare()
             if self._over:
@@ -100,15 +100,15 @@ class Service:
         return next((problem for problem in problems if problem is not None), None)
 
     async def _serve(self, worker: Worker) -> BaseException | None:
-        if self._over:  # said after it was looked at above, and before this worker could hear it
+        if self._over:  # `stop_soon` was called after the check above, before this worker could receive it
             return None
         try:
             return await worker.serve()
         finally:
-            self.stop_soon()  # the others go with the first
+            self.stop_soon()  # when one worker stops, all stop
 
     def stop_soon(self, *, hurry: bool = False) -> None:
-        """Have `serve` end; with `hurry` the grace is over at once."""
+        """Have `serve` return. With `hurry` the grace period ends at once."""
         self._over = True
         for worker in self._workers:
             worker.stop_soon(hurry=hurry)
@@ -127,7 +127,7 @@ class Service:
             self._declaring = asyncio.create_task(self._declare_later(commands))
 
     async def begin(self) -> list[Worker]:
-        """Its workers, which are still to be started, when the hooks of the start have run."""
+        """Run the startup hooks, and return the workers, which are not yet started."""
         self._started = True
         for config in self._queue_configs:
             for task in config.tasks.values():
@@ -141,7 +141,7 @@ class Service:
         await self._app._hooks.settle(HOOKS_PATIENCE)
 
     async def finish(self) -> None:
-        """What has to be done when the workers have stopped."""
+        """Clean up after the workers have stopped."""
         if not self._started:
             return
         self._started = False
@@ -163,7 +163,7 @@ class Service:
             logger.exception("%r: a dependency that is per worker failed when it was ended", self._app)
 
     def _check_order(self, queues: list[str]) -> None:
-        """OptionError for an order of these queues that there is not."""
+        """Raise OptionError for an order that does not fit these queues."""
         checked_order(self._order, tuple(queues))
         for config in self._queue_configs:
             if config.has_own_concurrency:
@@ -173,7 +173,7 @@ class Service:
                 )
 
     def _make_workers(self) -> list[Worker]:
-        """One for each queue; with an order one for all of them."""
+        """One worker for each queue; with an order, one for all of them."""
         configs, concurrency = self._queue_configs, self._options.get("concurrency")
         if self._order == "even":
             return [
@@ -216,7 +216,7 @@ class Service:
         ]
 
     async def _declare(self, commands: list[Any]) -> None:
-        """Send them all; each that was sent is removed from `commands`."""
+        """Send all commands. Each one that was sent is removed from `commands`."""
         while commands:
             await self._caller.call(commands[0], Reply)
             del commands[0]
@@ -236,7 +236,7 @@ class Service:
 
 
 def _order_of(order: Any, chosen: Collection[str], found: Collection[str]) -> Any:
-    """The order of an app's queues, for those of them that are worked here."""
+    """The order of an app's queues, restricted to those that run here."""
     if len(chosen) == len(found):
         return order
     if len(chosen) == 1:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Task(Generic[P, R]):
-    """What `@app.job` makes of a function. P are its parameters, R is what it gives.
+    """The result of `@app.job` on a function. P are its parameters, R is what it returns.
 
     Calling it calls the function, here and now. `add` has a worker call it, and blocks until the job is safe;
     `add_async` is the same for coroutines. `__wrapped__` is the function itself.
@@ -44,7 +44,7 @@ class Task(Generic[P, R]):
     __wrapped__: Callable[..., Any]
     __qualname__: str
     signals: Mapping[str, Converter] | None = None
-    """What is declared of the signals of a workflow; None: it is none."""
+    """The declared signals of a workflow; None: this is not a workflow."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class Task(Generic[P, R]):
         self._arguments = Arguments(self._without_job(function), name)
         self._arguments.check_known()
         self._declared = self
-        self._changed: dict[str, Any] = {}  # options that are not those of the declaration
+        self._changed: dict[str, Any] = {}  # options that differ from those of the declaration
         self._set_options(options)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickled, and copied, by the name under which its module has it."""
+        """Pickle and copy it by the name that it has in its module."""
         if not self._changed:
             return str(self.__qualname__)
         return _with_options, (self._declared, self._changed)
@@ -91,9 +91,9 @@ class Task(Generic[P, R]):
     # -- adding
 
     def add(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Add a job that calls the function with these arguments; it is safe when this returns.
+        """Add a job that calls the function with these arguments. When this returns, the job is safe.
 
-        Raises ArgumentsError for a call that could not be made, and what `Queue.add` raises.
+        Raises ArgumentsError for a call that could not be made, and the errors of `Queue.add`.
         """
         data = self._arguments.data(args, kwargs)
         queue = self._clients.get_queue(self.queue)
@@ -102,7 +102,7 @@ class Task(Generic[P, R]):
         return handle
 
     async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R]:
-        """As `add`, for coroutines."""
+        """Like `add`, for coroutines."""
         data = self._arguments.data(args, kwargs)
         queue = self._clients.get_async_queue(self.queue)
         handle = await queue.add(self.name, data, **self.options_of(args, kwargs))
@@ -110,18 +110,18 @@ class Task(Generic[P, R]):
         return handle
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R]:
-        """What `add` would add: for `app.add_bulk`, flows and schedules. Raises ArgumentsError."""
+        """The job that `add` would add, for `app.add_bulk`, flows and schedules. Raises ArgumentsError."""
         data = self._arguments.data(args, kwargs)
         job: FlowJob[R] = FlowJob(self.name, data, queue=self.queue, **self.options_of(args, kwargs))
         job.result_type = self._arguments.result_type
         return job
 
     def starmap(self, rows: Iterable[Iterable[Any]]) -> FlowJob[list[R]]:
-        """One job that calls the function for each row of positional arguments, one after the other; its
-        result is the list of what the calls gave. If a call raises, the job is tried again from the first.
+        """One job that calls the function for each row of positional arguments, one after the other. Its
+        result is the list of their results. If a call raises, the job is retried from the first call.
 
-        Raises ArgumentsError for a call that could not be made, and OptionError when options are computed
-        from arguments, as there are several.
+        Raises ArgumentsError for a call that could not be made. Raises OptionError when options are computed
+        from arguments, because there are several sets of arguments.
         """
         if self._per_call.computed:
             names = " and ".join(self._per_call.computed)
@@ -132,7 +132,7 @@ class Task(Generic[P, R]):
         return job
 
     def chunks(self, rows: Iterable[Iterable[Any]], size: int) -> list[FlowJob[list[R]]]:
-        """As `starmap`, with at most `size` rows in each of several jobs, which may run side by side:
+        """Like `starmap`, but split into several jobs of at most `size` rows, which may run concurrently:
         `app.flows.chord(resize.chunks(pairs, 100), index.job())`."""
         return [self.starmap(piece) for piece in pieces(rows, checks.whole("size", size))]
 
@@ -145,7 +145,7 @@ class Task(Generic[P, R]):
         return other
 
     def _set_options(self, options: TaskOptions) -> None:
-        """Options of every job of this kind. Raises for a mistake here, where it is written."""
+        """Set options of every job of this type. Raises for a mistake here, where it is written."""
         self._per_call = PerCall(self._without_job(self.__wrapped__), self.name, options, self._clients.codec)
         computed = self._per_call.computed
         self._options = cast(
@@ -154,22 +154,22 @@ class Task(Generic[P, R]):
         wire_fields({**self._options, **self._per_call.sample}, {})
 
     def handle(self, job_id: str) -> JobHandle[R]:
-        """A handle for a job of this kind whose id is known; the server is not asked whether it exists."""
+        """A handle for a job of this type with a known id. The server is not asked whether it exists."""
         return self._clients.get_queue(self.queue).handle(job_id, self._arguments.result_type)
 
     def handle_async(self, job_id: str) -> AsyncJobHandle[R]:
-        """As `handle`, for coroutines."""
+        """Like `handle`, for coroutines."""
         return self._clients.get_async_queue(self.queue).handle(job_id, self._arguments.result_type)
 
     # -- running
 
     @staticmethod
     def _without_job(function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as far as its arguments come from the data of the job."""
+        """The function with only those parameters that come from the data of the job."""
         return without_dependencies(function)
 
     def _check_dependencies(self, function: Callable[..., Any]) -> None:
-        """TypeError for those that cannot be."""
+        """Raise TypeError for impossible dependencies."""
         check_dependencies(function, f"job {self.name!r}", in_process=self._run_in == "process")
 
     def options_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobOptions:
@@ -177,29 +177,29 @@ class Task(Generic[P, R]):
         return cast(JobOptions, {**self._options, **self._per_call.options(args, kwargs)})
 
     def check(self) -> None:
-        """TypeError if its annotations cannot be used."""
+        """Raise TypeError if its annotations cannot be used."""
         self._arguments.check_annotations()
 
     def check_names(self, data: Mapping[str, Any]) -> None:
-        """Whether data has the arguments that the function takes. Raises ArgumentsError."""
+        """Check that data has the arguments that the function takes. Raises ArgumentsError."""
         self._arguments.check_names(data)
 
     def check_data(self, data: object) -> None:
-        """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""
+        """Check that a job with this data could run. Raises ArgumentsError or PayloadError."""
         self._arguments.of(data)
 
     @property
     def handler(self) -> Callable[[ActiveJob], Any]:
-        """What a worker calls: a coroutine function or a plain one, as the function is."""
+        """The function that a worker calls: a coroutine function or a plain one, like the function itself."""
         return self._run_coroutine if is_async(self.__wrapped__) else self._run
 
     @property
     def route(self) -> Route:
-        """What a worker is given."""
+        """The entry for a worker's table of handlers."""
         return Route(self.handler, self._run_in, self._at_most_once)
 
     def __bunqueue_handler__(self) -> Callable[[ActiveJob], Any]:
-        """For other processes, which find this object where the function was."""
+        """The handler for other processes, which find this object under the name of the function."""
         return self.handler
 
     async def _run_coroutine(self, job: ActiveJob) -> Any:
@@ -235,7 +235,7 @@ class Task(Generic[P, R]):
         return self._finished(found, job) if waits else found
 
     def _call(self, data: object, job: ActiveJob) -> Any:
-        """One call; its result, or something that gives it when it is awaited."""
+        """One call. Returns its result, or an awaitable that gives it."""
         arguments = self._arguments.of(data)
         if self._has_needs:
             result = self._dependencies.call(self.__wrapped__, arguments, job)
@@ -246,7 +246,7 @@ class Task(Generic[P, R]):
         return result
 
     async def _finished(self, found: Any, job: ActiveJob) -> Any:
-        """What calls have given, some of which is still to be awaited, as of a plain decorator around a
+        """The results of the calls. Some still have to be awaited, as with a plain decorator around a
         coroutine function."""
         try:
             results = [await finished(each) for each in (found if isinstance(found, list) else [found])]
@@ -258,7 +258,7 @@ class Task(Generic[P, R]):
         return results if isinstance(found, list) else results[0]
 
     def _judge(self, job: ActiveJob, error: BaseException) -> None:
-        """Raise it so that its retry rules hold, if there are any."""
+        """Raise the error in a form that applies its retry rules, if there are any."""
         if is_a(error, *self._unrecoverable):
             raise_as(made_final(error), error)
         if self._retry:
@@ -270,7 +270,7 @@ def _with_options(task: Task[P, R], options: TaskOptions) -> Task[P, R]:
 
 
 class AsyncTask(Task[P, R]):
-    """What `@app.job` makes of a coroutine function."""
+    """The result of `@app.job` on a coroutine function."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now, without any queue."""
@@ -278,7 +278,7 @@ class AsyncTask(Task[P, R]):
 
 
 class PlainTask(Task[P, R]):
-    """What `@app.job` makes of a plain function."""
+    """The result of `@app.job` on a plain function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now, without any queue."""

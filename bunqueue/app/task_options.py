@@ -1,5 +1,5 @@
-"""The options of `@app.job`: those of its jobs, some of them computed, those of its queue's groups, and what
-its exceptions mean."""
+"""The options of `@app.job`: those of its jobs, some of them computed, those of its queue's groups, and the
+meaning of its exceptions."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from bunqueue.client.worker.retry_rules import Delay, Predicate, RetryRules
 
 
 class TaskOptions(CommonJobOptions, GroupSettings, total=False):
-    """Options of every job of a kind, and of the groups of its queue."""
+    """Options of every job of a type, and of the groups of its queue."""
 
     retry_if: Predicate | None
-    """Called with the job and an exception of the function: whether there is to be another attempt. As
-    `retry_on` and `never_on` here it holds for all jobs that the function runs, whoever added them."""
+    """Called with the job and an exception of the function. Returns whether to make another attempt. Like
+    `retry_on` and `never_on` here, it applies to all jobs that the function runs, including those that other
+    programs add."""
     retry_delay: Delay | None
-    """Called with the job and an exception: how long to wait before the next attempt, or until when; None: as
-    the job's backoff says. `bunqueue.retry_after` is one."""
+    """Called with the job and an exception. Returns how long to wait before the next attempt, or until when;
+    None: the job's backoff applies. `bunqueue.retry_after` is one."""
     breaker: Breaker | None
-    """When the jobs of this function rest because they fail; the others of the queue run."""
+    """When to pause the jobs of this function because they fail. The others of the queue run."""
     group: str | Callable[..., object] | None
-    """The group of the job, or a function of its arguments that gives it: `lambda order: order.tenant`. None:
-    no group."""
+    """The group of the job, or a function of its arguments that returns it: `lambda order: order.tenant`.
+    None: no group."""
 
 
 _KNOWN = {"name", "queue", "aliases", "unrecoverable", "run_in", "at_most_once", *TaskOptions.__annotations__}
 
 
 def check_names(options: TaskOptions) -> None:
-    """OptionError for an option that functions do not have."""
+    """Raise OptionError for an option that functions do not have."""
     for name in options:
         if name not in _KNOWN:
             raise unknown_option("a job", name, _KNOWN)
 
 
 def listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
-    """One value of a kind, or several. OptionError for anything else."""
+    """One value of a type, or several. Raises OptionError for anything else."""
     one = isinstance(value, kind) or not isinstance(value, Iterable)
     found = (value,) if one else tuple(value)
     if not all(isinstance(each, kind) for each in found):
@@ -50,7 +51,7 @@ def listed(name: str, value: Any, kind: type) -> tuple[Any, ...]:
 
 
 def split(options: TaskOptions) -> tuple[GroupSettings, TaskOptions]:
-    """What is said of the queue, and what of the job."""
+    """Split the options into those of the queue and those of the job."""
     settings: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for name, value in options.items():
@@ -59,7 +60,8 @@ def split(options: TaskOptions) -> tuple[GroupSettings, TaskOptions]:
 
 
 def rules_of(options: TaskOptions) -> tuple[RetryRules, TaskOptions]:
-    """What the exceptions of the function mean, and what is left for its jobs. OptionError."""
+    """Split the options into the meaning of the function's exceptions and those of its jobs. Raises
+    OptionError."""
     own: dict[str, Any] = {**options}
     rules = RetryRules(
         on=() if (on := own.pop("retry_on", None)) is None else some_class_names(on, "retry_on"),

@@ -1,4 +1,4 @@
-"""A function as a workflow: what `@app.workflow` makes of it."""
+"""A function as a workflow: the result of `@app.workflow`."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ R = TypeVar("R", covariant=True)
 
 
 class Workflow(Task[P, R]):
-    """What `@app.workflow` makes of a function. P are its parameters beside the flow, R is what it gives.
+    """The result of `@app.workflow` on a function. P are its parameters except the flow, R is what it
+    returns.
 
     `start` has a worker run it, and blocks until it is safe; `start_async` is the same for coroutines. An
-    `id` of your own makes that idempotent: while a workflow with this id has not ended, its handle is given.
-    `__wrapped__` is the function itself.
+    `id` of your own makes that idempotent: while a workflow with this id has not ended, `start` returns its
+    handle. `__wrapped__` is the function itself.
     """
 
     def __init__(self, *args: Any, signals: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.signals = _declared(signals or {}, f"workflow {self.name!r}")
-        """What the data of its signals is, by their names, as far as that is declared."""
+        """The converters of its signals by name, as far as they are declared."""
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r} of queue {self.queue!r}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Workflows are not called: they need a worker that keeps their steps."""
+        """Raise TypeError: workflows are not called, they need a worker that keeps their steps."""
         raise TypeError(
             f"workflow {self.name!r} cannot be called; {self.name}.start(...) has a worker run it, and in a "
             f"workflow `await flow.run({self.name}, ...)` does"
@@ -69,9 +70,9 @@ class Workflow(Task[P, R]):
     def start(self, *args: Any, id: str, **kwargs: Any) -> WorkflowHandle[R]: ...
 
     def start(self, *args: Any, **kwargs: Any) -> WorkflowHandle[R]:
-        """Start it with these arguments; it is safe when this returns.
+        """Start it with these arguments. When this returns, the workflow is safe.
 
-        Raises ArgumentsError for a call that could not be made, and what `Queue.add` raises.
+        Raises ArgumentsError for a call that could not be made, and the errors of `Queue.add`.
         """
         options, given = self._options_for(args, kwargs)
         queue = self._clients.get_queue(self.queue)
@@ -86,7 +87,7 @@ class Workflow(Task[P, R]):
     async def start_async(self, *args: Any, id: str, **kwargs: Any) -> AsyncWorkflowHandle[R]: ...
 
     async def start_async(self, *args: Any, **kwargs: Any) -> AsyncWorkflowHandle[R]:
-        """As `start`, for coroutines."""
+        """Like `start`, for coroutines."""
         options, given = self._options_for(args, kwargs)
         queue = self._clients.get_async_queue(self.queue)
         added = await queue.add(self.name, self._arguments.data(args, given), **options)
@@ -97,32 +98,33 @@ class Workflow(Task[P, R]):
     def _options_for(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[JobOptions, dict[str, Any]]:
-        """The options, and the arguments without the `id`, unless the function has one of that name."""
+        """The options, and the arguments without the `id`, unless the function has a parameter of that
+        name."""
         given = dict(kwargs)
         own_id = given.pop("id", None) if "id" not in self._arguments.names else None
-        self._arguments.data(args, given)  # a group may be computed of them
+        self._arguments.data(args, given)  # a group may be computed from them
         options = self.options_of(args, given)
         return (options if own_id is None else {**options, "job_id": checks.own_id(own_id, "id")}), given
 
     def add(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowHandle[R]:
-        """As `start`."""
+        """Like `start`."""
         return self.start(*args, **kwargs)
 
     async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncWorkflowHandle[R]:
-        """As `start_async`."""
+        """Like `start_async`."""
         return await self.start_async(*args, **kwargs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R]:
-        """What `start` would add: for `flow.run`, `app.add_bulk`, flows and schedules. Raises
+        """The job that `start` would add, for `flow.run`, `app.add_bulk`, flows and schedules. Raises
         ArgumentsError."""
         return super().job(*args, **kwargs)
 
     def handle(self, job_id: str) -> WorkflowHandle[R]:
-        """A handle for a workflow whose id is known; the server is not asked whether it exists."""
+        """A handle for a workflow with a known id. The server is not asked whether it exists."""
         return self._clients.get_queue(self.queue).workflow(job_id, self._arguments.result_type)
 
     def handle_async(self, job_id: str) -> AsyncWorkflowHandle[R]:
-        """As `handle`, for coroutines."""
+        """Like `handle`, for coroutines."""
         return self._clients.get_async_queue(self.queue).workflow(job_id, self._arguments.result_type)
 
     # -- running
@@ -142,7 +144,7 @@ class Workflow(Task[P, R]):
         super()._set_options({**options, "workflow": True})
 
     def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Raw:
-        """Arguments as the data of a job. Raises ArgumentsError, or PayloadError."""
+        """Encode arguments as the data of a job. Raises ArgumentsError or PayloadError."""
         data = self._arguments.data(args, kwargs)
         return job_data(data, f"the data of workflow {self.name!r}", declared=True)
 
@@ -170,7 +172,7 @@ class Workflow(Task[P, R]):
         return result
 
     def _judge(self, job: ActiveJob, error: BaseException) -> None:
-        """Raise it so that its retry rules hold, which look at what a step raised, too."""
+        """Raise the error in a form that applies its retry rules, which also cover what a step raised."""
         cause = cause_of(error) if is_a(error, StepFailed) else None
         if any(each is not None and is_a(each, *self._unrecoverable) for each in (error, cause)):
             raise_as(made_final(error), error)
@@ -181,7 +183,8 @@ class Workflow(Task[P, R]):
 
 
 def _declared(signals: Mapping[str, Any], what: str) -> dict[str, Converter]:
-    """What makes the data of signals what is declared. OptionError; TypeError for what cannot be carried."""
+    """Converters for the declared data of signals. Raises OptionError, and TypeError for types that jobs
+    cannot carry."""
     if not isinstance(signals, Mapping):
         raise refused("signals", signals, "is not allowed; give a dict of types by the names of signals")
     for name in signals:
@@ -190,7 +193,8 @@ def _declared(signals: Mapping[str, Any], what: str) -> dict[str, Converter]:
 
 
 def _without_flow(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Something with the parameters of the function but for the first, the flow. TypeError if it has none."""
+    """A function with the parameters except the first, the flow. Raises TypeError if it has no
+    parameters."""
     signature = inspect.signature(function)
     first = next(iter(signature.parameters.values()), None)
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
@@ -208,15 +212,15 @@ def _without_flow(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class AsyncWorkflow(Workflow[P, R]):
-    """What `@app.workflow` makes of a coroutine function."""
+    """The result of `@app.workflow` on a coroutine function."""
 
 
 class PlainWorkflow(Workflow[P, R]):
-    """What `@app.workflow` makes of a plain function."""
+    """The result of `@app.workflow` on a plain function."""
 
 
 class WorkflowDecorator(Protocol):
-    """What `app.workflow(...)` gives."""
+    """The type of `app.workflow(...)`."""
 
     @overload
     def __call__(

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with plain_streams():
             return _main(arguments)
-    except KeyboardInterrupt:  # also while modules are loaded
+    except KeyboardInterrupt:  # also while modules are still loading
         return _wrong("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:
         # Typer raises SystemExit when the pipe breaks while it prints help.
@@ -48,7 +48,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     from .output.progress import Declined
     from .program import app
 
-    logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # we report errors ourselves, once
+    logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # the CLI itself reports errors
     speak_any_language()
     wrong = _wrong_as_json if "--json" in (sys.argv if arguments is None else arguments) else _wrong
     command = typer.main.get_command(app)
@@ -57,7 +57,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         flush()
     except typer.TyperException as error:
         message = error.format_message()
-        if message.startswith("Usage:"):  # no command was given: the error is the help
+        if message.startswith("Usage:"):  # no command was given: the "error" is the help
             print(message)
             flush()
             return error.exit_code
@@ -81,7 +81,7 @@ def _with_hint(message: str, error: Exception) -> str:
 
 
 def _report(error: Exception) -> int:
-    """An error of the client or the server, in the words of the command line."""
+    """Report an error of the client or the server, in terms of the command line."""
     from .output.errors import status_of, words_of
 
     return _wrong(words_of(error), status_of(error))

@@ -17,7 +17,7 @@ from .framework.shared import Noun, extend, given, refuse_shared
 
 
 class Entry(NamedTuple):
-    """The location of a command: ``app`` of a module. ``flat``: that app has several commands. ``local``: the
+    """The location of a command: ``app`` of a module. ``flat``: the app has several commands. ``local``: the
     command does not connect to a server."""
 
     module: str

@@ -1,9 +1,9 @@
 """Embedded mode: a shard inside your own process, engine and storage without sockets.
 
-All queues and workers of a process that name the same file share one engine, also from several
-event loops and threads.  The guarantees are the server's: a call returns after its commit.
+All queues and workers of a process that name the same file share one engine, even across event loops and
+threads.  The guarantees are those of the server: a call returns after its commit.
 
-`open_engines` knows who has which file open, `engine` runs a file's shard, `local_commands` answers
+`open_engines` tracks the engine of each open file, `engine` runs a file's shard, `local_commands` answers
 what the router answers on a server, `session` is the client's end.
 """
 

@@ -1,6 +1,6 @@
-"""The file of embedded queues as the only shard of a new data folder, for a server to take over.
+"""Moves the file of embedded queues into a new data folder, as its only shard, for a server to take over.
 
-Whatever interrupts it, the file is whole, at its old place or at its new one; doing it again finishes it.
+If it is interrupted, the file is complete, at its old or its new place. Running it again finishes the move.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ LOCK_WAIT_S = 1.0  # for a process that is about to end
 
 
 def adopt(file: Path, folder: Path) -> None:
-    """Move the file into the folder, which is made if need be. Raises BunqueueError or DataFolderError."""
+    """Move the file into the folder, which is created if necessary. Raises BunqueueError or
+    DataFolderError."""
     target = shard_file(folder, 0)
     with own_data_folder(folder):
         if target.exists():
@@ -44,7 +45,8 @@ def adopt(file: Path, folder: Path) -> None:
 
 
 def _settle(file: Path, place: Place | None = None) -> None:
-    """Have all of it in the one file, of today's format, with nobody at it, and marked for its new place."""
+    """Bring everything into the one file, in the current format, unused by any process, and marked for its
+    new place."""
     from shardproc.storage.database import Database, DatabaseBusy, DatabaseError
     from shardproc.storage.marking import mark
     from shardproc.storage.schema import SchemaTooNew
@@ -56,7 +58,7 @@ def _settle(file: Path, place: Place | None = None) -> None:
             if place is not None:
                 mark(database.connection, place.identity)
         finally:
-            database.close()  # empties what is beside it
+            database.close()  # empties the files beside it
     except DatabaseBusy:
         raise BunqueueError(f"{file} is in use by another process; end that one first") from None
     except (OSError, DatabaseError, SchemaTooNew) as error:
@@ -71,7 +73,7 @@ def _move(file: Path, target: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise DataFolderError(f"{file} cannot be moved to {target}: {error.strerror}") from error
-        copy = target.with_name(f".{target.name}.new")  # left behind by a crash, and then written over
+        copy = target.with_name(f".{target.name}.new")  # a crash may leave it behind; it is overwritten
         shutil.copyfile(file, copy)
         os.chmod(copy, 0o600)
         sync(copy)

@@ -1,7 +1,7 @@
-"""The short way for blocking calls: a session of threads that carry out their commands themselves.
+"""The fast path for blocking calls: a session for threads that carry out their commands themselves.
 
-It needs no event loop, and nobody has to be woken up.  What takes its time by nature, a wait or a poll, goes
-through the session of the background loop.
+It needs no event loop, and no thread has to be woken.  Commands that take time by nature, a wait or a poll,
+use the session of the background loop.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _encode = Encoder().encode
 
 
 class Answer:
-    """To one command, as soon as it is there."""
+    """The answer to one command, as soon as it is there."""
 
     __slots__ = ("error", "event", "payload")
 
     def __init__(self) -> None:
         self.payload: bytes | None = None
         self.error: ConnectionLost | None = None
-        self.event: threading.Event | None = None  # set with either, if somebody waits
+        self.event: threading.Event | None = None  # set with either one, if a thread waits
 
     def settle(self) -> None:
-        """Wake up who waits."""
+        """Wake the waiting thread."""
         if self.event is not None:
             self.event.set()
 
@@ -57,9 +57,9 @@ class DirectSession:
         engine.join(self)
 
     def ask(self, command: Struct, patience: float | None = None) -> bytes | None:
-        """The reply to a command; None if none arrives within `patience` seconds.
+        """The reply to a command, or None if none arrives within `patience` seconds.
 
-        Raises PayloadError, ConnectionLost, or StorageError, which is one.
+        Raises PayloadError, ConnectionLost, or StorageError, which is a ConnectionLost.
         """
         spec = spec_of(type(command))
         if spec.route is Route.ROUTER:
@@ -79,16 +79,16 @@ class DirectSession:
         return None if reply is None else self.engine.complete(spec.name, reply)
 
     def _wait(self, answer: Answer, patience: float | None) -> None:
-        """It was not there at once: long work goes in slices."""
+        """Wait for an answer that was not immediate: long work is done in slices."""
         event = threading.Event()
-        with self.engine.lock:  # answers come with it held
+        with self.engine.lock:  # answers arrive while it is held
             if answer.payload is not None or answer.error is not None or self._left:
                 return
             answer.event = event
         event.wait(patience)
 
     def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
-        """A reply is here."""
+        """Receive a reply."""
         answer = self._waiting.pop(key, None)
         if answer is not None:
             answer.payload = payload
@@ -96,7 +96,7 @@ class DirectSession:
         return True
 
     def deliver(self, queue: str, payloads: list[bytes]) -> None:
-        """Nobody here listens."""
+        """Ignore these: this session does not listen."""
 
     def fail(self, why: str) -> None:
         """The engine was stopped by an error."""
@@ -106,7 +106,7 @@ class DirectSession:
             answer.settle()
 
     def leave(self) -> None:
-        """End it, and the calls under way; the last session of a file closes it."""
+        """End the session and its calls in progress.  The last session of a file closes the file."""
         if self.engine.inherited:
             return
         with open_engines.lock:
@@ -119,8 +119,8 @@ class DirectSession:
 
 
 class FileSession:
-    """Blocking calls to the engine of a file, which is opened by the first one, and again after an error or a
-    fork."""
+    """Blocking calls to the engine of a file.  The first call opens the file, and so does a call after an
+    error or a fork."""
 
     def __init__(self, data_path: str | os.PathLike[str] | None) -> None:
         in_memory = data_path is None or data_path == open_engines.MEMORY
@@ -128,12 +128,12 @@ class FileSession:
         self._session: DirectSession | None = None
 
     def call(self, command: Struct) -> bytes:
-        """As `Transport.call`.  Raises FileInUse or StorageError when the file cannot be opened."""
+        """Like `Transport.call`.  Raises FileInUse or StorageError when the file cannot be opened."""
         session = self._session
         if session is None or session.engine.closed or session.engine.inherited:
             session = self._open()
         payload = session.ask(command)
-        assert payload is not None  # it was waited for as long as it took
+        assert payload is not None  # the wait had no time limit
         return payload
 
     def _open(self) -> DirectSession:

@@ -1,4 +1,4 @@
-"""One open file: a shard, the sessions that use it, and a thread that looks after what is due."""
+"""One open file: a shard, the sessions that use it, and a thread for work that is due."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from bunqueue.protocol.commands import Reply
     from shardproc.core import Shard
 
-LOCK_WAIT_S = 0.5  # for another process to let go of the file
+LOCK_WAIT_S = 0.5  # for another process to release the file
 
 _encode = Encoder().encode
 logger = logging.getLogger("bunqueue.embedded")
 
 
 class Session(Protocol):
-    """Who gives commands, as the engine sees it.  All of these are called with the engine locked, from any
-    thread; ``here`` is the event loop of the calling thread, if it is known."""
+    """A source of commands, as the engine sees it.  All methods are called with the engine locked, from any
+    thread.  ``here`` is the event loop of the calling thread, if it is known."""
 
-    conn: int  # given by `EmbeddedEngine.join`
-    version: int  # of the protocol: the shape of answers
+    conn: int  # assigned by `EmbeddedEngine.join`
+    version: int  # of the protocol: it determines the format of answers
 
     @property
     def gone(self) -> bool:
-        """Nobody can be reached any more."""
+        """Whether the client can no longer be reached."""
 
     def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
-        """The reply to a command; False when nobody is there to take it."""
+        """Deliver the reply to a command.  Returns False when nobody is there to receive it."""
 
     def deliver(self, queue: str, payloads: list[bytes]) -> None:
-        """What was not asked for: events of a queue, or with "" as its name notices."""
+        """Deliver unrequested messages: events of a queue, or, with "" as its name, notices."""
 
     def fail(self, why: str) -> None:
         """The engine was stopped by an error."""
@@ -58,22 +58,23 @@ class Session(Protocol):
 class EmbeddedEngine:
     """One open file, shared by the sessions of this process.
 
-    Calls made within one turn of an event loop are one batch and one transaction.  A thread of its own looks
-    after what is due without a call: event loops come and go.
+    Calls made within one turn of an event loop are one batch and one transaction.  A thread of the engine
+    does work that is due without a call, because event loops come and go.
     """
 
-    raises = False  # whether an error is also raised where it happens, not only given to the sessions
+    raises = False  # whether an error is also raised where it happens, not only passed to the sessions
 
     def __init__(self, path: str, *, again: bool = False) -> None:
-        """``again``: this process had the file open until an error a moment ago, so its workers are alive,
-        and know their tokens.  Otherwise whoever held jobs ended with the process that had the file."""
+        """``again``: this process had the file open until an error a moment ago, so its workers are alive and
+        still have their lock tokens.  Otherwise the workers that held jobs ended with the process that had
+        the file."""
         self.path = path
         self.closed = False
         self._pid = os.getpid()
         self.lock = threading.RLock()
-        """Held while commands run and while their results are handed out."""
-        self._due = threading.Condition(self.lock)  # the next deadline is earlier than it was
-        self._looks_at = 0  # when the thread ticks next, epoch ms
+        """Held while commands run and while their results are delivered."""
+        self._due = threading.Condition(self.lock)  # notified when the next deadline has moved forward
+        self._looks_at = 0  # the next tick of the thread, epoch ms
         self._sessions: dict[int, Session] = {}
         self._numbers = itertools.count(1)
         self._shard = self._open()
@@ -99,21 +100,23 @@ class EmbeddedEngine:
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a child of the one that opened the file, which it must not touch."""
+        """Whether this process is a child of the process that opened the file.  A child must not touch the
+        file."""
         return self._pid != os.getpid()
 
     def abandon(self) -> None:
-        """In a forked child: keep the parent's lock on the file from lasting as long as the child."""
+        """In a forked child: release the parent's lock on the file, which would otherwise last as long as the
+        child."""
         self._shard.store.database.abandon()
 
     def join(self, session: Session) -> None:
-        """Give a session its number."""
+        """Assign a number to a session."""
         with self.lock:
             session.conn = next(self._numbers)
             self._sessions[session.conn] = session
 
     def leave(self, session: Session, here: AbstractEventLoop | None = None) -> bool:
-        """End a session; True when it was the last and the file is closed."""
+        """End a session.  Returns True if it was the last one and the file is closed."""
         with self.lock, self._breaking():
             if self._sessions.pop(session.conn, None) is not None:
                 self._disconnect(session.conn)
@@ -122,7 +125,7 @@ class EmbeddedEngine:
         return False
 
     def close_if_idle(self) -> bool:
-        """Close the file if nobody has a session; whether it is closed now."""
+        """Close the file if there are no sessions.  Returns whether it is closed now."""
         with self.lock:
             if not self._sessions and not self.closed:
                 self._close()
@@ -139,7 +142,7 @@ class EmbeddedEngine:
                 self._close()
 
     def run(self, session: Session, payloads: list[bytes], here: AbstractEventLoop | None = None) -> None:
-        """Carry out commands of a session, commit, and give all sessions their replies."""
+        """Carry out commands of a session, commit, and deliver the replies to all sessions."""
         with self.lock:
             if self.closed:  # by an error in another thread, a moment ago
                 session.fail("it was closed by an error before this command")
@@ -156,34 +159,36 @@ class EmbeddedEngine:
                 self._deliver(here)
 
     def ask_locally(self, session: Session, command: Struct) -> bytes:
-        """The reply to a command that on a server the router answers."""
+        """The reply to a command that the router answers on a server."""
         with self.lock:
             return self._local.answer(session, command)
 
     def complete(self, name: str, payload: bytes) -> bytes:
-        """The shard's answer to a command; some are completed with what it does not know."""
+        """The shard's answer to a command.  Some answers are completed with facts that the shard does not
+        know."""
         if name not in self._local.completed:
             return payload
         with self.lock:
             return self._local.complete(name, payload)
 
     def _refuse_growth(self, spec: Spec) -> CommandError | None:
-        """While the file is missing, commands that add jobs are refused: the jobs would be lost."""
+        """While the file is missing, refuse commands that add jobs, because the jobs would be lost."""
         return CommandError(self._watch.refusal or "", Code.STORAGE_FAILED) if spec.grows else None
 
     def _keep_time(self) -> None:
-        """The thread: do what is due when it is due."""
+        """Run in the thread: do work when it is due."""
         with self._due:
             while not self.closed:
                 wait = int(min(self._shard.wait_ms(), self._watch.pause_ms))
                 self._looks_at = self._shard.now() + wait
-                self._due.wait(max(wait, 1) / 1000)  # at least for a moment: others want the lock, too
+                self._due.wait(max(wait, 1) / 1000)  # at least a moment: others want the lock
                 if not self.closed:
                     with self._breaking():
                         self._tick()
 
     def _begin_batch(self) -> int:
-        """Do what is due; the time.  While another program holds the file's write lock, that waits."""
+        """Do work that is due, and return the time.  Waits while another program holds the file's write
+        lock."""
         from shardproc.storage.database import DISK_ERRORS, disk_problem
 
         shard = self._shard
@@ -202,7 +207,7 @@ class EmbeddedEngine:
         self._deliver(None)
 
     def _deliver(self, here: AbstractEventLoop | None) -> None:
-        """Commit, then hand out what the sessions wait for; ``here`` is the event loop of this thread."""
+        """Commit, then deliver what the sessions wait for.  ``here`` is the event loop of this thread."""
         while replies := self._commit():
             gone = set()
             for conn, reply in replies:
@@ -232,7 +237,7 @@ class EmbeddedEngine:
         return replies
 
     def _end(self, gone: set[int]) -> None:
-        """End the sessions whose event loop was closed under them; to be committed by the caller."""
+        """End the sessions with a closed event loop.  The caller commits."""
         for conn in gone:
             del self._sessions[conn]
             self._disconnect(conn)
@@ -243,10 +248,9 @@ class EmbeddedEngine:
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
-        """Close the engine if anything goes wrong within: memory may be ahead of the file, or halfway, so
-        nothing of it may be handed out or written.  The next call reopens the file and reads what was
-        committed.
-        """
+        """Close the engine if anything goes wrong within: memory may be ahead of the file, or in an
+        intermediate state, so nothing of it may be delivered or written.  The next call reopens the file and
+        reads what was committed."""
         try:
             yield
         except BaseException as error:

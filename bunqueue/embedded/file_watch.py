@@ -1,7 +1,8 @@
 """Notices when the file of an embedded queue is deleted or replaced while it is open.
 
-What is committed to a file without a name is gone with the process.  A deleted file is written anew, and the
-engine opens it again.  Where that is not possible, whatever adds jobs is refused until the file is back.
+Data that is committed to a deleted file is lost when the process ends.  So a deleted file is written again,
+and the engine reopens it.  Where that is not possible, commands that add jobs are refused until the file is
+back.
 """
 
 from __future__ import annotations
@@ -15,32 +16,32 @@ if TYPE_CHECKING:
     from shardproc.storage.database import Database
     from shardproc.storage.presence import Absence
 
-LOOK_S = 1.0  # between two looks; what is added between the deletion and the look is saved, too
+LOOK_S = 1.0  # between two checks; jobs that are added between the deletion and the check are also saved
 logger = logging.getLogger("bunqueue.embedded")
 
 
 class FileWritten(Exception):
-    """The file was deleted and has been rewritten; it must be opened again."""
+    """The file was deleted and has been rewritten.  It must be reopened."""
 
 
 class FileWatch:
-    """Looks after one open file."""
+    """Watches one open file."""
 
     def __init__(self, database: Database) -> None:
         self.refusal: str | None = None
-        """Why nothing may be added; None: it may."""
+        """Why nothing may be added.  None: jobs may be added."""
         self._database = database
         self._absence: Absence | None = None
         self._next_look = 0.0
 
     @property
     def pause_ms(self) -> float:
-        """How long nobody has to look; without bound for a queue in memory."""
+        """The time until the next check is due.  Unbounded for an in-memory queue."""
         return float("inf") if self._database.presence is None else LOOK_S * 1000
 
     def look(self) -> None:
-        """Four system calls a second at most.  FileWritten when the file was deleted, and is there again with
-        all that was acknowledged."""
+        """Check the file, with at most four system calls per second.  Raises FileWritten when the file was
+        deleted, and has been rewritten with everything that was acknowledged."""
         now = time.monotonic()
         presence = self._database.presence
         if presence is None or now < self._next_look or self._database.connection.in_transaction:

@@ -1,4 +1,4 @@
-"""What the router does on a server: it answers some commands itself, and adds to answers of the shard."""
+"""The router's tasks on a server: it answers some commands itself, and adds to answers of the shard."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Connection:
         self._session.version = version
 
     def authenticate(self, token: str) -> bool:
-        return False  # as on a server without tokens
+        return False  # like a server without tokens
 
     def unsubscribe(self) -> None:
         self._engine.unsubscribe(self.number)
@@ -47,7 +47,7 @@ class _Connection:
 
 
 class LocalCommands:
-    """Belongs to an engine, and is called with that locked."""
+    """Belongs to an engine. Called while the engine is locked."""
 
     def __init__(self, engine: Engine, now: Callable[[], int], connections: Callable[[], int]) -> None:
         self._engine = engine
@@ -64,7 +64,8 @@ class LocalCommands:
         return _encode(self._commands.answer(_Connection(session, self._engine), command))
 
     def complete(self, name: str, payload: bytes) -> bytes:
-        """The shard's answer to one of the commands `completed`, with what the shard does not know."""
+        """The shard's answer to one of the commands `completed`, with the facts that the shard does not
+        know."""
         answer = _decode(payload)
         if answer["ok"]:
             self._additions.by_command[name](answer)
@@ -80,7 +81,7 @@ class LocalCommands:
             uptime_s=time.monotonic() - self._started,
             connections=self._connections(),
             workers=self.workers.stats(self._commands.now()),
-            memory_bytes=0,  # its process is the shard's
+            memory_bytes=0,  # its process is also the shard's
             cpu_s=0,
             lag_s=0,
             shards=1,

@@ -1,4 +1,4 @@
-"""Which engine has which file open: one a file in this process, none in a forked child."""
+"""The engines of all open files: one per file in this process, and none in a forked child."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from .engine import EmbeddedEngine
 MEMORY = ":memory:"
 
 engines: dict[str, EmbeddedEngine] = {}
-"""The open ones by path; to be touched with `lock` held only."""
+"""The open engines by path.  Access it only while holding `lock`."""
 lock = threading.Lock()
 _abandoned: list[EmbeddedEngine] = []
 
 
 def open_engine(path: str) -> EmbeddedEngine:
-    """The engine of a file, opened if it is not.  Raises FileInUse or StorageError; `lock` must be held."""
+    """The engine of a file, opened if necessary.  Raises FileInUse or StorageError.  The caller must hold
+    `lock`."""
     from bunqueue.data_folder import DataFolderError
     from shardproc.disk_words import locked
     from shardproc.storage.damage import ShardDamaged
@@ -47,7 +48,7 @@ def open_engine(path: str) -> EmbeddedEngine:
 
 
 def check(path: str) -> None:
-    """Raise OSError for what cannot be an engine's file, before anything is put beside it."""
+    """Raise OSError for a path that cannot be an engine's file, before any file is created beside it."""
     from bunqueue.data_folder import may_be_database
 
     file = Path(path)
@@ -63,7 +64,8 @@ def check(path: str) -> None:
 
 
 def _check_folder(file: Path) -> None:
-    """A server's file holds the queues of one shard; others, added here, would be hidden from the server."""
+    """Refuse the file of a server: it has the queues of one shard, and other queues added here would be
+    hidden from the server."""
     from bunqueue.data_folder import NAME, is_resharded
 
     manifest = file.parent / NAME
@@ -83,8 +85,8 @@ def _shards(manifest: Path) -> int:
 
 
 async def prepared(data_path: str | None) -> str:
-    """Have the engine of a file ready, in a thread, as that may take seconds; the path under which it is
-    known.  None: in memory."""
+    """Prepare the engine of a file in a thread, because that may take seconds.  Returns the path that
+    identifies it.  None: in memory."""
     if data_path is None or data_path == MEMORY:
         path = MEMORY
     else:
@@ -104,7 +106,8 @@ def _prepare(path: str) -> str:
 
 
 def _abandon(opening: asyncio.Future[str]) -> None:
-    """Who had a file opened was cancelled meanwhile: close it, unless somebody uses it."""
+    """The task that had a file opened was cancelled in the meantime: close the file, unless another task uses
+    it."""
     if opening.cancelled() or opening.exception() is not None:
         return
     with lock:
@@ -114,7 +117,8 @@ def _abandon(opening: asyncio.Future[str]) -> None:
 
 
 def _after_fork() -> None:
-    """The engines are the parent's.  They are kept, not closed: SQLite would take its files away from it."""
+    """The engines belong to the parent.  They are kept, not closed: closing them would remove SQLite's files
+    under the parent."""
     global lock
     lock = threading.Lock()
     for engine in engines.values():
@@ -124,7 +128,8 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Queues that nobody closed end with the process: all of a file is in it then, and nothing beside it."""
+    """Close forgotten queues when the process ends.  Then the file has everything, and there are no files
+    beside it."""
     with lock:
         for engine in engines.values():
             engine.close()

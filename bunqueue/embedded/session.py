@@ -26,13 +26,13 @@ from . import open_engines
 from .engine import EmbeddedEngine
 
 VERSION = NEWEST  # of the protocol, unless Hello says otherwise
-MAX_UNHEARD = 100_000  # events that wait for a loop which does not turn; what is more is counted only
+MAX_UNHEARD = 100_000  # events that wait for a blocked loop; beyond this limit they are only counted
 
 _encode = Encoder().encode
 
 
 class Closed(Exception):
-    """The session was closed while a call was under way."""
+    """The session was closed while a call was in progress."""
 
 
 def encoded(command: Struct) -> bytes:
@@ -46,7 +46,7 @@ def encoded(command: Struct) -> bytes:
 class EmbeddedTransport:
     """A session with an embedded engine; implements `bunqueue.client.connection.transport.Transport`.
 
-    When its engine was stopped by an error it goes on with a new one.
+    If an error stopped its engine, it continues with a new one.
     """
 
     def __init__(self, engine: EmbeddedEngine) -> None:
@@ -62,9 +62,10 @@ class EmbeddedTransport:
         engine.join(self)
 
     async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        """See `Transport.call`; the engine always answers, so ``timeout`` has nothing to bound.
+        """See `Transport.call`. The engine always answers, so ``timeout`` has no effect.
 
-        Raises StorageError when the file cannot be read or written, PayloadError for what cannot be encoded.
+        Raises StorageError when the file cannot be read or written, PayloadError for a command that cannot be
+        encoded.
         """
         if self.engine.inherited:
             raise ConnectionLost(
@@ -106,7 +107,7 @@ class EmbeddedTransport:
     async def _join_again(self) -> None:
         path = await open_engines.prepared(self.engine.path)
         with open_engines.lock:
-            if self.engine.closed and not self._closed:  # else somebody else was faster
+            if self.engine.closed and not self._closed:  # otherwise another call was faster
                 self.engine = open_engines.open_engine(path)
                 self.engine.join(self)
 
@@ -116,7 +117,7 @@ class EmbeddedTransport:
             self.engine.run(self, batch, self.loop)
 
     async def close(self) -> None:
-        """End the session; the last one of a file closes it."""
+        """End the session. The last session of a file closes the file."""
         if self._closed:
             return
         self._run()
@@ -128,22 +129,22 @@ class EmbeddedTransport:
                     del engines[path]
         self._end_calls(Closed())
 
-    # -- what the engine delivers, from any thread
+    # -- deliveries of the engine, from any thread
 
     @property
     def gone(self) -> bool:
-        """The event loop was closed."""
+        """Whether the event loop was closed."""
         return self.loop.is_closed()
 
     def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
-        """A reply is here."""
+        """Receive a reply."""
         if self.loop is here:
             self._resolve(key, payload)
             return True
         return self._post(self._resolve, key, payload)
 
     def deliver(self, queue: str, payloads: list[bytes]) -> None:
-        """What was not asked for; it is heard in the event loop."""
+        """Receive unrequested messages. They are handled in the event loop."""
         if self._ear.put(queue, payloads):
             self._post(self._ear.empty)
 
@@ -152,7 +153,7 @@ class EmbeddedTransport:
         self._post(self._failed, why)
 
     def _post(self, function: Callable[..., None], *arguments: object) -> bool:
-        """Have a function called in the session's event loop; False when that is closed."""
+        """Call a function in the session's event loop. Returns False when the loop is closed."""
         try:
             self.loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
@@ -185,16 +186,16 @@ def stopped(path: str, why: str) -> StorageError:
 
 
 class Ear:
-    """Events on their way from any thread to one event loop, bounded."""
+    """Events on their way from any thread to one event loop, with a bound."""
 
     def __init__(self) -> None:
         self.hear: Hear | None = None
         self._lock = threading.Lock()
         self._unheard: deque[bytes] = deque()
-        self._lost: dict[str, int] = {}  # queue -> events left out since the loop did not turn
+        self._lost: dict[str, int] = {}  # queue -> events left out since the loop was blocked
 
     def put(self, queue: str, payloads: list[bytes]) -> bool:
-        """Keep these until they are heard; whether `empty` has to be called for that."""
+        """Keep these events until they are handled. Returns whether `empty` has to be called for that."""
         if self.hear is None:
             return False
         with self._lock:
@@ -206,7 +207,7 @@ class Ear:
             return idle
 
     def empty(self) -> None:
-        """In the event loop: have all be heard."""
+        """Handle all events, in the event loop."""
         with self._lock:
             payloads, self._unheard = self._unheard, deque()
             lost, self._lost = self._lost, {}
@@ -218,7 +219,7 @@ class Ear:
 
 
 async def shared_transport(data_path: str | None) -> EmbeddedTransport:
-    """A session with the engine of a file, opened when it is the first; None: in memory.
+    """A session with the engine of a file, which is opened if this is the first session; None: in memory.
 
     Raises FileInUse when another process has the file open, StorageError when it cannot be read.
     """

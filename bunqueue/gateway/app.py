@@ -112,7 +112,7 @@ class Application:
 
 
 async def _no_summary(request: Request) -> Response:
-    """The reference server has this path; here it would be the queue of that name."""
+    """The reference server has this path. Here it would be the queue of that name."""
     text = (
         "there is no /queues/summary here: GET /queues has the counts of all queues, and of a queue named "
         "summary GET /queues/summary/counts"
@@ -121,9 +121,8 @@ async def _no_summary(request: Request) -> Response:
 
 
 def _route(path: str, endpoint: Endpoint, method: str, *, headless: bool = False) -> Route:
-    """A route; ``headless``: a GET that may be asked for as HEAD, which neither changes anything nor goes on
-    for ever.
-    """
+    """A route. ``headless``: a GET that also answers HEAD, because it neither changes anything nor runs
+    forever."""
     route = Route(path, endpoint, methods=[method])
     if not headless and route.methods:
         route.methods.discard("HEAD")
@@ -132,13 +131,13 @@ def _route(path: str, endpoint: Endpoint, method: str, *, headless: bool = False
 
 @cache
 def _documented() -> tuple[bytes, bytes]:
-    """The OpenAPI document and its page, made when they are first asked for."""
+    """The OpenAPI document and its page, made on the first request."""
     found = document(version())
     return write_json(found), page(found).encode()
 
 
 def version() -> str:
-    """The version of the package; empty for a source tree that was never installed."""
+    """The version of the package. Empty for a source tree that was never installed."""
     try:
         return metadata.version("bunqueue")
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""The dashboard's files, and its one page for every address that a browser shows.
+"""The dashboard's files, and its single page for every address that a browser shows.
 
 A browser that opens an address asks for HTML, a program does not.  So /queues/mail is the dashboard's page
-for a browser, and the queue's numbers for a program, and following a link from anywhere changes nothing.
+for a browser, and the queue's numbers for a program.  Following a link from anywhere changes nothing.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _File(NamedTuple):
 
 
 class Pages:
-    """Answers what a browser shows; everything else is the application's.
+    """Answers browsers.  Passes every other request to the application.
 
-    The files are kept in memory: nobody needs a token for them, so no client may have one open.
+    The files are kept in memory.  They need no token, so no client may make the server open a file.
     """
 
     def __init__(self, app: ASGIApp, folder: Path = FOLDER) -> None:
@@ -77,7 +77,7 @@ class Pages:
         return RedirectResponse("/docs", headers={"Vary": "Accept"})
 
     def _answer(self, name: str, asked: Headers) -> Response:
-        """A file, unless the browser has it as it is."""
+        """A file, unless the browser already has the current version."""
         file = self._file(name)
         headers = {**HEADERS, "ETag": file.tag}
         if file.tag in asked.get("if-none-match", ""):
@@ -85,12 +85,12 @@ class Pages:
         return Response(file.body, headers=headers, media_type=file.kind)
 
     def _file(self, name: str) -> _File:
-        """A file, read again if it has changed, as while somebody works on it."""
+        """A file, read again if it has changed, as during development."""
         known, path = self._files[name], self._folder / name
         try:
             if path.stat().st_mtime_ns != known.changed_at:
                 known = self._files[name] = _read(path)
-        except OSError:  # an upgrade has just taken it away
+        except OSError:  # an upgrade has just removed it
             pass
         return known
 

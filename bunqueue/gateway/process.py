@@ -1,8 +1,8 @@
-"""The gateway process: the router starts it, and it ends when the router does.
+"""The gateway process.  The router starts it, and it ends when the router does.
 
 The router passes the listening sockets and one line on standard input, which stays open.  Later input is a
-liveness ping, which is answered; end of file is the signal to stop.  Requests in progress are then still
-answered; event streams end at once.
+liveness ping, which is answered.  End of file is the signal to stop: requests in progress are still answered,
+event streams end at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TELL_S = 5.0  # between two log lines about clients' errors
 KEEP_ALIVE_S = 30  # for the next request on a connection
 NICE = 5  # the dashboard must not take the processor from the queues
 MAX_LINE = 256 * 1024
-BACKLOG = 1024  # as the router listens on the same sockets
+BACKLOG = 1024  # the router listens on the same sockets with this value
 MAX_CONNECTIONS = 4000
 
 _log = get_logger("gateway")
@@ -59,22 +59,22 @@ class Start(msgspec.Struct):
 
 
 def main() -> int:
-    """Run the gateway; returns the exit status."""
+    """Run the gateway.  Returns the exit status."""
     line = sys.stdin.buffer.readline(MAX_LINE)
-    if not line.endswith(b"\n"):  # the router was killed before it had said everything
+    if not line.endswith(b"\n"):  # the router was killed before it had sent the whole line
         return 1
     start = msgspec.json.decode(line, type=Start)
     name_process("bunqueue gateway")
     settings = Settings.from_json(start.settings)
     configure_logging(settings.log_level, settings.log_format)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it has a warning for each bad request
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the router decides when it ends
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it logs a warning for each bad request
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the router decides when the gateway ends
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a certificate to renew
     with suppress(OSError):
         os.nice(NICE)
     try:
         import uvloop
-    except ImportError:  # does not exist for every platform
+    except ImportError:  # not available on every platform
         return asyncio.run(serve(start, settings))
     return uvloop.run(serve(start, settings))
 
@@ -115,7 +115,7 @@ async def _report(server: _Server, guesses: Guesses) -> None:
 
 
 def _options(settings: Settings) -> dict[str, Any]:
-    """As uvicorn has them."""
+    """The settings as uvicorn's options."""
     options: dict[str, Any] = {
         "lifespan": "off",
         "log_config": None,
@@ -127,7 +127,7 @@ def _options(settings: Settings) -> dict[str, Any]:
         "http": Connection,
         "ws": SocketConnection,
         "ws_max_size": MAX_BODY,
-        "ws_per_message_deflate": False,  # thousands of listeners: neither the time nor the memory
+        "ws_per_message_deflate": False,  # it costs too much time and memory for thousands of listeners
     }
     if settings.tls_cert:
         options |= {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
@@ -137,7 +137,7 @@ def _options(settings: Settings) -> dict[str, Any]:
 
 
 class Spared:
-    """Above this many connections, only liveness requests are answered."""
+    """Above this number of connections, only liveness requests are answered."""
 
     def __init__(self, app: Any, too_many: Callable[[], bool]) -> None:
         self._app = app
@@ -151,7 +151,8 @@ class Spared:
 
 
 class _Server(uvicorn.Server):
-    """Reports when it listens, installs no signal handlers, and limits connections to its descriptors."""
+    """Reports when it listens, installs no signal handlers, and limits connections to the available
+    descriptors."""
 
     def __init__(self, config: uvicorn.Config, most: Share) -> None:
         super().__init__(config)
@@ -172,7 +173,7 @@ class _Server(uvicorn.Server):
         )
 
     def report(self) -> None:
-        """Log clients' errors from time to time, in one line however many there were."""
+        """Log clients' errors from time to time, in one line for each kind."""
         waiting, acceptor = self.waiting, self._acceptor
         if waiting.malformed:
             _log.warning("requests that are not HTTP", requests=waiting.malformed, address=waiting.last)
@@ -189,11 +190,11 @@ class _Server(uvicorn.Server):
         self._acceptor.tls = self.config.ssl
         for sock in sockets or ():
             self._acceptor.listen(sock, BACKLOG)
-        with suppress(OSError):  # the router has just gone
+        with suppress(OSError):  # the router has just ended
             os.write(sys.stdout.fileno(), READY)
 
     def renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
-        """Use this for handshakes from now on.  With ``again`` connected clients are closed."""
+        """Use this context for handshakes from now on.  With ``again``, connected clients are closed."""
         self._acceptor.renew(tls, again=again)
         if again:
             for connection in list(self.server_state.connections):
@@ -205,18 +206,18 @@ class _Server(uvicorn.Server):
 
 
 def _heard(stopped: asyncio.Event) -> None:
-    """Handle input on standard input: end of file, or a ping."""
+    """Handle standard input: end of file, or a ping."""
     if not os.read(sys.stdin.fileno(), 4096):
         stopped.set()
         return
-    with suppress(OSError):  # the router has just gone
+    with suppress(OSError):  # the router has just ended
         os.write(sys.stdout.fileno(), PONG)
 
 
 def _renew(server: _Server, settings: Settings, client_ca: WatchedFile) -> None:
-    """The certificate's files are new.  If they are wrong, those of before go on.
+    """Load the new certificate files.  If they are invalid, the previous ones stay in use.
 
-    The context is a new one: nobody takes up a session again that was agreed on with the old one.
+    The context is a new one, so no client can resume a session that was agreed on with the old one.
     """
     if server.config.ssl is None:
         return

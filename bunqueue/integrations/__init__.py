@@ -1,4 +1,4 @@
-"""What goes between bunqueue and other libraries: see docs/integrations.md.
+"""Connects bunqueue with other libraries: see docs/integrations.md.
 
 Each module needs the extra of its name.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def missing(extra: str, error: ImportError) -> ImportError:
-    """The error to raise when a library is not there: it says what to install."""
+    """The error to raise when a library is missing. It says what to install."""
     return ImportError(
         f"bunqueue.integrations.{extra} needs {error.name}; install it: pip install 'bunqueue[{extra}]'",
         name=error.name,

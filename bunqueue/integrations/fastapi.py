@@ -18,19 +18,19 @@ from bunqueue.client.worker.worker import Worker
 logger = logging.getLogger("bunqueue.worker")
 
 Part = AbstractAsyncContextManager[Any] | AbstractContextManager[Any]
-"""A queue, a flow producer, a worker: whatever is used with `with` or `async with`."""
+"""A queue, a flow producer, a worker: any object for `with` or `async with`."""
 State = Mapping[str, Any] | None
 
 
 class Lifespan:
-    """What to give as `lifespan=` to FastAPI or Starlette.
+    """The `lifespan=` argument for FastAPI or Starlette.
 
         emails = AsyncQueue("emails")
         app = FastAPI(lifespan=Lifespan(emails, Worker("emails", send)))
 
-    The parts are opened in their order when the application starts, and closed the other way round when it
-    ends: workers finish what they have in hand. A worker in the application is for development and small
-    programs; elsewhere give it a process of its own. `inner` is a lifespan of yours, within this one.
+    The parts are opened in their order when the application starts, and closed in reverse order when it ends:
+    workers finish the jobs that they hold. A worker inside the application is meant for development and small
+    programs; otherwise, give it a process of its own. `inner` is a lifespan of your own, inside this one.
     """
 
     def __init__(
@@ -66,6 +66,6 @@ async def _enter(stack: AsyncExitStack, part: Part) -> None:
 
 
 def _ended(worker: Worker, task: asyncio.Task[BaseException | None]) -> None:
-    """Nobody waits for a worker here, so its end has to be logged."""
+    """Log the end of a worker, because nothing awaits it here."""
     if not task.cancelled() and (problem := task.exception() or task.result()) is not None:
         logger.error("queue %r: the worker has ended", worker.queue, exc_info=problem)

@@ -1,7 +1,7 @@
-"""Traces: who added a job, and what became of it, under the names of OpenTelemetry's conventions.
+"""Traces: which program added a job, and how the job ended, with the names of OpenTelemetry's conventions.
 
-The trace context travels in the job's headers as W3C has it (`traceparent`, `tracestate`), so workers and
-clients in other languages take part: they read and write the same words.
+The trace context travels in the job's headers in W3C format (`traceparent`, `tracestate`), so workers and
+clients in other languages take part: they read and write the same headers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SYSTEM = "bunqueue"
 MAX_VALUE = 1024  # characters of a header
-_WAITS = {SIGNAL: "wait for", CHILD: "child"}  # what spans of waits begin with, if it is not their kind
+_WAITS = {SIGNAL: "wait for", CHILD: "child"}  # prefixes of wait spans, if not the kind of wait
 
 
 class OpenTelemetry(Middleware):
@@ -45,14 +45,16 @@ class OpenTelemetry(Middleware):
         Worker("emails", send, middleware=[tracing])
 
     Adding a job is a span of kind PRODUCER, "add emails"; each attempt is one of kind CONSUMER, "process
-    emails". The first attempt continues the trace of who added the job, unless `first_attempt="link"`; every
-    other one begins a trace of its own, with a link to it, so that a trace is not drawn out over days.
+    emails". The first attempt continues the trace of the program that added the job, unless
+    `first_attempt="link"`. Every other attempt begins a trace of its own, with a link to the first, so a
+    trace does not stretch over days.
 
     All runs of a workflow are in one trace, whichever workers they are on, with a span for each attempt of a
     step ("step charge", "undo charge") and for each wait ("sleep cooling-off", "wait for approval", "child
-    pack"). A child continues the trace in which it was started.
+    pack"). A child continues the trace of the run that started it.
 
-    Without a `tracer_provider` the global one is used. What an SDK does not record costs next to nothing.
+    Without a `tracer_provider` the global one is used. Spans that the SDK does not record cost next to
+    nothing.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class OpenTelemetry(Middleware):
 
     @contextmanager
     def adding(self, job: NewJob) -> Iterator[None]:
-        """A span around the adding; its context goes with the job."""
+        """A span around the adding. Its context travels with the job."""
         attributes = _attributes(job.queue, job.name, "add", "send")
         span = self._tracer.start_span(f"add {job.queue}", kind=SpanKind.PRODUCER, attributes=attributes)
         carrier: dict[str, str] = {}
@@ -80,7 +82,7 @@ class OpenTelemetry(Middleware):
             span.set_attribute("messaging.message.id", job.id or "")
 
     async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
-        """A span around an attempt, which is the current one for the handler."""
+        """A span around an attempt. It is the current span for the handler."""
         known = job.job()
         attributes: dict[str, Any] = {
             **_attributes(job.queue, job.name, "process", "process"),
@@ -103,7 +105,7 @@ class OpenTelemetry(Middleware):
                 return await call_next(job)
 
     async def stepping(self, job: ActiveJob, step: StepRun, call_next: CallStep) -> Any:
-        """A span around an attempt of a step, which is the current one for its function."""
+        """A span around an attempt of a step. It is the current span for the step's function."""
         is_undo = step.name.startswith(UNDO_MARK)
         attributes = {
             **_of_step(job, step.name, "undo" if is_undo else "step"),
@@ -118,13 +120,13 @@ class OpenTelemetry(Middleware):
                 return await call_next()
 
     def starting(self, job: ActiveJob, headers: dict[str, str]) -> None:
-        """The child continues the trace of the run that starts it."""
+        """Have the child continue the trace of the run that starts it."""
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
         headers.update({name: value for name, value in _fitting(carrier).items() if name not in headers})
 
     def waited(self, job: ActiveJob, step: Step) -> None:
-        """A span from the beginning of a wait to its end, beside the runs."""
+        """A span from the beginning of a wait to its end, separate from the runs."""
         attributes: dict[str, Any] = {
             **_of_step(job, step.name, step.kind),
             "bunqueue.step.status": step.status,
@@ -143,7 +145,7 @@ class OpenTelemetry(Middleware):
         span.end(_nanoseconds(step.ended_at_ms or step.started_at_ms))
 
     def _relation(self, job: Job) -> Mapping[str, Any]:
-        """How the span of a run goes together with that of who added the job."""
+        """How the span of a run is related to the span of adding the job."""
         producer = propagate.extract(job.headers)
         added = trace.get_current_span(producer).get_span_context()
         links = [Link(added)] if added.is_valid else []
@@ -154,7 +156,7 @@ class OpenTelemetry(Middleware):
         return {"context": trace.set_span_in_context(trace.INVALID_SPAN), "links": links}
 
     def _trace_of(self, job: Job) -> Context:
-        """The trace that all runs of a workflow share: that of the program that started it. Without one, each
+        """The trace that all runs of a workflow share: that of the program that started it. Without it, each
         worker derives the same trace from the workflow's id."""
         producer = propagate.extract(job.headers)
         added = trace.get_current_span(producer).get_span_context()
@@ -167,7 +169,7 @@ class OpenTelemetry(Middleware):
         return trace.set_span_in_context(trace.NonRecordingSpan(common), Context())
 
     def _decided(self, trace_id: int) -> TraceFlags:
-        """Whether the sampler of the SDK wants a trace, as it would decide about its first span."""
+        """Whether the sampler of the SDK wants a trace, decided as for its first span."""
         sampler = getattr(self._tracer, "sampler", None)
         wanted = sampler is None or sampler.should_sample(None, trace_id, "bunqueue").decision.is_sampled()
         return TraceFlags(TraceFlags.SAMPLED if wanted else TraceFlags.DEFAULT)
@@ -175,8 +177,8 @@ class OpenTelemetry(Middleware):
 
 @contextmanager
 def continued(carrier: Mapping[str, str]) -> Iterator[OpenTelemetry]:
-    """In a process of a handler: what was current in its worker is so here, the span of the run above all.
-    Steps are spans of the provider that the handler's module has set up for its process."""
+    """In a process of a handler: restore the context of its worker, above all the span of the run. Spans of
+    steps come from the provider that the handler's module has set up for its process."""
     token = context.attach(propagate.extract(carrier))
     try:
         yield OpenTelemetry()
@@ -204,7 +206,7 @@ def _of_step(job: ActiveJob, name: str, kind: str) -> dict[str, Any]:
 
 
 def _fitting(carrier: Mapping[str, str]) -> dict[str, str]:
-    """What may go with a job as headers."""
+    """The part of a carrier that may travel as headers of a job."""
     return {name: value for name, value in carrier.items() if len(value) <= MAX_VALUE}
 
 
@@ -223,7 +225,7 @@ def _ending(span: Span) -> Iterator[None]:
 
 @contextmanager
 def _failing(span: Span) -> Iterator[None]:
-    """What is raised is noted, and goes on. A run of a workflow that has ended to wait has not failed."""
+    """Record an exception, and raise it again. A run of a workflow that has ended to wait has not failed."""
     try:
         yield
     except JobSuspended as suspended:

@@ -1,7 +1,9 @@
-"""Jobs that belong to a database transaction: written into a table with it, brought to the server by a relay.
+"""Jobs that belong to a database transaction: the transaction writes them into a table, and a relay sends
+them to the server.
 
-What was rolled back is never added, and what was committed is added once the server is there. The tables are
-those of `bunqueue.integrations.django.outbox` and `bunqueue.integrations.sqlalchemy`.
+If the transaction is rolled back, its jobs are never added. If it is committed, they are added once the
+server is available. The tables are those of `bunqueue.integrations.django.outbox` and
+`bunqueue.integrations.sqlalchemy`.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from bunqueue.protocol.commands import core, query
 
 logger = logging.getLogger("bunqueue.outbox")
 
-FORGOTTEN_S = 240.0  # seconds after which one does not rely on the server to know a key; it does for 300
-MAX_DELAY = 30.0  # seconds between attempts while something is wrong
+FORGOTTEN_S = (
+    240.0  # seconds after which the relay assumes that the server forgot a key; it keeps one for 300
+)
+MAX_DELAY = 30.0  # seconds between attempts while there are errors
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(core.Push).decode
@@ -41,13 +45,13 @@ class Row(NamedTuple):
 
     id: Any
     command: bytes
-    """What adds it, see `packed`."""
+    """The command that adds it, see `packed`."""
     written_at: float
     """Seconds since the epoch."""
 
 
 class Batch:
-    """Some rows, the oldest first; what is said of them is written by the outbox when the block ends."""
+    """Some rows, the oldest first. When the block ends, the outbox writes their outcomes."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -55,25 +59,25 @@ class Batch:
         self._refused: list[tuple[int, str]] = []
 
     def done(self, row: Row) -> None:
-        """Forget it: the server has it."""
+        """Remove the row: the server has the job."""
         self._done.append(row.id)
 
     def refused(self, row: Row, why: str) -> None:
-        """Keep it for people to look at; it is not tried again."""
+        """Keep the row for a person to look at. It is not tried again."""
         self._refused.append((row.id, why))
 
 
 class Outbox(Protocol):
-    """A table of jobs that are to be added."""
+    """A table of jobs to add."""
 
     def batch(self, limit: int) -> AbstractContextManager[Batch]:
-        """The oldest rows. No transaction that others wait for may go on within the block."""
+        """The oldest rows. Within the block, no transaction may be open that others wait for."""
 
 
 def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[str, bytes]:
     """The id of a job, and the command that adds it. Raises OptionError, PayloadError or TypeError.
 
-    Unless `options` give it an id it gets one here, so that the job is known before it is added; `delay` and
+    The job gets an id here unless `options` have one, so the id is known before the job is added. `delay` and
     `ttl` count from now.
     """
     payload = job_data(data, "the data of the job")
@@ -93,17 +97,17 @@ def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[st
 
 
 class Relay:
-    """Brings the jobs of an outbox to the server, in their order; several relays may share the work.
+    """Sends the jobs of an outbox to the server, in order. Several relays may share the work.
 
-    A row goes when the server has its job. Should a relay die in between, the next one adds the job again,
-    under the same id and with the same key: that adds nothing while the server knows either, which it does
-    for five minutes in any case, and for longer as long as the job is there.
+    A row is removed when the server has its job. If a relay dies in between, the next one adds the job again,
+    with the same id and the same key. That adds nothing while the server knows either: for at least five
+    minutes, and for as long as the job exists.
     """
 
     def __init__(
         self, outbox: Outbox, *, batch: int = 100, pause: Duration = 500, **place: Unpack[EndpointOptions]
     ) -> None:
-        """`pause`: between two looks at the table, when it was empty."""
+        """`pause` is the time between two polls of the table after it was empty."""
         self._outbox = outbox
         self._batch = checks.whole("batch", batch)
         self._pause = seconds(pause, "pause")
@@ -112,8 +116,8 @@ class Relay:
         self._stopped = False
 
     def run_once(self) -> int:
-        """Bring what is there, at most a batch; how many rows that were. Raises BunqueueError, or what the
-        database raises."""
+        """Send the available rows, at most one batch. Returns their number. Raises BunqueueError, or the
+        errors of the database."""
         problem: BunqueueError | None = None
         with self._outbox.batch(self._batch) as batch:
             for row in batch.rows:
@@ -136,18 +140,18 @@ class Relay:
     def _bring(self, command: core.Push, age: float) -> None:
         if age > FORGOTTEN_S and command.job_id is not None:
             found = self._caller.call(query.GetState(id=command.job_id), query.StateReply)
-            if found.state != "unknown":  # by a relay that could not say so any more
+            if found.state != "unknown":  # added by a relay that could not record it
                 return
         self._caller.call(command, core.PushReply)
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self._caller.close()
 
     # -- as a service, for `bunqueue.run_forever`
 
     def run_forever(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Run until SIGTERM or SIGINT."""
         run_forever(self)
 
     def stop_soon(self, *, hurry: bool = False) -> None:
@@ -157,7 +161,7 @@ class Relay:
             self._over.set()
 
     async def serve(self) -> BaseException | None:
-        """Bring jobs until `stop_soon` is called. Trouble is logged, and passes."""
+        """Send jobs until `stop_soon` is called. Errors are logged and retried."""
         self._over, failures = asyncio.Event(), 0
         try:
             while not self._stopped:

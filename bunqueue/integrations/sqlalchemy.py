@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from bunqueue.client.blocking.queue import Queue
 
 LOCKING = frozenset({"postgresql", "mysql", "mariadb", "oracle"})
-"""Databases that can leave out rows which somebody else has locked."""
+"""Databases that can skip rows that another transaction has locked."""
 _PENDING = "bunqueue.on_commit"
 
 
 class SqlOutbox:
-    """The table, and what is done with it. Make it part of your metadata, and of your migrations:
+    """The table and its operations. Make it part of your metadata, and of your migrations:
 
     outbox = SqlOutbox(Base.metadata)
     with Session(engine) as session, session.begin():
@@ -63,7 +63,7 @@ class SqlOutbox:
             Column("name", Text, nullable=False),
             Column("command", LargeBinary, nullable=False),
             Column("created_at", Float, nullable=False),
-            Column("error", Text),  # why the server has refused it; such rows wait for people
+            Column("error", Text),  # why the server has refused it; such rows wait for a person
         )
 
     def add(
@@ -74,11 +74,12 @@ class SqlOutbox:
         data: object = None,
         **options: Unpack[JobOptions],
     ) -> str:
-        """Write a job into the outbox, in the transaction of a session or connection; the id it will have.
+        """Write a job into the outbox, in the transaction of a session or connection. Returns the id that the
+        job will have.
 
-        It is added when that has been committed and a relay has come by: never if it is rolled back. With an
-        AsyncSession: `await session.run_sync(lambda session: outbox.add(session, ...))`. Raises OptionError,
-        or PayloadError if `data` cannot be encoded.
+        The job is added when the transaction has been committed and a relay has read the row; never if the
+        transaction is rolled back. With an AsyncSession: `await session.run_sync(lambda session:
+        outbox.add(session, ...))`. Raises OptionError, or PayloadError if `data` cannot be encoded.
         """
         job_id, command = packed(queue, name, data, options)
         row = {"job_id": job_id, "queue": queue, "name": name, "command": command, "created_at": time.time()}
@@ -86,7 +87,7 @@ class SqlOutbox:
         return job_id
 
     def on(self, engine: Engine) -> BoundOutbox:
-        """What a relay brings jobs from."""
+        """The outbox of a database, for a relay."""
         return BoundOutbox(self.table, engine)
 
 
@@ -94,7 +95,7 @@ class SqlBatch(Batch):
     """Rows of a table of this kind."""
 
     def write(self, table: Table, connection: Connection) -> None:
-        """What was said, to the database."""
+        """Write the outcomes to the database."""
         if self._done:
             connection.execute(delete(table).where(table.c.id.in_(self._done)))
         for row, why in self._refused:
@@ -110,12 +111,12 @@ class BoundOutbox:
 
     @contextmanager
     def batch(self, limit: int) -> Iterator[SqlBatch]:
-        """The oldest rows. Where the database can do that, they are locked, and those that another relay has
-        locked are left out; elsewhere two relays may bring the same row, which adds one job."""
+        """The oldest rows. If the database supports it, they are locked, and rows that another relay has
+        locked are skipped. Otherwise two relays may send the same row, which adds one job."""
         with self._engine.connect() as connection:
             batch = SqlBatch(self._read(connection, limit))
             if connection.dialect.name not in LOCKING:
-                connection.rollback()  # reading is over, and must not be in anybody's way
+                connection.rollback()  # reading is over, and must not block others
             yield batch
             batch.write(self._table, connection)
             connection.commit()
@@ -132,11 +133,11 @@ class BoundOutbox:
 def add_on_commit(
     session: Session, queue: Queue, name: str, data: object = None, **options: Unpack[JobOptions]
 ) -> None:
-    """Add a job right after the commit of the session's transaction; never if that, or the savepoint of
-    now, is rolled back.
+    """Add a job right after the commit of the session's transaction; never if the transaction, or the current
+    savepoint, is rolled back.
 
-    It needs no table and no relay; but should this process die, or the server be away, between the commit and
-    the adding, the job is lost, which `SqlOutbox.add` rules out.
+    This needs no table and no relay. But if this process dies, or the server is unavailable, between the
+    commit and the adding, the job is lost. `SqlOutbox.add` avoids that.
     """
     if _PENDING not in session.info:
         session.info[_PENDING] = []

@@ -1,4 +1,4 @@
-"""Logs that say which job they are about."""
+"""Log lines that name the job they are about."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class JobContext(Middleware):
         structlog.configure(processors=[structlog.contextvars.merge_contextvars, ...])
         Worker("emails", send, middleware=[JobContext()])
 
-    They are in each line that the handler logs, and everything it calls, in threads of its own, too, as far
+    They are in each line that the handler, or anything it calls, logs. That includes its own threads, as far
     as these inherit the context. With `bind={"tenant": ...}`, headers of the job are bound as well, under the
-    names given.
+    given names.
     """
 
     def __init__(self, *, bind: dict[str, str] | None = None) -> None:
@@ -45,5 +45,5 @@ class JobContext(Middleware):
 
 
 def bound(**values: Any) -> AbstractContextManager[None]:
-    """These values are bound, in the worker and in a process of a handler."""
+    """Bind these values, in the worker and in a process of a handler."""
     return bound_contextvars(**values)

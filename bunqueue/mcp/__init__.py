@@ -1,5 +1,5 @@
 """A server of the Model Context Protocol: assistants use the commands of a bunqueue server as tools.
 
-It is a client of that server, like any other, and may do what its token may.  Needs ``pip install
-'bunqueue[mcp]'``; docs/mcp.md has all of it.
+It is an ordinary client of that server, and may do what its token allows.  Needs ``pip install
+'bunqueue[mcp]'``; see docs/mcp.md.
 """

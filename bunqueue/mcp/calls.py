@@ -1,6 +1,6 @@
 """Calls of tools: from JSON to a command, and from its reply to JSON.
 
-A refusal is an answer like any other, with `ok` false, a text and a code: an assistant can then do better.
+A refusal is an ordinary answer, with `ok` false, a text and a code, so that an assistant can do better.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from bunqueue.protocol.encoded import for_people
 from .tools import with_defaults
 
 MAX_ANSWER = 256 * 1024
-"""Bytes of JSON in an answer to what only reads, some 60,000 tokens; more would fill a conversation."""
+"""The maximum size, in bytes of JSON, of an answer to a reading command: some 60,000 tokens.  More would fill
+a conversation."""
 
 Answer = dict[str, Any]
 
@@ -36,12 +37,12 @@ class Calls:
         self._caller = AsyncCaller(endpoint)
 
     async def check(self) -> Answer:
-        """The answer to a Ping: whether the server is there, and accepts the token.  Raises BunqueueError."""
+        """The answer to a Ping: whether the server is up and accepts the token.  Raises BunqueueError."""
         answer: Answer = read_packed(await self._caller.raw(Ping()))
         return answer
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._caller.close()
 
     async def call(self, spec: Spec, fields: Mapping[str, Any]) -> Answer:
@@ -62,7 +63,7 @@ class Calls:
 
 
 def _shown(spec: Spec, answer: Answer) -> Answer:
-    """An answer for assistants: of JSON's types, without secrets and noise, and not too large."""
+    """An answer for assistants: JSON types only, without secrets and noise, and not too large."""
     answer.pop("reqId", None)
     answer = for_people(answer)
     if spec.name == "ListWebhooks" and answer["ok"]:
@@ -79,6 +80,7 @@ def _shown(spec: Spec, answer: Answer) -> Answer:
 
 
 def _plain(answer: Answer) -> Answer:
-    """It as JSON has it: bytes as Base64, and so on.  Not too deep either: the SDK refuses that."""
+    """The answer in JSON types: bytes as Base64, and so on.  Its depth is limited, because the SDK refuses
+    deeper values."""
     found: Answer = read_json(write_json(plain(answer)))
     return found

@@ -1,4 +1,4 @@
-"""The MCP server itself: it lists tools and calls them, whoever carries its messages."""
+"""The MCP server itself: it lists tools and calls them, over any transport."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger("bunqueue.mcp")
 
 
 def make_server(chosen: Mapping[str, Spec], calls_of: Callable[[Context], Calls]) -> Server[Any]:
-    """A server with these tools; `calls_of` gives the client for the caller of a tool."""
+    """A server with these tools. `calls_of` returns the client for the caller of a tool."""
     tools = ListToolsResult(tools=[tool_of(spec) for spec in chosen.values()])
 
     async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -78,7 +78,8 @@ def _unknown(name: str, chosen: Mapping[str, Spec]) -> str:
 
 
 async def serve_stdio(chosen: Mapping[str, Spec], endpoint: Endpoint) -> None:
-    """Serve whoever has started this process, over standard input and output, until the input ends."""
+    """Serve the program that has started this process, over standard input and output, until the input
+    ends."""
     calls = Calls(endpoint)
     server = make_server(chosen, lambda context: calls)
     try:

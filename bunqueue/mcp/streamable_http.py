@@ -1,7 +1,7 @@
 """MCP over streamable HTTP.
 
-Each request shows its own token, which goes to the bunqueue server: nobody gets the rights of somebody else.
-Requests are independent of each other; there are no sessions that could be taken over.  Nothing is kept for a
+Each request has its own token, which is sent to the bunqueue server: no client gets the rights of another.
+Requests are independent of each other.  There are no sessions that could be hijacked.  Nothing is kept for a
 client before the server has accepted its token.
 """
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 PATH = "/mcp"
-MAX_TOKENS = 64  # of which connections are kept; each token has up to four
-MAX_UNCHECKED = 20  # requests whose token is looked at for the first time, at the same time
-MAX_CONNECTIONS = 200  # each has one request at a time; those that wait for one give way to new ones
+MAX_TOKENS = 64  # with connections that are kept; each token has up to four
+MAX_UNCHECKED = 20  # requests whose token is checked for the first time, at the same time
+MAX_CONNECTIONS = 200  # each has one request at a time; idle ones are closed to make room for new ones
 BACKLOG = 128
-KEY = "bunqueue.calls"  # in the scope of a request
+KEY = "bunqueue.calls"  # the key in the scope of a request
 NO_TOKEN = "the server needs a token: send the header Authorization: Bearer TOKEN"
 
 
@@ -67,13 +67,14 @@ class Clients:
             await self._close_unused()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for calls in {*self._clients.values(), *self._users}:
             await calls.close()
         self._clients.clear()
 
     def knows(self, token: str | None) -> bool:
-        """Whether the server has accepted a token: who shows it need not wait for those who guess."""
+        """Whether the server has accepted a token.  A client with an accepted token is not delayed by the
+        wrong tokens of others."""
         return token in self._clients
 
     async def _accepted(self, token: str | None) -> Calls:
@@ -85,7 +86,7 @@ class Clients:
                 if not answer["ok"]:
                     raise AuthError(NO_TOKEN)
             except BaseException as error:
-                if isinstance(error, AuthError):  # also one that was accepted before
+                if isinstance(error, AuthError):  # also a token that was accepted before
                     self._clients.pop(token, None)
                 if self._clients.get(token) is not calls and not self._users.get(calls):
                     await calls.close()
@@ -111,7 +112,7 @@ class Clients:
 
 
 class TokenGuard:
-    """Lets requests through whose token the server accepts, with their client in the scope."""
+    """Admits requests with a token that the server accepts, and puts their client into the scope."""
 
     def __init__(self, app: ASGIApp, clients: Clients) -> None:
         self._app = app
@@ -123,7 +124,7 @@ class TokenGuard:
             await self._app(scope, receive, send)
             return
         peer, token = peer_of(scope), bearer(Headers(scope=scope))
-        # Behind a proxy all have one address.
+        # Behind a proxy all clients have the same address.
         if self._guesses.suspects(peer, time.monotonic()) and not self._clients.knows(token):
             await asyncio.sleep(DELAY_S)
         began = False
@@ -148,7 +149,7 @@ def _refusal(error: BunqueueError) -> JSONResponse:
 
 
 class Server(uvicorn.Server):
-    """Has so many connections and no more, and none that sends nothing for long: see `Connection`."""
+    """Limits the number of connections, and the time that one may stay silent: see `Connection`."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -175,7 +176,8 @@ class Server(uvicorn.Server):
 def application(
     chosen: Mapping[str, Spec], clients: Clients, host: str, names: Sequence[str] = ()
 ) -> ASGIApp:
-    """The ASGI application, which answers to these host `names`, `host` and those of this machine itself."""
+    """The ASGI application.  It answers to these host `names`, to `host`, and to the names of this
+    machine."""
     server = make_server(chosen, _calls_of)
     own = dict.fromkeys((f"[{host}]" if ":" in host else host, "127.0.0.1", "localhost", "[::1]", *names))
     hosts = [name + port for name in own for port in ("", ":*")]
@@ -190,7 +192,7 @@ def application(
 
 
 def _calls_of(context: Context) -> Calls:
-    assert context.request is not None  # over HTTP there is one
+    assert context.request is not None  # over HTTP there is always one
     calls = context.request.scope[KEY]
     assert isinstance(calls, Calls)
     return calls
@@ -199,7 +201,7 @@ def _calls_of(context: Context) -> Calls:
 async def serve_http(
     chosen: Mapping[str, Spec], endpoint: Endpoint, host: str, port: int, names: Sequence[str] = ()
 ) -> None:
-    """Serve until SIGTERM or SIGINT.  Prints where, once it listens.  Raises OSError if it cannot."""
+    """Serve until SIGTERM or SIGINT.  Prints the address once it listens.  Raises OSError if it cannot."""
     clients = Clients(endpoint)
     config = uvicorn.Config(
         application(chosen, clients, host, names),
@@ -213,7 +215,7 @@ async def serve_http(
     )
     listening = config.bind_socket()
     try:
-        listening.listen(BACKLOG)  # who comes from now on waits for the server
+        listening.listen(BACKLOG)  # clients that connect after this wait for the server
         where = f"[{host}]" if ":" in host else host
         print(f"bunqueue mcp ready url=http://{where}:{listening.getsockname()[1]}{PATH}", flush=True)
         await Server(config).serve(sockets=[listening])

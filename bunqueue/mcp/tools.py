@@ -1,4 +1,4 @@
-"""Which commands are tools, and how a tool describes itself.  All of it follows from the command table."""
+"""Which commands are tools, and how a tool describes itself.  All of it is derived from the command table."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "GetGroupJobs": {"limit": 20, "dataLimit": 4096},
     "Dlq": {"count": 20},
 }
-"""What a tool asks for if the assistant does not say: pages that fit into a conversation."""
+"""Defaults of a tool's fields if the assistant gives none: pages that fit into a conversation."""
 DEFINITIONS = "#/$defs/"
 
 
 def choose(allow_writes: bool, only: Sequence[str] = ()) -> dict[str, Spec]:
-    """The commands that are offered, by name: those that only read, or all; and of these those whose name
-    matches one of the patterns `only`, such as "Get*".  Raises OptionError for a pattern that matches none.
-    """
+    """The offered commands, by name: those that only read, or all of them.  If `only` has patterns, such as
+    "Get*", only those with a matching name.  Raises OptionError for a pattern without a match."""
     allowed = {name: spec for name, spec in OFFERED.items() if allow_writes or not spec.writes}
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in allowed):
@@ -52,12 +51,12 @@ def _nothing(pattern: str) -> str:
 
 
 def with_defaults(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a call, with the defaults for what is left out."""
+    """The fields of a call, with the defaults for missing ones."""
     return resources.with_defaults(name, {**DEFAULTS.get(name, {}), **fields})
 
 
 def tool_of(spec: Spec) -> Tool:
-    """A command as a tool: its name, its description, its fields."""
+    """A command as a tool: its name, description and fields."""
     text = prose(spec.request.__doc__ or "")
     return Tool(
         name=spec.name,
@@ -66,7 +65,7 @@ def tool_of(spec: Spec) -> Tool:
         input_schema=_schema(spec),
         annotations=ToolAnnotations(
             read_only_hint=not spec.writes,
-            destructive_hint=spec.writes and not spec.grows,  # what grows the data adds to it
+            destructive_hint=spec.writes and not spec.grows,  # a command that grows the data only adds to it
             idempotent_hint=spec.repeatable,
             open_world_hint=False,
         ),
@@ -85,7 +84,7 @@ def _described(spec: Spec) -> str:
 
 
 def _families(request: type[Struct]) -> list[type]:
-    """A command's class, and those of which it has fields and a description."""
+    """A command's class, and its base classes that have fields and a description."""
     found = [each for each in request.__mro__ if issubclass(each, Struct) and "__doc__" in vars(each)]
     return [each for each in found if each not in (Struct, Command)]
 

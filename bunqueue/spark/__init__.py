@@ -46,7 +46,7 @@ _LATER = {  # these need Arrow or Spark
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format ``bunqueue`` in a session.  Sessions made by `spark_session` have it already."""
+    """Register the format ``bunqueue`` in a session.  Sessions made by `spark_session` already have it."""
     from .source import BunqueueDataSource
 
     spark.dataSource.register(BunqueueDataSource)

@@ -1,14 +1,14 @@
-"""Errors of reading; each text is one line that says what to do."""
+"""Errors of reading. Each text is one line that says what to do."""
 
 from __future__ import annotations
 
 
 class BadOption(ValueError):
-    """An option of the source that is unknown, or has a value that is not allowed."""
+    """An option of the source is unknown, or its value is not allowed."""
 
 
 class NotReadable(Exception):
-    """A folder or a shard that cannot be read."""
+    """A folder or a shard cannot be read."""
 
 
 class NoRoom(NotReadable):
@@ -16,7 +16,7 @@ class NoRoom(NotReadable):
 
 
 class UnreadableShard(NotReadable):
-    """One shard of a folder that cannot be read."""
+    """One shard of a folder cannot be read."""
 
 
 class EventsLost(Exception):

@@ -63,7 +63,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream reads; ``start`` is "earliest", "latest" or a time."""
+    """How a stream reads.  ``start`` is "earliest", "latest" or a time."""
 
     max_events: int = EVENTS_PER_BATCH
     start: str | datetime = "earliest"
@@ -71,7 +71,7 @@ class StreamOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read.  BadOption names the one that is wrong."""
+    """Parse the options of a read.  Raises BadOption, which names the wrong one."""
     options = {name.lower(): value for name, value in given.items()}
     _check_known(options)
     table = _table(options.get("table", DEFAULT_TABLE))
@@ -95,7 +95,7 @@ def refuse(given: Mapping[str, str], names: Iterable[str], why: str) -> None:
 
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
-    """The part of the options that only streams have."""
+    """The options that only streams have."""
     refuse(given, ("unreadable", "rowspertask", "pushfilters"), "streams have no such option")
     options = {name.lower(): value for name, value in given.items()}
     start = options.get("startat", "earliest")
@@ -132,7 +132,7 @@ def _columns(table: Table, text: str | None) -> tuple[Column, ...]:
 
 
 def columns_named(table: Table, names: tuple[str, ...]) -> tuple[Column, ...]:
-    """The columns with these names.  BadOption for an unknown or repeated name."""
+    """The columns with these names.  Raises BadOption for an unknown or repeated name."""
     found = []
     for name in names:
         column = table.column(name)
@@ -210,8 +210,8 @@ def _split(option: str, text: str) -> tuple[str, ...]:
 
 
 def moment(option: str, text: str, zone: tzinfo = UTC, more: str = "") -> datetime:
-    """Parse a time in ISO 8601, in ``zone`` unless it has an offset.  BadOption if it is not one; ``more``
-    names other allowed forms for the error."""
+    """Parse a time in ISO 8601, in ``zone`` unless it has an offset.  Raises BadOption for anything else;
+    ``more`` names other allowed forms for the error."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

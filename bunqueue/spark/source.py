@@ -1,6 +1,6 @@
 """The data source ``bunqueue``: the classes that Spark calls, and nothing that works without Spark.
 
-Instances are pickled and sent to workers, so they hold plain values and open nothing.
+Instances are pickled and sent to workers, so they contain plain values and open nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BunqueueDataSource(DataSource):
 
     def schema(self) -> str:
         options = read_options(self.options)
-        find_shards(options.paths, options.hosts)  # refuse now rather than at the first action
+        find_shards(options.paths, options.hosts)  # raise now instead of at the first action
         return ", ".join(f"`{column.name}` {column.type}" for column in options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -90,7 +90,7 @@ def _columns_of(table: Table, schema: StructType) -> tuple[Column, ...]:
 
 
 class Part(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
@@ -100,7 +100,7 @@ class _Push:
     """The reader's method `pushFilters`, hidden from Spark's check for it.
 
     Spark refuses to use a reader that has this method while spark.sql.python.filterPushdown.enabled is false,
-    its default.  It compares functions to find out; calling this one works when the setting is true.
+    its default.  It compares functions to find out.  Calling this one works when the setting is true.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -114,10 +114,10 @@ class _Push:
 
 
 class BatchReader(DataSourceReader):
-    """Reads a table as it is now, each shard as of one moment.
+    """Reads a table in its current state, each shard as of one moment.
 
-    It accepts filters from Spark only on request.  Spark keeps a reader's filters once for each loaded
-    frame, so if a query filters one frame in two ways, both get the rows of the last filter.
+    It accepts filters from Spark only on request.  Spark keeps a reader's filters once for each loaded frame.
+    If a query filters one frame in two ways, both parts get the rows of the last filter.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -145,7 +145,7 @@ class BatchReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):  # Spark makes one when there are none
+        if not isinstance(partition, Part):  # Spark makes one when there are no partitions
             return iter(())
         options = self.options
         wanted = (*options.conditions, *self.pushed)

@@ -1,7 +1,7 @@
-"""The test kit: a sandbox with in-memory queues and a clock that stands still. See docs/testing.md.
+"""The test kit: a sandbox with in-memory queues and a stopped clock. See docs/testing.md.
 
-In pytest use the fixture `bunqueue`, elsewhere `with Sandbox() as bunqueue:`. Names are imported on first
-use: pytest loads the plugin in every test run, even in projects that do not use it.
+In pytest use the fixture `bunqueue`; elsewhere use `with Sandbox() as bunqueue:`. Names are imported on first
+use, because pytest loads the plugin in every test run, even in projects that do not use it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the workers of a drain say to the engine: by themselves, and for their handlers."""
+"""The commands that the workers of a drain send to the engine, their own and those of their handlers."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
     from .sources import WorkerSpec
 
 ADDRESS = "the sandbox"
-MAX_REPORTS = 10  # attempts to report an outcome, for tests in which all of them fail
+MAX_REPORTS = 10  # attempts to report an outcome, for tests in which every attempt fails
 
 
 class WorkerDied(ConnectionLost):
-    """The worker died as it said something, as the test planned."""
+    """The worker died while it sent a command, as the test planned."""
 
 
 class SandboxChannel:
-    """The `JobChannel` of a worker of a drain. Its commands are carried out before they return."""
+    """The `JobChannel` of a worker of a drain. Its commands are carried out before the call returns."""
 
     stopping = False
-    short_ms = 0.0  # time does not pass by itself
+    short_ms = 0.0  # time passes only on request
 
     def __init__(
         self, engine: SandboxEngine, faults: Faults, spec: WorkerSpec, threads: Threads | None
     ) -> None:
-        """`threads`: where plain functions run; None: in threads of their own."""
+        """`threads`: where plain functions run; with None, each runs in a thread of its own."""
         self.held: dict[str, ActiveJob] = {}
-        """The jobs that the worker has in hand, by their ids."""
+        """The jobs that the worker holds, by id."""
         self.has_died = False
-        """Nothing that it says arrives any more."""
+        """Whether the worker has died: nothing that it sends arrives any more."""
         self.trouble: Callable[[BunqueueError], None] = lambda error: None
-        """Called when a report did not arrive, and is said again."""
+        """Called when a report did not arrive and is sent again."""
         self._engine = engine
         self._faults = faults
         self._spec = spec
@@ -66,11 +66,11 @@ class SandboxChannel:
         self._session = SandboxSession(engine, faults, self._heard)
 
     def holds(self, job: ActiveJob) -> bool:
-        """Whether the worker has a job in hand."""
+        """Whether the worker holds a job."""
         return self.held.get(job.id) is job
 
     def release(self, job: ActiveJob) -> None:
-        """There is nothing more to do with a job."""
+        """Forget a job that is finished."""
         self.held.pop(job.id, None)
 
     # -- the session
@@ -84,7 +84,7 @@ class SandboxChannel:
         return decode_reply(payload, reply, command, ADDRESS)
 
     def _report(self, command: Struct, reply: type[R]) -> R:
-        """Say something of a job. Raises WorkerDied if the test wants that."""
+        """Send a report about a job. Raises WorkerDied if the test planned that."""
         if self.has_died or spec_of(type(command)).name not in REPORTS:
             return self.call(command, reply)
         fault = self._faults.dying(command)
@@ -98,7 +98,7 @@ class SandboxChannel:
         return answer
 
     async def persist(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
-        """As `Persistence.ask`, without pauses, and not for ever."""
+        """Like `Persistence.ask`, but without pauses and with a limited number of attempts."""
         unsure = False
         for _ in range(MAX_REPORTS):
             try:
@@ -114,14 +114,14 @@ class SandboxChannel:
         return LockLost(lost, reason=lost), False
 
     def die(self, *, renewed: bool) -> None:
-        """The worker dies, and another one like it takes its place."""
+        """Kill the worker and replace it with another one like it."""
         self._engine.kill(self._session, renewed=renewed)
         self.held.clear()
         self.has_died = False
         self._session = SandboxSession(self._engine, self._faults, self._heard)
 
     def leave(self) -> None:
-        """Held jobs go back to their queues."""
+        """Return held jobs to their queues."""
         self._engine.leave(self._session)
 
     def _heard(self, payload: bytes) -> None:
@@ -166,7 +166,7 @@ class SandboxChannel:
     async def in_thread(self, function: Callable[[], Any], *, of_its_own: bool = False) -> Outcome:
         in_loop = asyncio.get_running_loop() is self._here
         if not in_loop or (self._threads is None and not of_its_own):
-            return _outcome(function)  # steps come one after the other, as everything in a drain
+            return _outcome(function)  # steps run one after the other, like everything in a drain
         threads = self._threads or Threads(1)
         try:
             return await threads.run(_call, function)
@@ -174,7 +174,7 @@ class SandboxChannel:
             threads.stop()
 
     async def pause(self, seconds: float) -> None:
-        """Time stands still."""
+        """Return at once: the clock is stopped."""
 
 
 def _call(function: Callable[[], Any]) -> Any:

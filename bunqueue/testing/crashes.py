@@ -1,4 +1,5 @@
-"""Runs a workflow again and again, each time with a crash at another point: the result must be the same."""
+"""Run a workflow repeatedly, with a crash at a different point each time: the result must always be the
+same."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ YEAR = timedelta(days=365)
 
 
 class Started(Protocol):
-    """A workflow that was started: its handle."""
+    """The handle of a workflow that was started."""
 
     def signal(self, name: str, data: object = None) -> bool: ...
 
@@ -29,16 +30,16 @@ class Started(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """What `run_with_crashes` has found."""
+    """The result of `run_with_crashes`."""
 
     state: str
-    """How the workflow has ended: completed, failed, cancelled or stuck."""
+    """The final state of the workflow: completed, failed, cancelled or stuck."""
     result: Any
-    """What it gave, or the text of its error."""
+    """Its result, or the text of its error."""
     observed: Any
-    """What `observe` gave."""
+    """The return value of `observe`."""
     crashes: int
-    """How many runs with a crash there were."""
+    """The number of runs with a crash."""
 
 
 def run_with_crashes(
@@ -49,14 +50,15 @@ def run_with_crashes(
     within: When = YEAR,
     limit: int = LIMIT,
 ) -> CrashReport:
-    """Run a workflow without a crash, and then once for each thing that its workers report, such as a
-    finished step: once dying just before that is stored, and once just after.
+    """Run a workflow without a crash. Then run it twice for each thing that its workers report, such as a
+    finished step: in one run the worker dies just before the report is stored, in the other just after.
 
         report = run_with_crashes(lambda: order.start(Order(...)), app, signals={"approval": True})
 
-    Every run has a sandbox of its own, in which time passes as it has to. `start` starts the workflow, and
+    Every run has a sandbox of its own, in which time advances as needed. `start` starts the workflow, and
     resets whatever the steps change; `sources` are what `drain` takes. `signals` are sent at the start.
-    Raises AssertionError when a run ends otherwise than the first one, or `observe` gives something else.
+    Raises AssertionError if the outcome of a run, or the value of `observe`, differs from that of the first
+    run.
     """
     runs = _Runs(start, sources, signals or {}, observe, within, limit)
     expected, reports = runs.run(None)
@@ -87,7 +89,7 @@ class _Runs:
     limit: int
 
     def run(self, crash: tuple[int, bool] | None) -> tuple[Outcome, int]:
-        """How it ended, and how many reports there were."""
+        """Return the outcome and the number of reports."""
         with Sandbox() as sandbox:
             handle = self.start()
             for name, data in self.signals.items():

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from bunqueue.client.codecs.codec import Codec
     from shardproc.core import Shard
 
-MAX_ROUNDS = 1_000_000  # rounds of due work at one moment; more means that it never ends
+MAX_ROUNDS = 1_000_000  # rounds of due work at one moment; more than that counts as endless
 ROUND_MS = 60_000  # between checks for expired jobs and automatic retries of dead letters
-MIDDLE = 0.5  # the value of all randomness: a backoff is then exactly as configured
+MIDDLE = 0.5  # every random value, so a backoff is exactly as configured
 
 _decode_job = Decoder(Job).decode
 _decode_view = Decoder(dict[str, Any]).decode
 
 
 class FrozenClock(Clock):
-    """A clock that stands still until it is set."""
+    """A clock that is stopped until it is set."""
 
     __slots__ = ("_now",)
 
@@ -51,19 +51,19 @@ class FrozenClock(Clock):
 
 
 class Added:
-    """A job in its state when it was added."""
+    """A job in the state that it had when it was added."""
 
     __slots__ = ("job", "view")
 
     def __init__(self, encoded: bytes) -> None:
-        """`encoded`: as MessagePack; what codecs have done to its payloads is undone."""
+        """`encoded` is MessagePack.  What codecs did to its payloads is undone."""
         self.job = _decode_job(encoded)
         self.view = _decode_view(encoded)
-        """All fields, by their names on the wire."""
+        """All fields, by their wire names."""
 
 
 class _Events(list[Any]):
-    """The events of a batch.  They are written at its end, or before the first read of what is on disk."""
+    """The events of a batch.  They are written when the batch ends, or before anything reads from disk."""
 
     def __init__(self, on_write: Callable[[], None]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class _Events(list[Any]):
 
 
 class SandboxEngine(EmbeddedEngine):
-    """An embedded engine without a thread: due work is done at the end of each call."""
+    """An embedded engine without a thread.  Due work is done at the end of each call."""
 
     raises = True
 
@@ -84,7 +84,7 @@ class SandboxEngine(EmbeddedEngine):
         self.round_ms = ROUND_MS
         self.added: list[Added] = []
         self.codecs: list[Codec] = []
-        """Those that clients have used so far."""
+        """The codecs that clients have used so far."""
         self._held_schedules: set[str] = set()
         super().__init__(MEMORY)
 
@@ -99,7 +99,7 @@ class SandboxEngine(EmbeddedEngine):
         """Start no thread for timers."""
 
     def close_if_idle(self) -> bool:
-        """Never: it lives as long as the sandbox."""
+        """Never: the engine lives as long as the sandbox."""
         return False
 
     def close(self) -> None:
@@ -124,7 +124,8 @@ class SandboxEngine(EmbeddedEngine):
             self._finish()
 
     def kill(self, session: Session, *, renewed: bool) -> None:
-        """Kill the client of a session; with ``renewed``, after it renewed its locks: they must expire."""
+        """Kill the client of a session.  With ``renewed`` it dies after it has renewed its locks, so they
+        must expire."""
         with self.lock:
             if renewed:
                 for job in self._held(session.conn):
@@ -136,7 +137,7 @@ class SandboxEngine(EmbeddedEngine):
     # -- time
 
     def hold_schedules(self) -> None:
-        """Let no schedule run until `release_schedules`."""
+        """Keep schedules from running until `release_schedules`."""
         with self.lock:
             for schedule in self._shard.engine.state.timetable.by_name.values():
                 if not schedule.paused:
@@ -144,7 +145,7 @@ class SandboxEngine(EmbeddedEngine):
                     self._held_schedules.add(schedule.name)
 
     def release_schedules(self) -> None:
-        """Let those run again that were held."""
+        """Resume the schedules that were held."""
         with self.lock:
             held, self._held_schedules = self._held_schedules, set()
             timetable = self._shard.engine.state.timetable
@@ -155,9 +156,10 @@ class SandboxEngine(EmbeddedEngine):
                     timetable.ready.append(name)
 
     def step(self, until: int) -> bool:
-        """Advance the clock to the next moment with due work, at most to ``until``; False if that is reached.
+        """Advance the clock to the next moment with due work, at most to ``until``.  Return False once
+        ``until`` is reached.
 
-        The clients with a session are alive, so the locks of their jobs are renewed.
+        Clients with a session count as alive, so the locks of their jobs are renewed.
         """
         with self.lock:
             now = self.clock.now_ms()
@@ -173,7 +175,7 @@ class SandboxEngine(EmbeddedEngine):
             return True
 
     def _next_look(self, now: int) -> int:
-        """The moment of the next round.  Rounds without work are skipped, so that years pass at once."""
+        """The moment of the next round.  Rounds without work are skipped, so years pass at once."""
         engine = self._shard.engine
         queues = engine.state.queues.values()
         if any(queue.active for queue in queues):
@@ -184,8 +186,8 @@ class SandboxEngine(EmbeddedEngine):
         return moment
 
     def _limits_open(self) -> int:
-        """When a limit lets the next job through.  The engine knows this only for parked pulls, and a drain
-        parks none."""
+        """The moment at which a limit allows the next job.  The engine knows this only for parked pulls, and
+        a drain parks none."""
         from shardproc.engine.memory.worker_presence import NEVER
         from shardproc.engine.ready.queue_limits import opens_at
 
@@ -216,7 +218,7 @@ class SandboxEngine(EmbeddedEngine):
                 self.added.append(Added(self.opened(queried_job(job, state_name(job, 2)))))
 
     def opened(self, payload: bytes) -> bytes:
-        """A reply with its payloads as they were given, as far as a codec of the test can read them."""
+        """A reply with its payloads decoded, as far as a codec of the test can read them."""
         from bunqueue.client.codecs.incoming import decoded
 
         for codec in self.codecs:
@@ -226,20 +228,22 @@ class SandboxEngine(EmbeddedEngine):
     # -- state
 
     def waiting(self, queue: str) -> bool:
-        """Whether a queue has ready jobs; a pause or a limit may still hold them back."""
+        """Whether a queue has ready jobs.  A pause or a limit may still hold them back."""
         with self.lock:
             found = self._shard.engine.state.queues.get(queue)
             return found is not None and found.waiting > 0
 
     def queues(self) -> list[str]:
-        """The queues with jobs, in the order of their first use."""
+        """The queues with jobs, in the order of first use."""
         with self.lock:
             return [queue.name for queue in self._shard.engine.state.queues.values() if queue.jobs]
 
     def busy(self, workers: dict[Session, set[str]]) -> str | None:
-        """What workers, given as sessions and the queues they pull from, still have to do; None: nothing.
+        """What the workers still have to do, or None if they have nothing to do.  ``workers`` maps sessions
+        to the queues that they pull from.
 
-        If a job is ready while a pull is parked, a pause or a limit holds it back."""
+        If a job is ready while a pull is parked, then a pause or a limit holds the job back.
+        """
         with self.lock:
             state = self._shard.engine.state
             for session, names in workers.items():

@@ -1,4 +1,4 @@
-"""The event loop of a sandbox: it turns in the test's own thread, and stops to call plain functions there."""
+"""The event loop of a sandbox. It runs in the test's own thread, and stops to call plain functions there."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ T = TypeVar("T")
 
 
 class SandboxLoop:
-    """Lasts as long as the sandbox, so that what handlers have opened in it stays usable.
+    """An event loop that lasts as long as the sandbox, so what handlers open in it stays usable.
 
-    A plain function that is called here runs in the thread of the test and in no running event loop, so that
-    it sees what the test has open, may block, and may run a loop of its own.
+    A plain function that is called here runs in the test's thread, outside any running event loop. So it sees
+    what the test has open, may block, and may run a loop of its own.
     """
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner(
             loop_factory=asyncio.new_event_loop
-        )  # which leaves the test's own alone
+        )  # which leaves the test's own loop alone
         self._calls: deque[Callable[[], None]] = deque()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine gives. Raises what it raises, and KeyboardInterrupt after Ctrl-C.
+        """Return the result of a coroutine. Raises what the coroutine raises, and KeyboardInterrupt after
+        Ctrl-C.
 
-        Where a loop runs already, as an endpoint that is tested may add a job without awaiting it, all this
-        happens in another thread.
+        If a loop is already running, all this happens in another thread. That is the case when a tested
+        endpoint adds a job without awaiting it.
         """
         return _where_no_loop_runs(partial(self._run, main))
 
@@ -54,7 +55,7 @@ class SandboxLoop:
                 with suppress(BaseException):
                     self._turn_until_done(loop, task)
                 if task.done() and not task.cancelled():
-                    task.exception()  # is not needed any more
+                    task.exception()  # its exception is no longer needed
                 raise
         return task.result()
 
@@ -65,8 +66,9 @@ class SandboxLoop:
                 self._calls.popleft()()
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until it is stopped. SystemExit and KeyboardInterrupt of a task that a handler has begun end the
-        loop as well; they are the outcome of that task, and who awaits it gets them."""
+        """Run the loop until it is stopped. A SystemExit or KeyboardInterrupt of a task that a handler
+        started ends the loop as well. It is the outcome of that task, so the coroutine that awaits the task
+        receives it."""
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
@@ -74,12 +76,14 @@ class SandboxLoop:
                 raise
 
     def call(self, function: Callable[[], Outcome], future: asyncio.Future[Outcome]) -> None:
-        """Called in the loop: call `function` when the loop has stopped, and go on with what it gives."""
+        """Call `function` once the loop has stopped, and resolve `future` with its outcome. Called in the
+        loop."""
         loop = future.get_loop()
 
         def call() -> None:
             outcome = function()
-            # Timers come first that are due by now, as those of timeouts: they would not have waited for it.
+            # Timers that are already due, such as timeouts, run first: they would not have waited for the
+            # function.
             loop.call_soon(loop.stop)
             self._turn(loop)
             if not future.done():
@@ -89,12 +93,12 @@ class SandboxLoop:
         loop.stop()
 
     def close(self) -> None:
-        """End it, with all that still runs in it."""
+        """Close the loop and cancel everything that still runs in it."""
         _where_no_loop_runs(self._runner.close)
 
 
 class CallsHere(Threads):
-    """`Threads` that are none: functions run one after the other in the thread that turns the loop."""
+    """A `Threads` without threads: functions run one after the other in the thread that runs the loop."""
 
     def __init__(self, sandbox_loop: SandboxLoop, size: int = 1) -> None:
         self.size = size
@@ -117,11 +121,11 @@ class CallsHere(Threads):
         return outcome
 
     def stop(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no threads to stop."""
 
 
 def _where_no_loop_runs(function: Callable[[], T]) -> T:
-    """Call a function in this thread; if an event loop runs here, in another one."""
+    """Call a function in this thread, or in another one if an event loop runs here."""
     if not _loop_runs():
         return function()
     results: list[T] = []
@@ -150,7 +154,7 @@ def _loop_runs() -> bool:
 
 
 def check_no_loop(what: str) -> None:
-    """Raise SandboxError for a blocking call from a coroutine."""
+    """Raise SandboxError if a coroutine makes a blocking call."""
     if _loop_runs():
         raise SandboxError(
             f"{what}() would block the event loop that the handlers need: await {what}_async()"

@@ -1,4 +1,4 @@
-"""Fault injection for tests: lost commands and replies, refusals, workers that die."""
+"""Fault injection for tests: lost commands and replies, refusals, and workers that die."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WORDS = {
     "fail": frozenset({"FAIL", "FAILB"}),
     "renew": frozenset({"JobHeartbeat", "JobHeartbeatB", "ExtendLock", "ExtendLocks"}),
 }
-"""Short names of commands; all others go by their name on the wire."""
+"""Short names of commands. All others go by their wire name."""
 
 
 REPORTS = frozenset({"RecordSteps", "SuspendJob", "ContinueAsNew", "ACK", "ACKB", "FAIL", "FAILB"})
-"""What a worker says of its jobs."""
+"""The commands with which a worker reports about its jobs."""
 
 
 class Kind(Enum):
@@ -41,8 +41,8 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Fault:
-    """A planned fault. It hits the `first`th command of `names` from now on (or job of `queue`) and the ones
-    after it, `left` in all."""
+    """A planned fault. It hits the `first`th command of `names`, counted from now (or the `first`th job of
+    `queue`), and those after it, `left` in all."""
 
     kind: Kind
     names: frozenset[str]
@@ -69,29 +69,29 @@ class Fault:
 class Faults:
     """The planned faults of a sandbox.
 
-    `nth` counts from now on; `times` is how often in a row, None: always.
-    `what` is "add", "pull", "ack", "fail" or "renew", or a command's name on the wire, such as "GetState".
-    A lost connection has its usual consequences: jobs that were pulled over it return to their queues, unless
-    their lock was renewed. Clients repeat commands that are safe to repeat, as they do with a server.
+    `nth` counts from now. `times` is the number of consecutive hits; None: every one. `what` is "add",
+    "pull", "ack", "fail" or "renew", or the wire name of a command, such as "GetState". A lost connection has
+    its usual consequences: jobs that were pulled over it return to their queues, unless their lock was
+    renewed. Clients repeat commands that are safe to repeat, as they do with a server.
     """
 
     def __init__(self) -> None:
         self.reports = 0
-        """How many commands about their jobs workers have sent in drains."""
+        """The number of commands about jobs that workers have sent in drains."""
         self._planned: list[Fault] = []
 
     def lose_answer(self, what: str, *, nth: int = 1, times: int | None = 1) -> None:
-        """The command is carried out, but the connection is lost before the answer arrives."""
+        """Carry out the command, but lose the connection before the answer arrives."""
         self._plan(Kind.ANSWER_LOST, what, nth, times)
 
     def lose_command(self, what: str, *, nth: int = 1, times: int | None = 1) -> None:
-        """The connection is lost before the command arrives: nothing is carried out."""
+        """Lose the connection before the command arrives, so nothing is carried out."""
         self._plan(Kind.COMMAND_LOST, what, nth, times)
 
     def refuse(
         self, what: str, text: str, *, code: str | None = None, nth: int = 1, times: int | None = 1
     ) -> None:
-        """The server refuses the command with this text, and changes nothing.
+        """Have the server refuse the command with this text, and change nothing.
 
         ``code`` is one from docs/errors.md; without a code, the text determines the exception.
         """
@@ -100,24 +100,24 @@ class Faults:
     def crash(
         self, queue: str | None = None, *, nth: int = 1, times: int | None = 1, renewed: bool = False
     ) -> None:
-        """The worker dies just before it runs a job in `drain`: a job of any queue, or of `queue`.
+        """Kill the worker just before it runs a job in `drain`: a job of any queue, or of `queue`.
 
-        The job returns to its queue at once; with `renewed`, when its lock has expired, which uses up an
-        attempt, as for jobs that have run for a while.
+        The job returns to its queue at once. With `renewed` it returns when its lock has expired, which uses
+        up an attempt, as for jobs that have run for a while.
         """
         _check(nth, times)
         self._planned.append(Fault(Kind.CRASH, frozenset({"run"}), nth, times or inf, queue, renewed=renewed))
 
     def crash_in_step(self, step: str, *, stored: bool = False, nth: int = 1, times: int | None = 1) -> None:
-        """The worker dies when it has run a step of a workflow in `drain`: before the result is stored, or,
-        with `stored`, at once after that. The job returns to its queue."""
+        """Kill the worker after it has run a step of a workflow in `drain`: before the result is stored, or,
+        with `stored`, immediately after. The job returns to its queue."""
         _check(nth, times)
         names = frozenset({"RecordSteps"})
         self._planned.append(Fault(Kind.DEATH, names, nth, times or inf, step=step, stored=stored))
 
     def crash_in_report(self, *, stored: bool = False, nth: int = 1, times: int | None = 1) -> None:
-        """The worker dies in `drain` as it says something of a job: that a step is done, that the workflow
-        waits, that the job has ended. With `stored`, at once after that."""
+        """Kill the worker in `drain` as it reports about a job: that a step is done, that the workflow waits,
+        or that the job has ended. With `stored` it dies immediately after the report is stored."""
         _check(nth, times)
         self._planned.append(Fault(Kind.DEATH, REPORTS, nth, times or inf, stored=stored))
 
@@ -126,30 +126,31 @@ class Faults:
         self._planned.clear()
 
     def meeting(self, command: Struct) -> Fault | None:
-        """Count a command to be sent, and return the fault that hits it."""
+        """Count a command that is about to be sent, and return the fault that hits it."""
         name = spec_of(type(command)).name if self._planned else ""
         return self._first_of(name, None)
 
     def dying(self, command: Struct) -> Fault | None:
-        """Count what a worker says of a job, and return the fault that hits the worker."""
+        """Count a report of a worker, and return the fault that hits the worker."""
         self.reports += 1
         return self._first_of(spec_of(type(command)).name, None, Kind.DEATH, _steps_of(command))
 
     def crashing(self, queue: str) -> Fault | None:
-        """Count a job to be run, and return the fault that hits its worker."""
+        """Count a job that is about to run, and return the fault that hits its worker."""
         return self._first_of("run", queue)
 
     def _first_of(
         self, name: str, queue: str | None, kind: Kind | None = None, steps: Collection[str] = ()
     ) -> Fault | None:
-        """Of one kind, or of all but those by which workers die as they report."""
+        """The first fault of one kind. Without ``kind``, any fault except those that kill workers as they
+        report."""
         found = [
             fault
             for fault in self._planned
             if (fault.kind is Kind.DEATH) == (kind is Kind.DEATH)
             and (fault.step is None or fault.step in steps)
         ]
-        hits = [fault for fault in found if fault.meets(name, queue)]  # all of them count
+        hits = [fault for fault in found if fault.meets(name, queue)]  # each of them must count the command
         self._planned = [fault for fault in self._planned if fault.left]
         return hits[0] if hits else None
 
@@ -164,7 +165,7 @@ class Faults:
 
 
 def _steps_of(command: Struct) -> set[str]:
-    """The steps that a command records as over, without their numbers."""
+    """The steps that a command records as finished, without their numbers."""
     if not isinstance(command, RecordSteps):
         return set()
     return {base_of(step.name) for step in command.steps if step.status != "running"}

@@ -1,4 +1,4 @@
-"""Compares added jobs with the job that a test expects, and describes the differences.  Pure."""
+"""Compare added jobs with the job that a test expects, and describe the differences.  Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .engine import Added
 
 UNSET: Any = object()  # matches anything
 MAX_MISSES = 3  # near misses to show
-MAX_DIFFERENCES = 4  # to show of one job
-FAR = 100  # how many differences another name or queue counts as
+MAX_DIFFERENCES = 4  # differences to show of one job
+FAR = 100  # the number of differences that another name or queue counts as
 
 _decode = Decoder().decode
 
@@ -34,7 +34,7 @@ class Expected:
         fields = wire_fields(options, {})
         if "unique" in fields and name is not None and data is not UNSET:
             fields = keyed(fields, name, job_data(data, "the data"))
-        # What becomes of a taken key is not told by the job.
+        # A job does not say what happens when its key is taken.
         self._options = {name: each for name, each in fields.items() if name not in ("dedup", "unique")}
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Expected:
         return f"{job} in queue {self._queue!r}" + (f" with {', '.join(about)}" if about else "")
 
     def differences(self, added: Added) -> list[str]:
-        """The differences in words; empty if the job matches."""
+        """The differences in words, empty if the job matches."""
         job = added.job
         found = []
         if job.queue != self._queue:
@@ -60,12 +60,12 @@ class Expected:
         return found
 
     def is_another(self, added: Added) -> bool:
-        """Whether the job has another name or queue, and so is hardly the expected one."""
+        """Whether the job has another name or queue, which makes it an unlikely match."""
         return added.job.queue != self._queue or (self._name is not None and added.job.name != self._name)
 
 
 What = str | NewJob | Task[..., Any]
-"""A queue, a job that should have been added, or a kind of job."""
+"""A queue, a job that should have been added, or a type of job."""
 
 
 def expected_of(what: What, name: str | None, data: object, options: Mapping[str, Any]) -> Expected:
@@ -80,8 +80,9 @@ def expected_of(what: What, name: str | None, data: object, options: Mapping[str
 
 
 def plain(value: object) -> Any:
-    """``value`` after a trip over the wire; what cannot be encoded but decides itself what it equals, as
-    `mock.ANY` does, is left as is. TypeError for what equals nothing that a job can carry."""
+    """``value`` after a round trip over the wire.  A value that cannot be encoded but defines its own
+    equality, as `mock.ANY` does, is left as it is.  Raises TypeError for a value that equals nothing a job
+    can carry."""
     if isinstance(value, Mapping):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -100,8 +101,8 @@ def plain(value: object) -> Any:
 
 
 def _fields(value: object) -> dict[str, Any] | None:
-    """Of a record that cannot be encoded as a whole, as one of its fields is `mock.ANY`, by the names that
-    they have on the wire."""
+    """The fields of a record by their wire names, for a record that cannot be encoded as a whole because a
+    field is `mock.ANY`."""
     kind: Any = type(value)
     if hasattr(kind, "__struct_fields__"):
         names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
@@ -117,7 +118,7 @@ def _fields(value: object) -> dict[str, Any] | None:
 
 
 def _unequal(path: str, actual: object, expected: object) -> Iterator[str]:
-    """The differences of two values: maps must have the expected keys, anything else must be equal."""
+    """The differences between two values.  Maps must have the expected keys, anything else must be equal."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for key, value in expected.items():
             if key in actual:
@@ -165,7 +166,7 @@ def _actual(name: str, view: Mapping[str, Any], expected: object) -> object:
 
 
 def _whole(value: object) -> object:
-    """Whole floats as ints: times are floats on the wire, but tests write them as ints."""
+    """Turn whole floats into ints: times are floats on the wire, but tests write them as ints."""
     if isinstance(value, dict):
         return {key: _whole(entry) for key, entry in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value

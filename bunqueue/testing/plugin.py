@@ -22,9 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def bunqueue(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """A `bunqueue.testing.Sandbox` for one test: in-memory queues, and a clock that stands still.
+    """A `bunqueue.testing.Sandbox` for one test: in-memory queues and a stopped clock.
 
-    The fixture is synchronous, so it works in all tests, also under pytest-asyncio and anyio.
+    The fixture is synchronous, so it works in all tests, including those under pytest-asyncio and anyio.
     """
     from .sandbox import Sandbox
 

@@ -1,4 +1,4 @@
-"""Runs jobs in a sandbox one after the other: the work of `drain`."""
+"""Run jobs in a sandbox one after the other: the work of `drain`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Rules:
     """The limits of a drain."""
 
     end: int
-    """The moment up to which time may pass, epoch ms."""
+    """The latest moment to which time may advance, epoch ms."""
     limit: int
     raising: bool
     schedules: bool = True
-    """Whether schedules run meanwhile."""
+    """Whether schedules run during the drain."""
     over: Callable[[], Awaitable[bool]] | None = None
-    """Asked before time passes: whether there is nothing more to wait for."""
+    """Called before time advances. Returns whether there is nothing left to wait for."""
 
 
 class Runs:
-    """One drain: workers that take turns, and a clock that goes on when none of them has anything to do."""
+    """One drain: workers take turns, and the clock advances when none of them has anything to do."""
 
     def __init__(self, engine: SandboxEngine, faults: Faults, rules: Rules) -> None:
         self.done: list[Ran] = []
@@ -43,13 +43,13 @@ class Runs:
         self._faults = faults
         self._rules = rules
         self._workers: list[SandboxWorker] = []
-        self._of_queue: dict[str, SandboxWorker] = {}  # in the order in which queues are drained
+        self._of_queue: dict[str, SandboxWorker] = {}  # in the order in which the queues are drained
         self._of_others: SandboxWorker | None = None
-        self._left: tuple[SandboxWorker, ActiveJob] | None = None  # pulled for a batch, but not of its kind
+        self._left: tuple[SandboxWorker, ActiveJob] | None = None  # pulled for a batch, but of another type
 
     async def run(self, sources: Sources, threads: Threads | None) -> None:
-        """Run all that is due; `threads` as for `SandboxWorker`. Raises SandboxError beyond the limit, and
-        what is to come out of `drain`."""
+        """Run everything that is due. `threads` is as for `SandboxWorker`. Raises SandboxError beyond the
+        limit, and whatever `drain` should raise."""
         async with AsyncExitStack() as stack:
             stack.callback(self._engine.release_schedules)
             stack.push_async_callback(sources.finish)
@@ -83,7 +83,7 @@ class Runs:
         return self._rules.over is not None and await self._rules.over()
 
     def _step(self) -> bool:
-        """Let time pass to the next moment with due work; False at the end."""
+        """Advance the clock to the next moment with due work. Return False at the end."""
         self._hold_schedules()
         return self._engine.step(self._rules.end)
 
@@ -92,7 +92,7 @@ class Runs:
             self._engine.hold_schedules()
 
     async def _run_next(self) -> bool:
-        """Run the next job, or the next batch; False if none is due."""
+        """Run the next job or the next batch. Return False if none is due."""
         left, self._left = self._left, None
         if left is not None and left[0].holds(left[1]):
             await self._run_with_batch(*left)
@@ -104,7 +104,7 @@ class Runs:
                 if job is not None:
                     await self._run_with_batch(worker, job)
                     return True
-                if len(self.done) == before:  # held back by a pause or a limit
+                if len(self.done) == before:  # a pause or a limit holds the jobs back
                     break
         return False
 
@@ -116,7 +116,7 @@ class Runs:
                     yield queue, self._of_others
 
     async def _run_with_batch(self, worker: SandboxWorker, first: ActiveJob) -> None:
-        """Run a job, with those behind it that are for the same batch."""
+        """Run a job together with those behind it that belong to the same batch."""
         jobs, batch = [first], worker.batch_of(first)
         while batch is not None and len(jobs) < batch.size and self._engine.waiting(first.queue):
             job = await self._pull(first.queue, worker)
@@ -138,6 +138,6 @@ class Runs:
         return await worker.pull(queue)
 
     def check_timeouts(self) -> None:
-        """Time has passed while a job ran."""
+        """Check timeouts, because time has advanced while a job ran."""
         for worker in self._workers:
             worker.check_timeouts()

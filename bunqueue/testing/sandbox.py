@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 LIMIT = 1000  # jobs that one drain runs before it counts as endless
 WORKERS_WORDS = WORDS["pull"] | WORDS["ack"] | WORDS["fail"] | WORDS["renew"]
 POLL_S = 0.002  # between polls of the workers
-QUIET = 5  # idle turns of the event loop after which all that was sent to workers has arrived
+QUIET = 5  # idle iterations of the event loop after which everything that was sent to workers has arrived
 
 
 class Sandbox:
-    """Queues in memory, and a clock that stands still, for one test.
+    """In-memory queues and a stopped clock, for one test.
 
         with Sandbox() as bunqueue:
             sign_up("ada@example.com")
@@ -55,8 +55,8 @@ class Sandbox:
             bunqueue.drain({"emails": send})
 
     While it is open, every `Queue`, `AsyncQueue` and `Worker` of the process uses it, whatever server or file
-    it was made for, even if it was made before. Nothing remains afterwards. Time starts at `start`, or now,
-    and moves only on request: delays, backoff, cron, limits and locks follow it.
+    it was made for, including those made earlier. Nothing remains afterwards. Time starts at `start`, or now,
+    and advances only on request. Delays, backoff, cron, limits and locks follow it.
     """
 
     def __init__(self, *, start: datetime | None = None) -> None:
@@ -82,7 +82,7 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Drop everything; queues and workers use their own servers again. Safe to call twice."""
+        """Drop everything. Queues and workers use their own servers again. Safe to call twice."""
         if substitute.current is self:
             substitute.current = self._outer
         self._engine.close()
@@ -101,18 +101,18 @@ class Sandbox:
         return self._engine.clock.now_ms()
 
     def advance(self, duration: When) -> None:
-        """Let time pass, by ms or a timedelta, or until a datetime with a time zone. The clock moves from
-        each moment with due work to the next.
+        """Advance the clock by ms or a timedelta, or to a datetime with a time zone. It moves from each
+        moment with due work to the next.
 
         Delayed jobs become ready, schedules fire, and locks expire unless a client of the sandbox holds them.
-        In `inline` mode jobs run when they are due. Workers get their jobs, but see `settle`.
+        In `inline` mode jobs run when they are due. Workers receive their jobs, but see `settle`.
         """
         end = self._end(duration)
         while self._step(end):
             self._after_change()
 
     async def advance_async(self, duration: When) -> None:
-        """As `advance`, but at each moment workers finish their work before time passes."""
+        """Like `advance`, but workers finish their work at each moment before time advances."""
         end = self._end(duration)
         await self.settle_async()
         while self._step(end):
@@ -144,14 +144,14 @@ class Sandbox:
         raising: bool = False,
         schedules: bool = True,
     ) -> list[Ran]:
-        """Run all due jobs one after the other, in this thread, as workers do: with hooks and middleware, and
+        """Run all due jobs one after the other in this thread, as workers do: with hooks and middleware, and
         the jobs of a batch together.
 
         `handlers` are workers (which need not be started), apps, dicts of handlers by queue, or a handler for
-        all queues. Queues are drained in the given order. With `within`, time passes from one due job to the
-        next, for that long or until that moment; with `schedules=False`, no schedule runs meanwhile. An
-        exception in a handler fails the attempt, as in a worker; with `raising` it is then raised here. An
-        AssertionError is always raised. Returns the runs, in order.
+        all queues. Queues are drained in the given order. With `within`, time advances from one due job to
+        the next, for that long or until that moment; with `schedules=False`, no schedule runs during the
+        drain. An exception in a handler fails the attempt, as in a worker; with `raising`, `drain` raises it
+        as well. An AssertionError is always raised. Returns the runs, in order.
         """
         check_no_loop("drain")
         return self._drain(Sources(handlers), Rules(self._end(within, "within"), limit, raising, schedules))
@@ -164,8 +164,8 @@ class Sandbox:
         limit: int = LIMIT,
         schedules: bool = True,
     ) -> list[Ran]:
-        """As `drain`, but no more time passes when `over` gives True. Old jobs are removed less often than
-        once a minute meanwhile, so that a year passes at once."""
+        """Like `drain`, but time stops advancing once `over` returns True. Old jobs are removed less often
+        than once a minute here, so a year passes at once."""
         check_no_loop("drain_until")
 
         async def is_over() -> bool:
@@ -189,7 +189,7 @@ class Sandbox:
         raising: bool = False,
         schedules: bool = True,
     ) -> list[Ran]:
-        """As `drain`, for coroutines: handlers run in this event loop, plain functions in a thread."""
+        """Like `drain`, for coroutines. Handlers run in this event loop, plain functions in a thread."""
         rules = Rules(self._end(within, "within"), limit, raising, schedules)
         return await self._drain_async(Sources(handlers), rules)
 
@@ -204,7 +204,7 @@ class Sandbox:
             return await self._run(sources, rules, None)
 
     async def _run(self, sources: Sources, rules: Rules, threads: Threads | None) -> list[Ran]:
-        """One drain; it also runs the jobs that handlers add, so that runs are not nested."""
+        """Run one drain. It also runs the jobs that handlers add, so runs are not nested."""
         self._declare(sources, schedules=rules.schedules)
         outer, self._runs = self._runs, Runs(self._engine, self.faults, rules)
         try:
@@ -214,16 +214,16 @@ class Sandbox:
             self._runs = outer
 
     def _declare(self, sources: Sources, *, schedules: bool = True) -> None:
-        """Tell the engine of the schedules and limits of apps."""
+        """Send the schedules and limits of apps to the engine."""
         for command in sources.declarations(schedules=schedules):
             decode_reply(self._direct.call(command), Ok, command, ADDRESS)
 
     @contextmanager
     def inline(self, *handlers: Source, limit: int = LIMIT, raising: bool = True) -> Iterator[None]:
-        """Inside this context, jobs run as soon as they are due: before `add` returns, or when time passes.
+        """Inside this context, jobs run as soon as they are due: before `add` returns, or when time advances.
 
-        Jobs that a handler adds run after it has ended. Exceptions of handlers are raised by `add`, unless
-        `raising=False`. Each time that there are jobs to run, an app begins and ends as in `drain`.
+        Jobs that a handler adds run after the handler has ended. `add` raises the exceptions of handlers,
+        unless `raising=False`. An app begins and ends as in `drain`, each time that there are jobs to run.
         """
         sources = Sources(handlers)
         self._declare(sources)
@@ -242,7 +242,7 @@ class Sandbox:
             await self._drain_async(*inline)
 
     def _due_inline(self) -> tuple[Sources, Rules] | None:
-        """What is to run now, before the change of a test is over."""
+        """What has to run now, before the call of the test returns."""
         if self._inline is None or self._runs is not None or not self._inline[0].wants_any(self._engine):
             return None
         return self._inline
@@ -250,7 +250,8 @@ class Sandbox:
     # -- workers in the background
 
     def settle(self) -> None:
-        """Wait, in real time, until the workers have done all that they can at this moment of the sandbox."""
+        """Wait, in real time, until the workers have done all that they can at the current moment of the
+        sandbox."""
         check_no_loop("settle")
         deadline = time.monotonic() + PATIENCE
         while what := self._busy():
@@ -258,7 +259,7 @@ class Sandbox:
             time.sleep(POLL_S)
 
     async def settle_async(self) -> None:
-        """As `settle`, for workers in this event loop or others."""
+        """Like `settle`, for workers in this event loop or others."""
         deadline = time.monotonic() + PATIENCE
         quiet = 0
         while quiet < QUIET:
@@ -282,8 +283,8 @@ class Sandbox:
         raising: BaseException | None = None,
         workflow: str | None = None,
     ) -> None:
-        """From now on call `by` instead of the function of a step, with the same arguments; or have the step
-        give `returning`, or raise `raising`. Of all workflows, or of one, by its name."""
+        """From now on, call `by` instead of the function of a step, with the same arguments. Or have the step
+        return `returning`, or raise `raising`. Applies to all workflows, or to the one named `workflow`."""
         if by is None:
             by = partial(_replaced, returning, raising)
         elif returning is not None or raising is not None:
@@ -300,10 +301,11 @@ class Sandbox:
     def added(
         self, what: What, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
     ) -> list[Job]:
-        """All matching jobs that were added so far, by any means, in their state when they were added.
+        """All matching jobs that were added so far, by any means, in the state that they had when they were
+        added.
 
-        `what` is a queue, with the other arguments as for `add`; give only the options, and of a dict `data`
-        only the keys, that matter. Or it is a typed job, `welcome`, or a call of it,
+        `what` is a queue, with the other arguments as for `add`. Give only the options that matter, and of a
+        dict `data` only the keys that matter. Or `what` is a typed job, `welcome`, or a call of it,
         `welcome.job("ada@example.com")`.
         """
         return self._matching(expected_of(what, name, data, options))
@@ -317,7 +319,7 @@ class Sandbox:
         count: int | None = None,
         **options: Unpack[JobOptions],
     ) -> Job:
-        """Assert that such a job was added, or exactly `count` of them; return the last one. See `added`.
+        """Assert that a matching job was added, or exactly `count` of them. Return the last one. See `added`.
 
         The AssertionError shows the closest jobs.
         """
@@ -334,7 +336,7 @@ class Sandbox:
     def assert_not_added(
         self, what: What, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
     ) -> None:
-        """Assert that no such job was added. See `added`."""
+        """Assert that no matching job was added. See `added`."""
         __tracebackhide__ = True
         expected = expected_of(what, name, data, options)
         found = self._matching(expected)
@@ -369,7 +371,7 @@ class Sandbox:
             if _changes(command):
                 self._after_change()
             return payload
-        waiting = SandboxSession(self._engine, self.faults)  # a session of its own, so that it can give up
+        waiting = SandboxSession(self._engine, self.faults)  # a session of its own, which can be given up
         try:
             return waiting.call(command, patience=PATIENCE if self._busy() else 0)
         finally:
@@ -383,7 +385,7 @@ def _replaced(value: Any, error: BaseException | None, *args: Any, **kwargs: Any
 
 
 def _changes(command: Struct) -> bool:
-    """Whether a command may make jobs due; commands of workers do not count."""
+    """Whether a command may make jobs due. Commands of workers do not count."""
     spec = spec_of(type(command))
     return spec.writes and spec.name not in WORKERS_WORDS
 

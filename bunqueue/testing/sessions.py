@@ -25,8 +25,8 @@ from .faults import Faults, Kind
 if TYPE_CHECKING:
     from .engine import SandboxEngine
 
-PATIENCE = 5.0  # seconds of real time for an answer that depends on another client
-MAX_TRIES = 3  # of repeatable commands, as clients of a server do
+PATIENCE = 5.0  # seconds of real time to wait for an answer that depends on another client
+MAX_TRIES = 3  # for repeatable commands, as in clients of a server
 
 After = Callable[[Struct], Awaitable[None]]
 
@@ -56,7 +56,7 @@ class SandboxTransport(EmbeddedTransport):
             delivery.again()
 
     async def _ask(self, command: Struct) -> bytes:
-        if isinstance(command, Pull | PullBatch):  # of a worker, which may wait forever
+        if isinstance(command, Pull | PullBatch):  # a worker may wait forever
             self.pulls_from.add(command.queue)
         elif poll_time(command):
             try:
@@ -86,14 +86,14 @@ class SandboxSession(DirectSession):
     def __init__(
         self, engine: SandboxEngine, faults: Faults, hear: Callable[[bytes], None] = lambda payload: None
     ) -> None:
-        """`hear` gets messages that answer no command."""
+        """`hear` receives messages that answer no command."""
         super().__init__(engine)
         self._hear = hear
         self._faults = faults
 
     def call(self, command: Struct, *, patience: float = 0.0) -> bytes:
-        """As `Transport.call`; ``patience`` is how long to wait for other clients that the answer needs, in
-        seconds of real time."""
+        """Like `Transport.call`.  ``patience`` is how long to wait, in seconds of real time, for other
+        clients that the answer depends on."""
         delivery = Delivery(self._faults, command)
         while True:
             answer = self._arrive(command, patience) if delivery.arrives else b""
@@ -131,7 +131,7 @@ class Delivery:
         return self._fault is None or self._fault.kind is Kind.ANSWER_LOST
 
     def outcome(self, answer: bytes) -> bytes | None:
-        """The payload that the client gets; None if its connection is lost."""
+        """The payload that the client receives, or None if its connection is lost."""
         if self._fault is None:
             return answer
         if self._fault.kind is Kind.REFUSED:
@@ -150,7 +150,7 @@ class Delivery:
 
 
 def never(command: Struct) -> SandboxError:
-    """The error for a wait that cannot end, as time stands still."""
+    """The error for a wait that cannot end because the clock is stopped."""
     return SandboxError(
         f"{describe(command)}: nothing happened that it waits for. In a sandbox time stands still: run "
         f"the job before you wait for it, with drain() or a worker, or let its time come with advance()",

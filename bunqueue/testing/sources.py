@@ -1,4 +1,4 @@
-"""What a test gives to `drain`, as the workers that it stands for."""
+"""Turn what a test gives to `drain` into the workers that it describes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WHAT = "a worker, an app, a dict of handlers by queue, or a handler"
 Source = Worker | Bunqueue | Mapping[str, Handler] | Handler
 """A worker, an app, handlers by queue, or a handler for the jobs of all queues."""
-LOCK_TTL = 30_000  # ms, as workers have it unless told otherwise
+LOCK_TTL = 30_000  # ms, the default of workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,18 @@ class WorkerSpec:
     """A worker to be made for a drain."""
 
     queues: tuple[str, ...] | None
-    """None: those that no other worker takes."""
+    """None: the queues that no other worker takes."""
     run: RunConfig
     callbacks: Callbacks = field(default_factory=Callbacks)
     codec: Codec | None = None
     opens_all: bool = True
-    """It reads what any codec of the test can; else only what its own can."""
+    """Whether it reads everything that a codec of the test can read. If not, it reads only what its own codec
+    can."""
     group: GroupRule = FAIR
     lock_ttl: int = LOCK_TTL
 
     def outgoing(self, command: Struct) -> Struct:
-        """A command as this worker says it."""
+        """A command as this worker sends it."""
         return command if self.codec is None else encoded(self.codec, command)
 
     def incoming(self, payload: bytes, command: Struct, engine: SandboxEngine) -> bytes:
@@ -57,7 +58,7 @@ class WorkerSpec:
 
 
 class Sources:
-    """The workers and apps that a test has given. TypeError for what runs no jobs."""
+    """The workers and apps that a test has given. TypeError for an object that runs no jobs."""
 
     def __init__(self, given: tuple[Source, ...]) -> None:
         if not given:
@@ -65,7 +66,7 @@ class Sources:
         self._given = [_checked(source) for source in given]
         self._services = {
             app: Service(app) for app in self._given if isinstance(app, Bunqueue)
-        }  # with OptionError for an app without jobs
+        }  # raises OptionError for an app without jobs
         self._begun: list[Service] = []
 
     def declarations(self, *, schedules: bool = True) -> Iterator[Struct]:
@@ -76,18 +77,18 @@ class Sources:
                 yield command if codec is None else encoded(codec, command)
 
     def wants_any(self, engine: SandboxEngine) -> bool:
-        """Whether there is a job that one of them runs, which a pause or a limit may still hold back."""
+        """Whether there is a job that one of them runs. A pause or a limit may still hold it back."""
         return any(engine.waiting(queue) for source in self._given for queue in _queues_of(source, engine))
 
     async def begin(self) -> list[WorkerSpec]:
-        """Their workers, in the given order, when the hooks of the apps' start have run."""
+        """Run the startup hooks of the apps, and return the workers in the given order."""
         specs = []
         for source in self._given:
             if isinstance(source, Worker):
                 specs.append(_spec_of(source))
             elif isinstance(source, Bunqueue):
                 service = self._services[source]
-                if source._service is not None:  # it works by itself as well, and has begun long ago
+                if source._service is not None:  # it also works on its own, and has started long ago
                     workers = service._make_workers()
                 else:
                     self._begun.append(service)
@@ -105,7 +106,7 @@ class Sources:
             await service.settle()
 
     async def finish(self) -> None:
-        """Run the hooks of the apps' end."""
+        """Run the shutdown hooks of the apps."""
         while self._begun:
             await self._begun.pop().finish()
 
@@ -142,7 +143,7 @@ def _spec_of(worker: Worker) -> WorkerSpec:
 
 
 def _in_this_process(table: Table) -> Table:
-    """The same, with the functions that would run in processes of their own."""
+    """The same table, with the functions that would otherwise run in processes of their own."""
     here = copy(table)
     here.of_queue = {queue: _in_this_process(each) for queue, each in table.of_queue.items()}
     here.plans = {

@@ -1,4 +1,4 @@
-"""A worker of a drain: what a real one does with a job, from its pull to the hooks of its end."""
+"""A worker of a drain. It does what a real one does with a job, from the pull to the final hooks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from .sources import WorkerSpec
 
 OWNER = "drain"
-MANY = 1 << 20  # places for jobs: `drain` itself says how many run at a time
-HOOKS_PATIENCE = 5.0  # seconds for hooks that are coroutines
+MANY = 1 << 20  # slots for jobs: `drain` itself decides how many run at a time
+HOOKS_PATIENCE = 5.0  # seconds to wait for hooks that are coroutines
 HowItEnded = Literal[
     "completed", "failed", "postponed", "cancelled", "timed out", "lost", "crashed", "suspended"
 ]
@@ -51,10 +51,10 @@ class Ran:
     attempt: int
     """1 for the first."""
     at_ms: int
-    """When it started, epoch ms, by the sandbox's clock; `at` is the same as a datetime in UTC."""
+    """When it started, epoch ms, by the sandbox's clock. `at` is the same as a datetime in UTC."""
     outcome: HowItEnded
     """postponed: the handler raised Postpone; lost: its outcome did not count, because the job was no longer
-    held; crashed: the worker died, as the test planned; suspended: the workflow has ended its run to wait."""
+    held; crashed: the worker died, as the test planned; suspended: the workflow ended its run to wait."""
     result: Any = None
     error: BaseException | None = None
     """What the handler raised."""
@@ -66,7 +66,7 @@ Note = Callable[[Ran], None]
 
 
 class SandboxStats(RunStats):
-    """Hears what became of the jobs, which the test is to know, and calls the hooks of the worker."""
+    """Record the outcome of each job for the test, and call the hooks of the worker."""
 
     def __init__(self, channel: SandboxChannel, spec: WorkerSpec, note: Note, raise_: _Problems) -> None:
         queues = ", ".join(spec.queues or ("*",))
@@ -84,7 +84,7 @@ class SandboxStats(RunStats):
     def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
         timed_out = job.ending is not None and job.ending.why == TIMED_OUT
         if self._counts(job, "timed out" if timed_out else "failed", None, error):
-            if timed_out or is_a(error, CodecError):  # no handler has raised it
+            if timed_out or is_a(error, CodecError):  # no handler raised it
                 self._raise.wanted(error)
             super().job_failed(job, error, delay)
 
@@ -111,7 +111,7 @@ class SandboxStats(RunStats):
             super().job_lost(job, why)
 
     def crashed(self, job: ActiveJob) -> None:
-        """Its worker has died, as the test planned, and says nothing more."""
+        """The job's worker has died, as the test planned, and sends nothing more."""
         self._note(_ran(job, "crashed"))
 
     def _counts(
@@ -129,22 +129,23 @@ def _ran(job: ActiveJob, outcome: HowItEnded, result: Any = None, error: BaseExc
 
 
 class _Problems:
-    """What is to come out of `drain`: the first of it."""
+    """The exception that `drain` should raise: the first one."""
 
     def __init__(self, *, raising: bool) -> None:
         self._raising = raising
         self._first: BaseException | None = None
 
     def of_handler(self, job: ActiveJob, error: BaseException) -> None:
-        """What came out of a handler: everything, if the test wants it; what is the test's own, always."""
+        """An exception left a handler. An exception of the test itself is always raised, any other only if
+        the test asks for it."""
         if _is_of_the_test(error):
             self.set(error)
         elif job.ending is None and not is_a(error, JobSuspended):
             self.wanted(error)
 
     def wanted(self, error: BaseException) -> None:
-        """Something that comes out if the test says so. What is no Exception would mean something to whoever
-        runs the test."""
+        """Raise this exception if the test asks for exceptions. One that is not an Exception is wrapped,
+        because it would mean something to the test runner."""
         if self._raising and not is_a(error, Exception):
             problem = SandboxError(f"drain: a job has raised {type(error).__name__}")
             problem.__cause__ = error
@@ -157,20 +158,21 @@ class _Problems:
             self._first = error
 
     def look(self) -> None:
-        """Raise it."""
+        """Raise the exception, if there is one."""
         if self._first is not None:
             raise self._first
 
 
 def _is_of_the_test(error: BaseException) -> bool:
-    """Whether it says something about the test: an assertion, `pytest.fail()`, a mistake in its use."""
+    """Whether the exception is about the test: an assertion, `pytest.fail()`, or wrong use of the test
+    kit."""
     outcomes = sys.modules.get("_pytest.outcomes")
     own = (outcomes.OutcomeException, outcomes.Exit) if outcomes is not None else ()
     return is_a(error, AssertionError, SandboxError, *own)
 
 
 class _Runner(JobRunner):
-    """Shows what comes out of handlers before it becomes the outcome of a job."""
+    """Show the exceptions of handlers before they become the outcome of a job."""
 
     problems: _Problems
 
@@ -180,7 +182,7 @@ class _Runner(JobRunner):
 
 
 class _Taken:
-    """The places for jobs, which are always free: `drain` asks for one job at a time."""
+    """The slots for jobs. They are always free, because `drain` asks for one job at a time."""
 
     busy = 0
 
@@ -192,7 +194,7 @@ class _Taken:
 
 
 class _Locks:
-    """Keeps nothing alive: the engine of a sandbox does."""
+    """Renew no locks: the engine of a sandbox does that."""
 
     def __init__(self, held: dict[str, ActiveJob]) -> None:
         self.held = held
@@ -203,7 +205,7 @@ class _Locks:
 
 
 class SandboxWorker:
-    """Made and used in one event loop."""
+    """A worker that is made and used in one event loop."""
 
     def __init__(
         self,
@@ -215,8 +217,8 @@ class SandboxWorker:
         raising: bool,
         threads: Threads | None,
     ) -> None:
-        """`note` hears of each run that is over. `threads`: where plain functions run, one after the other;
-        None: in threads of their own."""
+        """`note` is called for each run that is over. `threads` is where plain functions run, one after the
+        other; with None, each runs in a thread of its own."""
         self._spec = spec
         self._engine = engine
         self._faults = faults
@@ -251,15 +253,15 @@ class SandboxWorker:
         self._end_forwarding = None if level is None else forward(level, channel)
 
     def holds(self, job: ActiveJob) -> bool:
-        """Whether it has the job in hand."""
+        """Whether the worker holds the job."""
         return self._channel.holds(job)
 
     def batch_of(self, job: ActiveJob) -> Batch | None:
-        """What collects the jobs of its kind."""
+        """The batch that collects jobs of this type."""
         return self._spec.run.table.of(job.queue).find(job.name).batch
 
     async def pull(self, queue: str) -> ActiveJob | None:
-        """The next job of a queue; None if there is none, or none that can be run."""
+        """The next job of a queue, or None if there is no job that can run."""
         command = PullBatch(
             queue=queue,
             count=1,
@@ -271,7 +273,7 @@ class SandboxWorker:
             own_timeouts=True,
         )
         self._intake.take(self._channel.call(command, PulledJobs))
-        await self._reporter.drain()  # what cannot be read has failed
+        await self._reporter.drain()  # a job that cannot be read has failed
         self._problems.look()
         if not self._taken.jobs:
             return None
@@ -283,7 +285,7 @@ class SandboxWorker:
         return job
 
     async def run(self, jobs: list[ActiveJob]) -> None:
-        """Run jobs at the same time, and report them. Raises what is to come out of `drain`."""
+        """Run jobs concurrently and report them. Raises what `drain` should raise."""
         tasks = [asyncio.create_task(self._slot(job)) for job in jobs]
         try:
             await asyncio.wait(tasks)
@@ -301,7 +303,7 @@ class SandboxWorker:
     async def _slot(self, job: ActiveJob) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self.holds(job):  # else the worker has died since it took the job
+        if self.holds(job):  # otherwise the worker has died since it took the job
             await self._runner.run(job, task)
 
     def _crash(self, *, renewed: bool) -> None:
@@ -323,7 +325,7 @@ class SandboxWorker:
         await self._stats.settle(HOOKS_PATIENCE)
 
     async def stop(self) -> None:
-        """Held jobs go back to their queues."""
+        """Return held jobs to their queues."""
         await self.settle()
         self._channel.stopping = True
         self._runner.stop()

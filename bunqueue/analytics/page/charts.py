@@ -1,5 +1,5 @@
-"""Charts as inline SVG.  Lines and bars have coordinates that stretch with the page; texts are HTML beside
-them, so that both are sharp at any width and on paper."""
+"""Charts as inline SVG.  Lines and bars have coordinates that stretch with the page.  Texts are HTML beside
+them, so both are sharp at any width and on paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MARKS = 7  # at most, along the foot
 
 
 class Series(NamedTuple):
-    """The values drawn: one for each bucket, None where it has none; ``kind`` chooses the colour."""
+    """The values of a line or bar: one for each bucket, None for a missing one.  ``kind`` chooses the
+    colour."""
 
     name: str
     kind: str
@@ -23,8 +24,8 @@ class Series(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The buckets of a chart: how each is called in full, how below the chart (some of those
-    that are not empty are shown), and whether it was unusual."""
+    """The buckets of a chart: the full name of each, the label below the chart (some of the non-empty ones
+    are shown), and whether the bucket was unusual."""
 
     titles: Sequence[str]
     marks: Sequence[str]
@@ -43,7 +44,7 @@ def ceiling(value: float) -> float:
 
 
 def ceiling_count(value: float) -> float:
-    """The next round whole number, of which half is one, too."""
+    """The next round whole number with a half that is also whole."""
     found = ceiling(value)
     return (
         next((even for even in (2, 4, 6, 8, 10, 20, 30, 50) if even >= value), found) if value < 50 else found
@@ -51,7 +52,7 @@ def ceiling_count(value: float) -> float:
 
 
 def ceiling_ms(ms: float) -> float:
-    """The next round duration: of seconds, minutes or hours where it is as long."""
+    """The next round duration, in seconds, minutes or hours, depending on its length."""
     for unit in (86_400_000.0, 3_600_000.0, 60_000.0):
         if ms > 2 * unit:
             return unit * next((step for step in (3, 5, 10, 15, 30, 60) if step * unit >= ms), ms / unit)
@@ -116,7 +117,7 @@ def spark(values: Sequence[float | None], kind: str, label: str) -> str:
 
 
 def strip(axis: Axis, values: Sequence[float | None], say: Say, label: str) -> str:
-    """A row of a heat map: the fuller, the stronger; 0 to 1."""
+    """A row of a heat map: the higher the value (0 to 1), the stronger the colour."""
     cells = []
     for place, (title, value) in enumerate(zip(axis.titles, values, strict=True)):
         if value:
@@ -152,7 +153,7 @@ def foot(axis: Axis) -> str:
     spans = []
     for place in places[:: max(1, math.ceil(len(places) / MARKS))]:
         left = place / len(axis.marks) * 100
-        if left < 92 or place == 0:  # its text would end beyond the chart
+        if left < 92 or place == 0:  # the text would end beyond the chart
             spans.append(f'<span style="left:{left:.2f}%">{escape(axis.marks[place])}</span>')
     return f'<div class="foot" aria-hidden="true">{"".join(spans)}</div>'
 

@@ -1,4 +1,4 @@
-"""The report as one file that needs nothing else: no script, no font, no other host."""
+"""The report as one self-contained file: no script, no font, no other host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a report: rows of the tables in `bunqueue.analytics.numbers`, and what they are about."""
+"""The data of a report: rows of the tables in `bunqueue.analytics.numbers`, and a description of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bunqueue.analytics.buckets import Buckets
 from bunqueue.analytics.page.charts import Axis
 
 OUTCOMES = ("completed", "failed", "cancelled", "expired", "removed")  # of jobs, in the order of the charts
-MOST_STRETCHES = 2_000  # of time: a chart of more is a page of many MB, with columns thinner than a pixel
+MOST_STRETCHES = 2_000  # periods of time: more make a page of many MB, with columns thinner than a pixel
 
 Row = Mapping[str, Any]
 
 
 class About(NamedTuple):
-    """What the figures are about; ``until`` is the moment after the last bucket's last event."""
+    """The subject of the figures. ``until`` is the moment after the last bucket's last event."""
 
     since: datetime
     until: datetime
@@ -28,11 +28,12 @@ class About(NamedTuple):
     zone: ZoneInfo
     hosts: tuple[str, ...]
     made_at: datetime
-    notes: tuple[str, ...] = ()  # what a reader has to know of gaps in the data
+    notes: tuple[str, ...] = ()  # what a reader must know about gaps in the data
 
 
 class Left(NamedTuple):
-    """Jobs of a queue that are left at the end: due and not taken, and others that have not ended."""
+    """Jobs of a queue that are left at the end: those that are due and not taken, and others that have not
+    ended."""
 
     waiting: int
     others: int
@@ -43,7 +44,7 @@ NOTHING_LEFT = Left(0, 0)
 
 @dataclass(frozen=True)
 class Figures:
-    """The tables by name, a list of rows each; and the number of queues with enough attempts to judge."""
+    """The tables by name, each a list of rows, and the number of queues with enough attempts to judge."""
 
     about: About
     tables: Mapping[str, list[Row]]
@@ -56,12 +57,12 @@ class Figures:
 
     @cached_property
     def buckets(self) -> list[datetime]:
-        """All stretches of time of the range, also those in which nothing happened."""
+        """All buckets of the range, including those in which nothing happened."""
         return list(Buckets(self.about.unit, self.about.zone).between(self.about.since, self.about.until))
 
     @cached_property
     def left(self) -> dict[tuple[str, str], Left]:
-        """What is left at the end of the range in each queue, by host and name."""
+        """The jobs that are left in each queue at the end of the range, by host and name."""
         rows = sorted(self.tables["backlog"], key=lambda row: row["bucket"])
         return {
             (row["host"], row["queue"]): Left(row["waiting"], row["unfinished"] - row["waiting"])
@@ -69,11 +70,11 @@ class Figures:
         }
 
     def place(self, row: Row) -> str:
-        """A row's queue, with its host where there are several."""
+        """A row's queue, with its host if there are several."""
         return words.place(row["host"], row["queue"], len(self.about.hosts))
 
     def axis(self, unusual: Iterable[Row] = ()) -> Axis:
-        """All stretches of time, and in which of them one of these anomalies was."""
+        """All buckets, marked if they contain one of these anomalies."""
         about, found = self.about, list(unusual)
         buckets = self.buckets
         marks = [words.label(at, about.zone, about.unit) for at in buckets]
@@ -88,17 +89,17 @@ class Figures:
         return words.label(hour, self.about.zone, "day") if first else ""
 
     def called(self, at: datetime) -> str:
-        """A stretch of time in full."""
+        """The full name of a bucket."""
         text = words.moment(at, self.about.zone)
         return text.rpartition(",")[0] if self.about.unit == "day" else text
 
     def over_time(self, rows: Iterable[Row], number: str, missing: float | None = 0) -> list[float | None]:
-        """A number of rows that have buckets, one value for each stretch of time."""
+        """One number of the rows that have buckets, with one value for each bucket."""
         known = {row["bucket"]: row[number] for row in rows}
         return [known.get(at, missing) for at in self.buckets]
 
     def carried(self, rows: Iterable[Row], number: str) -> list[float]:
-        """The same for a table in which a missing row means no change."""
+        """The same for a table that omits rows without a change."""
         known = {row["bucket"]: float(row[number]) for row in rows}
         values, last = [], 0.0
         for at in self.buckets:

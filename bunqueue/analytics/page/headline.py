@@ -8,11 +8,11 @@ from bunqueue.analytics import words
 from bunqueue.analytics.anomalies import MIN_ATTEMPTS, MIN_BUCKETS
 from bunqueue.analytics.page.figures import OUTCOMES, Figures, Row
 
-TOLD = 8  # of what stood out
+TOLD = 8  # unusual facts to list
 
 
 def heading(figures: Figures) -> str:
-    """What this is about."""
+    """The subject of the report."""
     about = figures.about
     hosts = ", ".join(about.hosts) if len(about.hosts) <= 5 else f"{len(about.hosts)} hosts"
     when = words.stretch(about.since, about.until, about.zone)
@@ -73,7 +73,7 @@ def _numbers(figures: Figures, number: str) -> dict[tuple[str, str], int]:
 
 
 def _most(figures: Figures, counts: dict[tuple[str, str], int]) -> str:
-    """The queue with the highest count, if there are several queues; as the end of a sentence."""
+    """The queue with the highest count, if there are several queues. It is the end of a sentence."""
     queues = {(row["host"], row["queue"]) for row in figures.tables["queues"]} | figures.left.keys()
     if not counts or len(queues) < 2:
         return ""
@@ -108,7 +108,7 @@ def _pace(throughput: float) -> str:
 
 
 def unusual(figures: Figures) -> str:
-    """What left its usual band, in words, and queues in which nothing moved."""
+    """Queues that left their usual band, in words, and queues in which nothing moved."""
     items = [_anomaly(row) for row in figures.tables["anomalies"]]
     about = "Times in which a queue left its usual band, shaded in the charts." if items else ""
     items += _stuck(figures)
@@ -129,7 +129,7 @@ def _anomaly(row: Row) -> str:
 
 
 def _stuck(figures: Figures) -> list[str]:
-    """Queues whose jobs wait, the longest queue first, and in which no attempt has ended."""
+    """Queues with waiting jobs in which no attempt has ended, the longest queue first."""
     worked = _numbers(figures, "attempts")
     waiting = {key: left.waiting for key, left in figures.left.items() if left.waiting and key not in worked}
     return [
@@ -140,7 +140,7 @@ def _stuck(figures: Figures) -> list[str]:
 
 
 def _calm(figures: Figures) -> str:
-    """Why nothing is listed: nothing stood out, or there was too little data."""
+    """The reason for an empty list: nothing was unusual, or there was too little data."""
     unit = figures.about.unit
     if len(figures.buckets) < MIN_BUCKETS:
         text = f"The time is too short to say what is usual: less than {MIN_BUCKETS} {unit}s."

@@ -1,4 +1,4 @@
-"""The parts of the report about all queues, each queue, and what failed.  Each is HTML, or nothing where
+"""The parts of the report about all queues, about each queue, and about failures.  Each is HTML, or empty if
 there is nothing to say."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from bunqueue.analytics.page.figures import NOTHING_LEFT, OUTCOMES, Figures, Row
 
 TOLD_QUEUES = 20
 TOLD_FAILURES = 8
-ALARMING = 0.01  # a share of failed jobs that is shown in red
-_ENDS = {  # how attempts end, in a reader's words
+ALARMING = 0.01  # the share of failed jobs from which it is shown in red
+_ENDS = {  # outcomes of attempts, in a reader's words
     "explicit_fail": "error",
     "failed": "error",
     "timeout": "out of time",
@@ -117,7 +117,7 @@ def _spans(row: Row) -> str:
 
 
 def _left(figures: Figures, row: Row) -> str:
-    """What is still to be done."""
+    """The work that is left to do."""
     waiting, others = figures.left.get((row["host"], row["queue"]), NOTHING_LEFT)
     parts = [f"<b>{words.count(waiting)}</b> waiting"] if waiting else []
     parts += [f"{words.count(others)} running or not due"] if others else []
@@ -135,7 +135,7 @@ def _small(figures: Figures, name: str, over: list[Row], number: str, kind: str)
 
 
 def failures(figures: Figures) -> str:
-    """What failed and why."""
+    """The failures and their reasons."""
     rows = sorted(figures.tables["failures"], key=lambda row: -row["attempts"])
     if not rows:
         return ""

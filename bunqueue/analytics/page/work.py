@@ -1,4 +1,4 @@
-"""The parts of the report about work: where the time went, who did it, and what took longest."""
+"""The parts of the report about work: where the time went, which workers did it, and what took longest."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TOLD_SLOWEST = 10
 NO_NAME = "(no name given)"
 _OWNER = re.compile(
     r":[0-9]+:[0-9a-f]{8}$"
-)  # what workers add to their names: their process, and what is drawn
+)  # what workers add to their names: the process id and a random number
 
-# What the page shows and how its documentation calls it.
+# The numbers on the page, and their names in the documentation.
 _DEFINED = (
     ("Wait", "wait_p95", "activity"),
     ("Run", "run_p95", "activity"),
@@ -31,7 +31,7 @@ _DEFINED = (
 
 
 def names(figures: Figures) -> str:
-    """Which jobs the workers' time went to, and how much of it was lost."""
+    """The jobs that took the workers' time, and the share of it that was lost."""
     rows = sorted(figures.tables["names"], key=lambda row: -(row["run_total"] or 0))
     rows = [row for row in rows if row["run_total"]]
     if not rows:
@@ -92,8 +92,8 @@ def workers(figures: Figures) -> str:
 
 
 def _busy(row: Row) -> str:
-    """How long a worker worked, and its utilisation if it had more attempts than slots: a slot's only
-    attempt always fills it."""
+    """How long a worker worked. With its utilisation, if it had more attempts than slots: the only attempt of
+    a slot always fills it."""
     text = f"<b>{words.hours(row['busy'])}</b> of work, {words.things(row['attempts'], 'attempt')}"
     if row["attempts"] <= row["slots"]:
         return text
@@ -122,7 +122,7 @@ def slowest(figures: Figures) -> str:
 
 
 def fine_print(figures: Figures) -> str:
-    """What the numbers mean, what is not in them, and where more of them are."""
+    """The meaning of the numbers, what they leave out, and where to find more."""
     known = {
         (kind, number.name): number.formula
         for kind, group in (
@@ -147,7 +147,7 @@ def fine_print(figures: Figures) -> str:
 
 
 def _whole(known: dict[tuple[str, str], str], kind: str, name: str) -> str:
-    """A formula in full: one of a p95 refers to that of the p50."""
+    """A formula in full: that of a p95 refers to that of the p50."""
     if name.endswith("_p95"):
         return known[kind, name.replace("_p95", "_p50")].replace("median of ", "")
     return known[kind, name]

@@ -1,1 +1,1 @@
-"""The commands, one module a noun. What several use stands in `framework` or `output`."""
+"""The commands, one module per noun. Code that several commands use is in `framework` or `output`."""

@@ -228,7 +228,7 @@ def report(
 
 
 class _Machine(NamedTuple):
-    """Where Spark runs, with how much memory, at which priority."""
+    """Where Spark runs, with how much memory, and at which priority."""
 
     master: str | None
     memory: str
@@ -282,7 +282,7 @@ def _reporting() -> Iterator[OnStep]:
     except KeyboardInterrupt:
         raise typer.Abort from None
     except Exception as error:
-        if _was_interrupted(error):  # Spark has raised another error on the way out
+        if _was_interrupted(error):  # Spark raised another error as it was interrupted
             raise typer.Abort from None
         if not isinstance(error, OSError) and not type(error).__module__.startswith(("py4j.", "pyspark.")):
             raise
@@ -290,7 +290,7 @@ def _reporting() -> Iterator[OnStep]:
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Whether the error came up while Ctrl-C was being handled: by Python, or by Spark's own handler, which
+    """Whether the error was raised while Ctrl-C was being handled, by Python or by Spark's own handler, which
     calls Java first."""
     if any(frame.f_code.co_name == "signal_handler" for frame, _ in walk_tb(error.__traceback__)):
         return True
@@ -329,8 +329,8 @@ def _ready(
 def _session(machine: _Machine) -> SparkSession:
     from bunqueue.spark import spark_session
 
-    logging.getLogger().addHandler(logging.NullHandler())  # Py4J also logs there what it raises
-    settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # else tracebacks beside our one line
+    logging.getLogger().addHandler(logging.NullHandler())  # Py4J logs the errors there that it also raises
+    settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # no tracebacks beside our error
     spark = spark_session(
         "bunqueue analytics",
         master=machine.master,

@@ -1,4 +1,4 @@
-"""``bunqueue bulk``: something is done to all jobs that a search finds."""
+"""``bunqueue bulk``: change all jobs that a search finds."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _change(
     filters: Mapping[str, Any],
     **more: Any,
 ) -> None:
-    """Count first, ask, and then do it."""
+    """Count the jobs first, ask, and then change them."""
     place, given = searched(session, where, filters)
     act = getattr(place, f"{action}_found")
     if not dry_run and not yes:

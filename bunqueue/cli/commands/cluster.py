@@ -1,4 +1,4 @@
-"""``bunqueue cluster``: the hosts that share a store's shards, asked of any of them."""
+"""``bunqueue cluster``: the hosts that share a store's shards. Any of them can answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .cluster_findings import PROBLEM, cluster_findings
 
 app = noun("The hosts of a cluster: show them, check them, move shards between them.")
 
-LOOK_S = 0.5  # between two looks at how far it is
+LOOK_S = 0.5  # between two polls of the progress
 HOSTS = (
     Column("name"),
     Column("state", Kind.STATE),
@@ -49,10 +49,10 @@ Shards = Annotated[bool, option("--shards", about="Show each shard instead of th
 def status(session: Session, shards: Shards = False) -> None:
     """Show the hosts: whether they live, how many shards each owns and follows, and how busy each is.
 
-    A host gives a sign of life, its beat, each second. The load is that of its machine per core, in the mean
-    of a minute: beyond 1 some processes have to wait.
+    A host sends a heartbeat each second. The load is the average per core of its machine over one minute:
+    above 1, some processes have to wait.
 
-    With --shards: where each shard is, where it moves to, and how far its copies are.
+    With --shards: where each shard is, where it moves to, and how current its copies are.
     """
     found = session.admin.cluster_status()
     if session.out.as_json:
@@ -118,7 +118,7 @@ def drain(session: Session, name: Host, undo: Undo = False) -> None:
 
 
 def _owned(found: Any, host: str) -> int:
-    """How many shards a host owns."""
+    """The number of shards that a host owns."""
     return sum(each.owns for each in found.hosts if host in (each.name, each.id))
 
 

@@ -1,6 +1,6 @@
-"""What needs attention in a cluster, and what to do about it: for ``bunqueue cluster check`` and ``doctor``.
+"""What needs attention in a cluster, and how to fix it: for ``bunqueue cluster check`` and ``doctor``.
 
-Rules without I/O: they look at one answer of ClusterStatus.
+Rules without I/O, applied to one reply of ClusterStatus.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...readable import plural
 
-MAX_SHOWN = 8  # shards that are named in a line
+MAX_SHOWN = 8  # shards that one line names
 
 PROBLEM, WARNING = "problem", "warning"
 
@@ -24,7 +24,7 @@ class ClusterFinding(NamedTuple):
 
 
 def cluster_findings(found: Any) -> list[ClusterFinding]:
-    """The findings in a ClusterView; none when all is well."""
+    """The findings in a ClusterView; an empty list when all is well."""
     return [*_store(found), *_hosts(found), *_versions(found), *_shards(found)]
 
 
@@ -83,7 +83,7 @@ def _shards(found: Any) -> Iterator[ClusterFinding]:
 
 
 def _some(shards: list[int]) -> str:
-    """Such as "2 shards (0, 5)"."""
+    """Text such as "2 shards (0, 5)"."""
     shown = ", ".join(str(shard) for shard in shards[:MAX_SHOWN])
     more = f" and {len(shards) - MAX_SHOWN} more" if len(shards) > MAX_SHOWN else ""
     return f"{plural(len(shards), 'shard')} ({shown}{more})"

@@ -45,7 +45,7 @@ def show(flags: dict[str, object]) -> None:
 
 
 def _plain(shown: str) -> object:
-    """A value read from TOML, or the placeholder of a hidden one."""
+    """A value read from TOML, or the placeholder of a hidden value."""
     try:
         return tomllib.loads(f"value = {shown}")["value"]
     except tomllib.TOMLDecodeError:

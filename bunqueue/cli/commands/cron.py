@@ -223,7 +223,7 @@ def add(
 
 
 def _check_rhythm(schedule: str | None, every: float | None, timezone: str | None) -> None:
-    """SettingsError without one rhythm, or with an invalid one."""
+    """Raise SettingsError unless there is exactly one valid rhythm."""
     if (schedule is None) == (every is None):
         raise SettingsError("--schedule: give either that, or --every")
     if schedule is not None:
@@ -344,7 +344,7 @@ def next_(
 ) -> None:
     """Print the next runs of a schedule, or of an expression, which needs no server.
 
-    A pipe gets each run in epoch ms, as local time in the schedule's time zone, and in how many ms it is.
+    A pipe gets each run in epoch ms, as local time in the schedule's time zone, and as ms from now.
     """
     from bunqueue.client.options import checks
 

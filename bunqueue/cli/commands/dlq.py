@@ -31,7 +31,7 @@ REASONS = (
     "worker_lost",
     "unknown",
 )
-SERVER = "server"  # in place of a bound: that of the server's settings
+SERVER = "server"  # given instead of a bound: use the one in the server's settings
 LETTERS = (
     Column("id", Kind.ID),
     Column("name"),

@@ -1,4 +1,4 @@
-"""``bunqueue doctor``: looks for common problems, and gives a remedy for each."""
+"""``bunqueue doctor``: looks for common problems, and says how to fix each."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ CLOCK_MS = 2000
 LAG_S = 0.25
 """The lag of the router's event loop, in seconds, beyond which every command is late."""
 SLOW_MS = 20
-"""The mean time of a store's commit, in ms, from which on it limits what a shard can do."""
+"""The mean commit time of a store, in ms, above which it limits a shard's throughput."""
 SHORT = 0.8
 """The used part of a shard's memory limit beyond which jobs will soon be refused."""
 ANSWER_MS = 1500
-"""How long one question may take."""
+"""The time limit for one question, in ms."""
 ENOUGH_S = 3.0
-"""After so many seconds nothing more is asked: with the last answer, that is within five seconds."""
+"""After this many seconds nothing more is asked.  With the last answer, that makes at most five seconds."""
 MAX_NAMES = 5
 MAX_VALUES, MAX_WHERE = 100, 4096
-"""Values of one condition of a search, and characters of all of them."""
+"""The maximum number of values in one condition of a search, and of characters in all of them."""
 
 _MEMORY = "process_resident_memory_bytes"
 
@@ -82,11 +82,11 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
     With --repair as well, it replaces each damaged file with a new one of all that can be read, keeps the old
     file beside it, and reports what was lost. If it is interrupted, run it again.
 
-    Of a host of a cluster it also says what bunqueue cluster check finds.
+    For a host of a cluster it also reports what bunqueue cluster check finds.
 
-    With BUNQUEUE_STORE or BUNQUEUE_CONFIG set as for the server, it also looks at the database of its store.
+    With BUNQUEUE_STORE or BUNQUEUE_CONFIG set as for the server, it also checks the database of its store.
 
-    It answers within five seconds: what nobody has answered by then is a finding.
+    It answers within five seconds: a question without an answer by then is a finding.
 
     It changes nothing without --repair. Exit status: 1 when there is a problem, 0 when there are at most
     warnings.
@@ -125,7 +125,7 @@ def _folder(data_dir: str) -> Finding:
 
 
 def _in_time(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """What is found within ENOUGH_S. After the first answer, a question that gets none is a finding."""
+    """The findings within ENOUGH_S.  After the first answer, a question without an answer is a finding."""
     from bunqueue.errors import BunqueueError
 
     end = time.monotonic() + ENOUGH_S
@@ -151,7 +151,8 @@ def _findings(session: Session) -> Iterator[Finding]:
     try:
         storage = admin.storage_status()
     except (StorageDamaged, ShardUnavailable, CommandTimeout) as error:
-        # Other commands to all shards would fail, too, but that for the metrics takes what there is.
+        # Other commands to all shards would fail as well, but the one for the metrics returns what is
+        # available.
         yield Finding(PROBLEM, "shards", getattr(error, "reason", None) or str(error))
         yield from _of_the_rest(admin)
         return
@@ -181,7 +182,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield _clock(samples)
     yield _readers(samples)
     if any(finding.status == PROBLEM for finding in stores):
-        return  # what follows asks for jobs, and would be refused
+        return  # the checks that follow ask for jobs, and would be refused
     workers = admin.list_workers()
     yield from _queues(now, samples, admin.list_queues(), workers)
     yield _unknown_names(admin, now, workers)
@@ -189,7 +190,7 @@ def _findings(session: Session) -> Iterator[Finding]:
 
 
 def _of_the_rest(admin: Any) -> Iterator[Finding]:
-    """What the shards say that answer, while one does not."""
+    """The findings of the shards that answer, while one does not."""
     from .top.numbers import samples_of, server_now
 
     samples = samples_of(admin.prometheus())
@@ -203,7 +204,7 @@ def _of_the_rest(admin: Any) -> Iterator[Finding]:
 
 
 def _deaths(samples: Any) -> Iterator[Finding]:
-    """Shards that die again and again."""
+    """Shards that crash repeatedly."""
     for (name, labels), value in samples.items():
         if name == "shard_dies_often":
             of = dict(labels)
@@ -212,7 +213,7 @@ def _deaths(samples: Any) -> Iterator[Finding]:
 
 
 def _shards(down: list[str], *, is_away: bool) -> Finding:
-    """Whether the shards take commands.  ``is_away``: the store is, of some of them at least."""
+    """Whether the shards take commands.  ``is_away``: the store of at least some of them is unavailable."""
     if down:
         return Finding(PROBLEM, "shards", f"{_some(down)} down: see the server's log")
     if is_away:
@@ -221,7 +222,7 @@ def _shards(down: list[str], *, is_away: bool) -> Finding:
 
 
 def _damage(samples: Any) -> Finding:
-    """The damage that shards have met since the start, and the shards that are out of service."""
+    """The damage that shards have found since they started, and the shards that are out of service."""
     found: list[str] = []
     for (name, labels), value in samples.items():
         shard = dict(labels).get("shard")
@@ -238,7 +239,7 @@ def _damage(samples: Any) -> Finding:
 
 
 def _stores(samples: Any) -> Iterator[Finding]:
-    """Where the shards are in their logs, if the server has a store."""
+    """The position of each shard in its log, if the server has a store."""
     found: dict[str, dict[str, float]] = {}
     for (name, labels), value in samples.items():
         if name.startswith("store_"):
@@ -262,7 +263,7 @@ def _stores(samples: Any) -> Iterator[Finding]:
 
 
 def _cluster(admin: Any, samples: Any) -> Iterator[Finding]:
-    """What `bunqueue cluster check` finds, if the server is a host of a cluster."""
+    """The findings of `bunqueue cluster check`, if the server is a host of a cluster."""
     if not any(name.startswith("cluster_") for name, _ in samples):
         return
     from .cluster_findings import cluster_findings
@@ -277,7 +278,7 @@ def _cluster(admin: Any, samples: Any) -> Iterator[Finding]:
 
 
 def _database() -> Iterator[Finding]:
-    """What `bunqueue store check` finds, where the variables or the config file of the server are set."""
+    """The findings of `bunqueue store check`, if the variables or the config file of the server are set."""
     from bunqueue.settings import resolve_settings
 
     settings = resolve_settings({}, os.environ).settings
@@ -415,7 +416,8 @@ def _queues(now: Any, samples: Any, queues: Any, workers: Any) -> Iterator[Findi
 
 
 def _unknown_names(admin: Any, now: Any, workers: Any) -> Finding:
-    """Whether jobs wait whose name no worker of their queue knows, where all of them say what they run."""
+    """Whether jobs are waiting whose name no worker of their queue knows.  Checked only where all workers
+    report what they run."""
     said: dict[str, set[str] | None] = {}
     for worker in workers:
         for queue in worker.queues:

@@ -1,4 +1,4 @@
-"""Dead letters that were dropped, in words: for ``doctor`` and ``dlq``."""
+"""Text about dead letters that were dropped, for ``doctor`` and ``dlq``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from bunqueue.protocol.commands.dlq import Dropped
 
 RECENT_S = 7 * 86_400
-"""For how long ``doctor`` tells of them, in seconds."""
+"""How long ``doctor`` reports them, in seconds."""
 KEEP_MORE = "bunqueue dlq config QUEUE --max-entries N --max-age SPAN has more kept, and for longer"
 
 _NAME = "queue_dead_letters_dropped"
 
 
 def dropped_lately(samples: Mapping[tuple[str, frozenset[tuple[str, str]]], float]) -> list[tuple[str, int]]:
-    """Queues of which some were dropped within the last week, and how many in all; the most first."""
+    """Queues that dropped dead letters within the last week, with the total number of each; the highest
+    first."""
     counts: Counter[str] = Counter()
     begin = time.time() - RECENT_S
     for (name, labels), value in samples.items():
@@ -32,7 +33,7 @@ def dropped_lately(samples: Mapping[tuple[str, frozenset[tuple[str, str]]], floa
 
 
 def gone(queue: str, dropped: Dropped) -> str:
-    """What to say below the dead letters of a queue."""
+    """The text below the dead letters of a queue."""
     why = []
     if dropped.too_many:
         why.append(f"{dropped.too_many:,} as there were more than are kept (--max-entries)")

@@ -30,7 +30,7 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 LOOK_S = 1.0
 """The time between polls for new queues, when all queues are followed."""
 MAX_QUEUES = 200
-"""The most queues to follow: each takes a connection."""
+"""The maximum number of queues to follow: each takes a connection."""
 BUFFER = 10_000
 COLOURS = {
     "completed": "green",
@@ -114,10 +114,10 @@ def events(
     With --json each line is a JSON object. The event "lost" means that some events are missing, because the
     connection broke or the reader was too slow. A line on standard error reports when listening starts.
 
-    With --since it reads the server's event log, and with --follow as well it goes on. The log has more types
-    of events, but not the data of jobs.
+    With --since it reads the server's event log, and with --follow it then continues with new ones. The log
+    has more types of events, but not the data of jobs.
 
-    Exit status: 5 when the time is over before --count events.
+    Exit status: 5 when the time is up before --count events.
     """
     _check_types(types or [], PUBLISHED if since is None else NAMES)
     if count is not None and count < 1:
@@ -128,7 +128,7 @@ def events(
         raise SettingsError("--for: with --since it ends by itself; give --count or --follow")
     session.ping()
     for queue in queues or ():
-        session.queue(queue)  # refuses what is no name
+        session.queue(queue)  # raises for an invalid name
     if since is not None:
         _replay(session, queues, types, job_ids, begun(since), count, follow)
         return
@@ -193,7 +193,7 @@ class _Listener:
         self._looked = asyncio.Event()
 
     async def listen(self, queues: list[str], count: int | None, lasting: float | None) -> bool:
-        """Returns whether ``count`` events arrived within ``lasting`` ms. Raises BunqueueError."""
+        """Return whether ``count`` events arrived within ``lasting`` ms. Raises BunqueueError."""
         looking = None if queues else asyncio.create_task(self._look_for_queues())
         for queue in queues:
             await self._open(queue)
@@ -215,7 +215,7 @@ class _Listener:
         return True
 
     async def _until_one_ends(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Wait until all is printed, or a task fails."""
+        """Wait until everything is printed, or a task fails."""
         while True:
             every = [*tasks, *self._tasks.values()]
             done, _ = await asyncio.wait(every, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)

@@ -48,7 +48,7 @@ LIST = (
     Column("batch"),
     Column("created", Kind.TIME),
 )
-_ENDS = ("on_complete", "on_success")  # what a batch ends with
+_ENDS = ("on_complete", "on_success")  # the jobs that run at the end of a batch
 _GRAPH = {"jobs", *_ENDS}
 _OWN = ("name", "queue", "data", "children", "on_failure")
 
@@ -162,13 +162,13 @@ def cancel(session: Session, id: FlowId, reason: Reason = None, grace: Grace = N
 def retry(session: Session, id: FlowId, node: Node = None) -> None:
     """Run the dead jobs of a flow again, each when those that it waits for have completed.
 
-    With NODE that job and all that follow it, those that have completed, too.
+    With NODE, run that job and all that follow it again, including those that have completed.
     """
     names = session.flows().graph(id).retry(node)
     session.out.done(f"{plural(len(names))} will run again", {"retried": names}, "retried")
 
 
-# -- with names
+# -- flows with names
 
 
 def _add_graph(session: Session, value: dict[str, Any], flow_id: str | None, grow: bool) -> list[Any]:
@@ -195,7 +195,7 @@ def _add_graph(session: Session, value: dict[str, Any], flow_id: str | None, gro
 
 
 def _show_graph(session: Session, flow_id: str) -> bool:
-    """Print a flow with names; whether there is one."""
+    """Print a flow with names. Return whether there is one."""
     from bunqueue.errors import NotFound, OptionError
 
     try:
@@ -212,7 +212,7 @@ def _show_graph(session: Session, flow_id: str) -> bool:
 
 
 def _batch(batch: BatchInfo) -> str:
-    """How far a batch is, in a sentence."""
+    """The progress of a batch, in a sentence."""
     ended = f"{batch.completed:,} completed and {batch.failed:,} failed of {plural(batch.jobs)}"
     waiting = f"; {' and '.join(batch.waiting)} to come" if batch.waiting else ""
     return f"batch, {'open' if batch.open else 'closed'}: {ended}{waiting}"
@@ -256,8 +256,8 @@ def _roots(value: Any) -> list[tuple[Any, str]]:
 
 
 def _job(value: Any, place: str, *, names: bool = False) -> FlowJob[Any]:
-    """A job and its children, or with ``names`` what it is to be after. Raises SettingsError, with the place
-    of the mistake."""
+    """A job and its children, or, with ``names``, the jobs that it runs after. Raises SettingsError with the
+    place of the mistake."""
     from bunqueue.client.flow_plan import FlowJob
     from bunqueue.client.options.job import JobOptions
     from bunqueue.errors import OptionError
@@ -300,7 +300,7 @@ def _rows(node: FlowNode[Any], job: FlowJob[Any]) -> list[dict[str, Any]]:
 
 
 def _walk(node: Any) -> list[tuple[Any, int]]:
-    """A node and all below it, each once, with their depths, a parent before its children."""
+    """A node and all nodes below it, each once, with their depths. A parent comes before its children."""
     found: list[tuple[Any, int]] = []
     met: set[int] = set()
     left = [(node, 0)]

@@ -25,7 +25,7 @@ def pairs(text: str) -> str:
 
 
 class Flag(NamedTuple):
-    """The flag of an option of `bunqueue.JobOptions`, or of a part of one. ``kind``: int, str, bool, list (of
+    """The flag of an option of `bunqueue.JobOptions`, or of part of one. ``kind``: int, str, bool, list (of
     texts), pairs, float, json, span, waits or span_or_moment."""
 
     kind: Any
@@ -159,7 +159,8 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def given(options: dict[str, Any]) -> Any:
-    """The given options, as `JobOptions`. Raises SettingsError for flags that exclude or lack each other."""
+    """The given options, as `JobOptions`. Raises SettingsError for flags that exclude or require each
+    other."""
     found = {
         name: value
         for name, value in options.items()
@@ -249,8 +250,8 @@ _ALSO = {
     **dict.fromkeys(("unique_for", "on_conflict", "unique_states"), ("unique", "unique_by")),
     **dict.fromkeys(("repeat_limit", "repeat_start", "repeat_end"), ("repeat_pattern",)),
 }
-"""What else the further flags go with."""
-# Options with further flags: the option, the fields of those flags, and what combines them.
+"""The option that each further flag requires."""
+# Options with further flags: the option, the fields of those flags, and the function that combines them.
 _PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any]], None]], ...] = (
     (
         "backoff",

@@ -1,4 +1,4 @@
-"""``bunqueue keys``: which keys of encryption the stored payloads need."""
+"""``bunqueue keys``: the encryption keys that stored payloads need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def keys(session: Session, key: Key = None) -> None:
     """List what needs which key of encryption: data of jobs and schedules, results, errors, logs, steps and
     signals of workflows. A key that is not in the list can be left out of Encryption(keys).
 
-    The server reads everything that it stores for that, a slice at a time.
+    To answer, the server reads everything that it stores, a slice at a time.
 
     Exit status, with KEY: 1 when something needs it.
     """

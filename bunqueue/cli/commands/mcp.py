@@ -111,7 +111,7 @@ def _list(session: Session, chosen: Any) -> None:
 
 
 def _patient(endpoint: Endpoint) -> Endpoint:
-    """A program that goes on while its server restarts, unlike other verbs."""
+    """An endpoint for a program that keeps running while its server restarts, unlike other verbs."""
     from dataclasses import replace
 
     from bunqueue.client.connection.options import ConnectionOptions

@@ -50,7 +50,7 @@ OF_STORE = (
     Column("held", Kind.SIZE),
     Column("awaySince", Kind.TIME, "store away since"),
 )
-"""Of a server with a store: in front of the error."""
+"""With a store, these columns come before the error."""
 SILENT = "it does not answer"
 HEALTH = (
     Column("status", Kind.STATE),
@@ -103,7 +103,7 @@ def metrics(session: Session) -> None:
 def ping(session: Session) -> None:
     """Print how many milliseconds the server takes to answer."""
     admin = session.admin
-    admin.ping()  # that one opens the connection
+    admin.ping()  # the first one opens the connection
     ms = round(admin.ping(), 2)
     session.out.done(f"{session.endpoint.address} answers in {ms:g} ms", {"ping": ms}, "ping")
 

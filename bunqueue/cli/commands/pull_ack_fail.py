@@ -1,4 +1,4 @@
-"""``bunqueue pull``, ``ack``, ``fail`` and ``heartbeat``: for a worker by hand or in a shell script."""
+"""``bunqueue pull``, ``ack``, ``fail`` and ``heartbeat``: a worker by hand or in a shell script."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class _Pusher:
         key = None if self._key is None else f"{self._key}:{first}"
         try:
             handles = self._queue.add_bulk([job for _, job in self._batch], idempotency_key=key)
-        except ValueError as error:  # OptionError and PayloadError say which of the batch, from 0 on
+        except ValueError as error:  # OptionError and PayloadError give the index in the batch, from 0
             found = re.search(r"\bjob (\d+)", str(error))
             index = int(found[1]) if found else 0
             number = self._batch[index][0]
@@ -185,7 +185,7 @@ def _push_lines(session: Session, queue: Queue, path: str, maker: _Maker, key: s
         try:
             _send_all(file, path, pusher, maker, f"adding to {queue.name}")
         except _BadLine as error:
-            pusher.send()  # the good ones before it
+            pusher.send()  # the valid ones before it
             text = f"{path}, line {error.number}: {error}"
             if not pusher.added + pusher.existing:
                 raise SettingsError(f"{text}; nothing was added") from None

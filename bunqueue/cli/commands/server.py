@@ -33,7 +33,8 @@ def _parameter(name: str, annotation: object) -> inspect.Parameter:
 
 
 def _flag(option: Option) -> inspect.Parameter:
-    """The flag for ``option``. It accepts any text: the settings check it, and their errors name it."""
+    """The flag for ``option``.  It accepts any text: the settings check the value, and their errors name the
+    flag."""
     kind = option.kind
     allowed = "" if kind.choices else f" Allowed: {kind.bound}."
     default = option.default_text or option.show(option.default(os.environ))
@@ -57,7 +58,8 @@ JSON = Annotated[bool, typer.Option("--json", help="Write JSON.", show_default=F
 def with_settings(
     command: Callable[[dict[str, object]], None], *more: inspect.Parameter
 ) -> Callable[..., None]:
-    """Add ``--config``, a flag for every setting, and ``more`` to ``command``, which gets them by name."""
+    """Add ``--config``, a flag for every setting, and ``more`` to ``command``, which receives them by
+    name."""
 
     @functools.wraps(command)
     def run(**flags: object) -> None:
@@ -152,7 +154,7 @@ def _become_router(settings: Settings, secrets_in: str = "") -> None:
 
 
 def settings_pipe(settings: Settings) -> int:
-    """A descriptor that a process that replaces this one can read the settings from.  Raises
+    """A descriptor from which the process that replaces this one can read the settings.  Raises
     ``SettingsError`` and OSError."""
     data = settings.to_json()
     if len(data) >= MAX_SETTINGS_BYTES:
@@ -162,7 +164,7 @@ def settings_pipe(settings: Settings) -> int:
     reader, writer = os.pipe()
     os.set_blocking(
         writer, False
-    )  # if short of pipe memory, the system gives smaller pipes: fail, do not hang
+    )  # short of pipe memory, the system gives smaller pipes: fail instead of hanging
     written = os.write(writer, data)
     os.close(writer)
     if written < len(data):

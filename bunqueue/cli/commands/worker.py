@@ -100,7 +100,7 @@ WORKERS = (
     Column("uptime", Kind.SPAN, "up"),
     Column("id", Kind.ID),
 )
-PATIENCE_MS = 15_000  # workers are heard every 3 s, those of other libraries less often
+PATIENCE_MS = 15_000  # workers send heartbeats every 3 s, those of other libraries less often
 LOOK_S = 0.2
 Worker = Annotated[
     str, argument("WORKER", "The id of a worker, or the name of several: see bunqueue worker list.")
@@ -148,15 +148,15 @@ def _run_command(
     log_format: LogFormat = None,
     overseen: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """The parameters of the command, besides the connection options."""
+    """Declare the parameters of the command, besides the connection options."""
 
 
 def _order(text: str | None) -> Any:
-    """As the option of a worker takes it, which refuses what it does not know."""
+    """The order in the form that the option of a worker takes, which refuses unknown values."""
     if text is None or "=" not in text:
         return text
     pairs = [part.rpartition("=") for part in text.split(",")]
-    if len({queue for queue, _, _ in pairs}) < len(pairs):  # one of two weights would be dropped
+    if len({queue for queue, _, _ in pairs}) < len(pairs):  # otherwise one of two weights would be dropped
         return text
     return {queue: int(weight) if weight.isdecimal() else weight for queue, _, weight in pairs}
 
@@ -230,7 +230,7 @@ def concurrency(session: Session, worker: Worker, jobs: Jobs, within: Within = P
 
 
 def _control(session: Session, worker: str, within: float, done: str, **wish: Any) -> None:
-    """Ask the worker of that id, or all of that name, and wait until they say that it is so."""
+    """Ask the worker with that id, or all with that name, and wait until they confirm."""
     from bunqueue.errors import NotFound, ResultTimeout
 
     ids = [each.id for each in session.admin.list_workers() if worker in (each.id, each.name)]
@@ -251,13 +251,13 @@ def _control(session: Session, worker: str, within: float, done: str, **wish: An
 
 
 def _unlike(session: Session, ids: list[str], wish: dict[str, Any]) -> list[Any]:
-    """Those of the workers that are not as is wished, and have not left meanwhile."""
+    """The workers that do not yet have the desired state, and have not left."""
     listed = [each for each in session.admin.list_workers() if each.id in ids]
     return [each for each in listed if any(getattr(each, name) != value for name, value in wish.items())]
 
 
 def _logging(level: str, form: str | None) -> AbstractContextManager[None]:
-    """Within it the program is imported, which may configure logging itself."""
+    """Configure logging while the program is imported, which may configure it as well."""
     origin = "--log-format"
     if form is None:
         origin, form = FORM_VARIABLE, os.environ.get(FORM_VARIABLE, "text")

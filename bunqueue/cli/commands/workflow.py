@@ -64,7 +64,7 @@ STEPS = (
     Column("child", Kind.TEXT),
     Column("error"),
 )
-# The same as in bunqueue.app.task_options, as far as they make sense for one job.
+# The same as in bunqueue.app.task_options, as far as they apply to a single job.
 OF_JOBS = ("priority", "delay", "max_attempts", "backoff", "ttl", "job_id", "unique_key", "group", "tags")
 
 Id = Annotated[str, argument("ID", "The id of the workflow.")]
@@ -204,7 +204,7 @@ def signal(
 ) -> None:
     """Send a workflow a signal: the oldest wait for it takes it, or it is kept until there is one.
 
-    Data that is not what it waits for is refused.
+    Data of another type than it waits for is refused.
     """
     with _of(session, workflow_id) as handle:
         sent = handle.send_signal(signal, data, ttl=ttl, signal_id=signal_id)
@@ -285,7 +285,8 @@ def undo(
 
 @contextmanager
 def _of(session: Session, workflow_id: str) -> Iterator[Any]:
-    """Yield the handle of a workflow. A refusal because of its state names that state."""
+    """Yield the handle of a workflow. If the server refuses a command because of its state, the error names
+    that state."""
     from bunqueue.errors import WrongState
 
     handle = session.admin.find_workflow(workflow_id)

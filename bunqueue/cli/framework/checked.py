@@ -1,6 +1,5 @@
-"""The client's classes over a verb's connection. Commands are checked before they are sent, so that invalid
-input is a usage error.
-"""
+"""The client's classes over a verb's connection. Commands are checked before they are sent, so invalid input
+is a usage error."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from bunqueue.protocol.commands.flows import AddFlow, PushFlow
 
 R = TypeVar("R", bound=Reply)
 
-_CHECKED_ALREADY = (Push, PushBatch, PushFlow, AddFlow)  # option by option, when they were made
+_CHECKED_ALREADY = (Push, PushBatch, PushFlow, AddFlow)  # option by option, when they are built
 
 
 class CheckedCaller(Caller):

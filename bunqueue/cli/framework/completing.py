@@ -1,4 +1,4 @@
-"""Shell completion of the names that a running server knows. On any error nothing is offered."""
+"""Shell completion of the names that a running server knows. On any error it offers nothing."""
 
 from __future__ import annotations
 

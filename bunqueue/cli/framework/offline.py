@@ -1,4 +1,4 @@
-"""Verbs that talk to no server: they have ``--json``, and examples in their help."""
+"""Verbs that need no server.  They have ``--json``, and examples in their help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def offline_verb(app: typer.Typer, *examples: str, name: str | None = None) -> Callable[[F], F]:
-    """Make a command of a function whose first parameter is its `Output`.  ``examples``: lines of help."""
+    """Make a command from a function whose first parameter is its `Output`.  ``examples`` are lines of
+    help."""
 
     def add(function: F) -> F:
         def run(context: typer.Context, **values: Any) -> None:

@@ -13,7 +13,7 @@ from bunqueue.client.connection.options import ConnectionOptions
 from bunqueue.client.connection.transport import HOST, PORT, Endpoint
 from bunqueue.settings import SettingsError
 
-# The flags of TLS, and the fields of TlsOptions in a URL.
+# The TLS flags, and the fields of TlsOptions in a URL.
 _TLS = {
     "tls_ca": "ca_file",
     "tls_cert": "cert_file",

@@ -1,4 +1,4 @@
-"""Converts the texts of a command line to values without pydantic. Typer would load pydantic for every
+"""Convert the texts of a command line to values without pydantic. Typer would load pydantic for every
 command, which takes as long as everything else combined.
 
 Our options are texts, switches, lists of texts, and types with a parser in `values`. If Typer stops asking
@@ -33,7 +33,7 @@ class _Reader:
 
 
 def plainly_read(params: list[Any]) -> list[Any]:
-    """These parameters, to be read by `_Reader`."""
+    """These parameters, prepared for `_Reader`."""
     for param in params:
         reader = _Reader(param.type_descriptor.parameter_info, param.multiple or param.nargs == -1)
         param.get_runtime_param = lambda reader=reader: reader

@@ -1,4 +1,4 @@
-"""Keeps secrets on the command line out of the list of processes, which all users of a machine can read."""
+"""Keep secrets on the command line out of the list of processes, which all users of a machine can read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _IN_QUERY = re.compile(rb"(?<=[?&])((?:ssl)?password|token)=[^&]+")
 
 
 def hide_secrets() -> None:
-    """Show stars in their place, where the system allows it."""
+    """Replace the secrets with stars, where the system allows it."""
     rewrite_arguments(without_secrets)
 
 
 def without_secrets(arguments: bytes) -> bytes:
-    """Arguments, each ended by a zero byte, with stars for what is secret; as long as before."""
+    """The arguments, each ended by a zero byte, with stars in place of secrets. The length stays the same."""
     shown, is_secret = [], False
     for each in arguments.split(b"\0"):
         flag, equals, value = each.partition(b"=")

@@ -60,7 +60,7 @@ class Session:
         return self._caller
 
     def _look(self) -> None:
-        """Raise BunqueueError at once when the server is down: a patient client would wait for it."""
+        """Raise BunqueueError at once when the server is down. A patient client would wait for it."""
         with Session(self._place) as hasty:
             hasty.ping()
 
@@ -76,7 +76,8 @@ class Session:
         return CheckedAdmin(self.caller)
 
     def queue(self, name: str, wait_if_full: float = 0) -> Queue:
-        """A queue; for so many ms a push is repeated while it is full. OptionError for an invalid name."""
+        """A queue. While it is full, a push is retried for this many ms. Raises OptionError for an invalid
+        name."""
         from .checked import CheckedQueue
 
         return CheckedQueue(name, self.caller, wait_if_full)
@@ -88,7 +89,7 @@ class Session:
         return Flows(self.caller)
 
     def found(self, job_id: str) -> Job:
-        """The current state of a job. Raises JobNotFound, which says what became of it if that is known."""
+        """The current state of a job. Raises JobNotFound, with what is known about the job."""
         from bunqueue.client.blocking.queue.whole_job import whole_job
         from bunqueue.client.options import checks
         from bunqueue.errors import JobNotFound

@@ -155,7 +155,8 @@ def extend(
 
 
 def _flags(parameter: inspect.Parameter) -> list[str]:
-    """Those of an option that Typer has not looked at: the first one stands where its default would."""
+    """The flags of an option that Typer has not processed yet: the first one is in the place of its
+    default."""
     (declared, *_) = getattr(parameter.annotation, "__metadata__", (None,))
     flags = (getattr(declared, "default", None), *(getattr(declared, "param_decls", None) or ()))
     return [flag for flag in flags if isinstance(flag, str)]
@@ -164,10 +165,10 @@ def _flags(parameter: inspect.Parameter) -> list[str]:
 def verb(
     app: typer.Typer, *examples: str, name: str | None = None, patient: bool = False, **settings: Any
 ) -> Callable[[F], F]:
-    """Make a command of a function whose first parameter is the session with the server.
+    """Make a command from a function whose first parameter is the session with the server.
 
-    ``examples`` are lines of its help. ``patient``: the work for the server grows with the queue, so it may
-    take long.
+    ``examples`` are lines of its help. ``patient``: the server's work grows with the queue, so the command
+    may take long.
     """
 
     def add(function: F) -> F:

@@ -1,4 +1,4 @@
-"""Loads `module:name` from the command line, and makes services of it."""
+"""Load `module:name` from the command line, and make services from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
 
 USUAL_NAMES = ("app", "worker", "workers")
-"""The names that are tried when a target names only its module."""
+"""The names to try when a target names only its module."""
 
 
 class Described(Service, Protocol):
@@ -29,7 +29,7 @@ class Described(Service, Protocol):
 
     @property
     def worn_out(self) -> str | None:
-        """Why it stopped by itself and needs a new process; None if it did not."""
+        """The reason why it stopped on its own and needs a new process, or None if it did not."""
 
     def describe(self) -> list[str]:
         """One line for each queue."""
@@ -56,7 +56,8 @@ def load(target: str) -> Any:
 
 
 def app_of(target: str, folder: str) -> Bunqueue:
-    """The app that a target names; its module may be in `folder`. Raises SettingsError if it is no app."""
+    """The app that a target names. Its module may be in `folder`. Raises SettingsError if it is not an
+    app."""
     from bunqueue.app.bunqueue import Bunqueue
 
     sys.path.insert(0, os.path.abspath(folder))
@@ -89,7 +90,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _show(error: BaseException) -> None:
-    """Print the traceback from the first frame that is neither Python's nor ours."""
+    """Print the traceback from the first frame that belongs neither to Python nor to bunqueue."""
     trace = error.__traceback__
     while trace is not None and (
         trace.tb_frame.f_code.co_filename.startswith("<frozen") or _is_library(trace.tb_frame.f_globals)

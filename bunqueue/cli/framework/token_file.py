@@ -1,4 +1,4 @@
-"""The token of a server from a file, so that it stands neither on the command line nor in the environment."""
+"""The token of a server from a file, so it appears neither on the command line nor in the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def token_in(file: str) -> str:
     """The token in the first line of a file, or of standard input for "-". Raises SettingsError."""
     try:
         if file == "-":
-            line = sys.stdin.buffer.readline(MAX_LINE)  # what follows is for the command itself
+            line = sys.stdin.buffer.readline(MAX_LINE)  # the rest is for the command itself
         else:
             with open(file, "rb") as opened:
                 line = opened.readline(MAX_LINE)

@@ -1,4 +1,4 @@
-"""Parsers for what users write, and the arguments that many verbs have."""
+"""Parsers for what users write, and the arguments that many verbs share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHEN = "TIME|MOMENT"
 
 def span(text: str | float, also: str = "") -> float:
     """A duration in ms, from a plain number or parts with units: 90s, 1.5h, 1h30m. Raises BadParameter;
-    ``also`` is what else its message allows."""
+    ``also`` names what else its message allows."""
     if not isinstance(text, str):  # a default
         return text
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
@@ -117,7 +117,7 @@ def span_or_moment(text: str | float) -> float | datetime:
 
 
 def begun(value: float | datetime) -> float:
-    """A moment in epoch ms, from a datetime or from how long ago it was."""
+    """A moment in epoch ms, from a datetime or from its age."""
     return value.timestamp() * 1000 if isinstance(value, datetime) else time.time() * 1000 - value
 
 

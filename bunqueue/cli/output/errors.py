@@ -1,4 +1,4 @@
-"""Errors of the client in the words of the command line, and the exit status of each."""
+"""Errors of the client in terms of the command line, and the exit status of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bunqueue.errors import (
 from ..framework import exits
 from .output import encoded
 
-# The first match counts, so subclasses come before their base classes.
+# The first match applies, so subclasses come before their base classes.
 _STATUSES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (exits.USAGE, (OptionError, PayloadError)),
     (exits.NOT_FOUND, (JobNotFound, NotFound)),
@@ -38,7 +38,7 @@ _STATUSES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (exits.TIMED_OUT, (ResultTimeout, CommandTimeout)),
     (exits.NO_CONNECTION, (ConnectTimeout, TlsError, ConnectionLost)),
 )
-# The client's advice to programmers, and the same on the command line.
+# The client's advice to programmers, and its equivalent on the command line.
 _WORDS = {
     "(token=...)": "(--token, or the variable BUNQUEUE_TOKEN)",
     "give tls=True": "give --tls",
@@ -76,7 +76,7 @@ def words_of(error: Exception) -> str:
 
 
 def json_of(error: BunqueueError, text: str | None = None) -> str:
-    """An error for programs: a JSON object on one line. `text` stands instead of that of the client."""
+    """An error for programs: a JSON object on one line. `text` replaces the client's text."""
     report: dict[str, object] = {"ok": False, "error": text or words_of(error), "code": error.code}
     field = error.field
     if field is not None and isinstance(error, OptionError):
@@ -88,7 +88,7 @@ def json_of(error: BunqueueError, text: str | None = None) -> str:
 
 
 def json_of_usage(text: str) -> str:
-    """The same for what is wrong with the command line itself."""
+    """The same for an error in the command line itself."""
     return encoded({"ok": False, "error": text, "code": OptionError.code})
 
 

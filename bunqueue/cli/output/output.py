@@ -74,7 +74,7 @@ def encoded(value: object) -> str:
 
 
 def field(value: object) -> str:
-    """A value as a tab-separated field; of what is encoded it says so."""
+    """A value as a tab-separated field. For an encoded value, a note that it is encoded."""
     value = for_people(value)
     if value is None:
         return ""
@@ -117,7 +117,7 @@ def _writing() -> Iterator[None]:
 
 
 def speak_any_language() -> None:
-    """Write characters that the locale cannot encode as in JSON, \\u00e9, instead of failing."""
+    """Write characters that the locale cannot encode as JSON does, \u00e9, instead of failing."""
     codecs.register_error(ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):

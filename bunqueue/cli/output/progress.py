@@ -1,4 +1,5 @@
-"""Long work: confirmation before it starts, and a progress bar on the terminal if it is not done at once."""
+"""Long operations: confirmation before they start, and a progress bar on the terminal if they take a
+while."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from .terminal import console
 T = TypeVar("T")
 
 UNNOTICED_S = 0.4
-"""Shorter work needs no bar."""
+"""Shorter operations need no bar."""
 STEP_S = 0.15
 
 
@@ -109,7 +110,7 @@ def watched(what: str, work: Callable[[], T], left: Callable[[], int]) -> T:
     with advancing(what, total) as advance:
         thread.join(UNNOTICED_S)
         while thread.is_alive():
-            with suppress(BunqueueError):  # the work itself raises it
+            with suppress(BunqueueError):  # the operation itself raises it
                 advance(total - left())
             thread.join(STEP_S)
     result, error = outcome[0]

@@ -1,4 +1,5 @@
-"""Tables and records on a terminal. Loaded only there: rich takes longer to load than a command to run."""
+"""Tables and records on a terminal. Loaded only there: rich takes longer to load than a command takes to
+run."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _RIGHT = (Kind.NUMBER, Kind.SPAN, Kind.SIZE)
 _UNCUT = (Kind.ID, Kind.STATE, Kind.TIME, *_RIGHT)
 NONE = "-"
 LEAST = 12
-"""The least width to which texts and data are cut, in characters."""
+"""The minimum width to which texts and data are cut, in characters."""
 GAP = 2
 
 
@@ -58,7 +59,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
 
 
 def _widths(cells: Sequence[Sequence[Text]], columns: Sequence[Column], room: int) -> list[int]:
-    """The widths of the columns that fit: as wide as needed; if that is too much, texts are cut."""
+    """The widths of the columns that fit: as wide as needed. If that is too much, texts are cut."""
     needed = [
         max(len(column.heading), *(row[number].cell_len for row in cells)) + GAP
         for number, column in enumerate(columns)

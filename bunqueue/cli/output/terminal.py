@@ -1,9 +1,9 @@
-"""The one place that writes to a terminal.
+"""The only module that writes to a terminal.
 
-Queues, jobs, errors and metrics carry text that somebody else chose: an escape sequence in it could clear an
-operator's screen, rename the window, or type for them. Within `plain_streams` whatever goes to the standard
-streams comes out without, whoever writes it: print, errors, logs, help, tracebacks. Colours are rich's
-alone: it writes past this, through a `console` that cleans the text of each cell.
+Queues, jobs, errors and metrics carry text that somebody else chose. An escape sequence in it could clear an
+operator's screen, rename the window, or type commands. Within `plain_streams`, everything that goes to the
+standard streams is cleaned, whatever its source: print, errors, logs, help, tracebacks. Only rich adds
+colours: it bypasses this cleaning, through a `console` that cleans the text of each cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PlainStream:
-    """A text stream to which control characters are written as text; all else is as with the stream."""
+    """A text stream that writes control characters as text. Otherwise it behaves like the stream it wraps."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -53,7 +53,7 @@ def plain_streams() -> Iterator[None]:
 
 
 def give_streams_back() -> None:
-    """The rest of this process is the user's program, which may write what it likes."""
+    """Restore the streams. The rest of this process is the user's program, which may write what it likes."""
     sys.stdout, sys.stderr = _own(sys.stdout), _own(sys.stderr)
 
 
@@ -63,7 +63,7 @@ def _own(stream: TextIO) -> TextIO:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Rich's console, which colours; no text that it is given has an effect on the terminal."""
+    """Rich's console, with colours. Text that it prints cannot control the terminal."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 

@@ -1,6 +1,5 @@
-"""Keeps several processes of one command running. A process that dies is replaced, after a pause if it failed
-at once. All are stopped when one ends with a status that a restart cannot help.
-"""
+"""Keep several processes of one command running. A process that dies is replaced, after a pause if it failed
+at once. All are stopped when one ends with a status that a restart cannot fix."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
 """Exit statuses: wrong flags or target, a process that asks to be replaced (EX_TEMPFAIL), a process that the
 server refuses (EX_CONFIG). A restart helps in the second case only."""
 FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0  # seconds before a process that failed is replaced; doubled each time
-LONG_LIFE = 60.0  # seconds after which the pause begins at FIRST_PAUSE again
+LONG_LIFE = 60.0  # seconds after which the pause starts again at FIRST_PAUSE
 SHORT_LIFE = 5.0  # seconds; a process that ends sooner, even with status 0, restarts after a pause
-CHANGED_PATIENCE = 2.0  # seconds that processes get to end after a file change, before a second SIGTERM
+CHANGED_PATIENCE = 2.0  # seconds that processes have to end after a file change, before a second SIGTERM
 
 
 _in_log = False
@@ -43,7 +42,8 @@ def say(text: str) -> None:
 
 
 class WorkerProcesses:
-    """`count` processes of one command. Each shuts down when its standard input closes, so when we end."""
+    """`count` processes of one command. Each shuts down when its standard input closes, and so when this
+    process ends."""
 
     def __init__(self, command: Sequence[str], count: int) -> None:
         self._command = command
@@ -67,9 +67,10 @@ class WorkerProcesses:
                 process.send_signal(signal.SIGTERM)
 
     async def run(self, changes: AsyncIterator[str] | None = None) -> int:
-        """Run until `stop` is called, or a restart would not help; returns the exit status.
+        """Run until `stop` is called, or a restart would not help. Return the exit status.
 
-        Each of `changes` restarts all processes; one that a restart would not help waits for the next.
+        Each of `changes` restarts all processes. A process that a restart would not help waits for the next
+        change.
         """
         watching = asyncio.create_task(self._follow(changes)) if changes is not None else None
         self._waits_for_change = watching is not None
@@ -103,7 +104,7 @@ class WorkerProcesses:
             self._changed.clear()
 
     async def _run_once(self) -> int:
-        # A process group of its own: the terminal's signals come to us, and we pass them on.
+        # A process group of its own: the terminal's signals come to this process, which passes them on.
         process = await asyncio.create_subprocess_exec(*self._command, stdin=subprocess.PIPE, process_group=0)
         self._running.add(process)
         if self._stopping:
@@ -128,11 +129,11 @@ class WorkerProcesses:
             self._signal()
             await asyncio.sleep(CHANGED_PATIENCE)
             for process in before & self._running:
-                process.send_signal(signal.SIGTERM)  # the second one ends a process at once
+                process.send_signal(signal.SIGTERM)  # the second signal ends a process at once
 
 
 def described(status: int) -> str:
-    """How a process ended, in words."""
+    """How a process ended, as text."""
     if status >= 0:
         return f"has ended with status {status}"
     try:
@@ -142,7 +143,7 @@ def described(status: int) -> str:
 
 
 def oversee(command: Sequence[str], count: int, changes: Callable[[], AsyncIterator[str]] | None) -> int:
-    """Run worker processes until SIGTERM or SIGINT; returns the exit status."""
+    """Run worker processes until SIGTERM or SIGINT. Return the exit status."""
 
     async def main() -> int:
         workers = WorkerProcesses(command, count)

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the declarations of the commands."""
+"""The OpenAPI document, generated from the declarations of the commands."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _any_command() -> Schema:
 
 
 def _plain_paths() -> dict[str, Schema]:
-    """What is no command."""
+    """The paths that are not commands."""
     texts = {"type": "array", "items": {"type": "string"}}
     anything: Schema = {"type": "object", "required": ["ok"], "properties": {"ok": {"type": "boolean"}}}
     found = {

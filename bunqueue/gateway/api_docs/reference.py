@@ -1,4 +1,4 @@
-"""The page /docs: the OpenAPI document for people, as one page of HTML without scripts."""
+"""The page /docs: the OpenAPI document for people, as one HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _operation(document: Schema, method: str, path: str, operation: Schema) -> s
 
 
 def _fields(operation: Schema) -> Iterator[tuple[str, str, Schema, bool]]:
-    """Name, place, schema, and whether it must be given."""
+    """The name, the place and the schema of each field, and whether it is required."""
     for each in operation["parameters"]:
         schema = each.get("schema") or each["content"]["application/json"]["schema"]
         yield each["name"], each["in"], schema, each["required"]

@@ -1,6 +1,6 @@
-"""JSON schemas of the structures that commands and replies are made of.
+"""JSON schemas of the structures in commands and replies.
 
-Not msgspec's own: that cannot say defaults which are encoded already.
+msgspec's own schemas are not used: they cannot show defaults that are already encoded.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def prose(text: str) -> str:
 
 
 class Schemas:
-    """Makes schemas, and collects those of the structures that they refer to in ``components``."""
+    """Makes schemas.  Collects those of the structures that they refer to in ``components``."""
 
     def __init__(self, reference: str = REFERENCE) -> None:
-        """``reference`` is where the document has the ``components``."""
+        """``reference`` is the place of the ``components`` in the document."""
         self.components: dict[str, Schema] = {}
         self._reference = reference
         self._names: dict[type, str] = {}
         self._closing = False
 
     def of_request(self, struct: type[Struct]) -> Schema:
-        """The schema of a command.  It and its options allow no other fields: see `unknown`."""
+        """The schema of a command.  The command and its options allow no other fields: see `unknown`."""
         self._closing = True
         try:
             return self.of(struct)
@@ -99,11 +99,11 @@ class Schemas:
         return found[0] if len(found) == 1 else {"anyOf": found}
 
     def _refer(self, struct: type[Struct]) -> str:
-        """The name of a structure, whose schema is there from now on."""
+        """The name of a structure.  Its schema is added to the components."""
         name = self._names.get(struct)
         if name is None:
             name = struct.__name__.lstrip("_")
-            if name in self.components:  # another family's
+            if name in self.components:  # the name belongs to another family
                 name = f"{struct.__module__.rpartition('.')[2].capitalize()}{name}"
             self._names[struct] = name
             self.components[name] = {}  # it may refer to itself

@@ -1,1 +1,1 @@
-"""Live events for browsers and programs: the log that is read, the feed, SSE and WebSockets."""
+"""Live events for browsers and programs: reading the log, the feed, SSE and WebSockets."""

@@ -11,22 +11,22 @@ from bunqueue.model.events import LOST
 
 from ..http.transcode import write_json
 
-UNKNOWN = "x"  # in an id, for a shard whose position is not known yet
+UNKNOWN = "x"  # in an id, for a shard with an unknown position
 MAX_SHARDS = 64
 
 Positions = list[int]
-"""The number of the last event seen of each shard; -1: not known, so reading starts with new events."""
+"""The number of the last event seen of each shard; -1: unknown, so reading starts with new events."""
 
 
 class Heard(NamedTuple):
-    """Some events, perhaps none, and the id of the position after them."""
+    """Some events, possibly none, and the id of the position after them."""
 
     entries: list[Entry]
     place: str
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which events a listener wants; None means all."""
+    """The events that a listener wants.  None means all."""
 
     queues: frozenset[str] | None = None
     types: frozenset[str] | None = None
@@ -59,13 +59,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     kind: str
     queue: str
     job_id: str
-    places: str  # where to continue after it, for all shards
+    places: str  # where to continue after this event, for all shards
     body: bytes  # JSON
-    back: tuple[int, ...] = ()  # of a loss: shards that were away; who knows their places has lost nothing
+    back: tuple[int, ...] = ()  # for a loss: unavailable shards; a listener with their positions lost nothing
 
 
 def as_entry(event: dict[str, Any], places: Positions) -> Entry:
-    """An event of the log; ``places`` are moved on to it."""
+    """An event of the log.  Advances ``places`` to it."""
     shard, seq = event["shard"], event["seq"]
     places[shard] = seq
     event["timestamp"] = int(event["timestamp"])
@@ -98,9 +98,9 @@ def format_position(places: Positions) -> str:
 
 
 def parse_position(text: str, shards: int) -> Positions | None:
-    """The positions that the id of an event holds; None if it is malformed.
+    """The positions in the id of an event, or None if it is malformed.
 
-    An id from a time with another number of shards gives no positions: all are unknown.
+    An id from a time with another number of shards gives no positions: all of them are unknown.
     """
     parts = text.split("-")
     if len(parts) > MAX_SHARDS:
@@ -113,7 +113,7 @@ def parse_position(text: str, shards: int) -> Positions | None:
 
 
 def unknown_to(known: Positions, heard: Heard) -> Heard:
-    """The events after ``known``; their ids include the positions in ``known``."""
+    """The events after ``known``.  Their ids include the positions in ``known``."""
     fresh = [entry for entry in heard.entries if _is_news(entry, known)]
     entries = [msgspec.structs.replace(entry, places=_later(entry.places, known)) for entry in fresh]
     return Heard(entries, _later(heard.place, known))
@@ -127,6 +127,6 @@ def _is_news(entry: Entry, known: Positions) -> bool:
 
 
 def _later(place: str, known: Positions) -> str:
-    """The later position of each shard."""
+    """The later one of two positions, for each shard."""
     places = parse_position(place, len(known)) or known
     return format_position([max(pair) for pair in zip(places, known, strict=True)])

@@ -1,13 +1,13 @@
-"""What happens on the whole server, for any number of listeners: read once from the shards' logs, kept for a
-while.
+"""The events of the whole server, for any number of listeners.  They are read once from the shards' logs, and
+kept for a while.
 
-Listeners have no buffers.  The feed keeps the last events, and a listener is a position among them.  One that
-is so slow that its position was dropped is informed how many events it missed, and continues with the oldest.
-So the memory for all listeners does not depend on how fast they read.
+Listeners have no buffers.  The feed keeps the last events, and a listener is a position among them.  If a
+listener is so slow that its position was dropped, it is informed of the number of missed events, and
+continues with the oldest.  So the memory for all listeners does not depend on how fast they read.
 
-The feed must not slow the queues down: the more processor time the gateway uses, and the more it sends to all
-listeners, the longer the feed waits between two reads of the logs, and the less it reads.  If more events
-happen than that, it leaves some out and reports it.
+The feed must not slow the queues down.  The more processor time the gateway uses, and the more it sends to
+all listeners, the longer the feed waits between two reads of the logs, and the less it reads.  If more events
+happen than it reads, it leaves some out and reports that.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .entries import Entry, Filter, Heard, Positions, format_position, lost, par
 from .log_reader import LogReader, LogUnreadable, Page
 
 MAX_KEPT = 10_000  # events; about 5 MB
-PAGE, SMALLEST_PAGE = 500, 20  # events of each shard per read; and when a listener resumes
-BEHIND = 5_000  # events of each shard that may wait to be read; of more, the oldest are left out
+PAGE, SMALLEST_PAGE = 500, 20  # events of each shard per read, also when a listener resumes
+BEHIND = 5_000  # unread events of each shard; if there are more, the oldest are left out
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between two reads
-SHORT_S, LONG_S = 0.1, 0.3  # pauses after which a page may grow, and has to shrink
-SHARE = 50  # seconds of rest for each second of work: a fiftieth of a core
+SHORT_S, LONG_S = 0.1, 0.3  # pauses below which a page may grow, and above which it must shrink
+SHARE = 50  # seconds of rest for each second of work: one fiftieth of a core
 RATE = 4 << 20  # bytes a second, to all listeners combined
 RETRY_S = 0.5  # when the router is down
-CHUNK = 64 * 1024  # bytes that a listener gets at once
+CHUNK = 64 * 1024  # bytes that a listener receives at once
 MAX_CATCH_UP = 100_000  # events of each shard that are read again for a listener that resumes
 CATCHING_UP = 4  # listeners at the same time
-AWAY_S = 15.0  # for a shard that is away, and whose place a listener knows; in a cluster it has no owner
-MOVES_S = 2.0  # for a shard that moves, or starts again, before somebody listens to the others
+AWAY_S = 15.0  # to wait for a shard that is unavailable (has no owner) and has a known position
+MOVES_S = 2.0  # to wait for a shard that moves or restarts, before a listener gets the others
 QUIET_S = 15.0
 
 _log = get_logger("gateway")
 
 
 class _Chunk(NamedTuple):
-    """Some matching entries, the index after the last one checked, and their size in bytes."""
+    """Some matching entries, the index after the last entry checked, and their size in bytes."""
 
     heard: Heard
     end: int
@@ -55,11 +55,11 @@ class Feed:
     def __init__(self, reader: LogReader, shards: int) -> None:
         self._reader = reader
         self._entries: list[Entry] = []
-        self._base = 0  # the index of the first of these, had none been forgotten
-        self._floor: Positions = [-1] * shards  # where the logs were before the first of these
-        self._head: Positions = [-1] * shards  # and after the last
-        self._chunks: dict[tuple[Filter, int], _Chunk] = {}  # since the last look
-        self._sent = 0  # bytes since the last look, to all listeners
+        self._base = 0  # the index of the first entry, counting all that were dropped
+        self._floor: Positions = [-1] * shards  # the ends of the logs before the first entry
+        self._head: Positions = [-1] * shards  # and after the last one
+        self._chunks: dict[tuple[Filter, int], _Chunk] = {}  # since the last read
+        self._sent = 0  # bytes since the last read, to all listeners
         self._page = SMALLEST_PAGE
         self._news = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
@@ -71,11 +71,12 @@ class Feed:
     async def listen(
         self, wanted: Filter, places: Positions | None = None, quiet_s: float = QUIET_S
     ) -> AsyncGenerator[Heard, None]:
-        """First nothing but where it begins: now it hears.  Then events as they come, some at once; after
-        ``quiet_s`` seconds without any that are wanted, none.
+        """Yield the start position first, without events: the listener is now registered.  Then yield events
+        as they arrive, several at once.  After ``quiet_s`` seconds without a wanted event, yield an empty
+        list.
 
-        With ``places`` those since then come first.  It ends when the feed is closed.  Raises what reading
-        the logs raises.
+        With ``places``, the events since then come first.  Ends when the feed is closed.  Raises the errors
+        of reading the logs.
         """
         self.listeners += 1
         try:
@@ -122,7 +123,7 @@ class Feed:
             spoken = time.monotonic()
 
     def close(self) -> None:
-        """End it for all listeners."""
+        """End the feed for all listeners."""
         self.closed = True
         self._stop()
         self._news.set()
@@ -143,12 +144,13 @@ class Feed:
     def _chunk(self, wanted: Filter, at: int) -> _Chunk:
         """The next matching entries from an index on.
 
-        Most listeners want the same and are at the same position, so the result is computed once for all.
+        Most listeners want the same events and are at the same position, so the result is computed once for
+        all of them.
         """
         found = self._chunks.get((wanted, at))
         if found is None:
             found = self._find(wanted, at)
-            if found.end > at:  # else the head may move past entries that do not match
+            if found.end > at:  # otherwise the head may move past entries that do not match
                 self._chunks[wanted, at] = found
         return found
 
@@ -167,9 +169,10 @@ class Feed:
     # Listeners that resume
 
     async def _adjust(self, places: Positions) -> bool:
-        """Whether nothing is missing after ``places``; those that no log knows become the logs' ends.
+        """Whether nothing is missing after ``places``.  Positions that no log knows are set to the ends of
+        the logs.
 
-        They are of another data folder, or of a shard that was away.
+        Those positions belong to another data folder, or to a shard that was unavailable.
         """
         complete = min(places) >= 0
         page = await self._reader.read(places, 0)
@@ -180,8 +183,8 @@ class Feed:
         return complete
 
     async def _catch_up(self, wanted: Filter, places: Positions) -> AsyncGenerator[Heard, None]:
-        """What happened after ``places``, which are moved on, until the entries that are kept join on.  They
-        do not for a shard that is away: what it says when it is back would be missing."""
+        """The events after ``places``, which advance, until they reach the kept entries.  Waits for a shard
+        that is unavailable: otherwise its events would be missing once it is back."""
         limit = max(PAGE // len(places), SMALLEST_PAGE)
         until = time.monotonic() + AWAY_S
         while not self.closed:
@@ -189,7 +192,7 @@ class Feed:
             if _reached(places, self._floor) and not is_away:
                 return
             before = list(places)
-            async with self._catching_up:  # and not while the listener takes what was read
+            async with self._catching_up:  # released while the listener processes what was read
                 page = await self._reader.read(places, limit, wanted)
             entries = page.entries(places)
             page.settle(places)
@@ -201,7 +204,7 @@ class Feed:
                 await asyncio.sleep(RETRY_S)
 
     def _is_away(self, places: Positions) -> bool:
-        """Whether the feed does not know yet where a shard is that one of these is a place of."""
+        """Whether the feed does not yet know the log of a shard for which ``places`` has a position."""
         return any(floor < 0 <= place for floor, place in zip(self._floor, places, strict=True))
 
     # The logs
@@ -218,12 +221,12 @@ class Feed:
                 self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     async def _find_ends(self) -> None:
-        """Where the logs end, of the shards that are there."""
+        """Find the ends of the logs of all available shards."""
         page = await self._reader.read([-1] * len(self._head), 0)
         page.settle(self._head)
 
     def _stop(self) -> None:
-        """Stop reading and keep nothing, as there are no listeners."""
+        """Stop reading and keep nothing, because there are no listeners."""
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.cancel()
@@ -285,7 +288,8 @@ def _reached(places: Positions, others: Positions) -> bool:
 
 
 def _skip(places: Positions, page: Page, most: int) -> int:
-    """Advance where more than ``most`` events are still unread; return how many that leaves out."""
+    """Advance where more than ``most`` events are unread.  Return the number of events that this leaves
+    out."""
     skipped = 0
     for place in page.places:
         behind = place["last"] - places[place["shard"]]

@@ -35,8 +35,8 @@ WINDOW_MS = 60_000  # over which percentiles are computed: shorter windows would
 
 
 class Point(NamedTuple):
-    """A moment (epoch ms): jobs by state, jobs a second since the point before, and percentiles in ms; None
-    for what is not known."""
+    """A moment (epoch ms): jobs by state, jobs per second since the previous point, and percentiles in ms.
+    None for an unknown value."""
 
     at: float
     waiting: int
@@ -45,7 +45,7 @@ class Point(NamedTuple):
     added: float | None
     completed: float | None
     failed: float | None
-    waitP50: float | None  # a name on the wire
+    waitP50: float | None  # a wire name
     waitP95: float | None
     runP50: float | None
     runP95: float | None
@@ -57,12 +57,12 @@ class Look(NamedTuple):
     at: float
     counts: tuple[int, int, int]  # waiting, active, delayed
     totals: tuple[int, int, int]  # pushed, completed, failed
-    waits: Mapping[str, int]  # completed jobs by how many ms they waited, at most
+    waits: Mapping[str, int]  # completed jobs by the upper bound of their waiting time in ms
     runs: Mapping[str, int]
 
 
 def look_of(overview: Mapping[str, Any]) -> Look:
-    """A look from the data of DashboardOverview."""
+    """A poll, from the data of DashboardOverview."""
     stats, latency = overview["stats"], overview["latency"]
     return Look(
         overview["timestamp"],
@@ -74,7 +74,7 @@ def look_of(overview: Mapping[str, Any]) -> Look:
 
 
 def point_of(looks: Sequence[Look]) -> Point:
-    """The newest look as a point, given those of the window before it.  Totals that have decreased count
+    """The newest poll as a point, given the polls of the window before it.  Totals that have decreased count
     as unknown: a shard has restarted."""
     now, first = looks[-1], looks[0]
     before = looks[-2] if len(looks) > 1 else now
@@ -93,8 +93,8 @@ def _since(now: Mapping[str, int], before: Mapping[str, int]) -> dict[float, int
 
 
 def quantile(counts: Mapping[float, int], share: float) -> float | None:
-    """The time that this share of jobs did not exceed, about: within a step they count as spread evenly, and
-    what is beyond the last bound counts as that.  None without jobs."""
+    """The time that this share of jobs did not exceed, approximately.  Jobs within a step count as spread
+    evenly, and those beyond the last bound count as equal to it.  None without jobs."""
     total = sum(counts.values())
     if total <= 0 or min(counts.values()) < 0:
         return None
@@ -132,7 +132,7 @@ class History:
                 await task
 
     async def endpoint(self, request: Request) -> Response:
-        """GET /history: the points after the moment ``after`` (epoch ms), of the last hour at most."""
+        """GET /history: the points after the moment ``after`` (epoch ms), within the last hour."""
         need(request, Role.READER, "the history")
         check_names(request.query_params, ("after",))
         text = request.query_params.get("after", "0")
@@ -148,7 +148,7 @@ class History:
     async def _follow(self) -> None:
         while True:
             began = time.monotonic()
-            with suppress(Problem):  # the router or a shard is down; that is reported elsewhere
+            with suppress(Problem):  # the router or a shard is down, which is reported elsewhere
                 reply = await self._carrier.carry_out(COMMANDS["DashboardOverview"], {})
                 if reply["ok"]:
                     self._note(look_of(reply["data"]))
@@ -156,7 +156,7 @@ class History:
             await self._rest(took * SHARE)
 
     async def _rest(self, least_s: float) -> None:
-        """Wait until the next poll is due; less long when a page requests the history."""
+        """Wait until the next poll is due, less long when a page requests the history."""
         await asyncio.sleep(max(WATCHED_S, least_s))
         if time.monotonic() - self._asked > WATCHED_FOR_S:
             self._wanted.clear()

@@ -16,7 +16,7 @@ EVERYTHING = Filter()
 
 
 class LogUnreadable(Exception):
-    """The logs cannot be read now."""
+    """The logs cannot be read at the moment."""
 
 
 class Page:
@@ -28,7 +28,7 @@ class Page:
         self.missed = sum(place["missed"] for place in places)
 
     def entries(self, places: Positions) -> list[Entry]:
-        """The events, roughly in order of time; ``places`` are advanced to the last one."""
+        """The events, roughly in order of time. Advances ``places`` to the last one."""
         by_shard = [list(events) for _, events in groupby(self.events, itemgetter("shard"))]
         return [as_entry(event, places) for event in heapq.merge(*by_shard, key=itemgetter("timestamp"))]
 
@@ -47,9 +47,9 @@ class LogReader:
     async def read(
         self, after: Positions | None, limit: int, wanted: Filter = EVERYTHING, since: float | None = None
     ) -> Page:
-        """At most ``limit`` events of each shard, after these places or ``since`` (epoch ms).
+        """At most ``limit`` events of each shard, after these positions or ``since`` (epoch ms).
 
-        LogUnreadable if there is no answer.
+        Raises LogUnreadable if there is no answer.
         """
         fields: dict[str, Any] = {"limit": limit, **wanted.as_fields()}
         if after is not None:

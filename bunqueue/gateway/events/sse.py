@@ -1,6 +1,6 @@
 """GET /events: live events, as Server-Sent Events.
 
-Browsers' EventSource cannot send a token; a page that has one reads this with fetch, which can.
+Browsers' EventSource cannot send a token.  A page that has a token uses fetch instead, which can.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .feed import Feed
 from .log_reader import LogUnreadable
 
 MAX_LISTENERS = 2000
-STUCK_S = 60.0  # for a listener to read what it was sent; then its connection ends
+STUCK_S = 60.0  # for a listener to read what it was sent; then its connection is closed
 HELLO = b"retry: 2000\n: listening\nid: %s\n\n"
 ALIVE = b": alive\nid: %s\n\n"  # an id without an event: a listener that reconnects resumes there
 MAX_QUEUES = 1000
@@ -47,7 +47,8 @@ def check_room(feed: Feed) -> None:
 
 
 async def begin(events: AsyncGenerator[Heard, None]) -> str:
-    """Listen from now on; the place where it begins.  Problem if that is not possible at present."""
+    """Start to listen.  Returns the position of the start.  Raises Problem if that is not possible at the
+    moment."""
     try:
         return (await anext(events)).place
     except LogUnreadable as error:
@@ -80,7 +81,7 @@ class Stream(Response):
     """Sends events until the listener leaves, does not read, or the feed ends."""
 
     def __init__(self, place: str, events: AsyncGenerator[Heard, None]) -> None:
-        """``events``: which were begun, at that place."""
+        """``events`` have already begun, at that place."""
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._place = place

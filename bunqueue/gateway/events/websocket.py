@@ -1,10 +1,10 @@
 """GET /ws: commands and events over one WebSocket, as JSON.
 
-A message of the client's is a command: ``{"cmd": ..., "reqId": ..., fields}``; the answer has its ``reqId``.
-Three commands are about the socket itself: ``Auth`` with a ``token``, for browsers, which cannot send one in
-a header; ``Subscribe`` with ``queues``, ``types``, ``jobId`` and ``after``, all optional, in place of an
-earlier one, whose answer has the ``id`` of the place where it begins; and ``Unsubscribe``.  Events come as
-``{"type": "events", "id": place after them, "events": [...]}``.
+A message of the client is a command: ``{"cmd": ..., "reqId": ..., fields}``.  The answer has its ``reqId``.
+Three commands are about the socket itself.  ``Auth`` with a ``token`` is for browsers, which cannot send a
+token in a header.  ``Subscribe`` with ``queues``, ``types``, ``jobId`` and ``after``, all optional, replaces
+an earlier subscription; its answer has the ``id`` of the place where it begins.  ``Unsubscribe`` ends the
+subscription.  Events come as ``{"type": "events", "id": place after them, "events": [...]}``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .feed import Feed
 from .log_reader import LogUnreadable
 from .sse import MAX_LISTENERS, STUCK_S, begin, check_room, filter_of
 
-MAX_COMMANDS = 50  # in progress on one socket; beyond, it is not read until one is answered
-AUTH_S = 10.0  # to show a token
+MAX_COMMANDS = 50  # in progress on one socket; at the limit, it is not read until one is answered
+AUTH_S = 10.0  # to send a token
 END_S = 1.0  # for the close handshake with a socket that reads nothing
 UNAUTHORIZED, OVERLOADED, GOING_AWAY = 4401, 1013, 1001  # close codes
 
@@ -48,7 +48,7 @@ class Sockets:
         self.feed = feed
         self.access = access
         self.shards = shards
-        self._open: dict[Session, None] = {}  # in the order in which they came
+        self._open: dict[Session, None] = {}  # in the order of their arrival
 
     async def endpoint(self, socket: WebSocket) -> None:
         """Serve one socket until it ends."""
@@ -69,7 +69,7 @@ class Sockets:
             self._open.pop(session, None)
 
     def _give_way(self) -> bool:
-        """Have the oldest that has shown no token go; False if all have."""
+        """Close the oldest socket that has sent no token.  Returns False if all of them have."""
         stranger = next((session for session in self._open if session.is_stranger), None)
         if stranger is not None:
             del self._open[stranger]
@@ -89,18 +89,18 @@ class Session:
         self._socket = socket
         self._role: Role = socket.state.role
         self._room = asyncio.Semaphore(MAX_COMMANDS)
-        self._turn = asyncio.Lock()  # of sending
-        self._changing = asyncio.Lock()  # of its subscription
+        self._turn = asyncio.Lock()  # for sending
+        self._changing = asyncio.Lock()  # for changing the subscription
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
 
     @property
     def is_stranger(self) -> bool:
-        """Whether it has shown no token, though it needs one."""
+        """Whether it has sent no token, though it needs one."""
         return self._role is Role.NOBODY
 
     async def run(self) -> None:
-        """Until the client leaves."""
+        """Serve the socket until the client leaves."""
         loop = asyncio.get_running_loop()
         self._admitted()
         late = loop.call_later(AUTH_S, self.leave)
@@ -111,7 +111,7 @@ class Session:
                 task = loop.create_task(self._heard(text))
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
-        except (WebSocketDisconnect, RuntimeError, KeyError):  # the last: a binary message
+        except (WebSocketDisconnect, RuntimeError, KeyError):  # the last one is raised for a binary message
             pass
         finally:
             late.cancel()
@@ -122,7 +122,7 @@ class Session:
             await self.end(1003)
 
     def _admitted(self) -> None:
-        """Lift the limits for unauthenticated sockets, if it has shown a token."""
+        """Lift the limits for unauthenticated sockets, if it has sent a token."""
         if not self.is_stranger:
             self._socket.state.admit()
 
@@ -130,7 +130,7 @@ class Session:
         self._tasks.discard(task)
         self._room.release()
         if not task.cancelled():
-            task.exception()  # the socket has ended: there is nobody to report it to
+            task.exception()  # the socket has ended: nobody can receive the error
 
     async def end(self, code: int) -> None:
         """Close the socket, if it is open."""
@@ -139,7 +139,7 @@ class Session:
                 await self._socket.close(code)
 
     def leave(self) -> None:
-        """End it soon, unless it has shown a token."""
+        """Close the socket soon, unless it has sent a token."""
         if self.is_stranger:
             task = asyncio.get_running_loop().create_task(self.end(UNAUTHORIZED))
             self._tasks.add(task)
@@ -161,7 +161,7 @@ class Session:
                 reply = await self._answer(message)
         except Problem as problem:
             reply = problem.reply
-        except Exception:  # a mistake of ours: who asked must not wait for ever
+        except Exception:  # an internal error: the client must not wait forever
             _log.exception("a message on a WebSocket could not be answered")
             reply = Problem(status.FAILED, "The gateway has made a mistake: see its log").reply
         if number is not None:
@@ -171,7 +171,7 @@ class Session:
             await self.end(UNAUTHORIZED)
 
     def _admit(self) -> None:
-        """Count a message like a request."""
+        """Count a message like a request, for the rate limit."""
         if not self._sockets.access.admit(peer_of(self._socket.scope)):
             raise Problem(status.TOO_MANY, TOO_MANY)
 
@@ -238,8 +238,8 @@ class Session:
         except (LogUnreadable, TimeoutError):
             await self.end(OVERLOADED)
         except (WebSocketDisconnect, RuntimeError, OSError):
-            pass  # it has ended
-        except Exception:  # a mistake of ours: who listens must not take it for silence
+            pass  # the socket has ended
+        except Exception:  # an internal error: the client must not mistake it for a quiet time
             _log.exception("events could not be sent over a WebSocket")
             await self.end(OVERLOADED)
         else:

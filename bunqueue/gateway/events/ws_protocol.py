@@ -14,10 +14,10 @@ from websockets.http11 import Request
 
 from ..http.connections import MAX_HEAD
 
-MAX_UNKNOWN = 64 * 1024  # bytes from a socket that has shown no token: one message, whatever it is made of
-MAX_RECEIVED = 256 * 1024 * 1024  # bytes of messages that are not whole yet, or not taken, of all sockets
+MAX_UNKNOWN = 64 * 1024  # bytes from a socket that has sent no token: one message, in any number of frames
+MAX_RECEIVED = 256 * 1024 * 1024  # bytes of incomplete or unprocessed messages, of all sockets
 PIECE = 16 * 1024  # bytes parsed in one turn of the event loop: thousands of frames, if they are small
-CLOSE_S = 1.0  # for a socket without a token to say goodbye, too
+CLOSE_S = 1.0  # for the close handshake, also of a socket without a token
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
@@ -28,9 +28,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._known = False
-        self._kept = 0  # bytes since the last message was taken; of a stranger, since the beginning
+        self._kept = 0  # bytes since the last message was processed; without a token, since the beginning
         self._unparsed = bytearray()
-        self._goes_on = False  # with what is not parsed, in the next turn
+        self._goes_on = False  # whether parsing resumes in the next turn
         self.conn.max_message_size = MAX_UNKNOWN
         self.close_timeout = CLOSE_S
 
@@ -40,14 +40,14 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self.scope["state"]["admit"] = self.admit
 
     def admit(self) -> None:
-        """It has shown a token, or needs none."""
+        """Lift the limits: the socket has sent a token, or needs none."""
         self._known = True
         self.conn.max_message_size = self.config.ws_max_size
 
     def data_received(self, data: bytes) -> None:
         self._kept += len(data)
         SocketConnection.received += len(data)
-        too_much = not self._known and self._kept > MAX_UNKNOWN + MAX_HEAD  # it begins with the request
+        too_much = not self._known and self._kept > MAX_UNKNOWN + MAX_HEAD  # it starts with the request
         if too_much or SocketConnection.received > MAX_RECEIVED:
             self.transport.abort()
         else:
@@ -56,7 +56,8 @@ class SocketConnection(WebSocketsSansIOProtocol):
                 self._parse()
 
     def _parse(self) -> None:
-        """Parse a piece; others have their turns before the next one, and nothing more is read meanwhile."""
+        """Parse a piece.  Other connections get their turns before the next one, and nothing more is read
+        until then."""
         self._goes_on = False
         if self.transport.is_closing():
             return

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, web pages of other origins, requests a minute.
+"""Access control: tokens, web pages of other origins, and requests per minute.
 
 A browser sends requests to this server on behalf of any page, even if only that machine can reach the server.
 So requests from a page of another origin are refused, unless the settings name that origin.  Without tokens,
@@ -27,17 +27,18 @@ from bunqueue.settings import Settings
 from . import status
 from .problems import Problem, refusal
 
-MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts again
+MAX_PEERS = 10_000  # addresses with counted requests; beyond, all counts are reset
 TOO_MANY = "Rate limit exceeded"
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 # In a local network any host may claim any name below these domains, so only this machine's own name is
-# trusted.  Names below the other domains cannot be claimed.
+# trusted.  Names below other domains cannot be claimed.
 SHARED_SUFFIXES = ("local", "lan", "internal", "home.arpa")
 PRIVATE_SUFFIXES = (".localhost", ".svc.cluster.local")
 
 
 SPARE = "spare"
-"""In the state of a request: what says that its connection may end when there are too many."""
+"""The key in a request's state of a function that marks its connection as expendable when there are too
+many."""
 
 
 class Role(enum.IntEnum):
@@ -63,7 +64,7 @@ class Access:
         self._rates: dict[str, RateLimit] = {}
 
     def role_of(self, token: str | None) -> Role:
-        """The role of a token; without tokens in the settings, every client may do everything."""
+        """The role of a token.  If the settings have no tokens, every client may do everything."""
         if not self._writers:
             return Role.WRITER
         if token is None:
@@ -72,21 +73,21 @@ class Access:
         return Role.WRITER if writes else Role.READER if reads else Role.NOBODY
 
     async def wrong_token(self, peer: str, spare: Callable[[], None] = lambda: None) -> None:
-        """Count a wrong token.  After many of them the answer is delayed, however many wait already: `spare`
-        says that the connection may end when there are too many."""
+        """Count a wrong token.  After many of them the answer is delayed, however many clients already wait:
+        `spare` marks the connection as expendable when there are too many."""
         if self.guesses.wrong(peer, time.monotonic()):
             spare()
             await asyncio.sleep(DELAY_S)
 
     def is_foreign(self, headers: Headers) -> bool:
-        """Whether a page of another site, which the settings do not allow, sent this."""
+        """Whether a page of another site, which the settings do not allow, sent the request."""
         origin = headers.get("origin")
         if origin is not None:
             return origin not in self.origins and _place(origin) != headers.get("host")
         return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
 
     def is_misnamed(self, headers: Headers) -> bool:
-        """Whether it was sent to a name that is not this server's; with tokens this is harmless."""
+        """Whether the request was sent to a name that is not this server's.  With tokens this is harmless."""
         if self._writers:
             return False
         try:
@@ -97,7 +98,7 @@ class Access:
         return not (private or name in self._hosts or _is_address(name))
 
     def admit(self, peer: str) -> bool:
-        """Count a request of an address, unless it is one too many."""
+        """Count a request of an address, unless it exceeds the limit."""
         if not self._limit:
             return True
         rate = self._rates.get(peer)
@@ -121,7 +122,7 @@ def _is_address(name: str) -> bool:
 
 
 def _place(origin: str) -> str | None:
-    """Host and port of an origin; None if it has none."""
+    """The host and port of an origin, or None if they are missing."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:
@@ -134,10 +135,10 @@ def peer_of(scope: Scope) -> str:
 
 
 def is_lured(headers: Headers) -> bool:
-    """Whether a browser may have been made to send a GET by a page of another site.
+    """Whether a page of another site may have made a browser send this GET.
 
-    Browsers send the origin of a GET only to servers with TLS or on their own machine; for others it is
-    unknown.  Programs are not browsers.
+    Browsers send the origin of a GET only to servers with TLS or on their own machine.  For other servers it
+    is unknown.  Programs are not browsers.
     """
     return "Mozilla/" in headers.get("user-agent", "") and headers.get("sec-fetch-site") != "same-origin"
 
@@ -160,7 +161,7 @@ def need(connection: HTTPConnection, role: Role, what: str) -> None:
 
 
 class Guard:
-    """Lets requests through to the application, with what they may do in ``state.role``."""
+    """Passes requests to the application, with the client's role in ``state.role``."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -180,7 +181,7 @@ class Guard:
         token = bearer(headers)
         role = scope.setdefault("state", {})["role"] = self._access.role_of(token)
         if token is not None and role is Role.NOBODY:
-            spare = scope["state"].get(SPARE)  # a WebSocket has none
+            spare = scope["state"].get(SPARE)  # missing for a WebSocket
             await self._access.wrong_token(peer_of(scope), spare or (lambda: None))
         dressed = _dress(send, allowed) if is_http else send
         if no is not None:

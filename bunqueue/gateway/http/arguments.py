@@ -1,6 +1,5 @@
 """Converts text from a path or query to the type of a command's field.  Text that does not fit is passed on,
-for the server to refuse.
-"""
+and the server refuses it."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ UNTOLD = ("req_id",)  # fields that belong to a connection
 
 @cache
 def wire_fields(request: type[Struct]) -> dict[str, Any]:
-    """The fields of a command by their names on the wire, with their types."""
+    """The fields of a command by their wire names, with their types."""
     hints = get_type_hints(request)
     found = msgspec.structs.fields(request)
     return {field.encode_name: hints[field.name] for field in found if field.name not in UNTOLD}
@@ -26,7 +25,7 @@ def wire_fields(request: type[Struct]) -> dict[str, Any]:
 
 @cache
 def _kinds(request: type[Struct], name: str) -> tuple[frozenset[Any], frozenset[Any]]:
-    """The types that a field takes, and those of its entries if it takes a list."""
+    """The types that a field takes, and the types of its entries if it takes a list."""
     kinds: set[Any] = set()
     entries: set[Any] = set()
     for kind in _alternatives(wire_fields(request).get(name, str)):
@@ -41,7 +40,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def from_texts(request: type[Struct], name: str, texts: list[str]) -> Any:
-    """The value of a field in a query; a repeated name gives a list."""
+    """The value of a field in a query.  A repeated name gives a list."""
     kinds, entries = _kinds(request, name)
     if list in kinds and not (len(texts) == 1 and texts[0].startswith("[")):
         if len(texts) > 1 or str not in kinds:

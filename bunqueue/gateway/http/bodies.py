@@ -51,9 +51,8 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request, whole: str | None = None) -> AsyncIterator[dict[str, Any]]:
-        """The fields in a body, which takes room until the block ends; none if there is no body.  The whole
-        body is the field `whole`, if that is given.  Raises Problem.
-        """
+        """The fields in a body, or an empty map if there is no body.  The body takes room until the block
+        ends.  With `whole`, the entire body is the value of that field.  Raises Problem."""
         with self._room.share() as take:
             yield _fields(request, await _bytes(request, take), whole)
 

@@ -29,7 +29,7 @@ from .transcode import NotJson, read_packed, write_json, write_packed
 from .unknown_fields import MAX_SHOWN, check_fields
 
 _PULLS = frozenset({"PULL", "PULLB"})
-MAX_WAIT_MS = 600_000  # the longest that any command waits
+MAX_WAIT_MS = 600_000  # the longest wait of any command
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -87,10 +87,11 @@ class CommandEndpoint:
         request: Request | None = None,
         role: Role = Role.WRITER,
     ) -> dict[str, Any]:
-        """The reply to a command.  Raises Problem; a refusal by the server is an ordinary reply.
+        """The reply to a command.  Raises Problem.  A refusal by the server is an ordinary reply.
 
-        If the client disconnects while the command waits, the server drops the command.  ``fields`` are empty
-        from when it is sent: as values they take many times the room that was taken for them.
+        If the client disconnects while the command waits, the server drops the command.  ``fields`` is
+        emptied when the command is sent: as values they take many times the memory that was reserved for
+        them.
         """
         check_fields(spec.request, fields)
         filled = with_defaults(spec.name, fields)
@@ -120,9 +121,10 @@ class CommandEndpoint:
         return reply
 
     async def _without_unreadable(self, reply: dict[str, Any]) -> None:
-        """Fail the jobs of a pull whose data cannot be decoded, at once and for good; the others stay in it.
+        """Fail the jobs of a pull with data that cannot be decoded, at once and for good.  The other jobs
+        stay in the reply.
 
-        No worker could process them, and the other jobs must not wait for their locks to expire.
+        No worker could process the failed jobs, and the other jobs must not wait for their locks to expire.
         """
         pulled = reply["jobs"] if "jobs" in reply else [reply.get("job")]
         tokens = reply.get("tokens") or [reply.get("token")] * len(pulled)
@@ -184,7 +186,7 @@ def _from_query(request: Request, spec: Spec, whole: str | None) -> dict[str, An
 
 
 def _check_no_query(request: Request) -> None:
-    """Raise Problem for a query where the fields belong in the body: it would be ignored."""
+    """Raise Problem for a query if the fields belong in the body, because the query would be ignored."""
     for name in request.query_params:
         text = f"{name[:MAX_SHOWN]} is in the query; send the fields of a {request.method} in the body"
         raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD, field=name[:MAX_SHOWN])
@@ -197,7 +199,7 @@ def _from_path(request: Request, spec: Spec) -> dict[str, Any]:
 
 
 def _add(given: dict[str, Any], path: dict[str, Any]) -> None:
-    """Add the fields that are in the path.  Raise Problem for one that was given elsewhere, too."""
+    """Add the fields that are in the path.  Raise Problem for a field that is also given elsewhere."""
     for name in path.keys() & given.keys():
         text = f"{name} is in the path already; leave it out of the body and the query"
         raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD, field=name)
@@ -210,7 +212,7 @@ async def _until_gone(request: Request) -> None:
 
 
 def shown(reply: dict[str, Any]) -> Response:
-    """A reply as an answer."""
+    """A reply as an HTTP answer."""
     code = 200 if reply.get("ok") else status.status_of(str(reply.get("code")))
     wait = reply.get("retryAfter")
     headers = {"Retry-After": str(max(1, math.ceil(wait / 1000)))} if isinstance(wait, int) else None

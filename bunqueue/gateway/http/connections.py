@@ -1,6 +1,6 @@
 """HTTP connections with bounds, because uvicorn waits forever and accepts headers of any size.
 
-The number of connections is bounded, so clients that send nothing, or slowly, must not keep theirs.
+The number of connections is limited, so clients that send nothing, or send slowly, must not keep theirs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .access import SPARE, Role
 
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
 MAX_HEADERS = 256  # each takes some hundred bytes, however short it is
-HEAD_S = 30.0  # for these to arrive, from the first byte or the start of the connection
-REST_S = 30.0  # for the rest of a request that has been answered before it was read
-PIECE = 2048  # bytes parsed at once: what a client sends after a request waits as bytes, not as requests
-PIECES = 4  # in one turn of the event loop: a body may be in a thousand chunks, and others wait meanwhile
-MAX_AHEAD = 64 * 1024 * 1024  # bytes that wait so, of all connections; each is read no further meanwhile
-UNSENT = 128 * 1024  # bytes that the kernel takes beyond what is on its way; else it takes megabytes of each
-STUCK_MS = 60_000  # for a peer to read what it was sent; then the kernel ends its connection
+HEAD_S = 30.0  # for the head to arrive, from the first byte or the start of the connection
+REST_S = 30.0  # for the rest of a request that was answered before it was read
+PIECE = 2048  # bytes parsed at once: data that follows a request waits as bytes, not as requests
+PIECES = 4  # in one turn of the event loop: a body may be in a thousand chunks, and other clients wait
+MAX_AHEAD = 64 * 1024 * 1024  # bytes that wait like this, of all connections, which are not read further
+UNSENT = 128 * 1024  # bytes that the kernel takes beyond those in flight; by default, megabytes each
+STUCK_MS = 60_000  # for a peer to read what it was sent; then the kernel closes the connection
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -37,7 +37,8 @@ _ERROR = b'{"ok":false,"error":"the headers are larger than %d bytes, or more th
 
 
 def end_stuck_ones(listening: list[socket.socket]) -> None:
-    """Make connections end whose peer reads nothing, and keep little for it; accepted sockets inherit it."""
+    """Have the kernel close connections to peers that read nothing, and buffer little for them.  Accepted
+    sockets inherit this."""
     for sock in listening:
         with suppress(AttributeError, OSError):  # not on every platform
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
@@ -45,15 +46,16 @@ def end_stuck_ones(listening: list[socket.socket]) -> None:
 
 
 class Waiting:
-    """The connections that wait for a request, in the order in which they began to; and who sent none."""
+    """The connections that wait for a request, in order of arrival, and those that have sent no request
+    yet."""
 
     def __init__(self) -> None:
         self.connections: dict[Connection, None] = {}
         self.malformed = 0  # requests since the last report
-        self.last = ""  # where the last of these came from
+        self.last = ""  # the address of the last of these
 
     def give_way(self) -> bool:
-        """End the connection that has waited longest, to admit a new one."""
+        """Close the connection that has waited longest, to make room for a new one."""
         if not self.connections:
             return False
         oldest = next(iter(self.connections))
@@ -63,11 +65,11 @@ class Waiting:
 
 
 class HeadTooLarge(Exception):
-    """The request line and its headers are larger than they may be, or too many."""
+    """The request line and its headers are too large, or there are too many headers."""
 
 
 class Connection(HttpToolsProtocol):
-    """A connection whose requests must arrive in time."""
+    """A connection with time limits for the arrival of requests."""
 
     all_ahead = 0  # bytes of all connections: see MAX_AHEAD
 
@@ -82,14 +84,14 @@ class Connection(HttpToolsProtocol):
         self._counted = counted
         self._waiting = waiting or Waiting()
         self._late: asyncio.TimerHandle | None = None
-        self._head = 0  # bytes of the head that is being read; -1: none is
-        self._began = False  # with what came last
-        self._whole = True  # what was read last is a whole request
-        self._beside = 0  # bytes since the last of a body: extensions of chunks, and headers after them
+        self._head = 0  # bytes of the head that is being read; -1: no head is being read
+        self._began = False  # with the last data
+        self._whole = True  # the last request was read completely
+        self._beside = 0  # bytes since the last part of a body: chunk extensions, and headers after chunks
         self._oversized = False
-        self._ahead = bytearray()  # what came after requests that wait for the answer to the one before
+        self._ahead = bytearray()  # data after requests that wait for the answer to the previous one
         self._held = 0  # bytes of it, as counted
-        self._goes_on = False  # with it, in the next turn
+        self._goes_on = False  # whether parsing resumes in the next turn
         self._running: RequestResponseCycle | None = None  # the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -104,7 +106,7 @@ class Connection(HttpToolsProtocol):
         self._ahead.clear()
         self._count()
         self.pipeline.clear()
-        if self._running is not None:  # uvicorn tells only the last one
+        if self._running is not None:  # uvicorn notifies only the last one
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)
@@ -115,11 +117,12 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _spare(self) -> None:
-        """Whoever is slowed down does not keep a place by that."""
+        """A client that is slowed down must not keep its connection because of the delay."""
         self._waiting.connections[self] = None
 
     def pause_writing(self) -> None:
-        """The client does not read.  If it has shown no token, it must not keep a place by that."""
+        """The client does not read.  If it has sent no token, it must not keep its connection by not
+        reading."""
         super().pause_writing()
         if self._running is not None and self._running.scope["state"].get("role") == Role.NOBODY:
             self._waiting.connections[self] = None
@@ -130,9 +133,11 @@ class Connection(HttpToolsProtocol):
             self._waiting.connections.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, until a request has to wait for the answer to the one before.
+        """Parse data until a request has to wait for the answer to the previous one.
 
-        It takes a hundred times its bytes then, and uvicorn would parse, and read, all that there are."""
+        A parsed request takes a hundred times its bytes, and uvicorn would read and parse everything that is
+        available.
+        """
         self._ahead += data
         if self._goes_on:
             self.flow.pause_reading()
@@ -164,19 +169,19 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _takes_more(self) -> bool:
-        """Whether the request that is read has room for more of its body."""
+        """Whether the current request has room for more of its body."""
         cycle = self.cycle
         return cycle is None or cycle.response_complete or len(cycle.body) <= HIGH_WATER_LIMIT
 
     def _count(self) -> None:
-        """Count what waits."""
+        """Count the bytes that wait."""
         Connection.all_ahead += len(self._ahead) - self._held
         self._held = len(self._ahead)
         if self._held and Connection.all_ahead > MAX_AHEAD:
             self.transport.abort()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over.  What a client sends before it has an answer is dropped."""
+        """Hand the connection over.  Data that the client sends before it has an answer is dropped."""
         self._ahead.clear()
         super().handle_websocket_upgrade()
 
@@ -197,7 +202,8 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Handle malformed or oversized input.  It is not logged singly: any client could fill the log."""
+        """Handle malformed or oversized input.  It is not logged individually, because any client could fill
+        the log."""
         if self._oversized:
             self._refuse_head()
             return
@@ -241,7 +247,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.cycle.response_complete and not self.transport.is_closing():  # else the next has begun
+        if self.cycle.response_complete and not self.transport.is_closing():  # else the next one has begun
             self._waiting.connections[self] = None
         if not self._whole and not self.transport.is_closing():
             self._await(REST_S)

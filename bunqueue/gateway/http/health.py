@@ -1,4 +1,4 @@
-"""Whether the server is well, for people, Kubernetes and Prometheus."""
+"""The state of the server, for people, Kubernetes and Prometheus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .transcode import write_json
 from .unknown_fields import check_names
 
 WRONG = "bunqueue_wrong_tokens_total"
-FRESH_S = 0.2  # that what was found is told to clients without a token: they may ask as often as they like
+FRESH_S = 0.2  # clients without a token get a result of up to this age: they may ask as often as they like
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -35,7 +35,7 @@ class Health:
         self._cluster = cluster
         self._since = time.monotonic()
         self._asking = asyncio.Lock()
-        self._told: tuple[float, str | None] = (0.0, None)  # until when, and what
+        self._told: tuple[float, str | None] = (0.0, None)  # its expiry, and the result
 
     async def alive(self, request: Request) -> Response:
         """Liveness: this process answers."""
@@ -50,7 +50,8 @@ class Health:
         return answer(write_json(body), status.UNAVAILABLE)
 
     async def _problem(self, request: Request) -> str | None:
-        """What is wrong; who may not read hears no more than that something is."""
+        """The problem of the server, if there is one. A client that may not read learns only that there is
+        one."""
         if request.state.role >= Role.READER:
             return await self._found()
         if await self._found_lately() is None:
@@ -58,7 +59,8 @@ class Health:
         return "not every shard answers and can store everything; a token shows why"
 
     async def _found_lately(self) -> str | None:
-        """`_found`, asked once for all who want to know at the same time: it costs every shard something."""
+        """The result of `_found`, shared by all clients that ask at the same time, because it costs every
+        shard something."""
         async with self._asking:
             until, problem = self._told
             if time.monotonic() >= until:
@@ -77,7 +79,7 @@ class Health:
         return None if error is None else str(error)
 
     async def health(self, request: Request) -> Response:
-        """The overall state; with numbers for clients that may read."""
+        """The overall state. Clients that may read also get numbers."""
         problem = await self._problem(request)
         body: dict[str, Any] = {
             "ok": problem is None,
@@ -113,6 +115,6 @@ class Health:
         reply = await self._carrier.carry_out(COMMANDS["Prometheus"], {})
         if not reply["ok"]:
             return shown(reply)
-        # The router counts those over TCP; samples of one metric must be adjacent.
+        # The router counts those over TCP. Samples of one metric must be adjacent.
         own = f'{WRONG}{{transport="http"}} {self._guesses.total:.1f}\n{WRONG}{{'
         return Response(reply["data"]["metrics"].replace(WRONG + "{", own, 1), media_type=EXPOSITION)

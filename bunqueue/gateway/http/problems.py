@@ -1,6 +1,5 @@
-"""Requests refused before they reach the server, and the form of every refusal: ``{"ok": false, "error":
-text}``.
-"""
+"""Requests that are refused before they reach the server, and the form of every refusal: ``{"ok": false,
+"error": text}``."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _TEXTS = {
     404: "there is no {path} here; see /docs",
     405: "{path} does not know the method {method}; see /docs",
 }
-_CODES = {  # of refusals that the gateway makes itself
+_CODES = {  # of refusals by the gateway itself
     status.BAD_REQUEST: Code.INVALID_REQUEST,
     status.UNAUTHORIZED: Code.NOT_AUTHENTICATED,
     status.FORBIDDEN: Code.FORBIDDEN,
@@ -44,7 +43,7 @@ _log = get_logger("gateway")
 
 
 class Problem(Exception):
-    """A request that is refused; ``error`` says why, and what to do."""
+    """A request that is refused. ``error`` says why, and what to do."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class Problem(Exception):
         reason: Code | None = None,
         field: str | None = None,
     ) -> None:
-        """``code`` is the HTTP status; ``reason`` is the code in the body, for programs, and ``field`` the
+        """``code`` is the HTTP status. ``reason`` is the code in the body, for programs, and ``field`` the
         field that is wrong."""
         super().__init__(error)
         self.field = field
@@ -96,7 +95,7 @@ async def on_problem(request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Answer what the framework refuses: unknown paths and methods."""
+    """Answer requests that the framework refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     text = _TEXTS.get(error.status_code, error.detail).format(path=request.url.path, method=request.method)
     headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
@@ -104,7 +103,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """The methods of a path: each has its own route."""
+    """The methods of a path. Each has its own route."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return ", ".join(sorted({method for methods in found for method in methods}))

@@ -1,7 +1,7 @@
 """The table of resources: which method and path map to which command.
 
 The names in a path are fields of the command, and so are those of a query (GET, DELETE) or of the body (POST,
-PUT). Everything else about a resource, its description too, follows from the command's declaration.
+PUT). Everything else about a resource, including its description, follows from the command's declaration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from bunqueue.protocol.commands import COMMANDS, Spec
 
 OF_A_CONNECTION = frozenset({"Hello", "Auth", "SubscribeEvents", "UnsubscribeEvents"})
-"""Commands without meaning over HTTP, where /events and /ws replace them."""
+"""Commands that have no meaning over HTTP. /events and /ws replace them."""
 OFFERED: Mapping[str, Spec] = {
     name: spec for name, spec in COMMANDS.items() if not spec.internal and name not in OF_A_CONNECTION
 }
@@ -22,12 +22,12 @@ OFFERED: Mapping[str, Spec] = {
 
 _PULL: Mapping[str, Any] = {"detach": True, "group": {"fair": True}}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {"PULL": _PULL, "PULLB": _PULL}
-"""Defaults of commands over HTTP: a pulled job stays with its worker, because there is no connection whose
-end could release it; and groups take turns by their weights, as for workers of this package."""
+"""Defaults of commands over HTTP. A pulled job stays with its worker, because no connection ends that could
+release it. Groups take turns by weight, as for workers of this package."""
 
 
 def with_defaults(command: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request, with the defaults for what is left out, also within `group`."""
+    """The fields of a request, with the defaults for missing ones, also within `group`."""
     found = {**DEFAULTS.get(command, {}), **fields}
     for name, default in DEFAULTS.get(command, {}).items():
         if isinstance(default, Mapping) and isinstance(found[name], Mapping):
@@ -44,7 +44,7 @@ class Resource:
     command: str
     tag: str
     whole: str | None = None
-    """The field that the body is as a whole, whatever JSON it is; the other fields are in the query."""
+    """The field that gets the whole body, which may be any JSON value. The other fields are in the query."""
 
     @property
     def spec(self) -> Spec:
@@ -57,7 +57,7 @@ class Resource:
 
     @property
     def has_body(self) -> bool:
-        """Whether the other fields are in the body, not in the query."""
+        """Whether the other fields are in the body. If not, they are in the query."""
         return self.method in ("POST", "PUT") and self.whole is None
 
 

@@ -1,4 +1,4 @@
-"""Paths as they were sent: an encoded slash in a segment does not end it.
+"""Keeps paths as they were sent: an encoded slash in a segment does not end the segment.
 
 Decoded as a whole, ``/jobs/a%2Flogs`` would be the logs of the job ``a``, and not the job ``a/logs``.
 """

@@ -12,6 +12,6 @@ _ROWS = {str(code): row for code, row in TABLE.items()}
 
 
 def status_of(code: str) -> int:
-    """The status for an error reply with this code; 422 for a code of a newer server."""
+    """The status for an error reply with this code. 422 for a code of a newer server."""
     row = _ROWS.get(code)
     return INVALID if row is None else row.status

@@ -20,8 +20,8 @@ from .weight import MAX_WEIGHT, is_too_heavy
 MAX_DEPTH = 200  # of values converted in Python; no job is nested so deeply
 
 _TIME = re.compile(rb'":(?<=\w":)(\d{12,15})\.0(?=[,}])')
-"""A time, epoch ms, as the value of a field: on the wire it is a double, which every client can read, and in
-JSON an integer. Only behind a name does a colon follow a quote that follows a letter."""
+"""A time, epoch ms, as the value of a field.  On the wire it is a double, which every client can read, and in
+JSON an integer.  Only after a field name does a colon follow a quote that follows a letter."""
 
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
@@ -32,7 +32,7 @@ class NotJson(ValueError):
 
 
 class TooManyValues(NotJson):
-    """They would take too much memory."""
+    """The values would take too much memory."""
 
 
 def _extension(code: int, data: memoryview) -> object:
@@ -44,7 +44,7 @@ _read_packed = msgspec.msgpack.Decoder(ext_hook=_extension).decode
 
 
 def read_json(body: bytes) -> Any:
-    """The value of a JSON text.  NotJson says what is wrong with it."""
+    """The value of a JSON text.  Raises NotJson, which says what is wrong."""
     if is_too_heavy(body):
         text = f"the values of the body take more than {MAX_WEIGHT >> 20} MiB; send it in parts, or over TCP"
         raise TooManyValues(text)
@@ -55,9 +55,8 @@ def read_json(body: bytes) -> Any:
 
 
 def read_packed(payload: bytes) -> Any:
-    """The value of a MessagePack text; a part that Python cannot read is null, or says so.  NotJson if all
-    of it is like that.
-    """
+    """The value of a MessagePack text.  A part that Python cannot read becomes null, or a note about it.
+    Raises NotJson if nothing can be read."""
     try:
         return _read_packed(payload)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
@@ -69,7 +68,7 @@ def read_packed(payload: bytes) -> Any:
 
 
 def write_packed(value: Any) -> msgspec.Raw:
-    """``value`` as MessagePack.  Raises what cannot be encoded raises."""
+    """``value`` as MessagePack.  Raises the encoder's errors."""
     return msgspec.Raw(_write_packed(value))
 
 
@@ -83,7 +82,8 @@ def write_json(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """``value`` with JSON's lists and maps only, and with "..." for what is nested deeper than MAX_DEPTH."""
+    """``value`` with only JSON's lists and maps, and with "..." for parts that are nested deeper than
+    MAX_DEPTH."""
     return _plain(value, 0)
 
 

@@ -1,6 +1,6 @@
 """Refuses unknown field names, because a misspelled option would silently have no effect.
 
-Over TCP such names are ignored, because clients of other servers and of newer versions send them.  So the
+Over TCP, unknown names are ignored, because clients of other servers and of newer versions send them.  So the
 structures of the protocol cannot forbid them, and requests are checked here, before they go to the router.
 """
 
@@ -24,7 +24,7 @@ MAX_SHOWN = 64  # characters of a name in an error; also the most that the searc
 
 
 def check_names(given: Iterable[str], known: Collection[str], where: str = "") -> None:
-    """Raise Problem for the first name that is not known; ``where`` is its prefix, such as ``jobs[0].``."""
+    """Raise Problem for the first unknown name.  ``where`` is its prefix, such as ``jobs[0].``."""
     for name in given:
         if name not in known:
             short = name[:MAX_SHOWN]
@@ -35,7 +35,7 @@ def check_names(given: Iterable[str], known: Collection[str], where: str = "") -
 
 
 def check_fields(request: type[Struct], fields: dict[str, Any]) -> None:
-    """Raise Problem for a field that a command does not have, or one of its options does not have."""
+    """Raise Problem for a field that the command, or one of its options, does not have."""
     _check_struct(request, fields, "")
 
 
@@ -54,7 +54,7 @@ def _fields(struct: type[Struct]) -> dict[str, mi.Type]:
 
 
 def _check(kind: mi.Type, value: Any, where: str) -> None:
-    """Check the names inside a value.  A value of the wrong type is left to the server, which refuses it."""
+    """Check the names inside a value.  A value of the wrong type is passed on, and the server refuses it."""
     if not isinstance(value, dict | list):
         return
     match kind:

@@ -1,18 +1,18 @@
-"""How much memory the values of a JSON text take, found before they are built.
+"""The memory that the values of a JSON text take, computed before they are built.
 
-16 MiB of JSON are half a gigabyte as Python objects if they are empty maps.  One body is decoded at a time,
-and is encoded again before anybody waits, so what counts is the largest.
+16 MiB of JSON take half a gigabyte as Python objects if they are empty maps.  One body is decoded at a time,
+and is encoded again before the next one, so only the largest body matters.
 """
 
 from __future__ import annotations
 
 MAX_WEIGHT = 192 * 1024 * 1024  # bytes; 16 MiB of records with three fields take less
 
-# What each mark outside of texts stands for: a list or map, a value, a name and its place.  The bytes are
-# those of typical objects; the smallest maps take one and a half times as much.
+# The bytes for each mark outside of texts: a list or map, a value, a name and its place.  They are those of
+# typical objects; the smallest maps take one and a half times as much.
 _WEIGHTS = {b"[": 72, b"{": 72, b",": 40, b":": 60}
 _OTHERS = bytes(set(range(256)) - {*b"".join(_WEIGHTS), *b'"'})
-_SLICE = 1024 * 1024  # bytes that are looked at at a time
+_SLICE = 1024 * 1024  # bytes that are scanned at a time
 
 
 def is_too_heavy(text: bytes) -> bool:
@@ -21,12 +21,12 @@ def is_too_heavy(text: bytes) -> bool:
 
 
 def _weight(text: bytes) -> int:
-    """At least what it is: marks within texts are counted, too."""
+    """An upper estimate: marks within texts are counted as well."""
     return sum(weight * text.count(mark) for mark, weight in _WEIGHTS.items())
 
 
 def _weight_outside_texts(text: bytes) -> int:
-    if b"\\" in text:  # in texts only: a quote that ends none
+    if b"\\" in text:  # only in texts: a quote that does not end one
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     found, inside = 0, False
     for start in range(0, len(text), _SLICE):

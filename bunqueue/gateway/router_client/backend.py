@@ -1,7 +1,7 @@
 """The gateway's connections to the router: quick commands share a few, each waiting command has its own.
 
-A connection may have only a limited number of commands that are answered late; beyond that, all others wait.
-And a parked command can only be withdrawn by closing its connection, when the client has left.
+A connection may have only a limited number of commands that are answered late.  Beyond that, all others wait.
+When the client has left, the only way to withdraw a parked command is to close its connection.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bunqueue.protocol.commands import COMMANDS
 
 from .connection import RouterConnection, RouterGone
 
-SHARED = 2  # connections for what is answered at once; large answers on one do not hold up the other
+SHARED = 2  # connections for commands that are answered at once; a large answer blocks only one
 SPARE = 16  # idle connections that are kept for reuse
-READERS = 4  # read-only clients may have one in this many of the waiting commands
+READERS = 4  # read-only clients may use one in this many of the waiting commands
 ANSWER_S = 30.0  # for an answer, on top of the time that the command itself may take
 
 
@@ -27,26 +27,27 @@ class Busy(Exception):
 
 
 class Unanswered(Exception):
-    """No answer came in time; the outcome of a command that changes something is unknown."""
+    """No answer came in time.  The outcome of a command that changes something is unknown."""
 
 
 class Backend:
     """All connections to the router."""
 
     def __init__(self, path: str, max_waiting: int = MAX_WAITING) -> None:
-        """``max_waiting``: commands that may wait at the same time, each with a connection."""
+        """``max_waiting`` is the number of commands that may wait at the same time, each with a
+        connection."""
         self._path = path
         self._max_waiting = max_waiting
         self._shared: list[RouterConnection] = []
         self._spare: list[RouterConnection] = []
         self._opening = asyncio.Lock()
         self._parked = 0
-        self._reading = 0  # of these, for those who may only read
+        self._reading = 0  # of these, for clients that may only read
 
     async def call(self, name: str, fields: dict[str, Any]) -> bytes:
-        """Carry out a command that is answered at once; its reply, a MessagePack map.
+        """Carry out a command that is answered at once.  Returns its reply, a MessagePack map.
 
-        Raises RouterGone, Unanswered, and what fields raise that cannot be encoded.
+        Raises RouterGone, Unanswered, and the encoder's errors for fields that cannot be encoded.
         """
         command = {**fields, "cmd": name}
         try:
@@ -64,7 +65,7 @@ class Backend:
             raise Unanswered from None
 
     async def _line(self) -> RouterConnection:
-        """The shared connection with the fewest requests; opens missing ones."""
+        """The shared connection with the fewest requests.  Opens missing ones."""
         lines = self._shared = [line for line in self._shared if not line.closed]
         if len(lines) < SHARED:
             async with self._opening:
@@ -74,11 +75,11 @@ class Backend:
         return min(lines, key=lambda line: line.load)
 
     async def wait(self, name: str, fields: dict[str, Any], waits_ms: float, *, reads: bool = False) -> bytes:
-        """Carry out a command that may wait.  Cancel it, and the server gives it up, too.
+        """Carry out a command that may wait.  If the call is cancelled, the server also drops the command.
 
-        ``reads``: for somebody who may only read; they leave room for the others.
+        ``reads``: for a client that may only read.  Such clients leave room for the others.
 
-        Raises Busy, RouterGone, Unanswered, and what fields raise that cannot be encoded.
+        Raises Busy, RouterGone, Unanswered, and the encoder's errors for fields that cannot be encoded.
         """
         if reads and self._reading >= self._max_waiting // READERS:
             raise Busy
@@ -91,7 +92,7 @@ class Backend:
 
     @asynccontextmanager
     async def _leased(self) -> AsyncIterator[RouterConnection]:
-        """A connection for one command alone.  If it is not answered, the connection ends."""
+        """A connection for a single command.  If the command is not answered, the connection is closed."""
         if self._parked >= self._max_waiting:
             raise Busy
         self._parked += 1
@@ -119,7 +120,7 @@ class Backend:
         return await RouterConnection.open(self._path)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for line in (*self._shared, *self._spare):
             line.close()
         self._shared.clear()

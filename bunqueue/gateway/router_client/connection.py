@@ -12,12 +12,12 @@ from bunqueue.client.connection.wire import WireConnection, WireRequest, next_nu
 from bunqueue.protocol.commands.server import NEWEST
 from bunqueue.protocol.framing import frame
 
-PROTOCOL = NEWEST  # the dialect of the answers that HTTP gives
+PROTOCOL = NEWEST  # the protocol version of the answers that HTTP gives
 HELLO_S = 10.0  # for the answer to Hello
 
 
 class RouterGone(Exception):
-    """The connection ended, or there is none."""
+    """The connection has ended, or there is no connection."""
 
     def __init__(self, *, asked: bool) -> None:
         """``asked``: the command had been sent, so it may have been carried out."""
@@ -64,7 +64,7 @@ class RouterConnection:
         return len(self._wire.pending)
 
     def ask(self, command: dict[str, Any]) -> asyncio.Future[bytes]:
-        """Send a command.  Raises what cannot be encoded raises; the future may raise RouterGone.
+        """Send a command.  Raises the encoder's errors.  The future may raise RouterGone.
 
         Cancelling the future does not withdraw the command.
         """
@@ -78,27 +78,27 @@ class RouterConnection:
         return future
 
     def close(self) -> None:
-        """End it; what is parked at a shard for it is given up there."""
+        """Close the connection.  Commands that are parked at a shard for it are dropped there."""
         self._wire.shut()
 
     # -- Host
 
     def watch(self, deadline: float) -> None:
-        """Nothing: requests have no deadline here."""
+        """Do nothing: requests have no deadline here."""
 
     def answered(self, connection: object) -> None:
-        """Nothing: no request waits for room."""
+        """Do nothing: no request waits for room."""
 
     def heard(self, payload: bytes) -> None:
-        """Nothing: these connections subscribe to nothing."""
+        """Do nothing: these connections subscribe to nothing."""
 
     def unavailable(self, request: WireRequest, payload: bytes) -> None:
-        """Pass it on: whether to try again is for the HTTP client to decide."""
+        """Pass the reply on: the HTTP client decides whether to try again."""
         if not request.future.done():
             request.future.set_result(payload)
 
     def lost(self, connection: WireConnection[WireRequest], reason: str) -> None:
-        """Fail what was not answered."""
+        """Fail all unanswered requests."""
         unsent = set(connection.unsent)
         for request in connection.pending.values():
             if not request.future.done():

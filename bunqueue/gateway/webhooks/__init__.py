@@ -1,1 +1,1 @@
-"""Webhooks: events of the logs sent to others over HTTP."""
+"""Webhooks: events of the logs, sent to receivers over HTTP."""

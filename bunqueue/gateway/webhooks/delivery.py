@@ -1,10 +1,10 @@
 """Delivers the events of one webhook in order, retrying each until it arrives.
 
-Delivery is at least once.  The position is stored through the server about once a second; after a crash, what
-was delivered since then is delivered again, with the same ids.  After a change of the number of shards, some
-of the last deliveries are repeated with other ids.  A failing delivery blocks those behind it.
-When the receiver has refused for a long time, the webhook is switched off; when it is switched on again, it
-continues where it stopped.
+Delivery is at least once.  The position is stored through the server about once a second.  After a crash,
+everything that was delivered since then is delivered again, with the same ids.  After a change of the number
+of shards, some of the last deliveries are repeated with other ids.  A failing delivery blocks those behind
+it.  When the receiver has refused for a long time, the webhook is switched off.  When it is switched on
+again, it continues where it stopped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .sender import NotSent, post
 
 PAGE = 100  # events of each shard read at once
 RECORD_S = 1.0
-RECORD_EVENTS = 50_000  # that were passed over: what need not be looked at again after a restart
+RECORD_EVENTS = 50_000  # skipped events between two records of the position: a restart skips these
 RETRY_S = 1.0  # when the logs cannot be read
 LAST_S = 1.5  # for a delivery in progress at shutdown
-SKEW_MS = 30_000  # a page is of one moment but for the time that its shards take to answer
+SKEW_MS = 30_000  # a page shows one moment, except for the time that its shards take to answer
 FIRST_DELAY_S, LAST_DELAY_S = 1.0, 300.0  # before a delivery is repeated; doubled each time
 MAX_FAILURES = 20  # in a row: after more than an hour of them the webhook is switched off
 GONE = 410  # the receiver wants no more deliveries
@@ -65,13 +65,13 @@ class WebhookDelivery:
         self._first_delay_s = first_delay_s
         self._max_failures = max_failures
         self._places: Positions | None = hook.places
-        self._until = hook.until  # after another number of shards it goes on there
-        self._times = [hook.until] * shards  # of each shard's last delivery
+        self._until = hook.until  # after a change of the number of shards, delivery continues here
+        self._times = [hook.until] * shards  # of the last delivery of each shard
         self._behind: set[int] = set()  # shards that may have more to read
-        self._noted = 0  # events up to which places were recorded
+        self._noted = 0  # total of the positions at the last record
         types = frozenset(KINDS[name] for name in hook.events)
         self._wanted = Filter(frozenset((hook.queue,)) if hook.queue else None, types)
-        self._news: RecordDelivery | None = None  # what is to be recorded
+        self._news: RecordDelivery | None = None  # data to record
         self._recorded_at = 0.0
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class WebhookDelivery:
                 await asyncio.shield(self._tell(now=True))
 
     async def _rest(self) -> None:
-        """Wait until something happens, and record what is still unrecorded meanwhile."""
+        """Wait until something happens.  Meanwhile, record what is not yet recorded."""
         assert self._places is not None
         while True:
             await self._tell()
@@ -99,7 +99,7 @@ class WebhookDelivery:
                     return await self._logs.changed(self._places)
 
     async def _read(self) -> Page:
-        """The next events; waits until all shards answer, because none of their events may be left out."""
+        """The next events.  Waits until all shards answer, because no event may be skipped."""
         while True:
             try:
                 page = await self._logs.read(self._places, PAGE, self._wanted, self._until)
@@ -127,7 +127,7 @@ class WebhookDelivery:
         return page
 
     def _pass(self, page: Page) -> None:
-        """What was read is delivered; what lies between and was not wanted is passed over."""
+        """Mark the page as delivered, and skip the unwanted events between its events."""
         assert self._places is not None
         page.settle(self._places)
         self._done_until(max(self._times))
@@ -135,7 +135,7 @@ class WebhookDelivery:
             self._note()
 
     async def _deliver(self, event: dict[str, Any]) -> bool:
-        """Send an event until it arrives; False when the webhook is switched off over it."""
+        """Send an event until it arrives.  False if the webhook is switched off because of it."""
         body, name = body_of(event), NAMES[event["eventType"]]
         failures, delay = 0, self._first_delay_s
         while (problem := await self._attempt(event, name, body)) is not None:
@@ -165,12 +165,14 @@ class WebhookDelivery:
         self._note(succeeded=1)
 
     def _done_until(self, time_ms: float) -> None:
-        """What was read is delivered until then; but shards may have more to read, or write meanwhile."""
+        """Everything read so far is delivered up to this time.  But shards may have more to read, or write
+        more."""
         times = [self._times[shard] for shard in self._behind]
         self._until = max(self._until, min([time_ms - SKEW_MS, *times]))
 
     async def _attempt(self, event: dict[str, Any], name: str, body: bytes) -> str | None:
-        """`_send`, but not interrupted at shutdown: what has arrived should not be sent again."""
+        """Like `_send`, but not interrupted at shutdown: an event that has arrived should not be sent
+        again."""
         sending = asyncio.create_task(self._send(name, delivery_id(event), body))
         try:
             return await asyncio.shield(sending)
@@ -182,7 +184,7 @@ class WebhookDelivery:
             raise
 
     async def _send(self, name: str, delivery: str, body: bytes) -> str | None:
-        """What is wrong with one attempt; None when it has arrived."""
+        """The problem of one attempt, or None when it has arrived."""
         hook = self._hook
         headers = headers_of(name, delivery, body, hook.secret, int(time.time()))
         try:
@@ -194,7 +196,7 @@ class WebhookDelivery:
     def _note(
         self, succeeded: int = 0, failed: int = 0, error: str | None = None, disable: bool = False
     ) -> None:
-        """Remember what is to be recorded."""
+        """Remember data to record."""
         news = self._news or RecordDelivery(webhook_id=self._hook.id)
         news.places, news.until = None if self._places is None else list(self._places), self._until
         self._noted = sum(self._places or ())
@@ -206,7 +208,7 @@ class WebhookDelivery:
         self._news = news
 
     async def _tell(self, *, now: bool = False) -> None:
-        """Record it, if there is anything and the last time was long enough ago."""
+        """Record the data, if there is any and the last record was long enough ago."""
         loop = asyncio.get_running_loop()
         if self._news is None or (not now and loop.time() - self._recorded_at < RECORD_S):
             return

@@ -1,7 +1,7 @@
 """All webhooks: a courier for each that is switched on.
 
-In a cluster one gateway of all hosts has couriers.  Which one the first shard decides (`GetDeliveries`); one
-that it does not answer in time has none.
+In a cluster, one gateway of all hosts has couriers.  The first shard decides which one (`GetDeliveries`).  A
+gateway that does not get an answer in time has no couriers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post
 
 LOOK_S = 1.0  # between two reads of the list of webhooks
-ANSWER_S = 1.5  # in a cluster, for the first shard to answer: couriers end before others may begin
-STOP_S = 3.0  # to see what arrives, and record what was delivered last
+ANSWER_S = 1.5  # in a cluster, for the first shard to answer: couriers end before others may start
+STOP_S = 3.0  # to finish deliveries, and record the last ones
 
 _log = get_logger("webhooks")
 
@@ -57,7 +57,7 @@ class Deliverer:
         self._shards = shards
         self._anywhere = anywhere
         self._couriers: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[str] = set()  # of those that were asked to end
+        self._ending: set[str] = set()  # webhooks with a courier that was asked to end
         self._looking: asyncio.Task[None] | None = None
         self._trials: set[asyncio.Task[str | None]] = set()
 
@@ -67,7 +67,7 @@ class Deliverer:
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def stop(self) -> None:
-        """Stop delivering; returns when the positions are stored.  Safe to call twice."""
+        """Stop delivering.  Returns when the positions are stored.  Safe to call twice."""
         looking, self._looking = self._looking, None
         tasks = [*self._couriers.values(), *self._trials, *([looking] if looking else [])]
         self._couriers.clear()
@@ -81,7 +81,7 @@ class Deliverer:
         fields = {"deliverer": self._name, "delivers": self._delivers} if self._name else {}
         async with asyncio.timeout(ANSWER_S if self._name else None):
             found = _decode(await self._backend.call("GetDeliveries", fields))
-        if not found.ok:  # the shard is away
+        if not found.ok:  # the shard is unavailable
             raise Unanswered
         return found
 
@@ -101,7 +101,8 @@ class Deliverer:
             await asyncio.sleep(LOOK_S)
 
     def _sweep(self) -> None:
-        """Forget couriers that have ended.  Before the webhooks are read: these then know what they did."""
+        """Forget couriers that have ended.  Called before the webhooks are read, so these include their
+        results."""
         for webhook_id, task in list(self._couriers.items()):
             if task.done():
                 del self._couriers[webhook_id]
@@ -110,22 +111,22 @@ class Deliverer:
                     _log.error("a webhook is not delivered at present", webhook=webhook_id, error=repr(error))
 
     def _staff(self, hooks: list[Delivery]) -> None:
-        """See that each webhook that is switched on has a courier, and no other has one."""
+        """Run a courier for each webhook that is switched on, and for no other."""
         wanted = {hook.id: hook for hook in hooks if hook.enabled}
         for webhook_id in self._couriers.keys() - wanted.keys() - self._ending:
             self._ending.add(webhook_id)
             self._couriers[webhook_id].cancel()
         for webhook_id, hook in wanted.items():
-            if webhook_id not in self._couriers:  # of one that was switched on again the old one ends first
+            if webhook_id not in self._couriers:  # after a switch off and on, the old one ends first
                 courier = WebhookDelivery(
                     hook, self._logs, self._record, shards=self._shards, anywhere=self._anywhere
                 )
                 self._couriers[webhook_id] = asyncio.get_running_loop().create_task(courier.run())
 
     async def _record(self, news: RecordDelivery) -> bool:
-        """Have it stored; returns whether nothing is left to do."""
+        """Store the record.  Returns whether nothing is left to do."""
         code, error = await self._tell("RecordDelivery", to_builtins(news))
-        if error is not None:  # if the gateway ends now, some of it is delivered again one day
+        if error is not None:  # if the gateway ends now, some of it is delivered again later
             _log.debug("a delivery was not recorded", webhook=news.webhook_id, error=error)
         return error is None or code == Code.WEBHOOK_NOT_FOUND
 
@@ -152,7 +153,7 @@ class Deliverer:
         return (await self._tell("RecordTrial", to_builtins(RecordTrial(trial=number, data=data))))[1]
 
     async def _tell(self, command: str, fields: dict[str, Any]) -> tuple[str | None, str | None]:
-        """Send it to the server; the code and the text of its refusal, if it refuses."""
+        """Send a command to the server.  Returns the code and the text of its refusal, if it refuses."""
         try:
             reply = read_packed(await self._backend.call(command, fields))
         except (RouterGone, Unanswered) as error:

@@ -1,7 +1,8 @@
-"""The event logs as couriers share them, so that many couriers cost the shards little.
+"""The event logs, shared by all couriers, so that many couriers cost the shards little.
 
-One courier reads at a time; after a read without a match, none reads for several times as long as it took.
-A courier at the end of the logs reads again only after new events: one poll detects these for all couriers.
+One courier reads at a time. After a read without a match, no courier reads for several times as long as that
+read took. A courier at the end of the logs reads again only after new events. One poll detects them for all
+couriers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Logs:
             return page
 
     async def changed(self, places: Positions) -> None:
-        """Return when the logs do not end at ``places`` any more."""
+        """Return when the logs no longer end at ``places``."""
         while self._ends == places:
             if self._look is None or self._look.done():
                 self._look = asyncio.get_running_loop().create_task(self._look_later())

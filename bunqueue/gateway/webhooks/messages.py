@@ -1,4 +1,4 @@
-"""What a webhook sends: the body, and the headers that prove who sent it.  Pure."""
+"""The contents of a webhook request: the body, and the headers that prove who sent it.  Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from bunqueue.gateway.http.transcode import write_json
 from bunqueue.protocol.commands.webhooks import EVENTS
 
-# Kinds of events in the log, and what they are called here.
+# Kinds of events in the log, and their names in webhooks.
 NAMES = dict(zip(("pushed", "pulled", "completed", "failed", "progress"), EVENTS, strict=True))
 KINDS = {name: kind for kind, name in NAMES.items()}
 TEST = "webhook.test"
@@ -34,7 +34,7 @@ def body_of(event: dict[str, Any]) -> bytes:
 
 
 def delivery_id(event: dict[str, Any]) -> str:
-    """The permanent id of an event; a repeated delivery has the same one."""
+    """The permanent id of an event.  A repeated delivery has the same one."""
     return f"{event['shard']}-{event['seq']}"
 
 
@@ -44,7 +44,7 @@ def trial_body(now_ms: int) -> bytes:
 
 
 def headers_of(name: str, delivery: str, body: bytes, secret: str | None, now_s: int) -> Headers:
-    """The headers for a body; signed if there is a secret."""
+    """The headers for a body, signed if there is a secret."""
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "bunqueue-webhook",

@@ -1,8 +1,8 @@
 """Sends one request to an untrusted URL.
 
-The host name is resolved here, each address is checked, and the connection is made to a checked address only;
-so a name cannot resolve to one address for the check and to another for the connection.  Redirects are
-not followed.
+The host name is resolved here, each address is checked, and the connection is made only to a checked address.
+So a name cannot resolve to one address for the check and to another for the connection.  Redirects are not
+followed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import h11
 
 from bunqueue.model.addresses import is_forbidden_address, url_problem
 
-TIMEOUT_S = 10.0  # for all of it
+TIMEOUT_S = 10.0  # for the whole request
 CONNECT_S = 4.0  # to one of a host's addresses
-MAX_ANSWER = 64 * 1024  # bytes that are read until the head of the answer is there
+MAX_ANSWER = 64 * 1024  # bytes to read until the head of the answer is complete
 PORTS = {"http": 80, "https": 443}
 
 
@@ -30,7 +30,8 @@ class NotSent(Exception):
 
 
 async def post(url: str, headers: Mapping[str, str], body: bytes, *, anywhere: bool) -> int:
-    """The status of the receiver's answer, or NotSent.  ``anywhere`` allows addresses inside the network."""
+    """The status of the receiver's answer.  Raises NotSent.  ``anywhere`` allows addresses inside the
+    network."""
     if problem := url_problem(url, anywhere=anywhere):
         raise NotSent(problem)
     parts = urlsplit(url)
@@ -52,7 +53,7 @@ async def _post(parts: SplitResult, headers: Mapping[str, str], body: bytes, any
 
 
 async def _connect(parts: SplitResult, anywhere: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first address of a host that may be connected to, and can be."""
+    """A connection to the first address of a host that is allowed and can be reached."""
     host, port = str(parts.hostname), parts.port or PORTS[parts.scheme]
     tls = _context() if parts.scheme == "https" else None
     problem: OSError | None = None
@@ -70,7 +71,7 @@ async def _connect(parts: SplitResult, anywhere: bool) -> tuple[asyncio.StreamRe
 
 
 async def _addresses(host: str, port: int, anywhere: bool) -> list[str]:
-    """The addresses of a host that may be connected to."""
+    """The allowed addresses of a host."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = dict.fromkeys(str(each[4][0]) for each in found)
     return [each for each in addresses if anywhere or not is_forbidden_address(each.partition("%")[0])]
@@ -102,9 +103,7 @@ async def _exchange(
         if found is h11.NEED_DATA:
             part = await reader.read(4096)
             size += len(part)
-            if (
-                size > MAX_ANSWER
-            ):  # such as interim answers without end, which would take all the time there is
+            if size > MAX_ANSWER:  # such as endless interim answers, which would use up all the time
                 raise NotSent(f"no answer within {MAX_ANSWER} bytes")
             peer.receive_data(part)
         elif isinstance(found, h11.Response):
@@ -114,7 +113,7 @@ async def _exchange(
 
 
 def _ascii(text: str) -> str:
-    """A path as it is sent: what is written out in the URL in escapes."""
+    """A path as it is sent: other characters in the URL are escaped."""
     return "".join(each if each.isascii() else quote(each) for each in text)
 
 

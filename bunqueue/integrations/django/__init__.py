@@ -1,10 +1,10 @@
-"""Django's tasks on bunqueue: a backend, and the command that works them. See docs/integrations.md.
+"""Django's tasks on bunqueue: a backend, and the command that runs them. See docs/integrations.md.
 
     INSTALLED_APPS = [..., "bunqueue.integrations.django"]
     TASKS = {"default": {"BACKEND": "bunqueue.integrations.django.BunqueueBackend"}}
 
-`django.tasks` is there from Django 6.0 on; before, the package `django-tasks` is, with the same words. The
-names are loaded when they are first used: Django imports this package before its settings are complete.
+Django has `django.tasks` since version 6.0. For earlier versions, the package `django-tasks` has the same
+API. The names are loaded on first use, because Django imports this package before its settings are complete.
 """
 
 from __future__ import annotations

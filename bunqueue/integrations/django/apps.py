@@ -1,4 +1,4 @@
-"""Django's description of the app, which is there for its command and for finding tasks."""
+"""Django's description of the app, which is needed for its command and for finding tasks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from django.utils.module_loading import autodiscover_modules
 
 
 class BunqueueConfig(AppConfig):  # type: ignore[misc]  # Django has no types
-    """Has no models."""
+    """An app without models."""
 
     name = "bunqueue.integrations.django"
     label = "bunqueue"
     verbose_name = "bunqueue"
 
     def ready(self) -> None:
-        """Load the modules that have tasks: a job finds its task only if that is loaded already."""
-        from .backend import BunqueueBackend  # not before the apps are loaded
+        """Load the modules that have tasks: a job finds its task only if the task's module is loaded."""
+        from .backend import BunqueueBackend  # only after the apps are loaded
         from .compat import task_backends
 
         autodiscover_modules("tasks")

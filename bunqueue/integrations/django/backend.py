@@ -20,16 +20,17 @@ JOB_OPTIONS, MODULES = "job_options", "modules"
 DEFAULTS: JobOptions = {
     "max_attempts": 1,
     "stack_trace_limit": 100,
-}  # tracebacks are kept whole, as Django does
-ANY_QUEUE = "default"  # questions about a job do not depend on it
+}  # tracebacks are kept in full, as in Django
+ANY_QUEUE = "default"  # questions about a job do not depend on the queue
 
 
 class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     """See docs/integrations.md.
 
-    OPTIONS are those of `bunqueue.Queue` that say where the server is (`url`, `host`, `port`, `token`, `tls`,
-    `embedded`, `data_path`), `job_options`, and `modules` that have tasks beside the modules `tasks` of the
-    installed apps. A task runs once unless the job options say otherwise: `max_attempts`.
+    OPTIONS are those of `bunqueue.Queue` that give the server's address (`url`, `host`, `port`, `token`,
+    `tls`, `embedded`, `data_path`), `job_options`, and `modules`: modules with tasks in addition to the
+    modules `tasks` of the installed apps. A task runs once unless the job options say otherwise:
+    `max_attempts`.
     """
 
     supports_defer = True
@@ -46,20 +47,20 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         self._queues: dict[str, Queue] = {}
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name."""
+        """The queue with that name."""
         found = self._queues.get(name)
         if found is None:
             found = self._queues[name] = Queue(name, default_job_options=self.job_options, **self.place)
         return found
 
     def close(self) -> None:
-        """Give up the connections; they come again when they are needed."""
+        """Close the connections. They are opened again when needed."""
         queues, self._queues = self._queues, {}
         for queue in queues.values():
             queue.close()
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """Add the task's job; it is safe when this returns."""
+        """Add the task's job. When this returns, the job is safe."""
         self.validate_task(task)
         result = TaskResult(
             task=task,
@@ -85,14 +86,14 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         return result
 
     def get_result(self, result_id: str) -> TaskResult:
-        """What became of a task, as long as its job is kept."""
+        """The result of a task, as long as its job is kept."""
         job = self.queue(ANY_QUEUE).get_job(result_id)
         if job is None:
             raise TaskResultDoesNotExist(result_id)
         return result_of(job, self.alias)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
-        """Whether the options are what they may be."""
+        """Check that the options are allowed."""
         yield from super().check(**kwargs)
         try:
             Queue(ANY_QUEUE, default_job_options=self.job_options, **self.place).close()

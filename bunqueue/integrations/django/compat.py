@@ -1,4 +1,4 @@
-"""Django's tasks, wherever they are: in Django itself, or in the package that brought them before."""
+"""Django's tasks, from Django itself or from the package that provided them earlier."""
 
 from __future__ import annotations
 

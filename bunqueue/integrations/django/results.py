@@ -1,4 +1,4 @@
-"""From a job to the `TaskResult` that Django knows."""
+"""Converts a job to Django's `TaskResult`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ STATUS = {
     "completed": TaskResultStatus.SUCCESSFUL,
     "failed": TaskResultStatus.FAILED,
 }
-"""Of states; all others are those of tasks that are ready, or will be."""
+"""By job state.  All other states are those of tasks that are ready, or will be."""
 
 
 class TaskUnknown(Unrecoverable):
-    """A job is not that of a task of this program; no other attempt would help."""
+    """A job that does not belong to a task of this program.  Another attempt would not help."""
 
 
 UNKNOWN_WORKER = "unknown"  # only the number of these counts
@@ -42,7 +42,8 @@ UNKNOWN_WORKER = "unknown"  # only the number of these counts
 def task_named(path: str) -> Task:
     """The task with that path.  Raises TaskUnknown.
 
-    Nothing is imported: the path comes from a job, and who may add jobs must not choose what code runs.
+    Nothing is imported: the path comes from a job, and clients that may add jobs must not choose which code
+    runs.
     """
     module, _, name = path.rpartition(".")
     found = vars(sys.modules[module]).get(name) if module in sys.modules else None
@@ -55,7 +56,7 @@ def task_named(path: str) -> Task:
 
 
 def check_data(job: Job | ActiveJob, backend: BaseTaskBackend) -> None:
-    """Raises TaskUnknown unless a job may be that of a task of this backend."""
+    """Raise TaskUnknown unless a job may belong to a task of this backend."""
     data = job.data
     if not isinstance(data, Mapping) or not isinstance(data.get("args"), list):
         raise TaskUnknown(f"job {job.id} is not that of a task: its data has no list of args")
@@ -70,7 +71,8 @@ def check_data(job: Job | ActiveJob, backend: BaseTaskBackend) -> None:
 
 
 def result_of(job: Job, backend: str) -> TaskResult:
-    """Raises TaskResultDoesNotExist when the job is not that of a task of this program."""
+    """The result of a job.  Raises TaskResultDoesNotExist when the job does not belong to a task of this
+    program."""
     try:
         check_data(job, task_backends[backend])
         task = task_named(job.name)
@@ -98,7 +100,7 @@ def result_of(job: Job, backend: str) -> TaskResult:
 
 
 def moment(at: datetime | None) -> datetime | None:
-    """A time as Django wants it by its settings."""
+    """A time in the form that Django's settings require."""
     if at is None:
         return None
     return at if settings.USE_TZ else at.astimezone().replace(tzinfo=None)
@@ -114,7 +116,7 @@ def _error(job: Job) -> TaskError:
 
 
 def _class_path(error: str, stack: list[str]) -> str:
-    """The exception's class: the traceback has its whole path, the error its name."""
+    """The path of the exception's class: the traceback has the full path, the error has the name."""
     name = re.match(r"\w+", error)
     if name is not None:
         for line in reversed(stack):

@@ -1,4 +1,4 @@
-"""Runs the job of a task: what the command `bunqueue_worker` gives to its workers."""
+"""Runs the job of a task: the handler that the command `bunqueue_worker` gives to its workers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ WORKER = "bunqueue"
 
 
 def run_task(job: ActiveJob) -> Any:
-    """A handler for jobs of tasks, plain or coroutines; in tests for `drain` and `inline`.
+    """A handler for jobs of tasks, plain or coroutines.  In tests, pass it to `drain` and `inline`.
 
-    As at the ends of a request, database connections that are too old or broken are closed before and after.
+    As at the start and the end of a request, database connections that are too old or broken are closed
+    before and after.
     """
     close_old_connections()
     try:

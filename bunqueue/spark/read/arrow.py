@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from .tables import Column, Type
 
-MEMORY = 64 << 20  # bytes of batches that wait; more of them wait on disk
+MEMORY = 64 << 20  # bytes of batches that wait in memory; beyond that, they wait on disk
 
 _MS = pa.timestamp("ms", tz="UTC")
 _ARROW: dict[Type, pa.DataType] = {
@@ -62,8 +62,8 @@ def batcher(columns: Sequence[Column], given: dict[str, Any]) -> Batcher:
 
 
 def kept(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same batches, after all of them have been read, so that a slow consumer does not hold up their
-    source.  Beyond MEMORY they wait in a temporary file."""
+    """The same batches, after all of them have been read, so a slow consumer does not hold up their source.
+    Beyond MEMORY they wait in a temporary file."""
     with tempfile.SpooledTemporaryFile(MEMORY) as waiting:
         sink = cast(Any, waiting)
         with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:

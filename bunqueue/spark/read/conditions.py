@@ -1,6 +1,6 @@
 """Conditions on rows as SQLite's SQL, so that it reads fewer rows.
 
-The caller checks the rows again: a condition that has no equivalent in SQL is left out.
+The caller checks the rows again.  A condition without an equivalent in SQL is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_IN = 500  # values; SQLite takes some thousand parameters
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``column operator value``.  Timestamps are `datetime`, without a zone UTC; ``in`` has a list."""
+    """``column operator value``.  A `datetime` without a zone is in UTC; ``in`` has a list."""
 
     column: str
     operator: Operator
@@ -44,7 +44,7 @@ def where(table: Table, conditions: Sequence[Condition]) -> Clause:
 
 
 def clause_of(table: Table, condition: Condition) -> Clause | None:
-    """A condition as SQL; None if SQL has no equivalent."""
+    """A condition as SQL, or None if SQL has no equivalent."""
     column = table.column(condition.column)
     if column is None or not column.sql or column.type in ("binary", "array<string>"):
         return None
@@ -84,7 +84,7 @@ def _is_comparable(column: Column, value: Any) -> bool:
 
 
 def _moment(sql: str, operator: str, value: Any) -> Clause | None:
-    """Compare epoch ms with a time of microseconds, without losing the microseconds."""
+    """Compare epoch ms with a time in microseconds, without losing the microseconds."""
     if not isinstance(value, datetime):
         return None
     low, beyond = divmod(microseconds(value), 1000)

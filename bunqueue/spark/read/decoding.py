@@ -1,7 +1,7 @@
 """MessagePack values of a shard, decoded to forms that SQL and people can read.
 
-Payloads may hold anything: bytes become base64, NaN and the infinities null, keys text, times ISO 8601, and
-extension types null.  What cannot be decoded is null, with a reason; it never fails a query.
+Payloads may have any content.  Bytes become base64, NaN and the infinities null, keys text, times ISO 8601,
+and extension types null.  A payload that cannot be decoded is null, with a reason; it never fails a query.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Scalar = str | int | float | None
 
 
 def payload_json(raw: bytes | None) -> str | None:
-    """A payload as JSON; None if it is missing or cannot be decoded."""
+    """A payload as JSON, or None if it is missing or cannot be decoded."""
     return None if raw is None else _converted(raw)[0]
 
 
 def payload_error(raw: bytes | None) -> str | None:
-    """Why `payload_json` gives None for a payload."""
+    """Why `payload_json` returns None for a payload."""
     return None if raw is None else _converted(raw)[1]
 
 
-@lru_cache(maxsize=4)  # text and error of a payload are asked for one after the other
+@lru_cache(maxsize=4)  # the text and the error of a payload are requested one after the other
 def _converted(raw: bytes) -> tuple[str | None, str | None]:
     try:
         return to_json(_decode(raw)), None
@@ -43,7 +43,7 @@ def _converted(raw: bytes) -> tuple[str | None, str | None]:
 
 
 def to_json(value: Any) -> str:
-    """A decoded MessagePack value as JSON.  TypeError when it is nested too deeply."""
+    """A decoded MessagePack value as JSON.  Raises TypeError when it is nested too deeply."""
     try:  # most values are plain
         return orjson.dumps(value).decode()
     except TypeError:
@@ -51,7 +51,7 @@ def to_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value with only the types that JSON has."""
+    """A value with JSON types only."""
     if isinstance(value, dict):
         return {_key(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -94,4 +94,4 @@ FUNCTIONS: Mapping[str, Callable[..., Scalar]] = {
     function.__name__: function
     for function in (payload_json, payload_error, job_option, job_options, job_extra, is_blocked)
 }
-"""SQL functions used by `tables`; all are deterministic."""
+"""SQL functions used by `tables`.  All are deterministic."""

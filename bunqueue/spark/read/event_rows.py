@@ -1,7 +1,7 @@
-"""The event log of a shard, unpacked: its rows hold up to a thousand events each.
+"""The event log of a shard, unpacked: each row has up to a thousand events.
 
-Event numbers ascend with the commits and are never reused, so "after number N" is all that a
-reader has to remember.
+Event numbers increase with the commits and are never reused, so a reader has to remember only "after number
+N".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .shard_file import ShardFile
 
 _decode: Any = Decoder(list[list[Any] | None]).decode  # null: deleted on request
 _NAMED = b"\xa5queue"  # the key of the field with the queue's name, as MessagePack
-UNKNOWN = "unknown"  # a kind that a newer version wrote
+UNKNOWN = "unknown"  # a kind written by a newer version
 
 _ROWS = """
 select first_seq, at, payload from events
@@ -28,7 +28,7 @@ order by first_seq
 
 
 class EventRow(NamedTuple):
-    """An event: the columns of the table ``events`` after host and shard; ``at`` in epoch ms."""
+    """An event: the columns of the table ``events`` after host and shard; ``at`` is in epoch ms."""
 
     seq: int
     at: int
@@ -41,7 +41,7 @@ class EventRow(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Numbers of the oldest event that is kept, and of the newest; of an empty log 1 and 0."""
+    """The numbers of the oldest event that is kept and of the newest one. For an empty log, 1 and 0."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ def bounds(file: ShardFile) -> Bounds:
 
 
 def oldest(file: ShardFile) -> tuple[int, int] | None:
-    """Number and time (epoch ms) of the oldest event that is kept; None if there are no events."""
+    """The number and time (epoch ms) of the oldest event that is kept, or None if there are no events."""
     if file.is_empty:
         return None
     found = file.one("select first_seq, at from events order by first_seq limit 1")
@@ -65,7 +65,8 @@ def oldest(file: ShardFile) -> tuple[int, int] | None:
 
 
 def first_since(file: ShardFile, at: int) -> int:
-    """The number of the first event at ``at`` (epoch ms) or later; without one, that of the next event."""
+    """The number of the first event at ``at`` (epoch ms) or later. Without such an event, the number of the
+    next one."""
     found = None if file.is_empty else file.one("select min(first_seq) from events where at >= ?", at)
     if found is None or found[0] is None:
         return bounds(file).last + 1
@@ -75,9 +76,10 @@ def first_since(file: ShardFile, at: int) -> int:
 def events(
     file: ShardFile, after: int, until: int, kinds: Container[int] | None = None
 ) -> Iterator[EventRow]:
-    """The events with numbers above ``after``, up to ``until``, in order; only those of ``kinds``, if given.
+    """The events with numbers above ``after``, up to ``until``, in order. With ``kinds``, only events of
+    these kinds.
 
-    The others cost almost nothing, as no row is built for them.
+    The others cost almost nothing, because no row is built for them.
     """
     if file.is_empty:
         return
@@ -103,9 +105,9 @@ def _event(seq: int, at: int, entry: list[Any], names: _Names) -> EventRow:
 
 
 class _Names:
-    """Names of queues, including those obliterated since, whose last event carries the name.
+    """Names of queues, including obliterated ones: the last event of such a queue has the name.
 
-    An obliterated queue's number may have become that of another one, which is younger than the event.
+    The number of an obliterated queue may have passed to another queue, which is younger than the event.
     """
 
     def __init__(self, file: ShardFile) -> None:

@@ -1,4 +1,4 @@
-"""Conditions on events, which SQLite cannot look into: where in the log to start, and which events match."""
+"""Conditions on events that SQLite cannot check: where in the log to start, and which events match."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 def selected(
     file: ShardFile, conditions: Sequence[Condition], after: int = 0, until: int | None = None
 ) -> Iterator[EventRow]:
-    """The matching events with numbers above ``after``, up to ``until``, in order.  Conditions of a kind that
+    """The matching events with numbers above ``after``, up to ``until``, in order.  Kinds of conditions that
     cannot be checked here are ignored."""
     first = max([after + 1, *(_first(file, condition) for condition in conditions)])
     last = min([bounds(file).last if until is None else until, *_lasts(conditions)])
@@ -39,8 +39,8 @@ def selected(
 
 
 def gap(file: ShardFile, after: int, until: int) -> EventRow | None:
-    """An event of the kind ``lost`` for those above ``after`` that the log no longer has; None if it has all.
-    Events deleted on request do not count as missing."""
+    """An event of the kind ``lost`` for those above ``after`` that the log no longer has, or None if it has
+    all of them.  Events deleted on request do not count as missing."""
     oldest = bounds(file).first
     found = None if file.is_empty else file.one("select at from events order by first_seq limit 1")
     if oldest <= after + 1 or found is None:
@@ -72,7 +72,7 @@ def _lasts(conditions: Sequence[Condition]) -> list[int]:
 
 
 def _kinds(conditions: Sequence[Condition]) -> frozenset[int] | None:
-    """The numbers of the only kinds that may match; None when any may."""
+    """The numbers of the only kinds that may match, or None when any may."""
     asked: list[Sequence[Any]] = [
         condition.value if condition.operator == "in" else [condition.value]
         for condition in conditions

@@ -1,4 +1,4 @@
-"""The shards at a path: those of a server's folder or of a copy of it, or one embedded file."""
+"""The shards at a path: those of a server's folder, of a copy of it, or one embedded file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Shard(NamedTuple):
 
 
 def find_shards(paths: Sequence[str], hosts: Sequence[str]) -> list[Shard]:
-    """All shards at these paths; ``hosts`` names the machine of each path, if there are any.
+    """All shards at these paths. ``hosts`` names the machine of each path, if given.
 
-    NotReadable if a path has none; an unreadable file is found when it is opened.
+    Raises NotReadable if a path has no shards. An unreadable file is found only when it is opened.
     """
     if not paths:
         raise BadOption('path: give the data folder, as in .load("/var/lib/bunqueue")')
@@ -71,9 +71,9 @@ def _shards_at(path: str, host: str) -> Iterator[Shard]:
 
 
 def kept_snapshots(folder: Path) -> list[Path]:
-    """The newest snapshot of each shard of a store that keeps them in this folder; none if it does not.
+    """The newest snapshot of each shard, if a store keeps them in this folder. Otherwise an empty list.
 
-    Where a shard has none yet there is no such file.
+    For a shard without a snapshot the file does not exist yet.
     """
     if (folder / NAME).exists():
         return []

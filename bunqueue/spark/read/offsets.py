@@ -1,6 +1,6 @@
-"""How far a stream has read: an event number for each shard.  Pure.
+"""The progress of a stream: an event number for each shard.  Pure.
 
-An offset is a plain dict, as it goes into the checkpoint as JSON: ``{"00": 4711, "01": 98}``, with several
+An offset is a plain dict, which goes into the checkpoint as JSON: ``{"00": 4711, "01": 98}``, with several
 machines ``{"web-1/00": 4711}``.  A stream has read the events up to these numbers.
 """
 
@@ -20,12 +20,13 @@ def key_of(shard: Shard, several: bool) -> str:
 
 
 def reached(start: Mapping[str, int], found: Mapping[str, Bounds]) -> Offset:
-    """How far a stream has read, not counting events that are gone."""
+    """The position that a stream has reached, not counting events that are gone."""
     return {key: max(start.get(key, 0), bounds.first - 1) for key, bounds in found.items()}
 
 
 def limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> Offset:
-    """The end of a batch of about ``most`` events, shared fairly by the shards; never before ``start``."""
+    """The end of a batch of about ``most`` events, shared fairly among the shards.  Never before
+    ``start``."""
     behind = {key: last - start.get(key, 0) for key, last in latest.items() if last > start.get(key, 0)}
     end = {key: max(start.get(key, 0), last) for key, last in latest.items()}
     left = most
@@ -38,7 +39,7 @@ def limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> O
 
 def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[str]:
     """The events that retention removed before the stream read them, in words.  A shard that is new to the
-    stream has lost none."""
+    stream has lost nothing."""
     return [
         f"events {read + 1} to {bounds.first - 1} of shard {key} are gone, as retention has passed them"
         for key, bounds in found.items()
@@ -47,7 +48,8 @@ def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[str]:
 
 
 def went_back(start: Mapping[str, int], found: Mapping[str, Bounds]) -> str | None:
-    """Which shard's log ends before what was read, if one's does: other events will have these numbers."""
+    """The shard whose log ends before the stream's position, if there is one: other events will have these
+    numbers."""
     for key, bounds in found.items():
         read = start.get(key, 0)
         if bounds.last < read:
@@ -56,8 +58,8 @@ def went_back(start: Mapping[str, int], found: Mapping[str, Bounds]) -> str | No
 
 
 def resharded(start: Mapping[str, int], found: Mapping[str, object]) -> str | None:
-    """How the number of a machine's shards has changed since the stream began, if it has: then the numbers of
-    events mean something else.  A machine that is new to the stream is fine."""
+    """How the number of a machine's shards has changed since the stream began, if it has.  The numbers of
+    events then mean something else.  A machine that is new to the stream is allowed."""
     before, now = _counts(start), _counts(found)
     for host, count in now.items():
         if host in before and before[host] != count:

@@ -1,6 +1,6 @@
 """Filters that Spark offers to a source, as `Condition` objects.
 
-Spark applies all of them again, so those without an equivalent are left out.
+Spark applies all of them again, so filters without an equivalent are left out.
 """
 
 from __future__ import annotations

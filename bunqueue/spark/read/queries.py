@@ -18,7 +18,7 @@ class Span(NamedTuple):
 
 
 class Query(NamedTuple):
-    """SQL and its parameters; a row has the columns in their order."""
+    """SQL and its parameters.  A row has the columns in their order."""
 
     sql: str
     parameters: list[Any]
@@ -32,10 +32,10 @@ def query(
     now: int,
     schema: int,
 ) -> Query:
-    """The rows of a table, only those of ``span`` if given; ``now`` (epoch ms) says which jobs are delayed.
+    """The rows of a table, or only those of ``span``.  ``now`` (epoch ms) decides which jobs are delayed.
 
-    ``columns`` are those that SQLite can compute; without any, each row is a single null.  ``schema`` is that
-    of the file.
+    ``columns`` are those that SQLite can compute.  Without any, each row is a single null.  ``schema`` is
+    that of the file.
     """
     chosen = ", ".join(column.sql for column in columns) or "null"
     clause, parameters = where(table, conditions)

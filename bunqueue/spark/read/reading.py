@@ -1,7 +1,7 @@
-"""Rows of a shard as Arrow batches: used by Spark's tasks, and usable from plain Python.
+"""Rows of a shard as Arrow batches, for Spark's tasks and for plain Python.
 
-A file that a server writes to is read in one go, in one transaction, so that all rows are of one moment.
-Meanwhile SQLite cannot reset the server's log, which grows; so a slow consumer must not prolong the read:
+A file that a server writes to is read at once, in one transaction, so all rows are of one moment.  During
+that time SQLite cannot reset the server's log, which grows.  So a slow consumer must not prolong the read:
 batches are collected first and handed out afterwards.
 """
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("bunqueue.spark")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows and columns of a table; ``now`` in epoch ms says which jobs are delayed."""
+    """The wanted rows and columns of a table.  ``now`` in epoch ms decides which jobs are delayed."""
 
     table: Table
     columns: tuple[Column, ...]
@@ -42,21 +42,21 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one task reads: a shard, or a range of the table's key if nothing writes to the file."""
+    """The input of one task: a shard, or a range of the table's key if nothing writes to the file."""
 
     shard: Shard
     identity: Identity | None = None
     span: Span | None = None
-    skip: bool = False  # leave out what cannot be read
+    skip: bool = False  # leave out unreadable data
 
 
 def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> list[Piece]:
     """Split a shard into pieces of about ``rows`` rows.
 
-    With ``skip``, a shard that cannot be read is left out as a whole, and logged; otherwise it raises
+    With ``skip``, an unreadable shard is left out completely, and logged.  Otherwise it raises
     UnreadableShard.
     """
-    if is_remote(shard.path) or is_snapshot(shard.path):  # each piece would have to be fetched as a whole
+    if is_remote(shard.path) or is_snapshot(shard.path):  # each piece would have to fetch the whole file
         return [Piece(shard, skip=skip)]
     path = Path(shard.path)
     try:
@@ -65,7 +65,7 @@ def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> l
         if known is None or skip or not table.key:
             return [Piece(shard, known, skip=skip)]
         with opened(path, known) as file:
-            # Asked one by one, each is the end of an index; what retention has removed lies before the first.
+            # Queried one by one, each is the end of an index; removed rows come before the first.
             sql = f"select (select min(seq) from {table.key_of}), (select max(seq) from {table.key_of})"
             ends = None if file.is_empty else file.one(sql)
     except UnreadableShard as error:
@@ -79,7 +79,8 @@ def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> l
 
 
 def read(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece.  UnreadableShard when it cannot be read, or has changed since it was planned."""
+    """The rows of a piece.  Raises UnreadableShard when the shard cannot be read, or has changed since it was
+    planned."""
     batches = _read(piece, selection)
     if piece.identity is not None and not piece.skip:
         return batches
@@ -88,7 +89,7 @@ def read(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
 
 
 def _readable(whole: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All batches; none if the shard cannot be read, which is known before the first batch."""
+    """All batches, or no batches if the shard cannot be read.  That is known before the first batch."""
     try:
         yield from whole
     except UnreadableShard as error:
@@ -115,7 +116,8 @@ def read_events(
 ) -> Iterator[pa.RecordBatch]:
     """The events with numbers above ``after`` (None: from the oldest), up to ``until``.
 
-    If retention removed some: EventsLost if ``strict``, else an event of the kind ``lost`` that says which.
+    If retention removed some of them: raises EventsLost if ``strict``, otherwise gives an event of the kind
+    ``lost`` that names them.
     """
     return kept(_read_events(shard, selection, after, until, strict), schema_of(selection.columns))
 

@@ -1,5 +1,5 @@
-"""Copies of data folders in object stores: ``s3://bucket/backup``, and any other store that Arrow can open;
-and snapshots of a bunqueue store, in a folder.
+"""Copies of data folders in object stores (``s3://bucket/backup``, and any other store that Arrow can open),
+and snapshots of a bunqueue store in a folder.
 
 SQLite needs a file, so each task fetches or expands the shard that it reads.
 """
@@ -31,7 +31,8 @@ def is_remote(path: str) -> bool:
 
 
 def remote_shards(uri: str) -> list[str]:
-    """The addresses of a folder's shards.  NotReadable when it is no data folder, or cannot be reached."""
+    """The addresses of a folder's shards.  Raises NotReadable when it is not a data folder, or cannot be
+    reached."""
     with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
         try:
             _fetch(_within(uri, NAME), Path(scratch))
@@ -43,20 +44,20 @@ def remote_shards(uri: str) -> list[str]:
         except DataFolderError as error:
             raise NotReadable(str(error).replace(scratch, shown(uri))) from None
         except (OSError, pa.ArrowException) as error:
-            # No chained error: it contains the address, with its keys.
+            # Without a chained error, which would contain the address with its keys.
             raise NotReadable(f"{shown(uri)} cannot be reached: {_line(error, uri)}") from None
     return [_within(uri, f"shard-{number:02d}.db") for number in range(count)]
 
 
 def shown(uri: str) -> str:
-    """An address that is safe to show: without its keys and the options after the path."""
+    """An address that is safe to show: without keys and without the options after the path."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 @contextmanager
 def fetched(path: str) -> Iterator[Path]:
-    """A shard's file on this machine, while it is used.  UnreadableShard when it cannot be fetched."""
+    """A shard's file on this machine, while it is used.  Raises UnreadableShard when it cannot be fetched."""
     if is_snapshot(path):
         with expanded(Path(path)) as file:
             yield file
@@ -69,7 +70,7 @@ def fetched(path: str) -> Iterator[Path]:
         log = urlunsplit(parts._replace(path=f"{parts.path}-wal"))
         try:
             found = _fetch(path, Path(scratch))
-            _fetch(log, Path(scratch))  # the newest jobs, if the copy was made by copying files
+            _fetch(log, Path(scratch))  # the newest jobs, if the files were copied one by one
         except (OSError, pa.ArrowException) as error:
             raise UnreadableShard(f"{shown(path)} cannot be fetched: {_line(error, path, log)}") from None
         if not found:
@@ -86,7 +87,8 @@ def is_snapshot(path: str) -> bool:
 
 @contextmanager
 def expanded(snapshot: Path) -> Iterator[Path]:
-    """The shard's file that is in a snapshot, while it is used.  UnreadableShard when it cannot be read."""
+    """The shard's file inside a snapshot, while it is used.  Raises UnreadableShard when it cannot be
+    read."""
     with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
         file = Path(scratch) / f"{snapshot.name.partition('.')[0]}.db"
         try:
@@ -108,7 +110,7 @@ def expanded(snapshot: Path) -> Iterator[Path]:
 
 
 def _within(uri: str, name: str) -> str:
-    """The address of a file in a folder; the store's options stay after the path."""
+    """The address of a file in a folder.  The store's options stay after the path."""
     parts = urlsplit(uri)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
@@ -123,7 +125,7 @@ def _exists(uri: str) -> bool:
 
 
 def _fetch(uri: str, folder: Path) -> bool:
-    """Copy a file into a folder; return whether the file exists."""
+    """Copy a file into a folder.  Return whether the file exists."""
     if not _exists(uri):
         return False
     fs.copy_files(uri, (folder / _file_name(uri)).as_uri())

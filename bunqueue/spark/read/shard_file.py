@@ -1,7 +1,7 @@
-"""The file of a shard, read as it was at one moment, while its server may go on writing.
+"""The file of a shard, read as it was at one moment, while its server may keep writing.
 
-Never writes to it, nor beside it where that could get in a server's way.  The only module of this package
-that opens SQLite.
+Never writes to it, nor creates files beside it that could block a server.  This is the only module of the
+package that opens SQLite.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from bunqueue.data_folder import DataFolderError, is_served, read_manifest
 from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS
 
-SCHEMA = 7  # the newest that `tables` describes, which says what older ones lack; see `_LATER`, too
+SCHEMA = 7  # the newest that `tables` describes, with what older ones lack; see also `_LATER`
 ROWS = 8192  # fetched at a time: more is not faster
 STEP = 4096  # pages that are copied at a time, 16 MiB
-KEPT_FREE = 16 << 20  # bytes: a copy must not make a server on the same disk run out of space
+KEPT_FREE = 16 << 20  # bytes: a copy must not fill the disk of a server
 _CACHE_KIB = 16_384
-CHANGES_HANDS_S = 2.0  # for a file to be opened again by the next process of its host
+CHANGES_HANDS_S = 2.0  # for the next process of its host to open the file again
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 Row = tuple[Any, ...]
 
 
 class Identity(NamedTuple):
-    """Identifies a file that nothing writes to: while this stays the same, the file can be read in pieces."""
+    """Identifies a file that nothing writes to.  While it stays the same, the file can be read in pieces."""
 
     size: int
     modified_ns: int
 
 
 def identity(path: Path) -> Identity | None:
-    """The identity of a complete file; None when the log beside it has more, or a server writes to it.
+    """The identity of a complete file, or None when the log beside it has more, or a server writes to it.
 
-    UnreadableShard when there is no file, or it cannot be accessed.
+    Raises UnreadableShard when the file does not exist, or cannot be accessed.
     """
     try:
         status = path.stat()
@@ -56,7 +56,7 @@ def identity(path: Path) -> Identity | None:
 
 
 def _is_owned(path: Path) -> bool:
-    """Whether a server has it open, or may have; see `shardproc.storage.database.own`."""
+    """Whether a server has it open, or may have it open; see `shardproc.storage.database.own`."""
     try:
         with path.with_suffix(".lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -77,7 +77,7 @@ class ShardFile:
         self.schema = SCHEMA
 
     def check(self) -> None:
-        """Raise UnreadableShard unless the version is known; this fixes the moment that queries see."""
+        """Raise UnreadableShard unless the version is known.  This fixes the moment that queries see."""
         self._db.execute("begin")
         version = self._db.execute("pragma user_version").fetchone()[0]
         if version > SCHEMA:
@@ -105,8 +105,8 @@ class ShardFile:
         return found
 
     def copy_to(self, target: Path) -> None:
-        """Write all of it into a new file that only this user may read.  NoRoom when the disk is about to be
-        full; the caller removes what was written."""
+        """Write everything into a new file that only this user may read.  Raises NoRoom when the disk is
+        almost full.  The caller removes the partial file."""
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(sqlite3.connect(target, isolation_level=None)) as copy:
             copy.execute("pragma synchronous = off")
@@ -115,7 +115,7 @@ class ShardFile:
             self._db.backup(copy, pages=STEP, progress=lambda *_: self._check_room(target.parent), sleep=0)
             copy.execute(
                 "pragma journal_mode = delete"
-            )  # not that of the original: it needs no log beside it
+            )  # not the mode of the original: it needs no log beside it
 
     def _check_room(self, folder: Path) -> None:
         free = shutil.disk_usage(folder).free
@@ -130,7 +130,7 @@ class ShardFile:
 def opened(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
     """Open a file for reading.  With ``expected`` it must be that file, and stay so until the end.
 
-    UnreadableShard when it cannot be read, or has changed.
+    Raises UnreadableShard when the file cannot be read, or has changed.
     """
     with ExitStack() as stack:
         try:
@@ -152,10 +152,11 @@ def opened(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
 
 @contextmanager
 def current(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
-    """As `opened`; UnreadableShard, too, for a copy of a store's shard that nobody keeps up to date here.
+    """Like `opened`, but also raises UnreadableShard for a stale file: one of a store's shard that is not
+    kept up to date here.
 
-    A host of a cluster has files of the shards that it owns and of those that it follows.  Others are old, or
-    missing.
+    A host of a cluster has files of the shards that it owns and of those that it follows.  Other files are
+    old, or missing.
     """
     check_kept(path)
     with opened(path, expected) as file:
@@ -163,7 +164,7 @@ def current(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]
 
 
 def check_kept(path: Path) -> None:
-    """UnreadableShard if the file is one of a store's shard that nobody keeps up to date here."""
+    """Raise UnreadableShard if the file belongs to a store's shard and is not kept up to date here."""
     try:
         manifest = read_manifest(path.parent)
     except DataFolderError:  # an embedded queue's file
@@ -186,7 +187,7 @@ _ELSEWHERE = (
 _NO_NOTES = """create temp view attempt_notes as
 select 0 as seq, 0 as number, 0 as ended_at, null as error_type, null as delay where false"""
 _LATER = {6: _NO_NOTES}
-"""What stands in for tables in files of a schema before that number."""
+"""Replacements for tables that files with an older schema lack."""
 
 
 def _check_same(path: Path, expected: Identity | None, found: Identity | None) -> None:
@@ -199,8 +200,8 @@ def _check_same(path: Path, expected: Identity | None, found: Identity | None) -
 def _uri(path: Path, found: Identity | None, stack: ExitStack) -> str:
     """The URI that opens the file and leaves nothing behind.
 
-    Without a log, SQLite need not make files beside it.  With the log of a crash it has to; as a server could
-    not use those of another user, only its own user makes them, and all others read a copy.
+    Without a log, SQLite need not create files beside it.  With the log of a crash it must.  A server could
+    not use such files of another user, so only the server's user creates them, and all others read a copy.
     """
     if found is not None:
         return f"{path.absolute().as_uri()}?mode=ro&immutable=1"

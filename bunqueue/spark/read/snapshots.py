@@ -1,7 +1,7 @@
 """Copies of data folders, made while a server runs, so that repeated reads see the same data.
 
-A copy is itself a data folder.  Making it blocks no client; while a shard is copied, its log grows by what is
-written to it.
+A copy is itself a data folder.  Making it blocks no client.  While a shard is copied, its log grows by all
+new writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("bunqueue.spark")
 def is_live(path: str | os.PathLike[str]) -> bool:
     """Whether a server is writing to a data folder of this machine, or has left a log behind in a crash.
 
-    NotReadable if that path has none.
+    Raises NotReadable if that path has no data folder.
     """
     if is_remote(str(path)):
         return False
@@ -46,10 +46,10 @@ def _is_live(file: Path) -> bool:
 def copy(
     path: str | os.PathLike[str], target: str | os.PathLike[str], *, skip_unreadable: bool = False
 ) -> Path:
-    """Copy a data folder into the new folder ``target``, each shard as of one moment; return ``target``.
+    """Copy a data folder into the new folder ``target``, each shard as of one moment.  Return ``target``.
 
-    NotReadable when ``path`` cannot be read or ``target`` exists; then there is no copy.  With
-    ``skip_unreadable`` shards that cannot be read are left out and logged.
+    Raises NotReadable when ``path`` cannot be read or ``target`` exists; then there is no copy.  With
+    ``skip_unreadable``, unreadable shards are left out and logged.
     """
     place, folder = Path(path), Path(target)
     shards = find_shards([str(place)], ["copied"])
@@ -104,8 +104,8 @@ def snapshot(
 ) -> Iterator[str]:
     """A copy of a data folder for as long as it is used: ``with snapshot(folder) as still: ...``.
 
-    ``scratch`` is where it is made, by default the system's temporary folder; it takes as much space as the
-    shards.  NotReadable as for `copy`.
+    ``scratch`` is the folder for the copy, by default the system's temporary folder.  The copy takes as much
+    space as the shards.  Raises NotReadable like `copy`.
     """
     name = Path(path).absolute().name or "data"
     with _temporary(scratch) as folder:

@@ -1,6 +1,6 @@
 """Events as a stream: each exactly once, as long as the checkpoint is kept.
 
-Spark asks how far the log goes, stores that number, and reads the events up to it; after a crash it reads
+Spark asks for the end of the log, stores that number, and reads the events up to it.  After a crash it reads
 the same numbers again.  An event's number never changes, so the same numbers are the same events.
 """
 
@@ -119,7 +119,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_events(partition.shard, selection, partition.after, partition.until, strict=strict)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: the server removes events by age, whether or not they were read."""
+        """Do nothing: the server removes events by age, whether or not they were read."""
 
     def stop(self) -> None:
-        """Does nothing: nothing is held open."""
+        """Do nothing: nothing is kept open."""

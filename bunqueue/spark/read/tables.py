@@ -1,7 +1,7 @@
-"""The tables that a data folder is read as, declared once: columns, types, meaning, and their SQL.
+"""The tables of a data folder, declared once: columns, types, meaning, and their SQL.
 
-What Spark sees, which SQL is sent and what the documentation says follow from here.  Knows neither Spark nor
-Arrow, nor opens any file.
+Spark's view, the SQL and the documentation are derived from these declarations.  This module depends neither
+on Spark nor on Arrow, and opens no file.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Literal
 from bunqueue.model.job import DEFAULT_MAX_ATTEMPTS
 
 Type = Literal["string", "int", "bigint", "double", "boolean", "timestamp", "binary", "array<string>"]
-"""A type in Spark's words.  SQLite has a timestamp as epoch ms, an array as JSON."""
+"""A type, as Spark names it.  In SQLite, a timestamp is epoch ms, and an array is JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; ``sql`` is an expression over the source of its table, empty for what the reader adds.
+    """A column.  ``sql`` is an expression over the source of its table, empty for a column that the reader
+    adds.
 
-    Expressions may use the functions of `decoding`, and ``:now``, epoch ms.  ``on_request``: only read when
-    it is named, as it takes long.
+    Expressions may use the functions of `decoding`, and ``:now``, epoch ms.  ``on_request``: read only when
+    it is named, because it takes long.
     """
 
     name: str
@@ -33,11 +34,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; ``source`` is what stands behind FROM, ``time`` the column that the option ``since`` is about.
+    """A table.  ``source`` follows FROM, and ``time`` is the column for the option ``since``.
 
-    ``key`` is a whole number by whose ranges a copy can be read in pieces, as SQL; its largest value is that
-    of ``seq`` in the table ``key_of``.  Without it the table is too small for that.  ``since`` is the schema
-    of the first files that have it.
+    ``key`` is a whole number, as SQL.  A copy can be read in pieces by ranges of it.  Its largest value is
+    that of ``seq`` in the table ``key_of``.  A table without a key is too small for that.  ``since`` is the
+    schema of the first files that have the table.
     """
 
     name: str
@@ -50,13 +51,13 @@ class Table:
     since: int = 1
 
     def column(self, name: str) -> Column | None:
-        """The column of that name, whose case does not matter."""
+        """The column with that name, ignoring case."""
         wanted = name.lower()
         return next((column for column in self.columns if column.name == wanted), None)
 
     @property
     def default_columns(self) -> tuple[Column, ...]:
-        """Those that are read when none are named."""
+        """The columns that are read when none are named."""
         return tuple(column for column in self.columns if not column.on_request)
 
 
@@ -195,7 +196,7 @@ _ATTEMPTS = Table(
         ),
         Column("stack", "string", "its traceback, where the worker sent one", "tried.stack", True),
     ),
-    # Both halves go by the jobs, or a range of them: `completed` can only be found by its queue.
+    # Both halves start from the jobs, or a range of them: `completed` can only be found by its queue.
     """(
     select jobs.seq, jobs.id, queues.name as queue, jobs.name, past.number, past.worker,
            past.started_at, past.ended_at, past.outcome, past.error, past.stack, noted.error_type,
@@ -302,7 +303,7 @@ _EVENTS = Table(
         Column("terminal", "boolean", "of `failed`: whether it was the last attempt"),
         Column("fields", "string", "what it says beside, as JSON"),
     ),
-    "events",  # a row of it holds many: see `event_rows`
+    "events",  # a row of it has many events: see `event_rows`
     "at",
 )
 
@@ -390,5 +391,5 @@ TABLES: Mapping[str, Table] = {
     table.name: table for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
 }
 ADDED: Mapping[str, int] = {"jobs.waits": 4}
-"""Columns that older files lack, where they count as null, and the schema of the first that have them."""
+"""Columns that older files lack, where they count as null, and the schema of the first file that has them."""
 DEFAULT_TABLE = "jobs"

@@ -1,6 +1,6 @@
-"""Errors of Spark in one line: they come with tracebacks of two languages.
+"""Errors of Spark in one line: the originals have tracebacks of two languages.
 
-Knows the most common mistakes, and the resources that run out.  Pure.
+Recognizes the most common mistakes, and exhausted resources.  Pure.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _OURS = re.compile(r"bunqueue\.\S+\.\w+: (.+)")
-_CALLING = "An error occurred while calling"  # how Py4J's errors begin, whatever happened
+_CALLING = "An error occurred while calling"  # how all errors of Py4J begin
 
 _KNOWN = (
     (
@@ -47,7 +47,7 @@ _KNOWN = (
 
 
 def in_a_line(error: BaseException | str) -> str:
-    """An error of Spark as a text that says what to do: the bunqueue error inside it, if there is one."""
+    """An error of Spark as a text that says what to do.  If there is a bunqueue error inside it, that one."""
     text = str(error)
     ours = _OURS.search(text)
     if ours:

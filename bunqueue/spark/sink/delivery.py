@@ -1,9 +1,9 @@
 """Sends the jobs of one task to the server: in batches, several in flight at a time, each job added once.
 
-A job that is there already, waiting or running, is known to the server by its id when it is pushed again. One
-that has ended would make way for the new one, so before a batch is pushed the server is asked which of its
-jobs it knows; these are left out. So a task that runs again adds only the missing jobs, even when workers
-have finished half of them in between.
+If a pushed job already exists, waiting or running, the server recognizes it by its id.  If that job has
+ended, the new one would replace it.  So before a batch is pushed, the server is asked which of its jobs it
+knows, and these are left out.  As a result, a task that runs again adds only the missing jobs, even when
+workers have finished half of them in between.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .settings import SinkSettings
 
 ASKED = 100  # jobs in one request for outcomes
 MAX_BYTES = 4 << 20  # of data in one batch
-BUFFERED = 8  # batches in all, of all queues, that wait to be full, in rows or in bytes
+BUFFERED = 8  # batches in total, of all queues, that are not yet full, in rows or in bytes
 
 _OF_A_ROW = ("jobs[", "dependsOn", "parentId", "groupMaxSize")
-"""Prefixes of the field of a refusal that is about a job, not about the server."""
+"""Prefixes of a refusal's field when it is about a job, not about the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     accepted: int = 0
     duplicates: int = 0
@@ -58,7 +58,7 @@ class _Batch:
 
 
 class Delivery:
-    """Takes the jobs of a task one by one. At most `in_flight` batches are in flight: when the server is
+    """Takes the jobs of a task one by one.  At most `in_flight` batches are in flight.  When the server is
     slower than the rows arrive, `add` waits for it."""
 
     def __init__(self, settings: SinkSettings, write_id: str, done: Callable[[Sent], None]) -> None:
@@ -83,7 +83,7 @@ class Delivery:
         self._caller.close()
 
     def add(self, job: RowJob) -> None:
-        """Send a job, soon. Raises BunqueueError for what went wrong with this one or an earlier one."""
+        """Send a job, soon.  Raises BunqueueError for an error with this job or an earlier one."""
         batch = self._batches.setdefault(job.queue, _Batch())
         size = len(bytes(job.fields.data))
         batch.jobs.append(job)
@@ -96,7 +96,7 @@ class Delivery:
             self._send(max(self._batches, key=lambda queue: self._batches[queue].bytes))
 
     def finish(self) -> None:
-        """Send what is left, and wait until all is stored."""
+        """Send the rest, and wait until everything is stored."""
         for queue in list(self._batches):
             self._send(queue)
         while self._under_way:
@@ -126,15 +126,15 @@ class Delivery:
             asked = ids[start : start + ASKED]
             while asked:
                 reply = self._caller.call(WaitJobs(queue=queue, ids=asked, timeout=0), WaitManyReply)
-                if not reply.ended:  # the others are live
+                if not reply.ended:  # the others have not ended
                     break
                 unknown.update(end.id for end in reply.ended if end.state == "unknown")
-                # Answers are in the order of the question, and end early when results are large.
+                # Answers are in the order of the request, and end early when results are large.
                 asked = asked[asked.index(reply.ended[-1].id) + 1 :]
         return set(ids) - unknown
 
     def _push(self, queue: str, jobs: list[RowJob]) -> Sent:
-        """Add jobs. When the server refuses some, it has added none; bisecting finds them."""
+        """Add jobs.  If the server refuses some, it has added none, and bisecting finds the refused ones."""
         command = PushBatch(queue=queue, jobs=[job.fields for job in jobs], idempotency_key=self._key(jobs))
         try:
             reply = self._caller.call(command, PushBatchReply)
@@ -150,8 +150,8 @@ class Delivery:
         return Sent(accepted=len(jobs) - existing, duplicates=existing)
 
     def _key(self, jobs: list[RowJob]) -> str:
-        """The idempotency key of a batch, by which the server recognizes one repeated after a lost reply.  It
-        also covers jobs removed on completion, if their task runs again soon."""
+        """The idempotency key of a batch.  With it the server recognizes a batch that is repeated after a
+        lost reply.  It also covers jobs removed on completion, if their task runs again soon."""
         digest = blake2b(digest_size=16)
         digest.update(self._write_id.encode())
         for job in jobs:

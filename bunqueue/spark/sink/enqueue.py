@@ -1,4 +1,4 @@
-"""`enqueue`: a write that gives its summary back."""
+"""`enqueue`: a write that returns its summary."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def enqueue(df: DataFrame, queue: str | None = None, **options: str | int | float) -> WriteSummary:
-    """Add a job for each row of ``df``, and return a summary of what became of the rows.
+    """Add a job for each row of ``df``, and return a summary of the outcome.
 
         summary = enqueue(df.select(F.struct("*").alias("data")), "emails", name="welcome")
 
-    The options are those of ``df.write.format("bunqueue")``; this only adds the summary. Spark raises errors;
-    some jobs may have been added by then. The driver must be on this machine.
+    The options are those of ``df.write.format("bunqueue")``; this only adds the summary. Spark raises errors.
+    By then, some jobs may have been added. The driver must be on this machine.
     """
     given = {name.lower(): str(value) for name, value in options.items()}
     if queue is not None:
         given["queue"] = queue
     wanted = given.get("summarypath")
     if wanted is not None:
-        sink_settings(given)  # refuses addresses
+        sink_settings(given)  # raises for addresses
         check_path(wanted)
     with TemporaryDirectory(prefix="bunqueue-") as folder:
         mine = Path(folder, "summary.jsonl")  # other writes may append to the requested file

@@ -1,4 +1,4 @@
-"""Converts rows to jobs: the meaning of each column, and what is wrong with a row."""
+"""Converts rows to jobs: the meaning of each column, and the errors of a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATA, ID = "data", "job_id"
 _MORE_THAN_A_VALUE = {"at", "dedup", "debounce", "repeat", "failure_policy", "unique", ID}
 OPTIONS = tuple(name for name in JobOptions.__annotations__ if name not in _MORE_THAN_A_VALUE)
 COLUMNS = ("queue", "name", DATA, ID, *OPTIONS)
-"""What a DataFrame may bring; the options are those of `JobOptions`."""
+"""The columns that a DataFrame may have. The options are those of `JobOptions`."""
 
 Row = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ class RowJob(NamedTuple):
 
 
 def check_columns(columns: Collection[str], settings: SinkSettings) -> None:
-    """Raise OptionError if no jobs can be made of these columns."""
+    """Raise OptionError if no jobs can be made from these columns."""
     if DATA not in columns:
         raise OptionError(
             f"there is no column data for the data of the jobs, but {', '.join(columns) or 'no column'}; "
@@ -59,7 +59,7 @@ def check_columns(columns: Collection[str], settings: SinkSettings) -> None:
 
 
 class RowPlan:
-    """Makes jobs of the rows of one write."""
+    """Makes jobs from the rows of one write."""
 
     def __init__(self, columns: Collection[str], settings: SinkSettings, write_id: str) -> None:
         self._settings = settings
@@ -68,13 +68,13 @@ class RowPlan:
         self._own_ids = ID in columns
 
     def job(self, row: Row) -> RowJob:
-        """Raises OptionError or PayloadError, which say what is wrong with the row."""
+        """The job of a row. Raises OptionError or PayloadError, which say what is wrong with the row."""
         queue = checks.queue_name(self._text(row, "queue"))
         name = checks.job_name(self._text(row, "name"))
         options = {name: value for name in self._options if (value := row[name]) is not None}
         data = self._data(row[DATA])
         own = row[ID] if self._own_ids else None
-        payload = job_data(data, "data", declared=True)  # by the schema of the frame
+        payload = job_data(data, "data", declared=True)  # according to the schema of the frame
         if own is None:
             own = row_id(self._write_id, queue, name, options, data)
         fields = wire_fields({**options, ID: _id(own)}, {})
@@ -105,5 +105,5 @@ class RowPlan:
 
 
 def _id(value: object) -> object:
-    """Numbers may be ids, too: they are keys in many tables."""
+    """Numbers may also be ids: they are keys in many tables."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -14,30 +14,30 @@ from bunqueue.model.names import hint
 
 FORMATS = ("value", "json", "msgpack")
 BAD_ROWS = ("fail", "skip")
-MAX_BATCH = 10_000  # rows in one command; more gains nothing and keeps other clients of the shard waiting
-MAX_IN_FLIGHT = 16  # commands of one task under way
+MAX_BATCH = 10_000  # rows in one command; more gains nothing, and other clients of the shard would wait
+MAX_IN_FLIGHT = 16  # commands of one task in progress
 TIMEOUT_MS = 60_000  # how long to wait for a server that restarts
-REFUSED_MS = 10_000  # and one that was never there
+REFUSED_MS = 10_000  # and for one that never answered
 
 KNOWN = (
     *("batchSize", "badRows", "dataFormat", "host", "inFlight", "name", "port", "queue", "ratePerTask"),
     *("rejectsPath", "summaryPath", "timeout", "token", "url", "writeId"),
 )
 SPARKS = frozenset({"checkpointlocation"})
-"""Options of Spark's own, which it hands on; in lower case, as it does."""
+"""Spark's own options, which it passes on; in lower case, as Spark does."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """One write. Sent to the tasks, so it holds nothing that cannot be pickled."""
+    """One write. Sent to the tasks, so it contains only values that can be pickled."""
 
     endpoint: Endpoint
     queue: str | None = None
-    """For rows that do not say theirs."""
+    """For rows without a queue."""
     name: str | None = None
     """The same for the names of jobs."""
     data_format: str = "value"
-    """What the column `data` holds: the data itself, a text with JSON, or bytes with MessagePack."""
+    """The content of the column `data`: the data itself, a text with JSON, or bytes with MessagePack."""
     batch_size: int = 1000
     in_flight: int = 2
     rate: float | None = None
@@ -46,11 +46,11 @@ class SinkSettings:
     rejects_path: str | None = None
     summary_path: str | None = None
     write_id: str | None = None
-    """What ids are made of beside a row's content. None: something of each write's own."""
+    """An input of ids, in addition to a row's content. None: a value of each write's own."""
 
 
 def sink_settings(options: Mapping[str, str]) -> SinkSettings:
-    """The options of a write, whose names may be in any case. Raises OptionError."""
+    """The options of a write. Their names may be in any case. Raises OptionError."""
     given = {name.lower(): text for name, text in options.items() if name.lower() not in SPARKS}
     if "path" in given:
         raise unfit("path", "jobs are added to a queue of a server; give queue, and no path to save()")
@@ -78,13 +78,13 @@ def sink_settings(options: Mapping[str, str]) -> SinkSettings:
     )
     if settings.rejects_path is not None and not settings.skip_bad_rows:
         raise unfit("rejectsPath", "bad rows end the write, so there are none to keep; give badRows=skip")
-    if settings.rate is not None:  # a batch takes a second at most, so that jobs come evenly
+    if settings.rate is not None:  # a batch covers at most a second, so jobs are sent evenly
         return replace(settings, batch_size=min(settings.batch_size, max(1, int(settings.rate))))
     return settings
 
 
 def _endpoint(given: Mapping[str, str]) -> Endpoint:
-    """The server, which the driver's environment may name as well."""
+    """The server, which the driver's environment may also name."""
     timeout = _whole(given, "timeout", TIMEOUT_MS, 86_400_000)
     connection = ConnectionOptions(
         pool_size=MAX_IN_FLIGHT, command_timeout=timeout, refused_timeout=min(timeout, REFUSED_MS)
@@ -95,7 +95,7 @@ def _endpoint(given: Mapping[str, str]) -> Endpoint:
 
 
 def _one_of(given: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
-    """One of these words; the first unless it is given."""
+    """One of these words. The first unless it is given."""
     value = given.get(name.lower(), known[0])
     if value.lower() not in known:
         raise refused(name, value, f"is not allowed; give one of {', '.join(known)}")

@@ -27,11 +27,11 @@ class BadRow(Struct, frozen=True):
 
 
 class TaskSummary(Struct):
-    """What became of the rows of one task, in the attempt that succeeded."""
+    """The outcome of the rows of one task, in the attempt that succeeded."""
 
     partition: int = 0
     attempt: int = 0
-    """How often the task had been tried before; what these attempts added counts as duplicates now."""
+    """The number of earlier attempts of the task.  The jobs that they added count as duplicates now."""
     accepted: int = 0
     duplicates: int = 0
     rejected: int = 0
@@ -45,12 +45,12 @@ class TaskSummary(Struct):
 
 
 class WriteSummary(Struct, kw_only=True):
-    """What became of the rows of a write, or of one batch of a stream.
+    """The outcome of the rows of a write, or of one batch of a stream.
 
-    A row is accepted when it made a job, a duplicate when the server knew its id already, whether from
-    another row, another write, or an earlier attempt of its task, or when a job has its unique key, and
-    rejected when no job can be made of it.
-    Of a failed write these are the rows of the tasks that were done; jobs of the others may be there, too.
+    A row is accepted when it made a job.  It is a duplicate when the server already knew its id, whether from
+    another row, another write, or an earlier attempt of its task, or when a job has its unique key.  It is
+    rejected when no job can be made from it.  For a failed write, these are the rows of the tasks that were
+    done; jobs of other tasks may also have been added.
     """
 
     write_id: str | None
@@ -60,7 +60,7 @@ class WriteSummary(Struct, kw_only=True):
     tasks: int
     """Tasks that were done."""
     repeated_tasks: int
-    """Those of them that were tried more than once: part of their duplicates are jobs of this very write."""
+    """Those that were tried more than once.  Part of their duplicates are jobs of this very write."""
     accepted: int
     duplicates: int
     rejected: int
@@ -87,7 +87,7 @@ def add_up(
     state: Literal["done", "failed"],
     batch_id: int | None = None,
 ) -> WriteSummary:
-    """The summary of a write, from those of the tasks that were done."""
+    """The summary of a write, from the summaries of its finished tasks."""
     return WriteSummary(
         write_id=write_id,
         batch_id=batch_id,
@@ -102,7 +102,7 @@ def add_up(
 
 
 def check_path(path: str) -> None:
-    """Create the summary file if needed.  OptionError when it cannot be written to."""
+    """Create the summary file if needed.  Raises OptionError when it cannot be written."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab"):
@@ -124,17 +124,17 @@ def keep(path: str, summary: WriteSummary) -> None:
 
 def _append(path: str, summary: WriteSummary) -> None:
     line = msgspec.json.encode(summary) + b"\n"
-    with open(path, "ab", buffering=0) as file:  # one write, so that lines of several streams do not mix
+    with open(path, "ab", buffering=0) as file:  # a single write, so lines of several streams do not mix
         file.write(line)
 
 
 def read_summaries(path: str | os.PathLike[str]) -> list[WriteSummary]:
-    """What `summaryPath` has collected, the newest last."""
+    """The summaries that `summaryPath` has collected, the newest last."""
     return [msgspec.json.decode(line, type=WriteSummary) for line in Path(path).read_bytes().splitlines()]
 
 
 def as_text(row: Mapping[str, Any]) -> str:
-    """A row as JSON, whatever is in it."""
+    """A row as JSON, whatever it contains."""
     try:
         return msgspec.json.encode(row, enc_hook=repr).decode()
     except Exception:  # lone surrogates, numbers beyond 64 bits

@@ -1,4 +1,4 @@
-"""One task of a write: rows in, jobs out, and a count of what became of them."""
+"""One task of a write: rows in, jobs out, and a count of the outcomes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def write_rows(
     partition: int = 0,
     attempt: int = 0,
 ) -> TaskSummary:
-    """Add a job for each row; a BadRow is one that could not even be read. When this returns, all are stored.
+    """Add a job for each row. A BadRow is a row that could not even be read. When this returns, all jobs are
+    stored.
 
-    Raises BunqueueError: BadRows unless these are to be skipped, or what kept the server from taking jobs.
-    Jobs may have been added then; doing it again adds the others.
+    Raises BunqueueError: BadRows unless bad rows are skipped, or the reason why the server did not take jobs.
+    Some jobs may have been added then. A repeated call adds the others.
     """
     summary = TaskSummary(partition, attempt)
     plan = RowPlan(columns, settings, write_id)
@@ -66,7 +67,7 @@ def made(plan: RowPlan, row: Row) -> RowJob | BadRow:
 
 
 class BadRows(BunqueueError):
-    """A row of which no job can be made, in a write that does not skip such rows."""
+    """No job can be made from a row, in a write that does not skip bad rows."""
 
     code = "bad_row"
 
@@ -85,7 +86,7 @@ class Rejects:
         self._begun = False
 
     def add(self, bad: BadRow) -> None:
-        """Raises BadRows unless bad rows are skipped."""
+        """Record a bad row. Raises BadRows unless bad rows are skipped."""
         if not self._skip:
             shown = bad.row if len(bad.row) <= MAX_ROW else bad.row[:MAX_ROW] + "..."
             raise BadRows(
@@ -98,7 +99,7 @@ class Rejects:
                 self._write()
 
     def _write(self) -> None:
-        """Append to a temporary file until the end: what a failed attempt has written is no result."""
+        """Append to a temporary file until the end: the output of a failed attempt is not a result."""
         if self._file is None or not self._lines:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +126,7 @@ class Rejects:
                 self._write()
                 if self._begun:
                     self._unfinished.replace(self._file)
-            except OSError as problem:  # the jobs are stored; tried again, they would be duplicates
+            except OSError as problem:  # the jobs are stored; a retry would make them duplicates
                 _log.error("rejected rows were not all kept in %s (%s)", self._file, problem)
         elif self._begun:
             self._unfinished.unlink(missing_ok=True)

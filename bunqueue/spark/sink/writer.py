@@ -1,7 +1,7 @@
 """Spark's side of writing: the methods that Spark calls on the driver and in tasks.
 
-Nothing is rolled back: a job that was added may be running. So a failed write is repeated, not undone, and
-ids make sure that it adds what is missing.
+Nothing is rolled back, because an added job may already be running. So a failed write is repeated, not
+undone, and ids make sure that it adds only the missing jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bunqueue.spark")
 
-# A text that is no UTF-8, or a moment beyond the year 9999: Spark has such, Python has not.
+# Text that is not UTF-8, or a moment beyond the year 9999: Spark allows these, Python does not.
 _UNREADABLE = (ValueError, OverflowError)
 
 
@@ -53,15 +53,15 @@ class BatchWriter(DataSourceArrowWriter):
         self._write_id = self._settings.write_id or secrets.token_hex(8)
 
     def write(self, iterator: Iterator[RecordBatch]) -> Done:
-        """In a task."""
+        """Called in a task."""
         return _write(iterator, self._schema, self._settings, self._write_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when all tasks are done."""
+        """Called on the driver, when all tasks are done."""
         _report(messages, self._settings, "done")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when a task has failed for good. The jobs that were added stay."""
+        """Called on the driver, when a task has failed for good. The jobs that were added stay."""
         _report(messages, self._settings, "failed")
 
 
@@ -73,7 +73,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._schema = schema
 
     def write(self, iterator: Iterator[RecordBatch]) -> Done:
-        """In a task. A batch that is repeated after a restart has the same number in the same query."""
+        """Called in a task. A batch that is repeated after a restart has the same number in the same
+        query."""
         context = _context()
         query = self._settings.write_id or context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
@@ -85,12 +86,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._schema, self._settings, f"{query}/{batch}")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver, when all tasks of a batch are done."""
+        """Called on the driver, when all tasks of a batch are done."""
         _report(messages, self._settings, "done", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver, when a task has failed for good, or the query was stopped. The batch is written
-        again when the query is started again."""
+        """Called on the driver, when a task has failed for good, or the query was stopped. The batch is
+        written again when the query is restarted."""
         _report(messages, self._settings, "failed", batchId)
 
 
@@ -123,7 +124,7 @@ def _write(batches: Iterable[RecordBatch], schema: StructType, settings: SinkSet
 
 
 def _rows(batches: Iterable[RecordBatch], *, with_maps: bool) -> Iterator[dict[str, Any] | BadRow]:
-    """The rows as Python has them; ``with_maps`` takes several times as long."""
+    """The rows as Python values. ``with_maps`` takes several times as long."""
     maps: Literal["lossy"] | None = "lossy" if with_maps else None
     for batch in batches:
         try:
@@ -148,7 +149,7 @@ def _one_by_one(batch: RecordBatch, maps: Literal["lossy"] | None) -> Iterator[d
 
 
 def _types(kind: DataType) -> Iterator[DataType]:
-    """A type and all within it."""
+    """A type and all types within it."""
     yield kind
     inner: list[DataType] = []
     if isinstance(kind, StructType):
@@ -173,7 +174,7 @@ def _report(
     state: Literal["done", "failed"],
     batch_id: int | None = None,
 ) -> None:
-    """Say what became of the rows: in the log, and where the user wants it."""
+    """Report the outcome of the rows: in the log, and where the user wants it."""
     done = [message for message in messages if isinstance(message, Done)]
     write_id = done[0].write_id if done else settings.write_id
     summary = add_up([message.summary for message in done], write_id, state, batch_id)

@@ -1,1 +1,1 @@
-"""Commands for the files of a server: copy, repair, reshard."""
+"""Commands for the files of a server: copy, repair, change the number of shards."""

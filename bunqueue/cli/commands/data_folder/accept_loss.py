@@ -49,7 +49,7 @@ def accept_loss(
 
     folder = Path(settings.data_dir)
     try:
-        manifest = read_identified(folder)  # before a folder could be made
+        manifest = read_identified(folder)  # check before a folder could be created
         with own_data_folder(folder):
             what = loss_of(folder, manifest, shard)
             print(f"{what}.")

@@ -15,7 +15,7 @@ from bunqueue.settings import SettingsError
 from ..server import check_packages
 
 SHOWN = 10
-"""How many ids of lost jobs the text has."""
+"""The number of ids of lost jobs that the text names."""
 
 
 def findings(folder: str) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _described(found: dict[str, Any], folder: str) -> str:
 
 
 def _mended(found: dict[str, Any]) -> str:
-    """What was wrong in a file that is not damaged."""
+    """The problem that was fixed in a file that is not damaged."""
     parts = [f"mended: {what}" for what in found["mended"].values()]
     parts += [f"cannot be mended: {what}" for what in found["left"].values()]
     return f"shard {found['shard']}: {'; '.join(parts)}"

@@ -1,6 +1,7 @@
 """``bunqueue reshard``: changes the number of shards of a data folder that no server uses.
 
-Imports nothing of the server. Like ``start``, this process replaces itself with one of the server's package.
+Imports nothing from the server. Like ``start``, this process replaces itself with one of the server's
+package.
 """
 
 from __future__ import annotations

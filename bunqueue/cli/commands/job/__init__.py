@@ -1,4 +1,4 @@
-"""``bunqueue job``: one job, and those that a search finds."""
+"""``bunqueue job``: one job, or those that a search finds."""
 
 from . import find as find
 from .one import app as app

@@ -1,4 +1,4 @@
-"""``bunqueue job find``: jobs by what they are."""
+"""``bunqueue job find``: search for jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOUND = (
     Column("failedReason", Kind.TEXT, "error"),
 )
 PLAN = (Column("jobs", Kind.NUMBER, "jobs to look at, at most"), Column("by", Kind.DATA, "found by"))
-MANY = 100_000  # jobs that are looked at without a word; about 0.1 s
+MANY = 100_000  # the number of jobs that are searched without notice; it takes about 0.1 s
 
 Where = Annotated[
     str | None,
@@ -117,7 +117,7 @@ def with_filter(function: F) -> F:
 
 
 def searched(session: Session, where: str | None, filters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """What to search, a queue or the whole server, and the filter as the client takes it."""
+    """The place to search, a queue or the whole server, and the filter in the client's format."""
     given = {
         name: begun(value) if name in _TIMES else value
         for name, value in filters.items()
@@ -131,7 +131,8 @@ def searched(session: Session, where: str | None, filters: Mapping[str, Any]) ->
 
 @contextmanager
 def watching(session: Session, what: str, place: Any, filters: Mapping[str, Any]) -> Iterator[Any]:
-    """Say how many jobs are looked at, if they are many, and show how far that is; yields what to call."""
+    """Say how many jobs are searched, if there are many, and show the progress. Yields the function to
+    call."""
     plan = place.explain_find(**filters)
     if plan.jobs > MANY:
         session.out.note(f"{what}: looking at {plural(plan.jobs)}, as no index leads to these")

@@ -116,7 +116,7 @@ def state(session: Session, job_id: JobId) -> None:
     """Print the state of a job: waiting, delayed, active, completed, failed or cancelled."""
     found = session.admin.get_state(job_id)
     if found == "unknown":
-        session.found(job_id)  # says what is known of it
+        session.found(job_id)  # reports what is known of the job
     session.out.done(found, {"id": job_id, "state": found}, "state")
 
 
@@ -205,7 +205,8 @@ def children(session: Session, job_id: JobId) -> None:
 
 @contextmanager
 def _of(session: Session, job_id: str) -> Iterator[Any]:
-    """Yield the handle of a job. A refusal because of the job's state names that state."""
+    """Yield the handle of a job. If the server refuses a command because of the job's state, the error names
+    that state."""
     from bunqueue.errors import WrongState
 
     handle = session.job(job_id)

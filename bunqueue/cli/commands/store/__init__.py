@@ -1,1 +1,1 @@
-"""``bunqueue store``: the database that keeps a server's jobs beside its data folder."""
+"""``bunqueue store``: the database that keeps a server's jobs outside its data folder."""

@@ -1,4 +1,4 @@
-"""``bunqueue store init``, ``check`` and ``status``: the tables of a store, and the database around them."""
+"""``bunqueue store init``, ``check`` and ``status``: the tables of a store, and their database."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def init(
 ) -> None:
     """Make the tables of a store, after a check.
 
-    It refuses a PostgreSQL that would lose what it has acknowledged together with its machine. Then nothing
-    is changed. The role needs the right to create a schema in the database; it owns the tables.
+    It refuses a PostgreSQL that would lose acknowledged data together with its machine. In that case it
+    changes nothing. The role needs the right to create a schema in the database; it owns the tables.
     """
     found = resolved(store=store, shards=shards, store_snapshots=store_snapshots, config=config)
     settings = found.settings
@@ -102,8 +102,8 @@ def check(
 ) -> None:
     """Look at all that a store's promise depends on: standbys, settings, rights, the time of a commit.
 
-    It changes nothing. Exit status: 1 when the database must not be used for a store like that, 0 when there
-    are at most warnings, 4 when it does not answer.
+    It changes nothing. Exit status: 1 when the database must not be used for a store in this state, 0 when
+    there are at most warnings, 4 when it does not answer.
     """
     settings = resolved(store=store, store_snapshots=store_snapshots, config=config).settings
     from bunqueue.store.check import check as look
@@ -119,7 +119,7 @@ def check(
 
 
 def place_finding(where: str, url: str) -> Finding:
-    """Whether snapshots can be kept where the settings say."""
+    """Whether snapshots can be kept in the place that the settings name."""
     from bunqueue.store.check import Finding, Level
     from bunqueue.store.places import PlaceError, probe
 
@@ -135,7 +135,7 @@ def place_finding(where: str, url: str) -> Finding:
 def status(out: Output, store: Url = None, config: Config = None) -> None:
     """Print the shards: epoch, owner, position, newest snapshot, and bytes of the log.
 
-    With --json also what there is to say of the store itself.
+    With --json, also the details of the store itself.
     """
     settings = resolved(store=store, config=config).settings
     from bunqueue.store.database import why_unusable

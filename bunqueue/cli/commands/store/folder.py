@@ -1,6 +1,6 @@
 """``bunqueue store snapshot``, ``verify``, ``adopt`` and ``leave``: a store and a data folder.
 
-All but the first are processes of the server's packages, which get the settings through a pipe.
+All but the first run as processes of the server's packages, which get the settings through a pipe.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def snapshot(
 ) -> None:
     """Make a snapshot of each shard now, and drop the part of the log that nobody needs any more.
 
-    Servers do this by themselves. A server may be running on the data folder.
+    Servers do this automatically. A server may be running on the data folder.
     """
     settings = with_folder(store=store, data_dir=data_dir, store_snapshots=store_snapshots, config=config)
     from bunqueue.store.partitions import look_after
@@ -57,7 +57,7 @@ def snapshot(
 
 
 def _shards_of(settings: Settings, shard: int | None) -> list[int]:
-    """Those of the folder that are asked for; StoreFailed unless it belongs to the store."""
+    """The requested shards of the folder. Raises StoreFailed unless the folder belongs to the store."""
     from bunqueue.data_folder import read_manifest
     from bunqueue.store.database import connected, read
 
@@ -85,7 +85,7 @@ def _made(settings: Settings, shard: int) -> dict[str, object]:
             if file.exists():
                 made = make(settings.store, shard, file, settings.store_snapshots)
             else:
-                made = None  # of another host's
+                made = None  # the snapshot of another host
             found = made or listed(settings.store, shard)
     except (NoRoom, UnreadableShard, OSError) as error:
         raise StoreFailed(f"shard {shard}: {error}") from error
@@ -131,8 +131,8 @@ def adopt(
     """Move the jobs of a data folder into a new store. No job is lost, and workers keep theirs.
 
     Stop the server first, and make the store with bunqueue store init and as many shards as the folder has.
-    If it is interrupted, run it again; until it has ended, the folder can be served as before, unless the
-    start says otherwise. It needs as much free space as the largest shard takes.
+    If it is interrupted, run it again; until it has ended, a server can still use the folder as before,
+    unless it refuses to start. It needs as much free space as the largest shard takes.
     """
     settings = with_folder(store=store, data_dir=data_dir, store_snapshots=store_snapshots, config=config)
     _become(out, "adopt", settings)
@@ -180,7 +180,7 @@ def _folder_alone(data_dir: str | None, config: str | None) -> Settings:
 
 
 def _become(out: Output, verb: str, settings: Settings, *more: str) -> NoReturn:
-    """Go on as a process of the server's packages, which has the files' only door."""
+    """Continue as a process of the server's packages: only they open the files."""
     check_packages()
     try:
         reader = settings_pipe(settings)

@@ -1,4 +1,4 @@
-"""The group of verbs, the options that they share, and how the errors of a store end a verb."""
+"""The group of verbs, the options that they share, and how errors of a store end a verb."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Snapshots = Annotated[
 
 
 class StoreFailed(BunqueueError):
-    """The store, or the data folder, cannot be used like that."""
+    """The store, or the data folder, cannot be used for this."""
 
     code = "store"
 
@@ -68,7 +68,7 @@ class StoreAway(ConnectTimeout):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """The errors of a store and of a data folder as those of a verb."""
+    """Turn the errors of a store and of a data folder into those of a verb."""
     try:
         yield
     except StoreUnavailable as error:
@@ -78,7 +78,7 @@ def explained() -> Iterator[None]:
 
 
 def resolved(**flags: object) -> Resolved:
-    """The server's settings, with a store.  SettingsError without one."""
+    """The server's settings, with a store.  Raises SettingsError without one."""
     found = resolve_settings(flags, os.environ)
     if not found.settings.store:
         raise SettingsError(
@@ -88,5 +88,5 @@ def resolved(**flags: object) -> Resolved:
 
 
 def with_folder(**flags: object) -> Settings:
-    """The settings, with a store; with one the data folder is on the disk."""
+    """The settings, with a store.  With a store the data folder is on disk."""
     return resolved(**flags).settings

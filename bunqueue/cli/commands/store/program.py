@@ -1,4 +1,4 @@
-"""The verbs of ``bunqueue store``: importing their modules puts them into the group."""
+"""The verbs of ``bunqueue store``. Importing their modules adds them to the group."""
 
 from . import database, folder
 from .options import app

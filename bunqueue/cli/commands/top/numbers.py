@@ -1,4 +1,5 @@
-"""The numbers of `top`, from the server's Prometheus metrics. Pure: a rate takes two sets of samples."""
+"""The numbers of `top`, from the server's Prometheus metrics. Pure: a rate is computed from two sets of
+samples."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ STATES = ("waiting", "delayed", "active", "dlq", "completed")
 
 @dataclass(frozen=True, slots=True)
 class QueueNow:
-    """A queue; ``oldest`` is for how many ms its oldest ready job has been ready."""
+    """A queue. ``oldest`` is how long its oldest ready job has been ready, in ms."""
 
     name: str
     waiting: int = 0
@@ -27,7 +28,7 @@ class QueueNow:
 
 @dataclass(frozen=True, slots=True)
 class StoreNow:
-    """A shard's store; ``round_trip`` is the mean time of a commit, ms; ``held``: bytes."""
+    """A shard's store. ``round_trip`` is the mean commit time in ms; ``held`` is in bytes."""
 
     away: bool
     round_trip: float
@@ -37,7 +38,7 @@ class StoreNow:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNow:
-    """The router or a shard; rates in jobs per second, ``cpu`` in cores, sizes in bytes."""
+    """The router or a shard. Rates are in jobs per second, ``cpu`` in cores, sizes in bytes."""
 
     name: str
     up: bool = True
@@ -61,7 +62,7 @@ class ServerNow:
     jobs: Mapping[str, int]
     rates: Mapping[str, float]
     waited: float | None
-    """How long the jobs completed since the last poll had waited, on average."""
+    """How long the jobs that completed since the last poll had waited, on average."""
     worked: float | None
     trouble: bool
     queues: list[QueueNow] = field(default_factory=list)
@@ -81,7 +82,7 @@ def samples_of(text: str) -> Samples:
 
 
 def server_now(now: Samples, before: Samples | None, seconds: float) -> ServerNow:
-    """The state of the server from its samples, those before, and the ``seconds`` between them."""
+    """The state of the server, from its samples, the previous ones, and the ``seconds`` between them."""
     changes = _Changes(now, before or {}, seconds if before else 0.0)
     build = next((dict(labels) for name, labels in now if name == "build_info"), {})
     return ServerNow(
@@ -100,7 +101,7 @@ def server_now(now: Samples, before: Samples | None, seconds: float) -> ServerNo
 
 
 class _Changes:
-    """Samples, and how they have changed since the ones before."""
+    """Samples, and their changes since the previous ones."""
 
     def __init__(self, now: Samples, before: Samples, seconds: float) -> None:
         self.now = now

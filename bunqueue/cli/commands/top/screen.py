@@ -30,13 +30,13 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 LEAST_INTERVAL_MS = 100
 PATIENCE_MS = 2000
-"""How long an answer may take; no keys are read in that time."""
+"""How long an answer may take. No keys are read during that time."""
 
 QUITTING = frozenset("qQ\x03\x04\x1b")
 SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
 """The sequences of arrow and other keys, which begin with Escape."""
 NO_LETTER = "."
-"""A key that means nothing."""
+"""A key without a meaning."""
 
 Interval = Annotated[
     float,
@@ -86,7 +86,7 @@ class _Poller:
         return found
 
     def workers(self) -> list[dict[str, Any]]:
-        """The known workers, the busiest first."""
+        """The registered workers, the busiest first."""
         now = time.time() * 1000
         rows = [plain(worker) for worker in self._admin.list_workers()]
         for row in rows:
@@ -152,7 +152,7 @@ def _keys() -> Iterator[Any]:
         import tty
 
         before = termios.tcgetattr(sys.stdin)
-    except (ImportError, OSError):  # standard input is no terminal, or this is no Unix: Ctrl-C quits
+    except (ImportError, OSError):  # standard input is not a terminal, or this is not Unix: Ctrl-C quits
         yield _sleep
         return
     tty.setcbreak(sys.stdin)

@@ -119,7 +119,7 @@ def _speeds(screen: Screen, width: int) -> RenderableType:
 
 
 def spark(values: Sequence[float], room: int = SAMPLES) -> str:
-    """A sparkline, scaled to the highest value; if there is little room, of the newest values."""
+    """A sparkline, scaled to the highest value. If there is little room, it shows the newest values."""
     room = max(0, min(room, SAMPLES))
     values = values[len(values) - room :] if len(values) > room else values
     top = max(values, default=0.0)
@@ -214,7 +214,7 @@ def _processes(processes: Sequence[ProcessNow], more: int) -> Table:
 
 
 def _store(store: StoreNow | None) -> Text:
-    """How long a commit takes, unless something is wrong."""
+    """The commit time, unless something is wrong."""
     if store is None:
         return Text(NONE, style="dim")
     if store.away:

@@ -1,5 +1,5 @@
-// The server, as the dashboard talks to it: commands, each a POST to /commands/NAME, and the stream of events.
-// The token is kept for as long as the tab is open, and sent with each request; there are no cookies.
+// The dashboard's connection to the server: commands, each a POST to /commands/NAME, and the stream of events.
+// The token is kept as long as the tab is open, and sent with each request. There are no cookies.
 
 import { parse, write } from "./numbers.js";
 
@@ -7,7 +7,7 @@ const KEY = "bunqueue-token";
 let role = "nobody";
 let shared = "";
 
-/** What cannot be done, in words for whoever asked: mostly the server's own.  `status` is 0 where no server has answered. */
+/** A refused request, with a text for the user, mostly the server's own.  `status` is 0 if no server has answered. */
 export class Refused extends Error {
   constructor(message, status = 0, cause = undefined) {
     super(message, { cause });
@@ -15,14 +15,14 @@ export class Refused extends Error {
   }
 }
 
-/** An error in words.  Any error but a Refused is a defect of this page: the console and `window.onerror` get it, too. */
+/** The text of an error.  Any error except Refused is a bug in this page, and also goes to the console and `window.onerror`. */
 export function explain(error) {
   if (!(error instanceof Refused)) reportError(error);
   return error.message;
 }
 
 export const setToken = (token) => sessionStorage.setItem(KEY, token);
-/** Nobody is there any more. */
+/** Forget the token: the user has logged out. */
 export function forget() {
   sessionStorage.removeItem(KEY);
   role = "nobody";
@@ -31,7 +31,7 @@ export function forget() {
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 /** Whether this user may change things. */
 export const mayWrite = () => role === "writer";
-/** The name of the cluster that this server is a host of; "" outside of one. */
+/** The name of this server's cluster; "" without a cluster. */
 export const cluster = () => shared;
 export const mayRead = () => role !== "nobody";
 
@@ -51,11 +51,11 @@ function read(source) {
   try {
     return parse(source);
   } catch {
-    return null; // a proxy's page, say
+    return null; // for example a proxy's page
   }
 }
 
-/** Carry out a command of the protocol; Refused says why not. */
+/** Carry out a command of the protocol.  Throws Refused. */
 export async function call(name, fields = {}, signal = undefined) {
   const request = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: write(fields), signal };
   return answer(await reach(`/commands/${name}`, request));
@@ -75,13 +75,13 @@ async function reach(path, request) {
   }
 }
 
-/** What the gateway has noted of the last hour, after a moment (epoch ms). */
+/** The gateway's history of the last hour, after a moment (epoch ms). */
 export async function history(after, signal) {
   const { data } = await answer(await reach(`/history?after=${after}`, { headers: headers(), signal }));
   return data.points.map((values) => Object.fromEntries(data.names.map((name, place) => [name, values[place]])));
 }
 
-/** Learn what the token is good for; the server's version. */
+/** Find out what the token allows.  Returns the server's version. */
 export async function greet() {
   const response = await reach("/health", { headers: headers() });
   const health = await response.json();
@@ -91,15 +91,15 @@ export async function greet() {
 }
 
 /**
- * Listen to events until `signal` aborts.  Goes on where it was after a lost connection; ends when the server
- * refuses, as asking again would not help.
+ * Listen to events until `signal` aborts.  Resumes after a lost connection.  Ends when the server refuses, because
+ * another request would not help.
  * @param {{queue?: string[], event?: string[], job?: string}} filter
  * @param {(state: "live" | "away" | "refused", why?: string) => void} onState
  */
 export async function listen(filter, onEvent, signal, onState = () => {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(filter)) for (const each of [value].flat()) if (each) query.append(name, each);
-  const deliver = (event) => { try { onEvent(event); } catch (error) { reportError(error); } }; // it is no lost connection
+  const deliver = (event) => { try { onEvent(event); } catch (error) { reportError(error); } }; // not a lost connection
   let last = "";
   while (!signal.aborted) {
     try {

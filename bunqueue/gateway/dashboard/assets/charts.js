@@ -1,13 +1,13 @@
-// Charts drawn by hand in SVG: lines over the last minutes, and bars by the minute.
+// Charts in plain SVG: lines over the last minutes, and bars per minute.
 
 import { fill, h, s, text } from "./dom.js";
 import { num } from "./format.js";
 
-const WIDTH = 480, BARS_HEIGHT = 60; // of bars, which are stretched to the place that there is
+const WIDTH = 480, BARS_HEIGHT = 60; // of bars, which stretch to the available width
 const HEIGHT = 150, LEFT = 46, BOTTOM = 18, TOP = 8; // of lines, in pixels
-const LEAST_MS = 60_000; // that is shown, of a server that has only just begun
-const PIXELS = 2; // between two points; those in between are one
-const GAP_MS = 45_000; // without points: nothing is known of that time
+const LEAST_MS = 60_000; // the shortest time span of a chart, for a server that has just started
+const PIXELS = 2; // between two points; closer points are merged
+const GAP_MS = 45_000; // without points: the values in between are unknown
 
 function ceiling(value) {
   if (value <= 0) return 1;
@@ -23,7 +23,7 @@ function grid(top, width, format) {
   });
 }
 
-/** The mean of what lies close together, so that an hour is as calm as a minute. */
+/** The mean of points that are close together, so that an hour looks as smooth as a minute. */
 function thinned(points, fields, step) {
   const groups = new Map();
   for (const point of points) {
@@ -44,7 +44,7 @@ function thinned(points, fields, step) {
 /**
  * A line chart.  Series: {name, field of a point (its name unless given), kind, upper: another field, of the same
  * kind, above which the first one is drawn faintly}; points have `at` (ms).
- * `update(points, span)` draws those of the last `span` ms; pointing at it tells the numbers.
+ * `update(points, span)` draws the points of the last `span` ms.  Hovering shows the numbers.
  */
 export function lineChart({ title, series, format }) {
   const lines = series.flatMap(({ name, field = name, kind, upper }) =>
@@ -99,7 +99,7 @@ export function lineChart({ title, series, format }) {
     pointed = null;
     follow();
   });
-  new ResizeObserver(draw).observe(plot); // goes with the element
+  new ResizeObserver(draw).observe(plot); // ends with the element
   return { element: h("div", { class: "chart" }, legend, h("div", { class: "plot" }, plot)), update(points, within) {
     [all, span] = [points, within];
     draw();
@@ -119,7 +119,7 @@ function line(points, { field, kind, faint }, x, y) {
   return s("path", { class: faint ? "line faint" : "line", "data-kind": kind, d: path || "M0,0" });
 }
 
-/** Bars by the minute, the newest at the right: completed ones, with the failed on top. */
+/** Bars per minute, the newest on the right: completed jobs, with failed ones on top. */
 export function minuteBars(completed, failed, minutes = 60) {
   const wide = WIDTH / minutes;
   const all = Array.from({ length: minutes }, (_, place) => [completed[place] || 0, failed[place] || 0]);
@@ -136,10 +136,10 @@ export function minuteBars(completed, failed, minutes = 60) {
     "aria-label": `In the last hour ${sum(all.map(([good]) => good))} jobs completed and ${sum(all.map(([, bad]) => bad))} failed` }, bars);
 }
 
-const SLIVER = 1.5; // of 100: as narrow as a state of few jobs may become
-const FULL = 20; // jobs that fill a bar; with fewer some of it stays empty, so that a single job does not look like a crowd
+const SLIVER = 1.5; // of 100: the minimum width of a state with few jobs
+const FULL = 20; // jobs that fill a bar; with fewer, part of it stays empty, so a single job does not look like many
 
-/** How a queue's jobs are spread over the states, as one bar: each as wide as its share, and none too narrow to see. */
+/** The distribution of a queue's jobs over the states, as one bar: each is as wide as its share, but always visible. */
 export function spread(parts) {
   const some = parts.filter(([, count]) => count);
   const all = Math.max(FULL, some.reduce((sum, [, count]) => sum + count, 0));

@@ -1,11 +1,11 @@
-// Times that go on by themselves: "3 s ago" becomes "4 s ago", though nothing was asked anew.
+// Times that update automatically: "3 s ago" becomes "4 s ago" without a new request.
 
 import { h, text } from "./dom.js";
 import { moment, relative } from "./format.js";
 
 const EVERY_MS = 1000;
 
-/** When that was or will be, in words that stay true; `before` are words in front of it. */
+/** A relative time, in words that stay current; `before` is text in front of it. */
 export const since = (at, before = "") =>
   h("time", { title: moment(at), "data-at": at, "data-before": before || null }, before + relative(at));
 

@@ -1,10 +1,10 @@
-// Questions and messages: what destroys is asked first, and what the server refuses is told in its own words.
+// Questions and messages: destructive actions ask first, and refusals appear in the server's own words.
 
 import { explain, Refused } from "./api.js";
 import { button, h } from "./dom.js";
 import { parse } from "./numbers.js";
 
-/** A short message that goes away by itself. */
+/** A short message that disappears automatically. */
 export function toast(message, kind = "done") {
   const box = h("div", { class: `toast ${kind}` }, message);
   const close = () => box.remove();
@@ -13,7 +13,7 @@ export function toast(message, kind = "done") {
   setTimeout(close, kind === "bad" ? 12000 : 5000);
 }
 
-/** Do something that may be refused; whether it was done. */
+/** Do something that may be refused.  Returns whether it was done. */
 export async function attempt(work, done) {
   try {
     const result = await work();
@@ -26,7 +26,7 @@ export async function attempt(work, done) {
 }
 
 /**
- * Ask with a form; `submit(values)` may throw, which is shown in the dialog.  True when it was done.
+ * Ask with a form.  The dialog shows errors of `submit(values)`.  Returns true when it was done.
  * Fields: {name, label, kind, value, hint, required, options, min}; kind is text, number, area, check or choice.
  */
 export function ask({ title, body, fields = [], action, danger = false, submit }) {
@@ -60,7 +60,7 @@ export function ask({ title, body, fields = [], action, danger = false, submit }
         yes.disabled = false;
       }
     });
-    dialog.addEventListener("close", () => finish(false)); // by Escape, or because its view is left
+    dialog.addEventListener("close", () => finish(false)); // by Escape, or because the user leaves the view
     dialog.addEventListener("click", (event) => { if (event.target === dialog) finish(false); });
     document.body.append(dialog);
     dialog.showModal();
@@ -73,7 +73,7 @@ export function ask({ title, body, fields = [], action, danger = false, submit }
   });
 }
 
-/** A question before something is destroyed; `typed`: a name that has to be written out. */
+/** A question before something is destroyed; `typed`: a name that the user must type. */
 export function confirm({ title, body, action, typed, submit }) {
   const fields = typed === undefined ? [] : [{ name: "typed", label: `Type ${typed} to go on`, match: typed }];
   return ask({ title, body, fields, action, danger: true, submit });
@@ -110,7 +110,7 @@ function values(fields, inputs) {
   return found;
 }
 
-/** JSON that somebody wrote; Refused says where it is wrong. */
+/** JSON that the user typed.  Throws Refused, which says where it is wrong. */
 export function readJson(source, name) {
   if (source === undefined) return undefined;
   try {

@@ -1,4 +1,4 @@
-// Elements made by hand.  Text is always text: nothing here ever parses HTML, so no payload can become markup.
+// Creates elements.  Text is always text: nothing here ever parses HTML, so no payload can become markup.
 
 import { readable } from "./encoded.js";
 
@@ -27,24 +27,24 @@ export const h = (tag, props, ...children) => build(document.createElement(tag),
 /** An SVG element. */
 export const s = (tag, props, ...children) => build(document.createElementNS(SVG, tag), props, children);
 
-/** Put other children into an element. */
+/** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren();
   add(element, children);
   return element;
 }
 
-/** Set text only where it differs, so that screen readers and selections are left alone. */
+/** Set text only if it differs, so screen readers and selections are not disturbed. */
 export function text(element, value) {
   const shown = readable(value);
   if (element.textContent !== shown) element.textContent = shown;
 }
 
-/** What stands where there is nothing to show. */
+/** The placeholder when there is nothing to show. */
 export const empty = (title, ...hint) =>
   h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), hint.length ? h("p", {}, hint) : null);
 
-/** Grey lines in place of what is being loaded. */
+/** Grey lines in place of content that is loading. */
 export const skeleton = (lines = 4) =>
   h("div", { class: "skeleton", "aria-hidden": "true" }, Array.from({ length: lines }, () => h("span")));
 
@@ -57,5 +57,5 @@ export const button = (label, onclick, kind = "") =>
 
 const WORDS = { "waiting-children": "waits for jobs", "waiting-signal": "waits for a signal" };
 
-/** The state of a job, never told by its colour alone. */
+/** The state of a job, never shown by colour alone. */
 export const badge = (state, tone = state) => h("span", { class: "badge", "data-state": tone }, (WORDS[state] ?? state));

@@ -10,7 +10,7 @@ const day = new Intl.DateTimeFormat("en-GB", {
 });
 
 export const num = (value) => whole.format(value);
-/** 12.3K where a number has little room. */
+/** 12.3K, for numbers with little room. */
 export const compact = (value) => (Math.abs(value) < 10000 ? whole.format(value) : short.format(value));
 export const rate = (value) => (value >= 100 ? compact(value) : value >= 10 ? value.toFixed(0) : value.toFixed(value ? 1 : 0));
 
@@ -55,7 +55,7 @@ export function percent(part, all) {
   return part && share < 0.1 ? "<0.1 %" : `${share.toFixed(part && share < 10 ? 1 : 0)} %`;
 }
 
-/** Ids of jobs are long and alike in front: their end tells them apart. */
+/** Ids of jobs are long and begin alike, so their ends distinguish them. */
 export const shortId = (id) => (id.length > 20 ? `…${id.slice(-12)}` : id);
 
 export const plural = (count, noun) => `${num(count)} ${noun}${count === 1 ? "" : "s"}`;

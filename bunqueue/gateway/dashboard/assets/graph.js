@@ -1,20 +1,21 @@
-// Graphs drawn by hand in SVG: boxes in layers, each behind all that it comes after.  They go from left to right where
-// there is room for that, else from top to bottom.
+// Graphs in plain SVG: boxes in layers, each box after all boxes that it depends on.  They run from left to right if
+// there is room, otherwise from top to bottom.
 
 import { h, s } from "./dom.js";
 
-const WIDE = 178, LEAST_WIDE = 100, HIGH = 48; // of a box, in pixels; where there is little room they are less wide
+const WIDE = 178, LEAST_WIDE = 100, HIGH = 48; // of a box, in pixels; boxes are narrower where there is little room
 const GAP = 12; // between boxes of a layer
 const THIN = 12; // of an edge that passes through a layer
 const ALONG = { right: 46, down: 34 }; // between two layers
-const EDGE = 3; // around all of it
+const EDGE = 3; // around the whole graph
 const SWEEPS = 4;
-const BESIDE = 40; // of the width of a box that is not for its text
-const LETTER = { title: 7.1, note: 5.6 }; // the width of one, on average
+const BESIDE = 40; // of the width of a box, not available for its text
+const LETTER = { title: 7.1, note: 5.6 }; // the average width of a letter
 
 /**
  * A graph.  `update({nodes, edges, picked})` draws it: nodes are {id, title, note, state, kind, hint, count},
- * edges pairs of ids, without cycles.  `onpick(id)` is called when somebody chooses a box; boxes without `kind` cannot be chosen.
+ * edges are pairs of ids, without cycles.  `onpick(id)` is called when the user selects a box; boxes without `kind`
+ * cannot be selected.
  */
 export function graph({ label, onpick }) {
   const plot = s("svg", { role: "group", "aria-label": label });
@@ -39,14 +40,14 @@ export function graph({ label, onpick }) {
     if (held !== null) plot.querySelector(`[data-id="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
   }
 
-  new ResizeObserver(draw).observe(element); // goes with the element
+  new ResizeObserver(draw).observe(element); // ends with the element
   return { element, update(now) {
     model = now;
     draw();
   } };
 }
 
-/** In which layer everything is, and in which order there; `chains` are the edges with all that they pass. */
+/** The layer of each box, and the order within it; `chains` are the edges with everything that they pass. */
 function arranged({ nodes, edges }) {
   const known = new Map(nodes.map((node) => [node.id, node]));
   const valid = edges.filter(([from, to]) => known.has(from) && known.has(to));
@@ -57,7 +58,7 @@ function arranged({ nodes, edges }) {
   const chains = valid.map(([from, to]) => {
     const chain = [from];
     for (let layer = depth.get(from) + 1; layer < depth.get(to); layer++) {
-      const passing = `${from}\n${to}\n${layer}`; // no id of anybody's
+      const passing = `${from}\n${to}\n${layer}`; // never a real id
       enter(passing, layer);
       chain.push(passing);
     }
@@ -80,11 +81,11 @@ function depths(ids, edges) {
   }
   const first = new Set(ids);
   for (const [, to] of edges) first.delete(to);
-  for (const id of first) if (after.get(id).length) depth.set(id, Math.min(...after.get(id).map((next) => depth.get(next))) - 1); // close to what waits for it
+  for (const id of first) if (after.get(id).length) depth.set(id, Math.min(...after.get(id).map((next) => depth.get(next))) - 1); // close to the jobs that wait for it
   return depth;
 }
 
-/** Bring neighbours close to each other: each to the middle of those that it is joined to, forth and back. */
+/** Move neighbours close together: each box to the middle of those that it is joined to, in both directions. */
 function untangle(layers, chains) {
   const before = new Map(), after = new Map();
   const join = (map, one, other) => { if (map.has(one)) map.get(one).push(other); else map.set(one, [other]); };
@@ -103,14 +104,14 @@ function untangle(layers, chains) {
   }
 }
 
-/** From left to right, if there is room; and how wide the boxes of each layer are. */
+/** Whether the graph runs from left to right (if there is room), and the width of the boxes of each layer. */
 function sizes(layers, room) {
   const right = layers.length * (WIDE + ALONG.right) - ALONG.right + 2 * EDGE <= room;
   const fitting = (count) => Math.floor((room - 2 * EDGE - (count - 1) * GAP) / count);
   return { right, wide: layers.map(({ length }) => (right ? WIDE : Math.min(WIDE, Math.max(LEAST_WIDE, fitting(length))))) };
 }
 
-/** Where the left upper corner of everything is. */
+/** The upper left corner of each box. */
 function placed({ known, layers }, { right, wide }) {
   const across = (id, layer) => (known.has(id) ? (right ? HIGH : wide[layer]) : THIN);
   const extent = (ids, layer) => ids.reduce((sum, id) => sum + across(id, layer) + GAP, -GAP);

@@ -1,4 +1,4 @@
-// JSON with colours, made of text nodes.  What is very large is cut, and says so.
+// JSON with colours, made of text nodes.  Very large values are cut, with a note.
 
 import { toast } from "./dialogs.js";
 import { button, h } from "./dom.js";
@@ -30,7 +30,7 @@ export function json(value, label = "JSON") {
     cut ? h("p", { class: "muted" }, `The first ${MAX_SHOWN.toLocaleString("en")} of ${whole.length.toLocaleString("en")} characters; Copy takes all.`) : null);
 }
 
-/** Whether a text is on the clipboard now.  Pages without TLS have only the old way there. */
+/** Copy a text to the clipboard; returns whether it worked.  Pages without TLS can only use the old API. */
 async function copied(whole) {
   try {
     await navigator.clipboard.writeText(whole);

@@ -1,21 +1,21 @@
-// Keeps a view fresh: by events where they say that something has changed, by slow polling otherwise, and not at
-// all while nobody looks at the tab.
+// Keeps a view fresh: after events that report a change, otherwise by slow polling, and not at all while the tab is
+// hidden.
 
 import { explain, listen } from "./api.js";
 import { text } from "./dom.js";
 
-const MIN_APART_MS = 1500; // between two refreshes, however many events come
-const REST = 4; // so many times as long as a refresh took nothing is asked: what is hard to answer is asked less often
-const MAX_EVENTS = 400; // a second; beyond, listening costs more than polling does
+const MIN_APART_MS = 1500; // between two refreshes, however many events arrive
+const REST = 4; // pause as a multiple of a refresh's duration: expensive requests are made less often
+const MAX_EVENTS = 400; // per second; beyond, listening costs more than polling
 
 /**
- * Call `refresh` now, and again when it is time, until `signal` aborts.  What it throws is shown in `note`.
- * The answer's `refresh` is for whoever has changed something and wants to see it.
+ * Call `refresh` now, and again when it is due, until `signal` aborts.  `note` shows its errors.
+ * The returned `refresh` is for code that has changed something and wants to show it.
  * @param {{every: number, filter?: object, signal: AbortSignal, note: Element, refresh: () => Promise<void>}} options
  */
 export function keepFresh({ every, filter, signal, note, refresh }) {
   let timer, began = 0, ended = 0, apart = MIN_APART_MS, stream = null;
-  let running = false, asked = false, stale = false; // stale: an event has said so
+  let running = false, asked = false, stale = false; // stale: an event has reported a change
 
   async function run() {
     running = true;

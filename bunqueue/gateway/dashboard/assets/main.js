@@ -1,4 +1,4 @@
-// The beginning: the frame around all views, who is there, and which view an address shows.
+// The entry point: the frame around all views, the user, and the view for each address.
 
 import { cluster, forget, greet, hasToken, mayRead, mayWrite } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -43,11 +43,11 @@ function frame() {
 
 async function leave() {
   forget();
-  toLogin(); // before anything else is asked for
+  toLogin(); // before any other request
   await enter();
 }
 
-/** Learn what this user may do; without a token that may read, ask for one. */
+/** Find out what this user may do.  Without a token that may read, ask for one. */
 async function enter() {
   await greet().catch(() => {});
   frame();

@@ -1,7 +1,7 @@
-// JSON whose whole numbers stay as they are.  JavaScript's own are exact up to 2^53 only, and other languages have
-// larger ones: shown wrong they would mislead, saved wrong they would destroy.
+// JSON with exact whole numbers.  JavaScript's are exact only up to 2^53, and other languages have larger ones: a wrong
+// number on the page would mislead, and a wrong number that is saved would destroy data.
 
-const MARK = `whole:${Math.random().toString(36).slice(2)}:`; // begins no text of anybody's
+const MARK = `whole:${Math.random().toString(36).slice(2)}:`; // no real text begins like this
 const MARKED = new RegExp(`"${MARK}(-?\\d+)"`, "g");
 const LONG = /(?<![\d.])-?\d{16,}(?![\d.eE])/g;
 
@@ -12,18 +12,18 @@ class Whole {
   toString() { return this.digits; }
 }
 
-/** As JSON.parse; SyntaxError for anything else. */
+/** Like JSON.parse.  Throws SyntaxError for anything else. */
 export function parse(source) {
   if (!/\d{16}/.test(source)) return JSON.parse(source);
   return JSON.parse(marked(source), (_, value) =>
     (typeof value === "string" && value.startsWith(MARK) ? new Whole(value.slice(MARK.length)) : value));
 }
 
-/** As JSON.stringify. */
+/** Like JSON.stringify. */
 export const write = (value, indent, replacer = null) => JSON.stringify(value, replacer, indent)?.replace(MARKED, "$1");
 
-/** The source with quotes around long numbers.  Texts are stepped over by hand: they may be megabytes, which no
- * expression may look back through. */
+/** The source with quotes around long numbers.  Texts are skipped by a loop: they may be megabytes, too long for a
+ * regular expression with lookbehind. */
 function marked(source) {
   let done = "", at = 0;
   while (at < source.length) {

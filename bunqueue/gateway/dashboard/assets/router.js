@@ -3,10 +3,10 @@
 import { empty, fill, h } from "./dom.js";
 
 const routes = [];
-let current = null; // ends the view that is shown
+let current = null; // ends the current view
 let shown = "";
 
-/** Enter a view: `pattern` like /queues/:name, `view({params, query, main, signal})`. */
+/** Register a view: `pattern` like /queues/:name, `view({params, query, main, signal})`. */
 export function route(pattern, title, view) {
   const names = [];
   const source = pattern.replace(/:(\w+)/g, (_, name) => (names.push(name), "([^/]+)"));
@@ -19,14 +19,14 @@ export function go(url, { replace = false } = {}) {
   show();
 }
 
-/** Change what stands behind the ? of the address, for a view that shows that itself already. */
+/** Change the query of the address, for a view that already shows the change. */
 export function note(changes, { replace = true } = {}) {
   const url = changed(changes);
   if (replace) history.replaceState(null, "", url);
   else if (url !== location.pathname + location.search) history.pushState(null, "", url);
 }
 
-/** The same, and show the view anew. */
+/** The same, and show the view again. */
 export const setQuery = (changes, options) => go(changed(changes), options);
 
 function changed(changes) {
@@ -39,7 +39,7 @@ function changed(changes) {
   return location.pathname + (text ? `?${text}` : "");
 }
 
-/** A part of an address as it was before it became one; as it stands when nobody has encoded it so. */
+/** The decoded form of a part of an address; the part itself if it is not validly encoded. */
 function decoded(part) {
   try {
     return decodeURIComponent(part);
@@ -50,14 +50,14 @@ function decoded(part) {
 
 export function show() {
   current?.abort();
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about what goes now
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it belongs to the view that ends now
   const end = (current = new AbortController());
   const main = document.getElementById("main");
   const path = location.pathname;
   const found = routes.map((entry) => [entry, entry.test.exec(path)]).find(([, match]) => match);
   const moved = shown !== path;
   shown = path;
-  const held = document.activeElement === document.body ? null : document.activeElement; // has the focus
+  const held = document.activeElement === document.body ? null : document.activeElement; // the element with the focus
   if (!found) {
     document.title = "Not found · bunqueue";
     fill(main, empty("There is no such page", h("a", { href: "/" }, "To the overview")));

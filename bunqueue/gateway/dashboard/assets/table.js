@@ -1,4 +1,4 @@
-// Tables that stay: a refresh changes the rows that differ, so that focus, selection and scroll survive it.
+// Tables that persist: a refresh changes only the rows that differ, so focus, selection and scroll position survive.
 
 import { button, empty, fill, h, skeleton, text } from "./dom.js";
 import { num } from "./format.js";
@@ -8,7 +8,7 @@ import { num } from "./format.js";
  * Options: key(row), none (an element for no rows), label, sorted ([column, descending]), onsort.
  */
 export function table({ columns, key, none, label, onsort, sorted }) {
-  const known = new Map(); // key -> {row element, what it shows}
+  const known = new Map(); // key -> {row element, its content}
   const head = h("tr", {}, columns.map((column) => header(column)));
   const body = h("tbody");
   const element = h("div", { class: "table-wrap" },
@@ -69,7 +69,7 @@ export function table({ columns, key, none, label, onsort, sorted }) {
   return { element: holder, update, resort };
 }
 
-/** Put another cell in place of one, with the focus where it was. */
+/** Replace a cell, and keep the focus. */
 function exchange(old, cell) {
   const able = "a, button, input";
   const place = [...old.querySelectorAll(able)].indexOf(document.activeElement);
@@ -77,7 +77,7 @@ function exchange(old, cell) {
   if (place >= 0) cell.querySelectorAll(able)[place]?.focus({ preventScroll: true });
 }
 
-/** Arrow keys go from row to row, keeping to the column. */
+/** Arrow keys move from row to row within the column. */
 function walk(event) {
   const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
   const row = event.target.closest("tr");
@@ -88,7 +88,7 @@ function walk(event) {
   if (wanted) { event.preventDefault(); wanted.focus(); }
 }
 
-/** Next and previous, for as long as the view lasts: so they keep the focus.  Pages count from 0 on. */
+/** Next and previous.  They exist as long as the view, so they keep the focus.  Pages count from 0. */
 export function pager(onpage) {
   let page = 0;
   const turn = (step, label) => button(label, (event) => { if (event.currentTarget.ariaDisabled !== "true") onpage(page + step); }, "small");

@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, until somebody says otherwise.
+// Light or dark: the system's setting, until the user chooses.
 
 const KEY = "bunqueue-theme";
 const system = matchMedia("(prefers-color-scheme: dark)");

@@ -4,7 +4,7 @@
     python manage.py migrate
     python manage.py bunqueue_relay
 
-The names are loaded when they are first used: Django imports this package before its models can be.
+The names are loaded on first use, because Django imports this package before models can be loaded.
 """
 
 from __future__ import annotations

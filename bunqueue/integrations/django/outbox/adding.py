@@ -1,4 +1,4 @@
-"""Adding jobs with the transaction that goes on."""
+"""Adds jobs together with the current transaction."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def add(
     queue: str, name: str, data: object = None, *, using: str | None = None, **options: Unpack[JobOptions]
 ) -> str:
-    """Write a job into the outbox of a database (None: the default one); the id that it will have.
+    """Write a job into the outbox of a database (None: the default one). Returns the id that the job will
+    have.
 
-    It is added when the transaction that goes on has been committed and a relay has come by: never if it is
-    rolled back. Raises OptionError, or PayloadError if `data` cannot be encoded.
+    The job is added when the current transaction has been committed and a relay has read the row; never if
+    the transaction is rolled back. Raises OptionError, or PayloadError if `data` cannot be encoded.
     """
     job_id, command = packed(queue, name, data, options)
     row = OutboxJob(job_id=job_id, queue=queue, name=name, command=command)
@@ -35,7 +36,7 @@ def add_on_commit(
 ) -> None:
     """Add a job right after the commit of the current transaction, or at once outside of one.
 
-    It needs no table and no relay; but should this process die, or the server be away, between the commit
-    and the adding, the job is lost, which `add` rules out.
+    This needs no table and no relay. But if this process dies, or the server is unavailable, between the
+    commit and the adding, the job is lost. `add` avoids that.
     """
     transaction.on_commit(partial(queue.add, name, data, **options), using=using)

@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class OutboxConfig(AppConfig):  # type: ignore[misc]  # Django has no types
-    """Has one model."""
+    """An app with one model."""
 
     name = "bunqueue.integrations.django.outbox"
     label = "bunqueue_outbox"

@@ -1,4 +1,4 @@
-"""The outbox as its relay has it."""
+"""The outbox, in the form that its relay uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DjangoBatch(Batch):
     """Rows of a table of this kind."""
 
     def write(self, using: str) -> None:
-        """What was said, to the database."""
+        """Write the outcomes to the database."""
         jobs = OutboxJob.objects.using(using)
         if self._done:
             jobs.filter(pk__in=self._done).delete()
@@ -28,13 +28,13 @@ class DjangoOutbox:
     """Implements `bunqueue.integrations.outbox.Outbox`."""
 
     def __init__(self, using: str | None = None) -> None:
-        """`using`: the alias of a database; None: where the model is written."""
+        """`using` is the alias of a database. None: the database to which the model is written."""
         self._using = using or router.db_for_write(OutboxJob)
 
     @contextmanager
     def batch(self, limit: int) -> Iterator[DjangoBatch]:
-        """The oldest rows. Where the database can do that, they are locked, and those that another relay has
-        locked are left out; elsewhere two relays may bring the same row, which adds one job."""
+        """The oldest rows. If the database supports it, they are locked, and rows that another relay has
+        locked are skipped. Otherwise two relays may send the same row, which adds one job."""
         close_old_connections()
         locks = connections[self._using].features.has_select_for_update_skip_locked
         with transaction.atomic(using=self._using) if locks else nullcontext():

@@ -1,4 +1,4 @@
-// Circuit breakers: of one queue with all that can be done to them, or those of all queues that are not closed.
+// Circuit breakers: those of one queue with all actions, or all that are not closed.
 
 import { call, mayWrite } from "../api.js";
 import { since } from "../clock.js";
@@ -64,7 +64,7 @@ function actions(breaker, changed) {
     button("Change", () => settings(breaker.queue, changed, breaker), "small"), button("Remove", () => remove(breaker, changed), "small"));
 }
 
-/** Those of a queue. */
+/** The breakers of a queue. */
 export function breakers(queue, changed) {
   const list = table({ columns: mayWrite() ? [...COLUMNS, { name: "do", title: "", class: "number", cell: (breaker) => actions(breaker, changed) }] : COLUMNS,
     key: (breaker) => breaker.name ?? "", label: "Circuit breakers", none: empty("No circuit breaker", "Jobs run, however many of them fail.") });
@@ -73,7 +73,7 @@ export function breakers(queue, changed) {
     async refresh(signal) { list.update((await call("ListBreakers", { queue }, signal)).breakers); } };
 }
 
-/** Those of all queues that hold jobs back; nothing when there are none. */
+/** The breakers of all queues that hold jobs back; empty without any. */
 export function openBreakers() {
   const where = { name: "queue", title: "Queue", class: "name", cell: (breaker) => h("a", { href: `/queues/${encodeURIComponent(breaker.queue)}` }, breaker.queue) };
   const list = table({ columns: [where, ...COLUMNS], key: (breaker) => `${breaker.queue}/${breaker.name ?? ""}`, label: "Open circuit breakers", none: empty("None") });

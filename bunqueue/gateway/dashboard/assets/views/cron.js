@@ -88,7 +88,7 @@ async function nextRuns(each) {
   dialog.showModal();
 }
 
-/** Times of a zone; of UTC when the browser does not know it, as its list may be older than the server's. */
+/** Times in a zone, or in UTC when the browser does not know it: its list may be older than the server's. */
 function clockOf(zone) {
   const parts = { weekday: "short", day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" };
   try {

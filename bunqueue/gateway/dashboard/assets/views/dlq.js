@@ -1,4 +1,4 @@
-// Dead letters, of one queue or of all: chosen by name, error, reason and date, tried again or removed in bulk.
+// Dead letters of one queue or of all: filtered by name, error, reason and date, retried or removed in bulk.
 
 import { call, mayWrite } from "../api.js";
 import { since } from "../clock.js";
@@ -14,11 +14,11 @@ import { jobKey, jobLink } from "./job-link.js";
 const SIZE = 50;
 const EVERY_MS = 10_000;
 const MAX_OFFERED = 500; // queues to choose from
-const MAX_QUEUES = 20; // of which dead letters are shown together; those with the most
+const MAX_QUEUES = 20; // with dead letters that are shown together; those with the most
 const REASONS = [["", "any reason"], ["max_attempts_exceeded", "attempts used up"], ["explicit_fail", "failed for good"], ["timeout", "timeout"], ["stalled", "stalled"], ["cancelled", "cancelled"], ["unknown", "discarded"]];
 const WORDS = Object.fromEntries(REASONS);
 
-/** When a day begins here, `later` days on: not every day has 24 hours. */
+/** The local start of a day, `later` days ahead: not every day has 24 hours. */
 function midnight(day, later = 0) {
   const at = new Date(`${day}T00:00`);
   at.setDate(at.getDate() + later);
@@ -31,7 +31,7 @@ function filterOf(query) {
   return Object.values(filter).some((value) => value !== undefined) ? filter : undefined;
 }
 
-/** The fields; `update` with the queues that have dead letters.  What somebody is filling in stays as it is. */
+/** The fields.  Call `update` with the queues that have dead letters.  Text that the user is typing stays. */
 function form(query, chosen) {
   const field = (name, label, props) => h("label", {}, h("span", {}, label), h("input", { name, value: query[name] ?? "", autocomplete: "off", ...props }));
   const options = (pairs, value) => pairs.map(([key, word]) => h("option", { value: key, selected: key === value }, word));
@@ -126,7 +126,7 @@ export function dlq({ params, query, main, signal }) {
     const shown = queues.slice(0, chosen ? 1 : MAX_QUEUES);
     const counts = filter ? await each(queues, (queue) => call("CountDlq", { queue: queue.name, filter }, signal)) : queues.map((queue) => ({ count: queue.dlq }));
     total = counts.reduce((sum, { count }) => sum + count, 0);
-    page = chosen ? Math.min(page, Math.max(0, Math.ceil(total / SIZE) - 1)) : 0; // entries have gone, or it is an old address
+    page = chosen ? Math.min(page, Math.max(0, Math.ceil(total / SIZE) - 1)) : 0; // entries were removed, or it is an old address
     const replies = await each(shown, (queue) => call("Dlq", { queue: queue.name, filter: { ...filter, limit: SIZE, offset: page * SIZE } }, signal));
     const entries = replies.flatMap((reply) => reply.entries).sort((a, b) => b.enteredAt - a.enteredAt).slice(0, SIZE);
     list.update(entries);
@@ -139,7 +139,7 @@ export function dlq({ params, query, main, signal }) {
   const fresh = keepFresh({ every: EVERY_MS, filter: { event: ["failed", "retried"], queue: chosen }, signal, note, refresh });
 }
 
-/** One after the other: a queue of a million dead letters is work enough at a time. */
+/** One queue after the other: a million dead letters are enough work at a time. */
 async function each(list, work) {
   const found = [];
   for (const entry of list) found.push(await work(entry));

@@ -1,14 +1,14 @@
-// Dead letters that were dropped although nobody removed them: a red note with their number.
+// Dead letters that were dropped without being removed by a user: a red note with their number.
 
 import { since } from "../clock.js";
 import { fill, h } from "../dom.js";
 import { num, plural } from "../format.js";
 
-const RECENT_MS = 7 * 86_400_000; // after that it is no news any more, and not red
+const RECENT_MS = 7 * 86_400_000; // after that it is old, and not red
 
 const sum = (list, field) => list.reduce((all, each) => all + each[field], 0);
 
-/** The note; `update` with what the server says of one queue or several, in its words `dropped`. */
+/** The note.  Call `update` with the server's field `dropped` of one queue or several. */
 export function droppedNote() {
   const element = h("p", { class: "dropped", role: "status", hidden: true });
   return { element, update(found) {

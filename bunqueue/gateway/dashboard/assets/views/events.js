@@ -1,11 +1,11 @@
-// What happens, as it happens.
+// Live events.
 
 import { listen } from "../api.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
 import { shortId, time } from "../format.js";
 import { setQuery } from "../router.js";
 
-const KEPT = 200; // rows; what is older goes
+const KEPT = 200; // rows; older ones are dropped
 const DRAW_MS = 250;
 const TYPES = ["pushed", "pulled", "completed", "failed", "retried", "delayed", "ready", "progress", "stalled", "removed", "discarded", "revived", "paused", "resumed", "step", "signalled", "suspended", "undoing", "continued"];
 const COLOUR = { pushed: "waiting", ready: "waiting", pulled: "active", progress: "active", retried: "delayed", revived: "waiting", stalled: "failed", discarded: "failed", undoing: "failed", suspended: "waiting-signal", signalled: "waiting-signal" };

@@ -1,4 +1,4 @@
-// One flow whose jobs have names, or a batch: its graph, which follows what happens, its jobs, and what can be done with all of it.
+// One flow with named jobs, or a batch: its live graph, its jobs, and the actions for the whole flow.
 
 import { call, mayWrite } from "../api.js";
 import { since } from "../clock.js";
@@ -10,7 +10,7 @@ import { keepFresh } from "../live.js";
 import { pager, table } from "../table.js";
 
 const EVERY_MS = 3000;
-const MOST = 150; // jobs that are drawn; more are a list
+const MOST = 150; // jobs that are drawn; more are shown as a list
 const SIZE = 50;
 const ENDED = ["completed", "failed", "cancelled"];
 const DEAD = ["failed", "cancelled"];

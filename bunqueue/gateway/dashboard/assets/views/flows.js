@@ -1,4 +1,4 @@
-// Flows whose jobs have names, and batches, in alphabetical order: all of them, those of a queue, or those that begin like this.
+// Flows with named jobs, and batches, in alphabetical order: all, those of a queue, or those with a prefix.
 
 import { call } from "../api.js";
 import { since } from "../clock.js";
@@ -50,7 +50,7 @@ export function flows({ query, main, signal }) {
   async function find() {
     const found = [];
     let after = begin;
-    do { // a page may be short: the server looks at so many ids at a time
+    do { // a page may be short: the server checks a limited number of ids at a time
       const { data } = await call("ListFlows", { prefix: query.prefix || undefined, queue: query.queue || undefined, after, limit: SIZE - found.length }, signal);
       found.push(...data.flows);
       after = data.cursor ?? undefined;

@@ -1,4 +1,4 @@
-// The hosts of a cluster: whether they live and what they own; where each shard is, how far its copies are, and moves.
+// The hosts of a cluster: whether they are alive and what they own; the place, the copies and the moves of each shard.
 
 import { call, cluster, mayWrite } from "../api.js";
 import { ask, attempt, confirm, toast } from "../dialogs.js";
@@ -38,7 +38,7 @@ const shardColumns = (act, state) => [
 const copyOf = (copy, at, lagLimit) => [at ? ", " : null, `${copy.host} `,
   h("span", { class: copy.behind >= lagLimit ? "bad" : "muted" }, copy.behind ? `${num(copy.behind)} behind` : "up to date")];
 
-/** What the buttons do; `state.hosts` are those that are shown. */
+/** The actions of the buttons; `state.hosts` are the displayed hosts. */
 function actions(state, again) {
   const told = async (work, done) => { if (await attempt(work, done)) again(); };
   return {

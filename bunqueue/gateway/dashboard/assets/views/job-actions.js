@@ -1,4 +1,4 @@
-// What can be done with a job, by its state.
+// The actions for a job, by its state.
 
 import { call, mayWrite, Refused } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
@@ -10,8 +10,8 @@ import { workflowButtons } from "./workflow/actions.js";
 
 const LIVE = ["waiting", "prioritized", "delayed", "waiting-children", "waiting-signal"];
 
-/** Draws the buttons that fit the job's state; gives a function to call with the job as it is now, or null, and with
- * what there is to see of it if it is a workflow. */
+/** Draws the buttons that fit the job's state.  Returns a function to call with the current job, or null, and with its
+ * view if it is a workflow. */
 export function jobActions(id, box, refresh) {
   let shown = "", latest = null, seen = null;
   return (job, view = null) => {
@@ -23,8 +23,8 @@ export function jobActions(id, box, refresh) {
   };
 }
 
-/** `job` gives it as it is when a button is pressed, and not as it was when that was drawn.  A workflow has buttons of its
- * own in place of some. */
+/** `job` returns the job as it is when a button is pressed, not as it was when the button was drawn.  A workflow has its
+ * own buttons in place of some. */
 function buttons(id, state, cancelling, job, refresh, own) {
   const then = async (work, done) => { if (await attempt(work, done)) refresh(); };
   const dead = ["failed", "cancelled"].includes(state);

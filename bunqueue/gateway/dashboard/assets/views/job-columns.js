@@ -1,4 +1,4 @@
-// What lists of jobs show of each.
+// The columns in lists of jobs.
 
 import { since } from "../clock.js";
 import { badge, h } from "../dom.js";
@@ -7,9 +7,9 @@ import { bytes, duration } from "../format.js";
 import { write } from "../numbers.js";
 import { jobLink } from "./job-link.js";
 
-export const SHOWN_BYTES = 2000; // of the data of a job; larger ones are told by their size
+export const SHOWN_BYTES = 2000; // of the data of a job; for larger data only the size is shown
 
-/** The state of a job, and what is done about it meanwhile. */
+/** The state of a job, and an action in progress. */
 export function wordOf(job) {
   if (job.cancelling) return "stopping";
   return job.workflow?.undoing && !["failed", "cancelled", "stuck"].includes(job.state) ? "undoing" : job.state;

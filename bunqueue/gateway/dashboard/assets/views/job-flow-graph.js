@@ -1,4 +1,4 @@
-// The flow that a job belongs to, as a graph that follows what happens: each job behind those that it waits for.
+// The flow that a job belongs to, as a live graph: each job comes after those that it waits for.
 
 import { call, mayWrite } from "../api.js";
 import { attempt } from "../dialogs.js";
@@ -8,22 +8,22 @@ import { graph } from "../graph.js";
 import { keepFresh } from "../live.js";
 import { go } from "../router.js";
 
-const MOST = 80; // jobs of a flow that are looked at
+const MOST = 80; // jobs of a flow that are read
 const HIGHEST = 20; // generations above a job
 const EVERY_MS = 3000;
 const OVER = ["completed", "failed", "cancelled", "stuck", "gone"];
 const DEAD = ["failed", "cancelled"];
 
-/** Looks at a flow again and again; what has completed is looked at once. */
+/** Reads a flow repeatedly; completed jobs are read once. */
 function family() {
-  const known = new Map(); // id -> job, as it was seen last
+  const known = new Map(); // id -> job, as last read
 
   async function look(id, signal) {
     const before = known.get(id);
     if (before?.state === "completed") return before;
     const now = await call("GetJob", { id }, signal).then((reply) => reply.job, (error) => {
       if (signal.aborted || error.status !== 404) throw error;
-      return before ? { ...before, state: "gone" } : null; // removed, or of another server
+      return before ? { ...before, state: "gone" } : null; // removed, or on another server
     });
     if (now) known.set(id, now);
     return now;
@@ -40,7 +40,7 @@ function family() {
 
   const before = (job) => [...new Set([...(job.childrenIds ?? []), ...(job.dependsOn ?? [])])];
 
-  /** The jobs, and pairs of ids: of one that has to end, and of one that waits for it. */
+  /** The jobs, and pairs of ids: a job that has to end, and one that waits for it. */
   return async (job, signal) => {
     known.set(job.id, job);
     const jobs = new Map(), edges = [];
@@ -57,7 +57,7 @@ function family() {
   };
 }
 
-/** The flow with names that a job is of, as its id begins with that of the flow. */
+/** The flow with names that a job belongs to: the job's id begins with the flow's id. */
 async function flowOf(id, signal) {
   const prefix = /^([A-Za-z0-9_.-]{1,200}):[A-Za-z0-9_.-]{1,200}$/.exec(id)?.[1];
   if (!prefix) return null;
@@ -74,7 +74,7 @@ function noteOf(job, now) {
 
 const nodeOf = (job, now) => ({ id: job.id, title: job.name, note: `${noteOf(job, now)} · ${job.queue}`, state: job.state === "active" ? "running" : job.state, kind: "job", count: 1, hint: job.failedReason ?? `${job.name} ${job.id}` });
 
-/** The card; `start(job)` shows the flow of a job, if it has one, until the view ends. */
+/** The card.  `start(job)` shows the flow of a job, if it has one, until the view ends. */
 export function flowGraph({ signal, changed }) {
   const note = h("p", { class: "problem" }), count = h("span", { class: "muted" }), below = h("div", { hidden: true });
   const body = h("div"), place = h("p", { class: "muted", hidden: true }), element = h("div", { class: "part" }, place, body), look = family();

@@ -1,9 +1,9 @@
-// How lists of jobs name a job. One whose row is damaged may have no id.
+// The name of a job in lists. A job with a damaged row may have no id.
 
 import { h } from "../dom.js";
 import { shortId } from "../format.js";
 
-/** What tells a job from the others of a list. */
+/** The key of a job within a list. */
 export const jobKey = (job) => job.id || job.unreadable;
 
 /** A link to the job's page. */

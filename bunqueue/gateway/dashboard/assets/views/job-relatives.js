@@ -17,9 +17,9 @@ export function flowOf({ parent, children, depends, more }) {
       depends.length ? [h("h3", {}, "Depends on"), h("ul", {}, depends.map(entry))] : null));
 }
 
-const MOST = 30; // of children, and of others that it depends on, that are shown
+const MOST = 30; // children that are shown, and other jobs that it depends on
 
-/** Looks at the jobs around one, again and again: what has completed is looked at once. */
+/** Reads the jobs related to one repeatedly; completed jobs are read once. */
 export function relatives() {
   const completed = new Set();
   return async (found, signal) => {

@@ -1,4 +1,4 @@
-// One job: what it carries, what became of every attempt, and why it waits.
+// One job: its data, the outcome of every attempt, and why it waits.
 
 import { call } from "../api.js";
 import { since } from "../clock.js";
@@ -15,7 +15,7 @@ import { kept, stateOf, steps, stuck, waitsOf } from "./workflow/steps.js";
 const EVERY_MS = 10_000;
 const FINISHED = ["completed", "failed", "cancelled", "stuck"];
 
-/** Change an element only when what it shows differs: open details and selections stay. */
+/** Change an element only when its content differs, so open details and selections stay. */
 function part(make) {
   const element = h("div", { class: "part" });
   let last = "";
@@ -39,7 +39,7 @@ function sentence({ text: words, until }) {
   return until === null ? start : [start, ": ", since(until), `, at ${time(until)}`];
 }
 
-/** Those that are over, the last first, and before them the one that runs. */
+/** The finished attempts, the last first, after the one that runs. */
 function attempts(list, last) {
   if (!list.length && !last) return empty("It has not been tried yet");
   return h("ol", { class: "attempts" }, last ? current(last) : null, [...list].reverse().map((attempt, place) => h("li", {},
@@ -53,7 +53,7 @@ function current({ number, startedAt }) {
   return h("li", {}, h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${number}`), badge("active"), h("span", { class: "muted" }, [since(startedAt, "began ")])));
 }
 
-/** The attempt that runs, if one does: its number follows those before, of which interrupted ones do not count. */
+/** The running attempt, if there is one.  Its number follows the earlier ones; interrupted attempts do not count. */
 function attemptOf({ state, attempts: failed, startedAt }, before) {
   const last = before[before.length - 1];
   const number = last ? last.number + (last.outcome === "interrupted" ? 0 : 1) : failed + 1;
@@ -91,7 +91,7 @@ function facts(found) {
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
-/** How long it stays once it has finished, in words. */
+/** How long the job is kept after it has finished, in words. */
 function retention({ keepCompleted, keepFailed, removeOnComplete, removeOnFail }) {
   const said = (age, removed, when) => (removed ? `not at all ${when}` : age ? `${duration(age)} ${when}` : null);
   return [said(keepCompleted, removeOnComplete, "when it has completed"), said(keepFailed, removeOnFail, "as a dead letter")].filter(Boolean).join(", ") || null;
@@ -142,7 +142,7 @@ export function job({ params, query, main, signal }) {
 
   function missing(explanation) {
     if (gone) return;
-    [placed, gone] = [false, true]; // whoever chose its id may give that again
+    [placed, gone] = [false, true]; // a client that chose its id may use it again
     drawActions(null);
     fill(status);
     fill(body, empty("Job not found", explanation ?? "It may have been removed: by its options, by hand, or because it finished long ago."));

@@ -1,4 +1,4 @@
-// Asks for a token where the server wants one.
+// Asks for a token if the server requires one.
 
 import { forget, mayRead, setToken } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -27,7 +27,7 @@ export function login({ main, query }, enter) {
   token.focus();
 }
 
-/** An address that somebody gave, if it is one of ours. */
+/** An address from the query, if it belongs to this dashboard. */
 function within(address = "/") {
   try {
     const url = new URL(address, location.origin);

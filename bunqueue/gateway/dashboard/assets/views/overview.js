@@ -1,4 +1,4 @@
-// The front page: how much, how fast, how late; all queues, and how the shards are.
+// The front page: counts, rates and delays; all queues, and the state of the shards.
 
 import { call, history } from "../api.js";
 import { lineChart, spread } from "../charts.js";
@@ -10,7 +10,7 @@ import { pager, table } from "../table.js";
 import { openBreakers } from "./breakers.js";
 
 const EVERY_MS = 2000;
-const MANY_QUEUES = 300; // beyond, the list is asked for less often
+const MANY_QUEUES = 300; // beyond, the list is requested less often
 const SIZE = 50;
 const HOUR_MS = 3_600_000;
 const SPANS = { "5m": ["5 min", 300_000], "15m": ["15 min", 900_000], "1h": ["1 hour", HOUR_MS] };
@@ -28,7 +28,7 @@ function tiles() {
   } };
 }
 
-/** What the gateway has noted, and since then; all of the last hour. */
+/** The gateway's history, and the points since then; the last hour in total. */
 function charts(span) {
   const throughput = lineChart({ title: "Throughput", format: rate, series: [
     { name: "added", kind: "added" }, { name: "completed", kind: "completed" }, { name: "failed", kind: "failed" }] });
@@ -111,13 +111,13 @@ function queueTable(query) {
     update(found) { queues = found; draw(); } };
 }
 
-/** [column, descending] as an address says it: -waiting. */
+/** [column, descending] as written in an address: -waiting. */
 function sortingOf(said = "name") {
   const name = said.replace(/^-/, "");
   return COLUMNS.some((column) => column.name === name && column.sort) ? [name, said.startsWith("-")] : ["name", false];
 }
 
-/** Where a shard is in its log. */
+/** The position of a shard in its log. */
 function ofStore(store) {
   if (store.awaySince) return h("span", { class: "bad" }, `store away since ${time(store.awaySince)}`);
   const place = `position ${num(store.position)}, epoch ${num(store.epoch)} · a commit takes ${store.roundTripMs.toFixed(1)} ms`;
@@ -158,7 +158,7 @@ export function overview({ query, main, signal }) {
   keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
     const wanted = [numbers(), shards(), parts.charts.refresh(signal), parts.breakers.refresh(signal), !many || turn % 5 === 0 ? listQueues() : null];
     turn += 1;
-    const failed = (await Promise.allSettled(wanted)).find(({ status }) => status === "rejected"); // a shard that is down is no reason to show nothing
+    const failed = (await Promise.allSettled(wanted)).find(({ status }) => status === "rejected"); // show the rest even if a shard is down
     if (failed) throw failed.reason;
   } });
 }

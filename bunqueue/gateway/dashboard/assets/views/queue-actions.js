@@ -1,4 +1,4 @@
-// What can be done with a queue.  Everything that destroys says what and how many, and asks first.
+// The actions for a queue.  Destructive ones name what they destroy and how many, and ask first.
 
 import { call, mayWrite } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
@@ -9,7 +9,7 @@ import { go } from "../router.js";
 
 const CLEANED = [["completed", "Completed"], ["failed", "Dead letters"], ["waiting", "Waiting"], ["delayed", "Delayed"]];
 
-/** Draws the buttons; gives a function to call with newer counts. */
+/** Draws the buttons.  Returns a function to call with newer counts. */
 export function queueActions(queue, box, refresh) {
   if (!mayWrite()) return () => {};
   let counts = {}, paused = null;

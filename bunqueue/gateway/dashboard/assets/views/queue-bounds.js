@@ -1,4 +1,4 @@
-// What bounds a queue: how much may wait in it, how full it is, and how long what has finished is kept.
+// The bounds of a queue: how much may wait in it, how full it is, and how long finished jobs are kept.
 
 import { call, mayWrite } from "../api.js";
 import { ask } from "../dialogs.js";
@@ -6,7 +6,7 @@ import { badge, button, card, fill, h } from "../dom.js";
 import { bytes, duration, num, plural } from "../format.js";
 
 const HOUR_MS = 3_600_000;
-const NEARLY = 0.8; // of what may wait
+const NEARLY = 0.8; // of the allowed number or size
 const FULL = [["refuse", "pushes are refused"], ["drop-oldest", "the oldest jobs are dropped"]];
 
 export function bounds(queue, changed) {
@@ -27,7 +27,7 @@ export function bounds(queue, changed) {
 const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, value)];
 const limited = (config) => config.maxWaiting !== null || config.maxWaitingBytes !== null;
 
-/** How full the queue is by one of its bounds, or nothing if it has none. */
+/** How full the queue is by one of its bounds, or nothing without that bound. */
 function filled(what, waiting, most, shown) {
   if (most === null) return null;
   const part = waiting / most;

@@ -1,4 +1,4 @@
-// One queue: its jobs by state, page by page, and what can be done with it.
+// One queue: its jobs by state, page by page, and its actions.
 
 import { call } from "../api.js";
 import { minuteBars } from "../charts.js";
@@ -72,10 +72,10 @@ export function queue({ params, query, main, signal }) {
     strip.update(counts.counts);
     fill(status, paused.paused ? badge("paused") : null);
     drawActions(counts.counts, paused.paused);
-    const total = group ? page * SIZE + jobs.jobs.length // nobody counts them: one more than a page tells whether there is another
+    const total = group ? page * SIZE + jobs.jobs.length // they are not counted: one more than a page shows whether there is another page
       : state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
     const last = Math.max(0, Math.ceil(total / SIZE) - 1);
-    if (page > last && !jobs.jobs.length) { // jobs have gone, or an old address: the last page is what there is
+    if (page > last && !jobs.jobs.length) { // jobs were removed, or it is an old address: show the last page
       page = last;
       address({ page: page || null });
       return await refresh();

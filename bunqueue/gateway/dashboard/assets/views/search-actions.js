@@ -1,4 +1,4 @@
-// Something is done to all jobs that a search finds: first counted, then asked, then done in pieces.
+// Actions on all jobs that a search finds: count them, ask, and then proceed in pieces.
 
 import { call } from "../api.js";
 import { ask, toast } from "../dialogs.js";
@@ -6,7 +6,7 @@ import { h, text } from "../dom.js";
 import { num, plural } from "../format.js";
 
 const PIECE = 1000; // jobs that one command changes, at most
-const LIMIT = 10_000; // as of the SDK and the command line
+const LIMIT = 10_000; // the same as in the SDK and the command line
 
 export const ACTIONS = [
   { action: "retry", verb: "Retry", done: "run again", hint: "Dead letters run again, with all their attempts. Cancelled and completed jobs are left alone unless the conditions name their state." },
@@ -18,7 +18,7 @@ export const ACTIONS = [
 
 const leftAlone = (skipped) => Object.entries(skipped).map(([reason, count]) => `${reason} ${num(count)}`).join(", ");
 
-/** Carry out one action on all that is found, until `limit` are changed or `box`, which shows how far it is, has gone. */
+/** Carry out one action on all results, until `limit` are changed or the progress `box` is closed. */
 async function change(fields, limit, dryRun, box) {
   const most = dryRun ? Infinity : limit;
   const sum = { changed: 0, skipped: {}, more: false };
@@ -36,7 +36,7 @@ async function change(fields, limit, dryRun, box) {
   return sum;
 }
 
-/** Ask what exactly, count, ask again, and do it.  Who closes the dialog ends it after the piece in hand. */
+/** Ask for details, count, ask again, and do it.  Closing the dialog ends it after the current piece. */
 export async function changeAll({ action, verb, done, danger, hint, fields = [] }, wanted, refresh) {
   let box = h("span", { role: "status" }), given, limit, dry;
   const counted = await ask({ title: `${verb}: all that match`, body: [h("p", {}, hint), box], action: "Count them",

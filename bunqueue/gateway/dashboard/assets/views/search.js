@@ -1,4 +1,4 @@
-// Search: jobs of one queue or of all, by conditions.  All that a search is stands in its address, so it can be sent.
+// Search: jobs of one queue or of all, by conditions.  The address contains the whole search, so it can be shared.
 
 import { call, explain, mayWrite } from "../api.js";
 import { button, empty, fill, h, text } from "../dom.js";
@@ -16,11 +16,11 @@ const SHOWN = [COLUMNS[0], QUEUE, ...COLUMNS.slice(1)];
 const EXAMPLES = ["state = failed and finished > 1h ago", "name = welcome and data.order.id = 7", "tag in (vip, eu) and error ~ timeout"];
 const CONDITION = /^(?:state|queue|name|tag|group|worker|workflow|error|created|finished|priority|attempts|data\b\S*)\s*(?:!?=|~|<|>|in\b)/;
 
-/** The address of a search, if somebody has written conditions; undefined if it is no search. */
+/** The address of a search, if the user has typed conditions; undefined if it is not a search. */
 export const searchOf = (wanted) => (CONDITION.test(wanted) ? address(wanted) : undefined);
 const address = (q, queue = "", order = "") => `/search?${new URLSearchParams(Object.entries({ q, queue, order }).filter(([, value]) => value))}`;
 
-/** The fields; choosing searches at once. */
+/** The fields.  A choice searches at once. */
 function form(query, signal) {
   const queues = h("select", { name: "queue" }), options = (names) => fill(queues, h("option", { value: "" }, "all queues"), names.map((name) => h("option", { value: name, selected: name === query.queue }, name)));
   options(query.queue ? [query.queue] : []);
@@ -35,7 +35,7 @@ function form(query, signal) {
     const names = data.queues.map(({ name }) => name).sort().slice(0, MAX_OFFERED);
     if (query.queue && !names.includes(query.queue)) names.unshift(query.queue);
     options(names);
-  }, () => {}); // the search itself says what is wrong
+  }, () => {}); // the search itself reports the error
   return element;
 }
 
@@ -49,7 +49,7 @@ export function search({ query, main, signal }) {
   const first = button("First page", () => { if (page) turn(0); }, "small");
   const where = h("span"), next = button("Next", () => { if (following) turn(page + 1, following); }, "small");
   const pages = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, first, where, next);
-  const known = wanted.queue || wanted.where; // else an action would be about all jobs there are
+  const known = wanted.queue || wanted.where; // otherwise an action would apply to all jobs
   const actions = mayWrite() && known ? menu("Change all that match", "search-menu", ACTIONS.map((each) => [`${each.verb}…`, () => changeAll(each, wanted, run), each.danger ? "bad" : ""])) : null;
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Search"), note, h("div", { class: "actions" }, actions)),
     form(query, signal), h("section", { class: "card flush" }, list.element, status, pages));
@@ -59,7 +59,7 @@ export function search({ query, main, signal }) {
     text(note, "");
     let cursor = begin, scanned = 0, plan, unreadable = 0;
     try {
-      do { // an answer may have a few of the jobs, or none: the server looks at so many at a time
+      do { // an answer may have few jobs or none: the server checks a limited number at a time
         const reply = await call("FindJobs", { ...wanted, cursor, limit: SIZE - found.length, asc: query.order === "oldest", dataLimit: SHOWN_BYTES }, signal);
         found.push(...reply.jobs);
         cursor = reply.cursor ?? undefined;

@@ -1,4 +1,4 @@
-// Webhooks: who is told over HTTP, how that goes, and trying it out.
+// Webhooks: the receivers, the results of their deliveries, and a test delivery.
 
 import { call, mayWrite, Refused, testWebhook } from "../api.js";
 import { since } from "../clock.js";

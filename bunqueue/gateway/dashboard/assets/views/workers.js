@@ -1,4 +1,4 @@
-// The workers that have made themselves known, and what they have done.
+// The registered workers, and what they have done.
 
 import { call, mayWrite } from "../api.js";
 import { since } from "../clock.js";
@@ -24,7 +24,7 @@ const columns = (again) => [
     button(worker.paused ? "Resume" : "Pause", () => flip(worker, again), "small"), button("Places", () => resize(worker, again), "small")) : "") },
 ];
 
-// What it runs, where it says so: of all its queues together, or of each.
+// What it runs, if it reports that: for all its queues together, or for each.
 function runs({ names, namesByQueue }) {
   const each = Object.entries(namesByQueue ?? {}).map(([queue, some]) => `in ${queue} ${some.join(", ")}`);
   const said = each.length ? each : names ? [names.join(", ")] : [];

@@ -1,4 +1,4 @@
-"""`manage.py bunqueue_worker`: works the tasks of a backend until SIGTERM or SIGINT."""
+"""`manage.py bunqueue_worker`: runs the tasks of a backend until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bunqueue.integrations.django.running import run_task
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
-    """See above."""
+    """The command; see above."""
 
     help = "Works the tasks of a bunqueue backend until SIGTERM or SIGINT, which lets running ones finish."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """What may be given."""
+        """Declare the arguments."""
         parser.add_argument("--backend", default="default", help="alias in TASKS (default: %(default)s)")
         parser.add_argument("--queues", help="names, with commas between; all of the backend's unless given")
         parser.add_argument(
@@ -31,7 +31,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
         parser.add_argument("--reload", action="store_true", help="start again when code changes")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it."""
+        """Run the command."""
         workers = self._workers(options)
         names = ", ".join(worker.queue for worker in workers)
         self.stdout.write(f"bunqueue_worker: working on {names}")

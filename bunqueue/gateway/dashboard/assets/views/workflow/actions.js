@@ -1,4 +1,4 @@
-// What can be done with a workflow: signal, cancel, retry from a step, undo, and go on with an undo that is stuck.
+// The actions for a workflow: signal, cancel, retry from a step, undo, and continue an undo that is stuck.
 
 import { call, mayWrite } from "../../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../../dialogs.js";
@@ -11,11 +11,11 @@ import { formOf } from "./signal-form.js";
 const ENDED = ["completed", "failed", "cancelled", "stuck"];
 const MOST = 200; // steps to choose from
 
-/** Whether a workflow in this state may begin again from a step. */
+/** Whether a workflow in this state may restart from a step. */
 export const canRetryFrom = (state) => mayWrite() && state !== "active";
 export const hasEnded = (state) => ENDED.includes(state);
 
-/** The buttons that a workflow has beside those of each job; `now` gives {job, view} as they are when one is pressed. */
+/** The buttons of a workflow in addition to a job's; `now` returns {job, view} at the time of a click. */
 export function workflowButtons({ job, view }, now, refresh) {
   const { state, id } = job;
   const undoable = ENDED.includes(state) && view.undoable && !view.undone && !view.undoing;
@@ -27,7 +27,7 @@ export function workflowButtons({ job, view }, now, refresh) {
   ];
 }
 
-/** Ask for the data of a signal and send it. A wait that says what its data is like has a form of its own. */
+/** Ask for the data of a signal and send it. A wait that declares its data has a form of its own. */
 export function signal(id, { signal: name, schema }, refresh) {
   const form = formOf(schema), area = { name: "data", label: "Data, as JSON", kind: "area", value: "null", hint: "what wait_for gives" };
   const fields = form ? form.fields : [{ name: "name", label: "Name", value: name, required: true }, area];
@@ -97,7 +97,7 @@ export function notUndone(view) {
     .map((step) => ({ step, undo: undos.get(step.name) })).sort((one, other) => Number(Boolean(other.undo)) - Number(Boolean(one.undo)) || other.step.number - one.step.number);
 }
 
-/** What an operator may do about a step that could not be undone. */
+/** The options of an operator for a step that could not be undone. */
 export function stuckButtons({ id, queue }, { step }, refresh) {
   if (!mayWrite()) return [];
   const act = async (action, fields, done) => {
@@ -126,7 +126,7 @@ async function edit(id, queue, step, refresh) {
   } });
 }
 
-/** What a step gave. */
+/** The result of a step. */
 async function resultOf(queue, id, name) {
   return (await stored(queue, id, name))?.result;
 }

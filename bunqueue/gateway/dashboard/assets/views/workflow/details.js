@@ -1,4 +1,4 @@
-// One step of a workflow: its times, its outcome, what it gave, and what can be done about it.
+// One step of a workflow: its times, its outcome, its result, and the actions for it.
 
 import { since } from "../../clock.js";
 import { explain, mayWrite } from "../../api.js";
@@ -24,7 +24,7 @@ function facts(step) {
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
-/** `update(step, job, steps)`; what the step gave is asked for when it has ended. */
+/** `update(step, job, steps)`; the result of the step is requested when it has ended. */
 export function details(refresh) {
   const head = h("div"), value = h("div", { class: "value" });
   let shown = "", asked = "";

@@ -1,4 +1,4 @@
-// Workflows of all queues or of one, in one state or in any, the newest first.  All that is chosen stands in the address.
+// Workflows of all queues or of one, in one state or in any, the newest first.  The address contains all filters.
 
 import { call, mayWrite } from "../../api.js";
 import { since } from "../../clock.js";
@@ -56,7 +56,7 @@ function form(query, signal) {
   call("DashboardQueues", {}, signal).then(({ data }) => {
     const names = data.queues.map(({ name }) => name).sort();
     options(query.queue && !names.includes(query.queue) ? [query.queue, ...names] : names);
-  }, () => {}); // the list itself says what is wrong
+  }, () => {}); // the list itself reports the error
   return element;
 }
 
@@ -93,7 +93,7 @@ export function workflows({ query, main, signal }) {
   async function find() {
     const found = [];
     let cursor = begin, plan, scanned = 0;
-    do { // an answer may have a few of them, or none: the server looks at so many jobs at a time
+    do { // an answer may have few of them or none: the server checks a limited number of jobs at a time
       const reply = await call("FindJobs", { ...wanted, cursor, limit: SIZE - found.length, dataLimit: 0 }, signal);
       found.push(...reply.jobs);
       cursor = reply.cursor ?? undefined;

@@ -1,19 +1,19 @@
-// What the steps of a workflow look like: which are shown as one, where they are in time, and what came after what.
-// Nothing here draws.
+// The layout of a workflow's steps: which are shown as one, their places in time, and their order.  Nothing here
+// draws.
 
-const FEW = 6; // steps of one name beside each other; more are shown as one
-const LONG = 0.6; // of all the time: a single stretch that is longer makes all others too small to see
+const FEW = 6; // steps of one name side by side; more are shown as one
+const LONG = 0.6; // of the total time: a single longer stretch makes all others too small to see
 const OPEN = ["running", "retrying", "waiting"];
 const WORST = ["failed", "running", "retrying", "waiting", "timed-out", "completed", "cancelled", "skipped"];
 
 export const isOpen = (step) => step.endedAt === null && OPEN.includes(step.status);
 const undone = /^undo:/;
-/** The step that an undo is of. */
+/** The step that an undo belongs to. */
 export const undoneBy = (step) => step.name.replace(undone, "");
 /** pack#2 and pack-7 of a loop: pack. */
 const baseOf = (name) => name.replace(undone, "").replace(/#\d+$/, "");
 
-/** Steps in their order as entries {name, kind, status, startedAt, endedAt, steps}: many of one name are one. */
+/** Steps in order as entries {name, kind, status, startedAt, endedAt, steps}; many of one name become one entry. */
 export function entries(steps) {
   const runs = [];
   for (const step of steps) {
@@ -33,7 +33,7 @@ function many(run) {
     until: null, attempts: Math.max(...run.map((step) => step.attempts)), error: run.find((step) => step.error)?.error ?? null };
 }
 
-/** How many there are in each state: "97 completed, 3 running". */
+/** The number of steps in each state: "97 completed, 3 running". */
 export function counted(steps) {
   const counts = new Map();
   for (const { status } of steps) counts.set(status, (counts.get(status) ?? 0) + 1);
@@ -41,8 +41,8 @@ export function counted(steps) {
 }
 
 /**
- * Where a moment is between the first and the last, from 0 to 1.  Where one stretch of time is much longer than all
- * others, as a sleep of days between steps of milliseconds, stretches are as long as the logarithm of their time.
+ * The position of a moment between the first and the last, from 0 to 1.  If one stretch of time is much longer than all
+ * others, such as a sleep of days between steps of milliseconds, stretches are drawn on a logarithmic scale.
  */
 export function scale(list, now) {
   const times = [...new Set(list.flatMap(({ startedAt, endedAt }) => [startedAt, endedAt ?? Math.max(now, startedAt)]))].sort((a, b) => a - b);
@@ -56,12 +56,12 @@ export function scale(list, now) {
   return { from, to, shortened, at: (time) => places.get(time) ?? places.get(to) };
 }
 
-/** Pairs of places in the list: of an entry, and of one that had ended when it began, with none in between. */
+/** Pairs of indexes: an entry, and one that had ended when it began, with no other entry in between. */
 export function followers(list) {
   const ends = list.map(({ endedAt }) => endedAt ?? Infinity);
   const pairs = [];
   list.forEach((entry, place) => {
-    let latest = -Infinity; // when the last of those began that ended before this one
+    let latest = -Infinity; // the latest start of those that ended before this one
     for (let other = place - 1; other >= 0; other--) {
       if (ends[other] > entry.startedAt) continue;
       if (ends[other] > latest) pairs.push([other, place]);

@@ -1,5 +1,5 @@
-// The fields of a form for the data of a signal, made of the JSON Schema that its wait has given; what they say as data.
-// Data that is not made of few plain values is written as JSON.
+// The form fields for the data of a signal, made from the JSON Schema of its wait, and the data that they contain.
+// Data other than a few plain values is typed as JSON.
 
 import { Refused } from "../../api.js";
 import { readJson } from "../../dialogs.js";
@@ -9,14 +9,14 @@ const NOTHING = ["", "–"];
 const KINDS = { boolean: "choice", integer: "text", number: "text", string: "text" };
 const HINTS = { integer: "a whole number", number: "a number" };
 
-/** What a reference in a schema stands for. */
+/** The target of a reference in a schema. */
 function resolved(schema, root, left = 20) {
   if (typeof schema?.$ref !== "string" || !left) return schema ?? {};
   const found = schema.$ref.replace(/^#\/?/, "").split("/").reduce((at, step) => at?.[step.replaceAll("~1", "/").replaceAll("~0", "~")], root);
   return resolved(found, root, left - 1);
 }
 
-/** A schema for one plain value: {type, values, nullable, title, format}; null if it is for anything else. */
+/** A schema for one plain value: {type, values, nullable, title, format}; null for any other schema. */
 function plain(given, root) {
   const schema = resolved(given, root);
   const ways = (schema.anyOf ?? schema.oneOf ?? []).map((way) => resolved(way, root));
@@ -40,7 +40,7 @@ function field(name, label, kind, required) {
     hint: [kind.text, HINTS[kind.type] ?? (kind.format ? `as a ${kind.format}` : null), empty ? "may be empty" : null].filter(Boolean).join(", ") || undefined };
 }
 
-/** One value as it was written; undefined: nothing was. */
+/** One value as typed; undefined: nothing was typed. */
 function read(written, kind, label, required) {
   if (written === undefined) return kind.nullable ? null : required && kind.type === "string" ? "" : undefined;
   if (kind.type === "boolean") return written === "true";
@@ -51,7 +51,7 @@ function read(written, kind, label, required) {
   return found;
 }
 
-/** {fields, data(values)} for a schema; null if the data has to be written as JSON. */
+/** {fields, data(values)} for a schema; null if the data has to be typed as JSON. */
 export function formOf(schema) {
   if (!schema) return null;
   const kind = plain(schema, schema);

@@ -12,12 +12,12 @@ import { details, toneOf } from "./details.js";
 import { counted, entries, followers, isOpen, undoneBy } from "./shape.js";
 import { spent, timeline } from "./timeline.js";
 
-const SIZE = 1000; // steps of a page
+const SIZE = 1000; // steps per page
 const TICK_MS = 1000;
 const MOST_BOXES = 150;
 const VIEWS = [["timeline", "Timeline"], ["graph", "Graph"]];
 
-/** What a workflow waits for, with what can be done about that; null if it does not wait. */
+/** What a workflow waits for, with the actions for it; null if it does not wait. */
 export function waitsOf({ job, view }, others, refresh) {
   const open = view.steps.filter((step) => isOpen(step) && ["signal", "sleep", "child"].includes(step.kind));
   const children = open.filter(({ kind }) => kind === "child");
@@ -32,7 +32,7 @@ export function waitsOf({ job, view }, others, refresh) {
     rest.map((reason) => h("li", {}, reason.text.charAt(0).toUpperCase() + reason.text.slice(1), reason.until === null ? "" : [": ", since(reason.until)]))));
 }
 
-/** That an undo could not be carried out, and what an operator may do. */
+/** A note that an undo failed, with the options of an operator. */
 export function stuck({ job, view }, refresh) {
   if (job.state !== "stuck") {
     return view.undoing && !hasEnded(job.state) ? h("section", { class: "why", "aria-label": "Undo" }, h("h2", {}, "It is being undone"), h("p", {}, view.undoing.error ?? view.undoing.reason)) : null;
@@ -54,8 +54,8 @@ function nodesOf(list, job, now, more) {
   return { nodes: [begin, ...nodes, ...end], edges: [...first.map(({ id }) => ["begin", id]), ...pairs, ...(end.length ? last.map(({ id }) => [id, "end"]) : [])] };
 }
 
-/** The steps as they are for good, once the workflow has ended or is being undone: one that it failed with would be tried
- * again if it was retried. */
+/** The final states of the steps, once the workflow has ended or is being undone.  The step that it failed with would
+ * run again in a retry. */
 function asEnded(job, { steps: list, undoing }) {
   if (!hasEnded(job.state) && !undoing) return list;
   const undo = list.find(({ kind }) => kind === "undo");
@@ -63,7 +63,7 @@ function asEnded(job, { steps: list, undoing }) {
   return list.map((step) => (isOpen(step) && step.kind !== "undo" && end ? { ...step, status: step.error ? "failed" : step.status, endedAt: Math.max(end, step.startedAt), until: null } : step));
 }
 
-/** The card with the steps; what is chosen stands in the address. */
+/** The card with the steps.  The address contains the selection. */
 export function steps({ query, signal: ended, refresh }) {
   let shown = VIEWS.some(([name]) => name === query.view) ? query.view : "timeline", picked = query.step ?? "", latest = null;
   const after = Math.max(0, Math.floor(Number(query.after))) || 0;
@@ -119,7 +119,7 @@ export function steps({ query, signal: ended, refresh }) {
   } };
 }
 
-/** What its code shows of it. */
+/** The values that its code publishes. */
 export const stateOf = (shown) => (shown === undefined ? null : card("State set by its code", null, json(shown, "State set by its code")));
 
 /** Signals that no wait has taken: those that it has not waited for yet, and those that were set aside. */

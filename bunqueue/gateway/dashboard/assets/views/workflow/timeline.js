@@ -1,4 +1,4 @@
-// The steps of a workflow as bars in time, one below the other; each opens to what there is to know of it.
+// The steps of a workflow as bars in time, one below the other.  Each opens to show its details.
 
 import { badge, fill, h, s, text } from "../../dom.js";
 import { duration, relative, time } from "../../format.js";
@@ -8,7 +8,7 @@ import { counted, isOpen, scale } from "./shape.js";
 const NARROWEST = 0.006; // of the whole width
 const KINDS = { sleep: "sleep", signal: "signal", child: "job", value: "value", undo: "undo" };
 
-/** How long it took, or has taken so far, or what it waits for. */
+/** How long it took, how long it has run so far, or what it waits for. */
 export function spent(entry, now) {
   if (!isOpen(entry)) return duration(entry.endedAt - entry.startedAt);
   if (entry.status === "running") return `runs ${duration(Math.max(0, now - entry.startedAt))}`;
@@ -16,7 +16,7 @@ export function spent(entry, now) {
   return `waits ${duration(Math.max(0, now - entry.startedAt))}`;
 }
 
-/** `onopen(name, open)` is told what is opened; `update(list, job, steps, opened)` draws. */
+/** `onopen(name, open)` is called when a step is opened or closed; `update(list, job, steps, opened)` draws. */
 export function timeline({ onopen, refresh }) {
   const rows = new Map(); // number of the first step -> its row
   const body = h("ol", { class: "steps", "aria-label": "Steps" });
@@ -88,7 +88,7 @@ function makeRow(onopen, refresh) {
   return { element, update };
 }
 
-/** Many steps of one name: how they are, and the first of them that are not done. */
+/** Many steps of one name: their states, and the first ones that are not done. */
 function fillMany(box, { steps }) {
   const MOST = 50;
   const now = JSON.stringify(steps.map(({ status }) => status));

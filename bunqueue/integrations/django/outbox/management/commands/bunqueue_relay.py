@@ -1,4 +1,4 @@
-"""`manage.py bunqueue_relay`: brings the jobs of the outbox to the server until SIGTERM or SIGINT."""
+"""`manage.py bunqueue_relay`: sends the jobs of the outbox to the server until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bunqueue.integrations.outbox import Relay
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
-    """See above."""
+    """The command; see above."""
 
     help = "Brings the jobs of the outbox to the bunqueue server until SIGTERM or SIGINT."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """What may be given."""
+        """Declare the arguments."""
         parser.add_argument("--database", help="alias of the database (default: where its model is written)")
         parser.add_argument("--url", help="of the server (default: what BUNQUEUE_URL says)")
         parser.add_argument(
@@ -29,7 +29,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
         parser.add_argument("--once", action="store_true", help="bring what is there, and leave")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it."""
+        """Run the command."""
         codec = _codec(options["codec"])
         relay = Relay(
             DjangoOutbox(options["database"]), batch=options["batch"], url=options["url"], codec=codec
@@ -43,7 +43,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
 
 
 def _codec(path: str | None) -> Codec | None:
-    """The codec at a dotted path. CommandError if nothing is there."""
+    """The codec at a dotted path. Raises CommandError if it does not exist."""
     if path is None:
         return None
     try:
