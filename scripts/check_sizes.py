@@ -16,22 +16,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MAX_FILE_LINES = 500  # a file has one subject; beyond this it has two
-MAX_FUNCTION_LINES = 50  # about a screen
+MAX_FILE_LINES = 600  # a file has one subject; far beyond this it has two
+MAX_FUNCTION_LINES = 60  # a little more than a screen
 
 # "path" or "path::Class.function" -> why it is larger than the limit.
 EXCEPTIONS: dict[str, str] = {
     "bunqueue/app/bunqueue.py": "one class: everything that an app can declare, with its documentation",
     "bunqueue/client/blocking/queue/queue.py": "made from client/queue/queue.py",
     "bunqueue/client/queue/queue.py": "one class: every command about one queue, with its documentation",
-    "bunqueue/client/worker/run.py::WorkerRun.__init__": "the parts of a worker, made one after the other",
-    "bunqueue/errors.py": "one table: every error that users catch, and what it says of itself",
-    "bunqueue/protocol/commands/core.py": "the commands of a job's life, and the fields that they share",
-    "router/cluster/cluster.py": "one class: what a host knows of the others, and does about it",
-    "bunqueue/protocol/peers.py": "all messages between shards side by side: who asks and who answers",
-    "shardproc/engine/handlers/push.py": "a push from its checks to its jobs, one by one and in batches",
     "shardproc/engine/lifecycle/transitions.py": "every change of a job's state, beside each other",
-    "shardproc/engine/state.py": "all that a shard knows, in one place: a part would have to be looked for",
 }
 
 
