@@ -1,4 +1,4 @@
-"""Somebody has to approve. The workflow holds no worker while it waits, and asks somebody else after a while."""
+"""Somebody has to approve. The workflow holds no worker while it waits, and later asks somebody else."""
 
 import asyncio
 from dataclasses import dataclass

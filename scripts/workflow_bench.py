@@ -16,8 +16,8 @@ settings; `bunqueue, fsync` has `--sync full`: each step survives a power cut, a
                seconds until all have ended
 
 The others do fewer in a run if the full number would take hours; the table says how many. Everything is
-installed into the folder .bench; PostgreSQL comes from the system's packages. What cannot be installed is left
-out, with a message.
+installed into the folder .bench; PostgreSQL comes from the system's packages. What cannot be installed is
+left out, with a message.
 """
 
 from __future__ import annotations
