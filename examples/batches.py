@@ -1,4 +1,4 @@
-"""A handler that takes many jobs at once, such as rows for one insert."""
+"""A handler that takes many jobs at once, for example rows for one insert."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Thousands of jobs in one go, worked fifty at a time. A bulk is added as a whole or not at all."""
+"""Thousands of jobs added in one call, and run fifty at a time. A bulk is added as a whole or not at all."""
 
 from bunqueue import Bunqueue, NewJob
 

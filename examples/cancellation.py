@@ -1,4 +1,4 @@
-"""Stop a job from anywhere, also while it runs: its worker is notified at once."""
+"""Cancel a job from anywhere, even while it runs: its worker is notified at once."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ async def render(scene: str) -> None:
 @app.job
 def compute(scene: str) -> None:
     current_job().progress(1)
-    while True:  # a plain function, in a thread, looks now and then
+    while True:  # a plain function, in a thread, checks now and then
         current_job().raise_if_cancelled()
         time.sleep(0.01)
 
@@ -38,7 +38,7 @@ async def main() -> None:
                 print(await handle.state(), "-", error.reason)
 
         waiting = await render.options(delay=60_000).add_async("never")
-        await waiting.cancel()  # one that has not begun is gone at once
+        await waiting.cancel()  # a job that has not started is removed at once
         print(await waiting.state())
 
 

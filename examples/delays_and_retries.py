@@ -1,4 +1,4 @@
-"""Jobs that run later, attempts that fail and are repeated, and what becomes of those that never succeed."""
+"""Jobs that run later, attempts that fail and are retried, and what happens to jobs that never succeed."""
 
 import asyncio
 from datetime import timedelta
@@ -16,7 +16,7 @@ class WrongAddress(Exception):
 async def deliver(to: str) -> str:
     attempt = current_job().attempts + 1
     if to == "nowhere":
-        raise WrongAddress(to)  # no other attempt would help
+        raise WrongAddress(to)  # another attempt would not help
     if attempt < 3:
         raise ConnectionError(f"attempt {attempt} met a closed door")
     return f"delivered to {to} in attempt {attempt}"

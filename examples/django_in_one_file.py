@@ -4,7 +4,7 @@
     python examples/django_in_one_file.py
 
 In a project the settings are in settings.py, tasks in an app's tasks.py, and the worker is a process of its
-own: `python manage.py bunqueue_worker`. Here all is in one process, so the engine is embedded.
+own: `python manage.py bunqueue_worker`. Here everything is in one process, so the engine is embedded.
 """
 
 import threading

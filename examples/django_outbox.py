@@ -1,10 +1,10 @@
-"""A Django view whose order and job are stored together, or not at all.
+"""A Django view that stores an order and its job together, or not at all.
 
     pip install 'bunqueue[django]'
     python examples/django_outbox.py
 
-In a project the settings are in settings.py, `python manage.py bunqueue_relay` brings the jobs to the server,
-and a worker is a process of its own. Here all is in one process, so the engine is embedded.
+In a project the settings are in settings.py, `python manage.py bunqueue_relay` forwards the jobs to the
+server, and a worker is a process of its own. Here everything is in one process, so the engine is embedded.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def place(request: HttpRequest) -> JsonResponse:
         with transaction.atomic():
             order = Order.objects.create(item=request.POST["item"], cents=int(request.POST["cents"]))
             job_id = outbox.add("orders", "charge", {"order": order.pk}, max_attempts=5)
-            if order.cents > 100_000:  # what is found out late takes order and job back
+            if order.cents > 100_000:  # a late check rolls back both order and job
                 raise ValueError("that is more than we sell to strangers")
     except ValueError as error:
         return JsonResponse({"error": str(error)}, status=422)

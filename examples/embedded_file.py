@@ -1,4 +1,4 @@
-"""A queue in a file of your program: no server, and nothing is lost when the program ends."""
+"""A queue in a file of your own program: no server, and nothing is lost when the program ends."""
 
 import asyncio
 import tempfile

@@ -4,7 +4,7 @@ import asyncio
 
 from bunqueue import AsyncQueue, Bunqueue, Codec, Compression, Encryption, new_key
 
-old, new, hash_key = new_key(), new_key(), new_key()  # in a program they come from where your secrets are
+old, new, hash_key = new_key(), new_key(), new_key()  # in a program, load them with your other secrets
 
 
 def app_with(keys: dict[str, str]) -> Bunqueue:

@@ -1,4 +1,4 @@
-"""What happens in a queue, as it happens, told to whoever listens."""
+"""Events of a queue, delivered to any listener as they happen."""
 
 import asyncio
 

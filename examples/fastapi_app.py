@@ -1,9 +1,9 @@
-"""A FastAPI application with a queue, and for development with the worker in the same process.
+"""A FastAPI application with a queue, and, for development, the worker in the same process.
 
     pip install 'bunqueue[fastapi]' uvicorn
     uvicorn examples.fastapi_app:app
 
-With a server, leave `embedded=True` out, and run the worker in a process of its own:
+With a server, omit `embedded=True`, and run the worker in a process of its own:
 `bunqueue worker` or a script that calls `Worker(...).run_forever()`.
 """
 
@@ -43,7 +43,7 @@ async def look(job_id: str, emails: Emails) -> dict[str, Any]:
     return {"state": await emails.get_state(job_id), "result": await emails.get_result(job_id)}
 
 
-if __name__ == "__main__":  # a request or two without a server of HTTP
+if __name__ == "__main__":  # a few requests without an HTTP server
     import time
 
     from fastapi.testclient import TestClient

@@ -1,9 +1,9 @@
-"""A FastAPI application with Pydantic models, and jobs in which tenants take turns.
+"""A FastAPI application with Pydantic models, and a queue in which tenants take turns.
 
     pip install 'bunqueue[fastapi,pydantic]' uvicorn
     uvicorn examples.fastapi_tenants:web
 
-With a server, leave `embedded=True` out, take `jobs` out of the lifespan, and run the worker in a process of
+With a server, omit `embedded=True`, remove `jobs` from the lifespan, and run the worker in a process of
 its own: `bunqueue worker examples.fastapi_tenants:jobs`.
 """
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from bunqueue import Bunqueue, JobNotFound, ResultTimeout
 from bunqueue.integrations.fastapi import Lifespan
 
-# At most two jobs of a tenant at a time, and acme, who pays for it, has twice as many turns as others.
+# At most two jobs of a tenant run at a time. Acme pays for it, and gets twice as many turns as the others.
 jobs = Bunqueue("invoices", embedded=True, concurrency=2, group_concurrency=2, group_weights={"acme": 2})
 web = FastAPI(lifespan=Lifespan(jobs))
 
@@ -51,7 +51,7 @@ async def place(orders: list[Order]) -> list[str]:
 
 @web.get("/invoices/{job_id}")
 async def invoice(job_id: str) -> Invoice:
-    """What the job gave back, for whom waits up to ten seconds."""
+    """The job's result; waits up to ten seconds for it."""
     try:
         return await write_invoice.handle_async(job_id).result(timeout=10_000)
     except JobNotFound:
@@ -60,7 +60,7 @@ async def invoice(job_id: str) -> Invoice:
         raise HTTPException(425, "it is not written yet") from None
 
 
-if __name__ == "__main__":  # a few requests without a server of HTTP
+if __name__ == "__main__":  # a few requests without an HTTP server
     from fastapi.testclient import TestClient
 
     with TestClient(web) as client:

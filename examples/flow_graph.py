@@ -1,4 +1,4 @@
-"""A diamond: one fetch, two halves that need it, and a total of both; then more of it while it runs."""
+"""A diamond: one fetch, two halves that need it, and a total of both. It grows while it runs."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for each other, over several queues: two fetches, then a report of both."""
+"""Jobs that wait for each other, across queues: two fetches, then a report of both."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def fetch(source: str) -> int:
 
 @app.job
 async def report(month: str) -> str:
-    numbers = await app.async_flows.children_results(int)  # of the job in hand, in the order of its children
+    numbers = await app.async_flows.children_results(int)  # of the current job, in the order of its children
     missing = await app.async_flows.failed_children()
     return f"{month}: {sum(numbers)} from {len(numbers)} sources, {len(missing)} missing"
 

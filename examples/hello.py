@@ -1,6 +1,6 @@
 """Add a job, have a worker run it, read the result.
 
-Everything is in this process, in memory. To have it on a server, leave out `embedded=True` and start one with
+Everything is in this process, in memory. To use a server, omit `embedded=True` and start one with
 `bunqueue start`; the worker may then be another process, on another machine.
 """
 

@@ -1,4 +1,4 @@
-"""How fast, and how many at a time: for a queue, and for each group of jobs in it."""
+"""Limits of rate and concurrency, for a queue and for each group of jobs in it."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Logs that say which job they are about, from whatever depth of the program.
+"""Logs that say which job they are about, from any depth of the program.
 
 pip install 'bunqueue[structlog]'
 python examples/logging_with_structlog.py

@@ -1,4 +1,4 @@
-"""What should happen around every job, and not in every handler."""
+"""Code that runs around every job, so that handlers need not repeat it."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 class Tenant(Middleware):
-    """Takes the tenant of who adds a job to who runs it."""
+    """Carries the tenant from the program that adds a job to the worker that runs it."""
 
     @contextmanager
     def adding(self, job: NewJob) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Jobs by the clock. The server keeps the schedules; declaring them again changes nothing."""
+"""Scheduled jobs. The server keeps the schedules; declaring them again changes nothing."""
 
 import asyncio
 from datetime import timedelta

@@ -1,5 +1,5 @@
-"""One trace from the request that adds a job to the job's run, and links for its retries; and one over all
-runs of a workflow.
+"""One trace from the request that adds a job to the job's run, with links for its retries; and one trace
+for all runs of a workflow.
 
 pip install 'bunqueue[opentelemetry]' opentelemetry-sdk
 python examples/tracing_with_opentelemetry.py

@@ -21,7 +21,7 @@ async def charge(invoice: Invoice, currency: str = "EUR") -> str:
 
 
 async def main() -> None:
-    print(await charge(Invoice(1, 250)))  # a call, as ever
+    print(await charge(Invoice(1, 250)))  # an ordinary call
 
     async with app:  # a worker, as long as this block lasts
         handle = await charge.add_async(Invoice(2, 999), currency="CHF")

@@ -16,7 +16,7 @@ class Thought:
 
 
 async def think(messages: list[str]) -> Thought:
-    """A real one asks a model."""
+    """A real one calls a model."""
     plan = [
         Thought("search", "weather in Turin", 3),
         Thought("read", "forecast", 4),
@@ -30,7 +30,7 @@ async def search(what: str) -> str:
 
 
 async def read(what: str) -> str:
-    """A long one: it saves how far it is, so a new run goes on from there."""
+    """A long step: it saves its progress, so a new run continues from there."""
     step = current_step()
     pages: list[str] = step.cursor or []
     while len(pages) < 3:

@@ -1,4 +1,4 @@
-"""Somebody has to agree. The workflow holds no worker while it waits, and does without after a while."""
+"""Somebody has to approve. The workflow holds no worker while it waits, and later asks somebody else."""
 
 import asyncio
 from dataclasses import dataclass

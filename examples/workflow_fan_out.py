@@ -1,4 +1,4 @@
-"""Thousands of thumbnails, and one line when the last of them is there. All of them are one wait."""
+"""Thousands of thumbnails, and one line when the last of them is done. All of them are one wait."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ async def album(flow: Flow, pictures: int) -> str:
 
 async def main() -> None:
     async with app:
-        handle = await album.start_async(1_000)  # 100,000 are the most
+        handle = await album.start_async(1_000)  # the maximum is 100,000
         print(await handle.result(timeout=100_000))
 
 

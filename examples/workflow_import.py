@@ -1,4 +1,4 @@
-"""A nightly import, started by a schedule. It saves a cursor as it goes, and begins there after a crash."""
+"""A nightly import, started by a schedule. It saves a cursor as it goes, and resumes there after a crash."""
 
 import asyncio
 
@@ -6,13 +6,13 @@ from bunqueue import Bunqueue, Flow, Retry, current_step
 
 app = Bunqueue("imports", embedded=True)
 
-ROWS = [f"row {number}" for number in range(10_000)]  # what is to be imported
-TARGET: dict[str, int] = {}  # and where to
+ROWS = [f"row {number}" for number in range(10_000)]  # the source
+TARGET: dict[str, int] = {}  # the destination
 broken = True
 
 
 async def import_rows(size: int) -> int:
-    """At least once for what was not saved: a key of its own makes a repeated row harmless."""
+    """Rows after the last save may be imported twice: a key for each row makes that harmless."""
     global broken
     step = current_step()
     done = step.cursor or 0
@@ -22,7 +22,7 @@ async def import_rows(size: int) -> int:
             raise ConnectionError("the source is away")
         TARGET.update({row: done for row in rows})
         done += len(rows)
-        await step.save(done)  # the next attempt, here or in another process, goes on from this row
+        await step.save(done)  # the next attempt, here or in another process, continues from here
     print(f"attempt {step.attempt} ended with row {done}")
     return done
 

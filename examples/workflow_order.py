@@ -1,4 +1,4 @@
-"""An order as a workflow: each step runs once, and when it cannot be done, what was done is undone."""
+"""An order as a workflow: each step runs once, and if the order fails, the finished steps are undone."""
 
 import asyncio
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ async def pack(item: str) -> str:
 
 async def ship(parcels: list[str]) -> str:
     if "parcel with piano" in parcels:
-        raise Unrecoverable("nobody carries a piano")  # what is raised otherwise is tried again
+        raise Unrecoverable("nobody carries a piano")  # other exceptions are retried
     return f"{len(parcels)} on their way"
 
 

@@ -1,9 +1,9 @@
-"""Fails when a file or a function outgrows what one can hold in mind.
+"""Fails when a file or a function becomes too large to keep in mind.
 
     python scripts/check_sizes.py
 
-Looks at every Python file that git tracks or would track, except the tests. What is allowed to be larger
-stands in `EXCEPTIONS` with its reason; an exception that is no longer needed fails, too.
+Checks every Python file that git tracks or would track, except the tests. Larger files and functions are
+listed in `EXCEPTIONS`, each with its reason; an exception that is no longer needed also fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 
 def oversized(path: Path) -> Iterator[tuple[str, str]]:
-    """What is too large in one file: its name as in `EXCEPTIONS`, and a sentence about it."""
+    """The parts of one file that are too large: the name as in `EXCEPTIONS`, and a sentence about it."""
     name = path.relative_to(ROOT).as_posix()
     text = path.read_text(encoding="utf-8")
     lines = len(text.splitlines())

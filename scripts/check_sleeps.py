@@ -1,11 +1,11 @@
-"""Fails when a test sleeps and does not say why.
+"""Fails when a test sleeps without giving the reason.
 
     python scripts/check_sleeps.py
 
-A test waits for an event, with `wait_until` or `eventually` of `tests/support/waiting.py`. A sleep that
-remains has its reason in a comment, at the end of its line or on the line above: the pace of a load, say, or
-a time in which something would happen that must not. `asyncio.sleep(0)` is a turn of the event loop and needs
-none, nor does `flow.sleep`, which a workflow under test is made of.
+A test waits for an event, with `wait_until` or `eventually` of `tests/support/waiting.py`. Any other sleep
+has its reason in a comment, at the end of its line or on the line above: for example, the pace of a load, or
+the time during which something must not happen. `asyncio.sleep(0)`, a turn of the event loop, needs no
+reason, and neither does `flow.sleep`, which belongs to the workflow under test.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Measures a cluster: how soon a dead host is replaced, how long a move takes, and what hosts cost.
+"""Measures a cluster: how soon a dead host is replaced, how long a move takes, and the cost of hosts.
 
     python scripts/cluster_bench.py [--only dead move throughput] [--live 100000] [--kills 6] [--moves 8]
                                     [--rounds 3] [--jobs 100000] [--json FILE]
 
-All of it runs on this machine: the hosts, PostgreSQL with two synchronous standbys from the system's
-packages, and the clients. Nothing of it stays.
+Everything runs on this machine: the hosts, PostgreSQL with two synchronous standbys from the system's
+packages, and the clients. Everything is removed afterwards.
 
     dead        three hosts, --live jobs waiting in each shard, a client at each host for each shard, which
-                adds one job after the other. One host after the other is killed with all its processes. How
-                long it takes until a command for a shard of it, sent after the kill, is answered
-    move        the same hosts, jobs and clients. One shard after the other moves. The longest that a client
-                waits
+                adds one job after the other. One host after the other is killed with all its processes.
+                Measures the time until a command for one of its shards, sent after the kill, is answered
+    move        the same hosts, jobs and clients. One shard after the other moves. Measures the longest wait
+                of a client
     throughput  jobs a second of one server with the same store, and of a cluster of 1, 2 and 3 hosts: added
-                one by one, added 400 at a time, and pulled and acknowledged 400 at a time; each client asks
-                one host. Processor time for a job, in microseconds. Medians over the rounds, and of the
+                one by one, added 400 at a time, and pulled and acknowledged 400 at a time; each client uses
+                one host. Also CPU time per job, in microseconds. Medians over the rounds, and of the
                 rounds' ratios
 """
 
@@ -41,7 +41,7 @@ from load_test import perform
 from store_bench import BATCH, CONNECTIONS, PAYLOAD, Figures, middle, say, show
 from store_bench_servers import bunqueue, cpu_s, postgresql, running, settle, tree_s
 
-# After store_bench_servers, which says where these are.
+# After store_bench_servers, which makes these importable.
 from cluster.hosts import Hosts  # isort: skip
 from support.postgres import Postgres  # isort: skip
 from support.procfs import children, runs  # isort: skip
@@ -51,15 +51,15 @@ from support.wire import Address, ConnectionEnded, Wire  # isort: skip
 
 NAMES = ("one", "two", "three")
 PAUSE_S = 0.005  # of a client, between two jobs
-AGAIN_S = 0.02  # after a refusal
+AGAIN_S = 0.02  # before a retry after a refusal
 SERVED_S = 60.0  # within which a dead host must be replaced
-DEPTH_SINGLE, DEPTH_BATCH, SINGLES = 50, 4, 5  # added one by one: this part of the jobs
+DEPTH_SINGLE, DEPTH_BATCH, SINGLES = 50, 4, 5  # jobs / SINGLES are added one by one
 SCENARIOS = ("push", "push-batch", "drain")
 
 
 @contextmanager
 def cluster(postgres: Postgres, names: Sequence[str], shards: int) -> Iterator[Hosts]:
-    """Hosts that share the shards of a new store, and have copied them."""
+    """Hosts that share the shards of a new store, once all copies are made."""
     url = postgres.new_database()
     bunqueue("store", "init", "--shards", str(shards), store=url)
     with tempfile.TemporaryDirectory(prefix="bunqueue-bench-") as folder:
@@ -72,11 +72,11 @@ def cluster(postgres: Postgres, names: Sequence[str], shards: int) -> Iterator[H
                 server.dispose()
 
 
-# -- clients that never rest
+# -- clients that send all the time
 
 
 class Client:
-    """Adds one job after the other to a queue, and notes when each was sent, and when it was answered."""
+    """Adds one job after the other to a queue, and records when each was sent and answered."""
 
     def __init__(self, address: Address, queue: str) -> None:
         self._address, self._queue = address, queue
@@ -97,11 +97,11 @@ class Client:
             await asyncio.sleep(PAUSE_S if reply.get("ok") else AGAIN_S)
 
     def answered(self, since: float) -> float | None:
-        """When the first command that was sent after a moment was answered; None: not yet."""
+        """When the first command sent after `since` was answered; None: not yet."""
         return next((ended for begun, ended in self.times if begun >= since), None)
 
     def longest(self, since: float) -> float:
-        """Seconds, of the commands that were answered after a moment."""
+        """The longest wait, in seconds, of the commands answered after `since`."""
         return max(ended - begun for begun, ended in self.times if ended >= since)
 
 
@@ -127,8 +127,10 @@ class Clients:
         return [clients[shard] for clients in self.at.values()]
 
     async def until_answered(self, shards: Sequence[int]) -> list[float]:
-        """Wait until the commands of all clients for these shards are answered that are sent from now on;
-        seconds until the last one of each shard was."""
+        """Wait until every client of these shards has a reply to a command sent after this call.
+
+        Returns, for each shard, the seconds until the last of them.
+        """
         since = time.monotonic()
         waiting = [[client.answered(since) for client in self.of(shard)] for shard in shards]
         while any(None in answers for answers in waiting):
@@ -171,7 +173,7 @@ def options(server: Server, jobs: int, scenario: str, **others: Any) -> Options:
 
 @contextmanager
 def filled(postgres: Postgres, arguments: argparse.Namespace) -> Iterator[Hosts]:
-    """Three hosts, with so many live jobs in each shard."""
+    """Three hosts, with the given number of live jobs in each shard."""
     with cluster(postgres, NAMES, arguments.shards) as hosts:
         for prefix in queues_of(arguments.shards, "live"):
             perform(options(hosts.servers[NAMES[0]], arguments.live, "push-batch", prefix=prefix))
@@ -194,7 +196,7 @@ def measure_dead(hosts: Hosts, arguments: argparse.Namespace) -> Figures:
 
 
 async def _kills(hosts: Hosts, arguments: argparse.Namespace) -> list[list[float]]:
-    """For each kill the seconds after which each shard of the dead host was served."""
+    """For each kill, the seconds until each shard of the dead host was served again."""
     clients, kills = await _everywhere(hosts, arguments), []
     for number in range(arguments.kills):
         owners = hosts.owners()
@@ -217,7 +219,7 @@ async def _kills(hosts: Hosts, arguments: argparse.Namespace) -> list[list[float
 def kill(server: Server) -> None:
     """End all its processes at once."""
     router, others = server.pid, children(server.pid)
-    os.kill(router, signal.SIGSTOP)  # nobody is to see another one go
+    os.kill(router, signal.SIGSTOP)  # so that no process sees another one end
     for process in others:
         process.kill()
     os.kill(router, signal.SIGKILL)
@@ -244,13 +246,13 @@ def measure_move(hosts: Hosts, arguments: argparse.Namespace) -> Figures:
 
 
 async def _moves(hosts: Hosts, admin: Admin, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """The longest that a client of a shard waited, for each move; and while none moves."""
+    """The longest wait of a client of the shard, for each move; and while no shard moves."""
     clients = await _everywhere(hosts, arguments)
     found: dict[str, list[float]] = {"nothing moves": [], "moved": []}
     for number in range(arguments.moves):
         shard = number % arguments.shards
         since = time.monotonic()
-        await asyncio.sleep(1.0)  # what is usual
+        await asyncio.sleep(1.0)  # measures the usual wait
         found["nothing moves"].append(max(client.longest(since) for client in clients.of(shard)))
         to = NAMES[(NAMES.index(hosts.owners()[shard]) + 1 + number % 2) % len(NAMES)]
         since = time.monotonic()
@@ -267,7 +269,7 @@ async def _moves(hosts: Hosts, admin: Admin, arguments: argparse.Namespace) -> d
     return found
 
 
-# -- what it costs
+# -- the cost of hosts
 
 
 def measure_throughput(postgres: Postgres, arguments: argparse.Namespace) -> Figures:
@@ -293,7 +295,7 @@ def _throughput(postgres: Postgres, hosts: int, arguments: argparse.Namespace) -
 
 
 def _until_all_run(hosts: Hosts, shards: int) -> None:
-    """Until all processes have started: that is no cost of jobs."""
+    """Wait until all processes have started, which must not count as a cost of jobs."""
     pids = [server.pid for server in hosts.servers.values()]
     wanted = shards + len(pids) * 2  # a follower and a fork server each
     wait_until(lambda: sum(len(children(pid)) for pid in pids) >= wanted, "all run", SERVED_S)
@@ -309,7 +311,7 @@ def _loaded(servers: Sequence[Server], postgres: Postgres, arguments: argparse.N
         wanted = options(servers[0], jobs, scenario, prefix=prefix, queues=4 * arguments.shards)
         before = _used(servers, postgres)
         outcome = _drive(wanted, servers)
-        settle()  # followers read what came last
+        settle()  # followers read the last records
         used = {name: value - before[name] for name, value in _used(servers, postgres).items()}
         found[scenario] = {"jobs_per_s": jobs / outcome.seconds}
         found[scenario] |= {f"{name}_us": value / jobs * 1e6 for name, value in used.items()}
@@ -317,9 +319,9 @@ def _loaded(servers: Sequence[Server], postgres: Postgres, arguments: argparse.N
 
 
 def _drive(wanted: Options, servers: Sequence[Server]) -> Outcome:
-    """Each connection asks one host; as many of them whatever the number of hosts."""
+    """Each connection uses one host; the number of connections does not depend on the number of hosts."""
     outcome = Outcome()
-    wanted = replace(wanted, connections=6)  # as many for 1, 2 and 3 hosts
+    wanted = replace(wanted, connections=6)  # can be divided by 1, 2 and 3 hosts
     ports = [servers[number % len(servers)].port for number in range(6)]
     connections = [Connection(replace(wanted, port=port), at, outcome) for at, port in enumerate(ports)]
     begun = time.perf_counter()
@@ -331,7 +333,7 @@ def _drive(wanted: Options, servers: Sequence[Server]) -> Outcome:
 
 
 def _used(servers: Sequence[Server], postgres: Postgres) -> dict[str, float]:
-    """Seconds of processor time so far."""
+    """CPU time so far, in seconds."""
     found = {"router": 0.0, "shards": 0.0, "followers": 0.0, "postgres": tree_s(postgres.pids())}
     for server in servers:
         found["router"] += cpu_s(server.pid)
@@ -341,7 +343,7 @@ def _used(servers: Sequence[Server], postgres: Postgres) -> dict[str, float]:
 
 
 def _summed_up(rounds: dict[str, list[Figures]]) -> Figures:
-    """Medians; and how many times the speed of one server."""
+    """Medians, and their ratios to one server."""
     base = next(iter(rounds.values()))
     found: Figures = {}
     for scenario in SCENARIOS:
@@ -362,7 +364,7 @@ PARTS = (*IN_PLACE, "throughput")
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
-    """Each part that is wanted, and its figures."""
+    """Each requested part, and its figures."""
     with postgresql(2) as postgres:
         wanted = [name for name in IN_PLACE if name in arguments.only]
         if wanted:

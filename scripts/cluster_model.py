@@ -1,23 +1,23 @@
-"""What a cluster of larger machines would do, worked out from costs that were measured on a small one.
+"""What a cluster of larger machines would do, calculated from costs that were measured on a small one.
 
     python scripts/cluster_model.py [FIGURES.json] [--hosts 1 3 8 16] [--cores 16] [--routers 1] [--shards 64]
                                     [--under-way 40 1200 1200] [--latency-ms 2] [--commits 15000] [--wal 200]
                                     [--network 1000] [--postgres-cores 16]
 
-It is no measurement: a rate is what the busiest part allows, and nothing else is in the way.  FIGURES.json is
-what `cluster_bench.py --only throughput --json` has written; without it, COSTS below.
+The result is not a measurement: a rate is what the busiest part allows if nothing else is in the way.
+FIGURES.json is written by `cluster_bench.py --only throughput --json`; without it, COSTS below are used.
 
 What is assumed:
 
-    a core         does what one did in the measurement: a cost is processor time for a job, whatever the load
-    clients        are elsewhere, ask all hosts alike, and have --under-way jobs at each shard at any time
-    queues         are so many that all shards have the same to do; a single queue has what one shard can do
+    a core         is as fast as in the measurement: a cost is CPU time for a job, whatever the load
+    clients        are elsewhere, use all hosts equally, and have --under-way jobs at each shard at any time
+    queues         are so many that all shards have the same load; a single queue gets what one shard can do
     a router       is one thread, as are each shard and the process that follows the shards of other hosts
-    other hosts    own (hosts - 1) / hosts of what a client asks for: that goes over the first routers of both
-    a shard        has one append under way.  It works on a batch, waits for the store, works on the next
+    other hosts    own (hosts - 1) / hosts of a client's jobs: these go through the first routers of both
+    a shard        has one append in flight.  It works on a batch, waits for the store, works on the next
     the store      takes --latency-ms for a commit, however many shards commit; --commits a second at most,
-                   and --wal MB a second.  Its leader has --postgres-cores, and takes half of the processor
-                   time that PostgreSQL's three nodes took together
+                   and --wal MB a second.  Its leader has --postgres-cores, and takes half of the CPU time
+                   that PostgreSQL's three nodes took together
     copies         one of each shard
     the network    carries --network MB a second into each host, and as many out of it
     nothing else   takes time: no dashboard, events, snapshots, retries; jobs have 100 bytes of data
@@ -47,10 +47,10 @@ SLOWEST = 1e6  # µs in a second
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one job, in µs of a processor, and in bytes."""
+    """Costs of one job, in µs of CPU time and in bytes."""
 
-    router: float  # at the host that the client asks
-    hop: float  # more, if another host owns the shard: of both routers
+    router: float  # at the host that the client is connected to
+    hop: float  # extra if another host owns the shard, for both routers
     shard: float
     follower: float  # for one copy
     postgres: float  # of all nodes
@@ -60,7 +60,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Machines:
-    """What there is."""
+    """The machines and their limits."""
 
     hosts: int
     cores: int = 16
@@ -73,9 +73,9 @@ class Machines:
     postgres_cores: int = 16
 
 
-# Processor times: one round of `cluster_bench.py --only throughput` with 60,000 jobs on two cores with little
-# other work: routers with 1 and with 3 hosts, else 3.  Bytes of log: docs/store.md; one by one, and on the
-# wire: estimates.
+# CPU times: one round of `cluster_bench.py --only throughput` with 60,000 jobs on two cores with little other
+# work: routers with 1 and with 3 hosts, everything else with 3.  Bytes of log: docs/store.md; for jobs one by
+# one, and for bytes on the wire: estimates.
 COSTS = {
     "push": Costs(router=6.7, hop=21.2, shard=53.3, follower=6.7, postgres=23.3, log=150, wire=260),
     "push-batch": Costs(router=0.5, hop=0.75, shard=6.3, follower=3.2, postgres=2.0, log=56, wire=170),
@@ -90,9 +90,9 @@ def bounds(costs: Costs, machines: Machines, under_way: float) -> dict[str, floa
     elsewhere = (hosts - 1) / hosts
     routers = costs.router + costs.hop * elsewhere
     copies = costs.follower if hosts > 1 else 0.0
-    owned = -(-machines.shards // hosts)  # of the host that has most
-    share = machines.shards / owned  # this many times what that host does, all do
-    batch = under_way * costs.shard + machines.latency_ms * 1000  # µs for so many jobs
+    owned = -(-machines.shards // hosts)  # by the host that has most shards
+    share = machines.shards / owned  # all hosts together do this many times what that host does
+    batch = under_way * costs.shard + machines.latency_ms * 1000  # µs for `under_way` jobs
     found = {
         "shards": machines.shards * under_way / batch * SLOWEST,
         "routers": hosts * machines.routers / routers * SLOWEST,
@@ -109,12 +109,12 @@ def bounds(costs: Costs, machines: Machines, under_way: float) -> dict[str, floa
 
 
 def busiest(found: Mapping[str, float]) -> tuple[str, float]:
-    """The part that allows least, and how much that is."""
+    """The part with the lowest limit, and that limit."""
     return min(found.items(), key=lambda item: item[1])
 
 
 def costs_of(figures: Mapping[str, Any], scenario: str, known: Costs) -> Costs:
-    """As `cluster_bench.py` has measured them with one host and with three; bytes as known."""
+    """Costs as measured by `cluster_bench.py` with one host and with three; bytes as in `known`."""
     one, three = (figures[f"{scenario}: {hosts}"] for hosts in ("1 host", "3 hosts"))
     hop = max(0.0, three["router_us"] - one["router_us"]) * 3 / 2  # two of three jobs make one
     return Costs(
@@ -129,7 +129,7 @@ def costs_of(figures: Mapping[str, Any], scenario: str, known: Costs) -> Costs:
 
 
 def table(costs: Mapping[str, Costs], machines: Sequence[Machines], under_way: Mapping[str, float]) -> Table:
-    """Rates, and what bounds them, and the next bound."""
+    """Rates, the part that limits each, and the next limit."""
     made = Table(title="what the busiest part allows", title_justify="left")
     for name in ("", "hosts", "jobs/s", "bounded by", "next", "at jobs/s"):
         made.add_column(name, justify="right" if name in ("hosts", "jobs/s", "at jobs/s") else "left")

@@ -2,10 +2,10 @@
 
     python scripts/compare.py --bench wirebench.py --reference DIR [--rounds 5] [--json FILE]
 
-DIR is a folder in which ``npm install bun bunqueue`` was run.  Both servers run at the same time on
-ports of their own and are loaded in turn, so that both meet the same noise; the figures are medians
+DIR is a folder where ``npm install bun bunqueue`` was run.  Both servers run at the same time on
+ports of their own and are loaded in turn, so that both see the same noise; the figures are medians
 over the rounds, the ratio is the median of the rounds' ratios.  ``--bench`` is a load generator that
-is called as ``wirebench.py PORT SCENARIO --n JOBS`` and prints ``jobs/s=NUMBER``, and for ``single``
+is called as ``wirebench.py PORT SCENARIO --n JOBS`` and prints ``jobs/s=NUMBER``, or for ``single``
 ``p50=NUMBERus``.
 """
 
@@ -37,7 +37,7 @@ NEEDED = {"push": 6.0, "pushb": 6.0, "drain": 12.0, "pullack": 6.0, "single": 1.
 
 @dataclass
 class Series:
-    """What was measured of one scenario, round by round."""
+    """The measurements of one scenario, round by round."""
 
     ours: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
@@ -53,7 +53,7 @@ def free_port() -> int:
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until somebody listens there."""
+    """Wait until a server listens there."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.poll() is None:
         try:

@@ -4,9 +4,9 @@
     python scripts/conformance.py --all        all of v2, listed or not
     python scripts/conformance.py --update     the same, then write what passed into the list
 
-Starts each server it needs by itself, on a free port and in a folder of its own, and stops it afterwards. The
-transcripts and `replay.py` live outside this repository (`--suite`); without them there is nothing to do, and
-that is no failure. The last line is `N passed, N failed`.
+Starts each server that it needs, on a free port and in a folder of its own, and stops it afterwards. The
+transcripts and `replay.py` are outside this repository (`--suite`); without them there is nothing to do,
+which is not a failure. The last line is `N passed, N failed`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADER = (
 
 READY = "bunqueue ready"  # how the server's readiness line begins
 START_SECONDS = 30  # far beyond any start with an empty folder
-STOP_SECONDS = 15  # what a server may take to finish what it runs
+STOP_SECONDS = 15  # a server's time to finish its running work
 LOG_LINES = 40  # of a server's output, shown when it fails
 PASSED = re.compile(r"ok   (\S+)  \(")  # replay.py's line for a transcript that passed
 SUMMARY = re.compile(r"\d+ (skipped|passed, \d+ failed)\n")
@@ -59,7 +59,7 @@ SPECIAL = (
 
 
 class ConformanceError(Exception):
-    """The run itself cannot go on; says why."""
+    """The run itself cannot continue; the text says why."""
 
 
 # Which transcripts
@@ -84,7 +84,7 @@ def listed() -> list[str]:
 
 
 def exactly(case_id: str) -> str:
-    """A pattern for replay.py's `--only` that this id alone satisfies.
+    """A pattern for replay.py's `--only` that matches only this id.
 
     A plain id also selects every longer id that contains it; a pattern with a bracket is contained in none.
     """
@@ -120,7 +120,7 @@ def free_port() -> int:
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """Ask the server to stop; after `STOP_SECONDS` end it and its shards."""
+    """Ask the server to stop; after `STOP_SECONDS`, kill it and its shards."""
     process.terminate()
     try:
         process.wait(STOP_SECONDS)
@@ -133,7 +133,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def server(options: Sequence[str], shards: int) -> Iterator[int]:
-    """A running server with an empty data folder; gives its port."""
+    """A running server with an empty data folder; yields its port."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="bunqueue-", ignore_cleanup_errors=True) as folder:
         command = [str(Path(sys.executable).with_name("bunqueue")), "start", "--tcp-port", str(port)]
@@ -190,7 +190,7 @@ def run(suite: Path, shards: int, chosen: dict[str, Setup]) -> set[str]:
 
 
 def update(folder: str, passed: set[str]) -> None:
-    """Write what passed into the list; what it says of other folders stays."""
+    """Write what passed into the list; the entries of other folders stay."""
     others = {case_id for case_id in listed() if not case_id.startswith(f"{folder}/")}
     LIST.parent.mkdir(parents=True, exist_ok=True)
     LIST.write_text(HEADER + "".join(f"{case_id}\n" for case_id in sorted(others | passed)), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Puts a running server under the load of a small shop, so that the dashboard has something to show.
+"""Puts the load of a small shop on a running server, so that the dashboard has something to show.
 
     python scripts/dashboard_demo.py --port 6789
 
-Adds jobs, works them, lets some of them fail, and goes on until it is interrupted.
+Adds jobs, runs them, lets some of them fail, and continues until it is interrupted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ERRORS = {
 
 
 class Trouble(Exception):
-    """What the shop's helpers run into."""
+    """A failure of the shop's services."""
 
 
 def data_for(queue: str, number: int) -> dict[str, object]:
-    """What a job of that queue carries."""
+    """The data of a job of that queue."""
     customer = f"customer-{number % 40}"
     kinds: dict[str, dict[str, object]] = {
         "emails": {"to": f"{customer}@example.com", "template": "order-confirmed", "order": 10_000 + number},
@@ -44,7 +44,7 @@ def data_for(queue: str, number: int) -> dict[str, object]:
 
 
 async def handle(job: ActiveJob) -> dict[str, object]:
-    """Take a while, and fail sometimes."""
+    """Take a while, and sometimes fail."""
     queue = job.queue
     await job.log(f"began with {len(str(job.data))} characters of data")
     steps = 4 if queue == "exports" else 1
@@ -59,7 +59,7 @@ async def handle(job: ActiveJob) -> dict[str, object]:
 
 
 async def feed(queue: AsyncQueue, name: str) -> None:
-    """Add jobs at the queue's rate, in gusts."""
+    """Add jobs at the queue's rate, in bursts."""
     number = random.randrange(10_000)
     while True:
         for _ in range(random.choice([1, 1, 1, 1, 2, 5])):
@@ -116,7 +116,7 @@ def workflows(app: Bunqueue) -> AsyncWorkflow[[int], str]:
 
 
 async def orders(app: Bunqueue) -> None:
-    """Work orders, start one now and then, and approve most of them."""
+    """Run orders, start one now and then, and approve most of them."""
     order = workflows(app)
     number = random.randrange(10_000)
     async with app:
@@ -157,7 +157,7 @@ async def main() -> None:
         done, _ = await asyncio.wait([over, *running], return_when=asyncio.FIRST_COMPLETED)
         running = [task for task in running if task not in done]
         for task in done - {over}:
-            task.result()  # what has gone wrong ends the program
+            task.result()  # an error ends the program
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)

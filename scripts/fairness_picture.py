@@ -1,11 +1,11 @@
-"""Runs the queue of docs/fairness.md and draws in which order its jobs start.
+"""Runs the queue of docs/fairness.md and draws the order of its jobs.
 
     python scripts/fairness_picture.py            writes docs/images/fairness.svg
     python scripts/fairness_picture.py --check    fails if a run does not look like that picture
 
-A tenant has 100,000 jobs waiting.  While one worker takes jobs one by one, two others add theirs.  That is
-done twice, on an engine in this process: with jobs in no group, which start in the order in which they came,
-and with a group for each tenant.  Each square of the picture is a job that started.
+A tenant has 100,000 jobs waiting.  While one worker takes jobs one by one, two other tenants add theirs.
+This runs twice, on an engine in this process: with jobs in no group, which start in order of arrival, and
+with a group for each tenant.  Each square of the picture is a job that started.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bunqueue import NewJob, Queue
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "fairness.svg"
 WAITING = 100_000  # jobs of the first tenant
-STARTS = 60  # that are drawn
-LATER = {10: ("zeta", 8), 25: ("hooli", 4)}  # before which start who adds how many jobs
+STARTS = 60  # number of starts that are drawn
+LATER = {10: ("zeta", 8), 25: ("hooli", 4)}  # start -> the tenant that adds jobs before it, and how many
 COLOURS = {"acme": "#7c8db5", "zeta": "#e07a3f", "hooli": "#2a9d7f"}
 SIZE, GAP, LEFT, TOP = 13, 2, 150, 58
 
-Run = list[str]  # the tenants of the jobs, in the order in which they started
+Run = list[str]  # the tenants of the jobs, in order of start
 
 
 def starts(*, grouped: bool, waiting: int = WAITING) -> Run:
-    """The first jobs that start."""
+    """The tenants of the first jobs that start."""
     with Queue("orders", embedded=True) as queue:
         add(queue, "acme", waiting, grouped=grouped)
         return list(taken(queue, grouped=grouped))
@@ -52,7 +52,7 @@ def taken(queue: Queue, *, grouped: bool) -> Iterator[str]:
 
 
 def picture(plain: Run, fair: Run) -> str:
-    """Both runs as an SVG; the same runs give the same text."""
+    """Both runs as an SVG; equal runs give equal text."""
     width = LEFT + STARTS * (SIZE + GAP) + 20
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 190" width="{width}" height="190"'

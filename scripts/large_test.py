@@ -1,4 +1,4 @@
-"""What large numbers cost: starts a server in a temporary folder and measures it scenario by scenario.
+"""The cost of large numbers: starts a server in a temporary folder and measures it scenario by scenario.
 
     python scripts/large_test.py                        all but `finished`
     python scripts/large_test.py delayed cron           only these
@@ -10,12 +10,12 @@ Scenarios:
     queues       10,000 queues with a job each
     cron         10,000 schedules that are due in the same second
     keys         10,000 unique keys, each pushed twice
-    flow         a flow of 1,000 children over 8 queues, worked off
+    flow         a flow of 1,000 children over 8 queues, processed
     slices       a queue of 200,000 jobs: a page, Drain, Clean, Obliterate
-    finished     --jobs jobs worked off, then a restart
+    finished     --jobs jobs processed, then a restart
 
-Beside each step another connection asks the same shard something small, over and over: `worst` is how long
-that took at most, which is how long the step kept others waiting.  Times in ms.
+During each step, another connection keeps sending small requests to the same shard: `worst` is the slowest of
+them, which is how long the step kept others waiting.  Times in ms.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Client:
         return (await self.ask_all([{"cmd": command, **fields}]))[0]
 
     async def ask_all(self, commands: Iterable[Fields]) -> list[Fields]:
-        """The replies in order.  Exits when one is an error."""
+        """The replies in order.  Exits if one is an error."""
         replies: list[Fields] = []
         waiting = 0
         for command in commands:
@@ -78,7 +78,7 @@ class Client:
 
 
 class Server:
-    """A server of our own on a folder; may be started again."""
+    """A server of our own on a folder; may be restarted."""
 
     def __init__(self, folder: str, shards: int) -> None:
         self._command = [str(Path(sys.executable).with_name("bunqueue")), "start", "--http-port", "0"]
@@ -87,7 +87,7 @@ class Server:
         self.port = 0
 
     def start(self) -> float:
-        """Ms until it is ready."""
+        """Start it; the ms until it is ready."""
         begin = time.perf_counter()
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -106,7 +106,7 @@ class Server:
             self._process = None
 
     def memory(self) -> float:
-        """MB resident, of router and shards together."""
+        """Resident MB of router and shards together."""
         assert self._process is not None
         pid = self._process.pid
         pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
@@ -121,7 +121,7 @@ class Bench:
         self.server, self.client, self._canary = server, client, canary
 
     async def step(self, what: str, work: Awaitable[Any], count: int = 0, queue: str = "q") -> Any:
-        """Await ``work`` and print how long it took, and kept others of the queue's shard waiting."""
+        """Await ``work``; print how long it took, and how long others on the queue's shard had to wait."""
         worst = 0.0
         over = False
 
@@ -144,13 +144,13 @@ class Bench:
         return result
 
     async def until(self, queues: list[str], waiting: int) -> None:
-        """Until so many jobs wait in these queues."""
+        """Wait until this many jobs wait in these queues."""
         asks: list[Fields] = [{"cmd": "GetJobCounts", "queue": queue} for queue in queues]
         while sum(reply["counts"]["waiting"] for reply in await self.client.ask_all(asks)) < waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def work_off(self, queues: list[str], size: int = 1000) -> int:
-        """Pull and complete all that is ready in these queues."""
+        """Pull and complete all ready jobs of these queues."""
         done = 0
         for queue in queues:
             while jobs := (await self.client.ask("PULLB", queue=queue, count=size))["jobs"]:

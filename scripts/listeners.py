@@ -1,13 +1,13 @@
-"""Puts listeners on a server's HTTP gateway, some of which never read, and measures what that costs.
+"""Connects listeners to a server's HTTP gateway, some of which never read, and measures their cost.
 
     python scripts/listeners.py                        # starts a server of its own
     python scripts/listeners.py --listeners 200 --deaf 50 --jobs 300000
 
 Pushes over TCP without any listener and with all of them, in turns that change from round to round, and
-prints each round, what the gateway takes of processor time and memory in it, and the median of the ratios.
-Exit status 1 when the push got slower by more than --allowed, or the gateway's memory grew by more than
---memory. Every other listener reads Server-Sent Events, the rest a WebSocket; the deaf ones among them are
-connections that take nothing. Some rounds differ by a tenth with no listener at all (--listeners 0 --deaf 0).
+prints each round, the gateway's CPU time and memory in it, and the median of the ratios. The exit status is 1
+if the push got slower by more than --allowed, or the gateway's memory grew by more than --memory. Every other
+listener reads Server-Sent Events, the rest a WebSocket; the deaf ones among them are connections that never
+read. Some rounds differ by a tenth without any listener (--listeners 0 --deaf 0).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def resident(pid: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
+    """Seconds of CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -122,7 +122,7 @@ async def listen(port: int, number: int, heard: list[int]) -> None:
 
 
 def deaf(port: int) -> socket.socket:
-    """A listener that takes nothing."""
+    """A listener that never reads."""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.sendall(REQUEST)
@@ -131,11 +131,11 @@ def deaf(port: int) -> socket.socket:
 
 @asynccontextmanager
 async def listeners(port: int, count: int, silent: int) -> AsyncIterator[list[int]]:
-    """All listeners, for as long as the block runs; how many bytes each has heard."""
+    """All listeners, for as long as the block runs; yields the number of bytes that each has received."""
     heard = [0] * (count - silent)
     tasks = [asyncio.create_task(listen(port, number, heard)) for number in range(count - silent)]
     sockets = [deaf(port) for _ in range(silent)]
-    await asyncio.sleep(2)  # until all are there
+    await asyncio.sleep(2)  # until all are connected
     try:
         yield heard
     finally:

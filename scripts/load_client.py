@@ -1,7 +1,7 @@
-"""The client side of `load_test.py`: requests, what each connection says in a scenario, and the sockets.
+"""The client side of `load_test.py`: requests, each connection's part in a scenario, and the sockets.
 
 One client process drives several connections with `drive`. Packs with `msgpack`, an encoder that the server
-does not share. Knows nothing of processes, options on a command line, or reports.
+does not share. Processes, the command line and reports are in `load_test.py`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any
 
 import msgpack
 
-REPLY_SECONDS = 30.0  # a server that is silent for so long is taken for dead
+REPLY_SECONDS = 30.0  # a server that is silent for this long counts as dead
 PROGRESS_SECONDS = 0.25  # between two reports of progress
-LOCK_MS = 120_000  # longer than any job stays pulled here
+LOCK_MS = 120_000  # longer than any job is held here
 LENGTH = struct.Struct(">I")  # before every frame
-VARIANTS = 32  # of a request, each packed once
+VARIANTS = 32  # variants of a request, each packed once
 READ_BYTES = 1 << 18  # one read; holds thousands of small replies
 
 Reply = dict[str, Any]
 
 
 class LoadError(Exception):
-    """The run cannot go on; the text says why."""
+    """The run cannot continue; the text says why."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to do. Fields are the command line's."""
+    """What to do. The fields are those of the command line."""
 
     scenario: str
     host: str
@@ -62,14 +62,14 @@ def times() -> array[float]:
 
 @dataclass
 class Outcome:
-    """What came of it, in one client process or in all. Latencies are seconds, by command."""
+    """The outcome, of one client process or of all. Latencies are seconds, by command."""
 
     jobs: int = 0
     seconds: float = 0.0
     latencies: defaultdict[str, array[float]] = field(default_factory=lambda: defaultdict(times))
 
     def add(self, other: Outcome) -> None:
-        """Take in what another process did meanwhile."""
+        """Add the outcome of another process that ran at the same time."""
         self.jobs += other.jobs
         self.seconds = max(self.seconds, other.seconds)
         for command, values in other.latencies.items():
@@ -80,9 +80,9 @@ class Outcome:
 
 
 class Request:
-    """A command for so many jobs, packed once.
+    """A command for a number of jobs, packed once.
 
-    Its request number is the last thing in the frame, so that sending it only appends the number.
+    The request number is the last thing in the frame, so sending the command only appends the number.
     """
 
     __slots__ = ("command", "head", "jobs", "queue")
@@ -104,7 +104,7 @@ def request_id(number: int) -> str:
 
 
 def data(payload: int, number: int) -> dict[str, str]:
-    """What a job carries: digits of chance, so that a server which compresses gains nothing unusual."""
+    """The data of a job: random digits, so that a server which compresses gains nothing unusual."""
     return {"blob": Random(number).randbytes(payload).hex()[:payload]}
 
 
@@ -125,7 +125,7 @@ def pull(queue: str, size: int) -> Request:
 
 
 def acknowledge(reply: Reply) -> Request:
-    """The ACKB for what a PULLB gave."""
+    """The ACKB for the jobs of a PULLB."""
     ids = [job["id"] for job in reply["jobs"]]
     tokens = reply["tokens"]
     if len(tokens) != len(ids):
@@ -133,11 +133,11 @@ def acknowledge(reply: Reply) -> Request:
     return Request("ACKB", {"ids": ids, "tokens": tokens, "results": [True] * len(ids)}, jobs=len(ids))
 
 
-# What a connection says
+# What a connection sends
 
 
 class Part:
-    """A part of a connection's conversation: what to send next, and what to make of the replies.
+    """A part of a connection's conversation: what to send next, and how to handle the replies.
 
     It is over when it has nothing to send and every request has its reply.
     """
@@ -146,7 +146,7 @@ class Part:
         raise NotImplementedError
 
     def receive(self, request: Request, reply: Reply) -> int:
-        """Take a reply; returns how many jobs are finished by it."""
+        """Handle a reply; returns how many jobs it finishes."""
         raise NotImplementedError
 
 
@@ -198,7 +198,7 @@ class Cycle(Push):
 
 
 class Drain(Part):
-    """Pulls and acknowledges until every queue has once been found empty."""
+    """Pulls and acknowledges until every queue has been empty once."""
 
     def __init__(self, options: Options, index: int) -> None:
         self.batch = options.batch
@@ -232,7 +232,7 @@ SCENARIOS: dict[str, Callable[[Options, int], list[Part]]] = {
 
 
 def turned(names: Sequence[str], index: int) -> deque[str]:
-    """The names in the same order, beginning at a place of this connection's own."""
+    """The names in the same order, with a different start for each connection."""
     queues = deque(names)
     queues.rotate(-index)
     return queues
@@ -286,7 +286,7 @@ class Connection:
 
     @property
     def events(self) -> int:
-        """What the selector shall watch for."""
+        """The events that the selector should watch for."""
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
 
     def next(self) -> Request | None:
@@ -294,12 +294,12 @@ class Connection:
             if request := self.parts[0].next():
                 return request
             if self.in_flight:
-                return None  # a reply may give this part more to say
+                return None  # a reply may give this part more to send
             self.parts.popleft()
         return None
 
     def send(self) -> None:
-        """Put as much on its way as depth and socket allow."""
+        """Send as much as depth and socket allow."""
         now = time.perf_counter()
         while len(self.in_flight) < self.depth and (request := self.next()):
             number = request_id(self.sent)
@@ -311,7 +311,7 @@ class Connection:
                 del self.outgoing[: self.socket.send(self.outgoing)]
 
     def read(self) -> None:
-        """Take what has arrived, reply by reply."""
+        """Handle what has arrived, reply by reply."""
         data = self.socket.recv(READ_BYTES)
         if not data:
             raise LoadError("the server closed the connection")
@@ -336,7 +336,7 @@ class Connection:
 
 
 def drive(connections: Sequence[Connection], progress: Callable[[], None]) -> None:
-    """Hold all conversations to their end, calling `progress` now and then."""
+    """Run all conversations to their end, calling `progress` now and then."""
     report_at = time.perf_counter() + PROGRESS_SECONDS
     with selectors.DefaultSelector() as selector:
         for connection in connections:

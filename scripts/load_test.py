@@ -7,13 +7,13 @@ Scenarios:
 
     push         one PUSH per job, many in flight on every connection
     push-batch   PUSHB of --batch jobs
-    drain        jobs are there already (their pushing is not timed); PULLB and ACKB until none is left
+    drain        jobs exist already (pushing them is not timed); PULLB and ACKB until none is left
     mixed        every connection pushes a batch, pulls a batch, acknowledges it, until all jobs are done
 
 Every reply is checked. The first error reply ends the run with its text and exit status 1, for example when
 the server limits the requests of a connection. Queues are named after the run and removed at its end;
-if the server cannot do that, there is a warning. Needs the `msgpack` package: an encoder the server does not
-share keeps both honest.
+if the server cannot do that, there is a warning. Needs the `msgpack` package: an encoder that the server does
+not share finds bugs in both.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from rich.table import Table
 
 from load_client import SCENARIOS, Connection, LoadError, Options, Outcome, Request, ask, connect, drive
 
-DEPTH_SINGLE = 50  # requests in flight when each carries one job; servers take 50 of a connection at once
+DEPTH_SINGLE = 50  # requests in flight when each carries one job; servers accept 50 at once per connection
 DEPTH_BATCH = 4  # requests in flight when each carries many
-MAX_BATCH = 1000  # what servers take in one command
+MAX_BATCH = 1000  # the most jobs that servers accept in one command
 
 
 # Processes. A client process sends "ready", waits for "go", then sends counts of finished jobs and at last an
@@ -54,7 +54,7 @@ MAX_BATCH = 1000  # what servers take in one command
 
 def client(options: Options, indexes: Sequence[int], pipe: Pipe) -> None:
     """A client process: drives the connections with these numbers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets it, and ends us
     outcome = Outcome()
     try:
         connections = [Connection(options, index, outcome) for index in indexes]
@@ -69,7 +69,7 @@ def client(options: Options, indexes: Sequence[int], pipe: Pipe) -> None:
 
 
 class Fleet:
-    """The client processes of one run. Ends them all when the block is left."""
+    """The client processes of one run. All of them end with the block."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -92,7 +92,7 @@ class Fleet:
             process.join()
 
     def hear(self, pipes: Sequence[Pipe]) -> Iterator[tuple[Pipe, Any]]:
-        """What the processes say next, at least one message; raises their errors."""
+        """The next messages of the processes, at least one; raises their errors."""
         for pipe in wait(pipes):
             assert isinstance(pipe, Pipe)
             try:
@@ -149,7 +149,7 @@ def clear_progress() -> None:
 
 @contextmanager
 def own_queues(options: Options) -> Iterator[None]:
-    """Remove the queues of this run at its end, as well as may be: the figures hold all the same."""
+    """Try to remove the queues of this run at its end; the figures are valid even if that fails."""
     try:
         yield
     finally:
@@ -211,7 +211,7 @@ def report(options: Options, results: dict[str, Any], path: str | None) -> None:
 
 
 def record(options: Options, results: dict[str, Any]) -> dict[str, Any]:
-    """All one needs to compare this run with another."""
+    """Everything needed to compare this run with another."""
     parameters = asdict(options)
     del parameters["token"], parameters["prefix"]
     return {
@@ -260,7 +260,7 @@ def default_processes() -> int:
 
 
 def parse(arguments: argparse.Namespace) -> Options:
-    """The command line's values with the defaults that depend on others."""
+    """The command line's values, with the defaults that depend on other values."""
     if arguments.batch > MAX_BATCH:
         raise LoadError(f"--batch: at most {MAX_BATCH}")
     return Options(

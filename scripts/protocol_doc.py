@@ -1,4 +1,4 @@
-"""Writes bunqueue/protocol/PROTOCOL.md: every command as it is declared, and some prose around it.
+"""Writes bunqueue/protocol/PROTOCOL.md: the declarations of all commands, with some prose around them.
 
     python scripts/protocol_doc.py
 
@@ -78,7 +78,7 @@ class Document:
         return "\n\n".join(part for part in [*parts, reply] if part)
 
     def _all_structures(self) -> Iterator[str]:
-        """Their tables mention others, so it goes on until there is none left."""
+        """Their tables mention further structures, so repeat until no new one appears."""
         done: set[str] = set()
         while left := sorted(self._structures.keys() - done):
             for name in left:
@@ -149,7 +149,7 @@ def _is_unset(kind: mi.Type) -> bool:
 
 
 def _manners(spec: Spec) -> str:
-    """How a command is treated, in one line."""
+    """How the server treats a command, in one line."""
     manners = [f"Goes to: {spec.route.value}."]
     if spec.writes:
         manners.append("Changes something; safe to repeat." if spec.repeatable else "Changes something.")
@@ -163,11 +163,11 @@ def _manners(spec: Spec) -> str:
 
 
 def bounds(kind: mi.Type) -> str:
-    """What a value must keep to."""
+    """The bounds of a value."""
     if isinstance(kind, mi.Metadata):
         declared = kind.extra_json_schema or {}
         allowed = bounds(kind.type)
-        if "minimum" in declared:  # tighter than what is decoded
+        if "minimum" in declared:  # tighter than the decoded type
             allowed = _range(declared["minimum"], declared["maximum"])
         return "; ".join(filter(None, [allowed, declared.get("description", "")]))
     if isinstance(kind, mi.UnionType):
@@ -192,7 +192,7 @@ def _range(low: float | None, high: float | None) -> str:
 def default(field: mi.Field) -> str:
     if field.required:
         return "required"
-    if field.default is NODEFAULT and field.default_factory is NODEFAULT:  # may be left out
+    if field.default is NODEFAULT and field.default_factory is NODEFAULT:  # optional, without a default
         return ""
     value = field.default_factory() if field.default is NODEFAULT else field.default
     if value is None or value is UNSET:

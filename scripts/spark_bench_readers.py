@@ -1,8 +1,8 @@
-"""What `spark_bench.py` measures, each in a process of its own:
+"""The readers that `spark_bench.py` measures, each in a process of its own:
 
     python scripts/spark_bench_readers.py KIND FOLDER [--master local[2]]
 
-Prints a line of JSON with ``rows`` and ``seconds``; with ``--endless`` again and again.
+Prints a line of JSON with ``rows`` and ``seconds``; with ``--endless`` repeatedly.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# What an aggregate needs of each job.
+# The columns that an aggregate needs.
 COLUMNS = ("queue", "name", "state", "created_at", "started_at", "finished_at", "attempts", "error")
 FETCH = 4096
 MINUTE_MS = 60_000
-PASSES = 3  # of reading with Spark, the first one apart: it starts Python and compiles
+PASSES = 3  # of reading with Spark, not counting the first: it starts Python and compiles
 
 Run = Callable[[], int]
 """Reads everything once; the number of rows."""
@@ -72,7 +72,7 @@ def sqlite_aggregate(folder: Path, master: str) -> Run:
 
 
 def duckdb_aggregate(folder: Path, master: str) -> Run:
-    """The same with DuckDB, whose rows come from sqlite3: its own reader of SQLite is a download."""
+    """The same with DuckDB, fed with rows from sqlite3: DuckDB's own SQLite reader is a separate download."""
     import duckdb
     import pyarrow as pa
 
@@ -103,7 +103,7 @@ def _schema(pa: Any) -> Any:
 
 
 def spark_read(folder: Path, master: str) -> Run:
-    """The same columns through the source, into nothing."""
+    """The same columns through the data source, discarded."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -111,7 +111,7 @@ def spark_read(folder: Path, master: str) -> Run:
 
     spark = spark_session("bench", master=master, spark__ui__showConsoleProgress="false")
     spark.sparkContext.setLogLevel("ERROR")
-    atexit.register(spark.stop)  # so that nothing of it is left when this process has ended
+    atexit.register(spark.stop)  # so that nothing of it is left when this process ends
     reader = spark.read.format("bunqueue").option("columns", ",".join(COLUMNS))
 
     def run() -> int:
@@ -124,7 +124,7 @@ def spark_read(folder: Path, master: str) -> Run:
 
 
 def spark_aggregate(folder: Path, master: str) -> Run:
-    """All that `bunqueue analytics aggregate` does."""
+    """Everything that `bunqueue analytics aggregate` does."""
     from pyarrow import parquet
 
     from bunqueue.cli import main as cli
@@ -152,8 +152,8 @@ KINDS: dict[str, Callable[[Path, str], Run]] = {
 
 
 def once(kind: str, folder: Path, master: str) -> dict[str, float]:
-    """Rows and seconds. Reading with Spark is measured warm, and takes the best of some passes; all else is
-    what one waits for, from the start of the work on."""
+    """Rows and seconds. Reading with Spark is measured warm, the best of some passes; everything else is the
+    full time that a user waits, from the start of the work."""
     begin = time.perf_counter()
     run = KINDS[kind](folder, master)
     if kind != "spark-read":
@@ -170,7 +170,7 @@ def once(kind: str, folder: Path, master: str) -> dict[str, float]:
 
 
 def endless(kind: str, folder: Path, master: str) -> None:
-    """Again and again, each time in a process of its own; a line for each."""
+    """Repeat for ever, each time in a process of its own; prints a line for each."""
     command = [sys.executable, __file__, kind, str(folder), "--master", master]
     while True:
         print(

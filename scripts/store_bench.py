@@ -1,19 +1,19 @@
-"""Measures what a store costs: a data folder alone, a store alone, a store with two synchronous standbys.
+"""Measures the cost of a store: a data folder alone, a store alone, a store with two synchronous standbys.
 
     python scripts/store_bench.py [--rounds 5] [--jobs 200000] [--only load replay start peers] [--json FILE]
 
 All servers run at the same time, on this machine, with PostgreSQL and the load generator, and are loaded in
-turn, so that all meet the same noise.  Figures are medians over the rounds, ratios medians of the rounds'
-ratios.  PostgreSQL is that of the system's packages; nothing of it stays.
+turn, so that all see the same noise.  Figures are medians over the rounds, ratios medians of the rounds'
+ratios.  PostgreSQL comes from the system's packages; everything is removed afterwards.
 
     load     batches of 400 jobs: pushed, then pulled and acknowledged until none is left; and one at a time
-             on an idle server.  Jobs a second; the time of a commit, p50 and p99; processor time of shards
-             and PostgreSQL (all nodes) for a job; bytes of log for a job
-    replay   how fast a shard's file is built from its log
+             on an idle server.  Jobs a second; the time of a commit, p50 and p99; CPU time of shards and
+             PostgreSQL (all nodes) per job; bytes of log per job
+    replay   how fast a shard's file is rebuilt from its log
     start    how long a start takes with many live jobs (--live 100000 1000000): with the file, from a
              snapshot, and from the log
-    peers    procrastinate and PgQueuer on the same PostgreSQL, with their own clients and workers, beside
-             ours: as in sdk_bench.py.  They are installed into the folder .bench
+    peers    procrastinate and PgQueuer on the same PostgreSQL, with their own clients and workers, compared
+             with ours as in sdk_bench.py.  They are installed into the folder .bench
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def figures_of(outcome: Outcome, used: Used) -> Figures:
 
 def load(measured: Measured, jobs: int) -> dict[str, Figures]:
     """One round of one server."""
-    settle(2 * SETTLE_S)  # what the last server's load left behind is no part of an idle one
+    settle(2 * SETTLE_S)  # the after-effects of the last server's load must not count for an idle one
     found = {"idle": idle(measured)}
     for scenario in ("push-batch", "drain"):
         before = measured.used()
@@ -171,7 +171,7 @@ def fill(server: Server, jobs: int) -> None:
 
 
 def compare_replay(arguments: argparse.Namespace) -> Figures:
-    """Of pushes, and of whole lives: pushed, pulled, acknowledged."""
+    """Replay of pushes, and of whole lives: pushed, pulled, acknowledged."""
     found: Figures = {}
     with postgresql(0) as postgres:
         for name, drained in (("pushed", False), ("pushed and done", True)):
@@ -303,7 +303,7 @@ def peer(name: str, scenario: str, url: str, port: int) -> float | None:
 
 
 def empty(name: str, url: str, port: int) -> None:
-    """Take away the jobs of a run."""
+    """Remove the jobs of a run."""
     if name == "ours":
         with Queue("bench", port=port) as queue:
             queue.obliterate()

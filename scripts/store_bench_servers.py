@@ -1,4 +1,4 @@
-"""The servers that `store_bench.py` measures, and what they use: processors, log, times of commits."""
+"""The servers that `store_bench.py` measures, and what they use: CPU time, log, times of commits."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Used:
-    """What something has used so far; two of them differ by what it used in between."""
+    """Resources used so far; the difference of two values is what was used in between."""
 
-    shards_s: float = 0.0  # processor time
+    shards_s: float = 0.0  # CPU time
     router_s: float = 0.0
     postgres_s: float = 0.0
     log_bytes: float = 0.0
@@ -47,7 +47,7 @@ class Used:
         )
 
     def commit_ms(self, share: float) -> float | None:
-        """The time that this share of all commits did not exceed, within the buckets' accuracy."""
+        """The time that this share of all commits did not exceed, to the accuracy of the buckets."""
         total = sum(self.commits)
         if not total:
             return None
@@ -84,13 +84,13 @@ class Measured:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of processor time of a process, and of its children that have ended."""
+    """Seconds of CPU time of a process, and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(fields[place]) for place in (11, 12, 13, 14)) * TICK_S
 
 
 def tree_s(roots: Sequence[int]) -> float:
-    """The same of processes with their children."""
+    """The same for processes with their children."""
     total = 0.0
     for root in roots:
         total += cpu_s(root)
@@ -100,7 +100,7 @@ def tree_s(roots: Sequence[int]) -> float:
 
 
 def bunqueue(*arguments: str, store: str) -> None:
-    """Run a command, and fail if it does."""
+    """Run a command, and raise if it fails."""
     command = [sys.executable, "-m", "bunqueue", *arguments]
     environ = {**os.environ, "BUNQUEUE_STORE": store}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
@@ -110,7 +110,7 @@ def bunqueue(*arguments: str, store: str) -> None:
 
 @contextmanager
 def running(name: str, shards: int, postgres: Postgres | None) -> Iterator[Measured]:
-    """A server of its own on a new data folder, and a new database of that PostgreSQL."""
+    """A new server on a new data folder, and a new database of that PostgreSQL."""
     with tempfile.TemporaryDirectory(prefix="bunqueue-bench-") as folder:
         flags: list[str] = []
         if postgres is not None:
@@ -140,5 +140,5 @@ SETTLE_S = 1.0
 
 
 def settle(seconds: float = SETTLE_S) -> None:
-    """Let what the last run left behind be done."""
+    """Wait until the after-effects of the last run are over."""
     time.sleep(seconds)

@@ -1,10 +1,10 @@
-"""Writes the blocking twins of the client from their asynchronous sources.
+"""Generates the blocking versions of the client from their asynchronous sources.
 
     python scripts/unasync.py            writes bunqueue/client/blocking
     python scripts/unasync.py --check    fails if it is not up to date
 
 What `client/queue/queue.py` is for coroutines, `client/blocking/queue/queue.py` is for threads.  The text
-is the same but for the words below, so whoever reads one file knows the other.
+is the same except for the words below, so a reader of one file knows the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 CLIENT = Path(__file__).resolve().parent.parent / "bunqueue" / "client"
 TWINS = CLIENT / "blocking"
 SOURCES = ("admin", "base", "events", "flow", "flow_graph", "group", "queue", "server_calls")
-"""Modules and packages of the client that have a twin; `blocking/__init__.py` is written by hand."""
+"""Modules and packages of the client with a blocking version; `blocking/__init__.py` is written by hand."""
 
 HEADER = '"""Made by scripts/unasync.py from client/{name}; do not edit."""'
 
@@ -37,7 +37,7 @@ def blocking(source: str, name: str) -> str:
     source = re.sub(r'\A""".*?"""', HEADER.format(name=name), source, flags=re.DOTALL)
     for pattern, replacement in WORDS:
         source = re.sub(pattern, replacement, source)
-    # Words have become shorter, so names are sorted again.
+    # Words have become shorter, so imports need sorting again.
     for step in (["check", "--quiet", "--fix-only", "--select", "I"], ["format", "--quiet"]):
         command = [sys.executable, "-m", "ruff", *step, "--stdin-filename", str(TWINS / name), "-"]
         source = subprocess.run(command, input=source, check=True, capture_output=True, text=True).stdout
@@ -45,7 +45,7 @@ def blocking(source: str, name: str) -> str:
 
 
 def twins() -> dict[Path, str]:
-    """What every generated file should say."""
+    """The expected text of every generated file."""
     sources = [path for name in SOURCES for path in (CLIENT / name).glob("*.py")]
     sources += [CLIENT / f"{name}.py" for name in SOURCES if not (CLIENT / name).is_dir()]
     names = [path.relative_to(CLIENT).as_posix() for path in sorted(sources)]

@@ -1,11 +1,11 @@
-"""Measures workflows beside others: DBOS Transact on SQLite and PostgreSQL, and the reference's own engine.
+"""Compares workflows with DBOS Transact on SQLite and PostgreSQL, and with the reference's own engine.
 
     python scripts/workflow_bench.py [--rounds 3] [--scenarios steps step ...] [--only bunqueue ...]
                                      [--scale 0.1] [--json FILE]
 
-Each runs the same workflows in one process, in turns, so that all meet the same noise. Figures are medians
-over the rounds, ratios medians of the rounds' ratios. `bunqueue` is a server of two shards as it comes;
-`bunqueue, fsync` has `--sync full`: each step survives a power cut, as with DBOS on PostgreSQL.
+Each runs the same workflows in one process, in turns, so that all see the same noise. Figures are medians
+over the rounds, ratios medians of the rounds' ratios. `bunqueue` is a server of two shards with default
+settings; `bunqueue, fsync` has `--sync full`: each step survives a power cut, as with DBOS on PostgreSQL.
 
     steps      steps a second of 1,000 workflows of ten empty steps that are started together
     step       how long one empty step takes in a workflow that runs alone, ms
@@ -15,8 +15,9 @@ over the rounds, ratios medians of the rounds' ratios. `bunqueue` is a server of
     recovery   the process that runs 10,000 workflows, all in their second step, is killed and started again:
                seconds until all have ended
 
-Others do fewer in a run where as many would take hours; the table says how many. Everything is installed into
-the folder .bench; PostgreSQL is that of the system's packages. What cannot be had is left out, which is said.
+The others do fewer in a run if the full number would take hours; the table says how many. Everything is
+installed into the folder .bench; PostgreSQL comes from the system's packages. What cannot be installed is
+left out, with a message.
 """
 
 from __future__ import annotations
@@ -62,21 +63,21 @@ Figures = dict[str, float]
 
 
 class Target:
-    """One that is measured. It has something new to work on after every `fresh`."""
+    """One of the measured systems. After each `fresh` it starts from an empty state."""
 
     name = ""
-    many = False  # whether it does as much in a run as the scenarios say
+    many = False  # whether it does the full number of a scenario in a run
 
     def command(self, scenario: str, count: int) -> list[str]:
         raise NotImplementedError
 
     @contextmanager
     def fresh(self) -> Iterator[None]:
-        """Its database and its server, empty, and gone afterwards."""
+        """Its database and its server, empty; removed afterwards."""
         yield
 
     def pids(self) -> list[int]:
-        """Of its server, if it has one."""
+        """The processes of its server, if it has one."""
         return []
 
 
@@ -158,11 +159,11 @@ class Reference(Target):
         return [str(bun), str(NODE / "workflows.mjs"), scenario, str(count), self._file]
 
 
-# -- what has to be there
+# -- installation
 
 
 def install(wanted: Sequence[str]) -> None:
-    """What these need; all of it without any."""
+    """Install what the wanted systems need; if none is named, what all of them need."""
     if wanted and all(name.startswith("bunqueue") for name in wanted):
         return
     CACHE.mkdir(exist_ok=True)
@@ -201,7 +202,7 @@ class Failed(Exception):
 
 @dataclass
 class Program:
-    """A run of a program, and what it says."""
+    """A run of a program, and its output."""
 
     process: subprocess.Popen[str]
 
@@ -251,7 +252,7 @@ def ask(target: Target, scenario: str, count: int) -> Figures:
 
 
 def weigh(target: Target, scenario: str, count: int) -> Figures:
-    """How much memory all processes have more than with one workflow."""
+    """How much more memory all processes have than with one workflow."""
     sizes = []
     for many in (1, count):
         program = Program.begin(target, scenario, many)
@@ -286,10 +287,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def memory(pids: Sequence[int]) -> int:
-    """Bytes of all of them; what several share counts once."""
+    """Bytes of all these processes; shared memory counts once."""
     total = 0
     for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):
                     total += int(line.split()[1]) * 1024
@@ -348,7 +349,7 @@ def show(scenario: str, by_name: dict[str, list[Figures]], scale: float) -> None
 
 
 def ratio(by_name: dict[str, list[Figures]], name: str) -> str:
-    """How many times better the first one is, whatever the direction."""
+    """How many times better the first one is, whether higher or lower is better."""
     mine, theirs = by_name.get("bunqueue", []), by_name[name]
     ratios = [_better(one, other) for one, other in zip(mine, theirs, strict=False)]
     return f"{statistics.median(ratios):.1f}" if ratios else "-"

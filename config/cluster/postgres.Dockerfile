@@ -1,6 +1,6 @@
-# PostgreSQL under Patroni, and etcd, from Debian's packages: compose.yaml makes three of each from this image.
+# PostgreSQL under Patroni, and etcd, from Debian's packages: compose.yaml runs three of each from this image.
 FROM debian:bookworm-slim
-# No database is made by the package: Patroni makes its own.
+# The package must not create a database: Patroni creates its own.
 RUN mkdir --parents /etc/postgresql-common \
     && echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf \
     && apt-get update \

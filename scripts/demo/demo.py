@@ -3,9 +3,9 @@
     python scripts/demo/demo.py [--path FOLDER] [--limit FILES]
 
 Each file is one job: SHA-256, size and, for .py and .txt, the number of lines. Text that is not UTF-8 and
-files that cannot be read fail, are tried again and become dead letters. Leaves nothing behind.
+files that cannot be read fail, are retried and become dead letters. Leaves nothing behind.
 
-Exit status: 0 when everything adds up, 1 when not, 2 for a bad folder, 128 + the signal when interrupted.
+Exit status: 0 if everything adds up, 1 if not, 2 for a bad folder, 128 + the signal when interrupted.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class BadFolder(Exception):
-    """There is nothing to work on; the text says why, in one line."""
+    """There is nothing to work on; the text gives the reason in one line."""
 
 
 def look(top: Path, limit: int) -> Walk:
-    """The files to work on; says what is left out."""
+    """The files to work on; prints what is left out."""
     try:
         found = walk(top, limit)
     except OSError as error:
@@ -96,7 +96,7 @@ def look(top: Path, limit: int) -> Walk:
 
 
 async def interruptible(work: Any, signals: list[int]) -> Any:
-    """Do `work`; the first signal cancels it in order, so that it can clean up, later ones change nothing."""
+    """Do `work`; the first signal cancels it cleanly, so that it can clean up, later ones change nothing."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
@@ -114,7 +114,7 @@ async def interruptible(work: Any, signals: list[int]) -> Any:
     finally:
         for number in STOPPING:
             if loop.remove_signal_handler(number) and signals:
-                signal.signal(number, signal.SIG_IGN)  # all that is left is to say so
+                signal.signal(number, signal.SIG_IGN)  # only the message is left to print
 
 
 async def both(files: list[str], folder: Path) -> list[Report]:
@@ -167,7 +167,7 @@ async def open_queues(stack: AsyncExitStack, place: dict[str, Any]) -> dict[str,
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar, where there is a terminal to draw it; call what this gives with the number of jobs done."""
+    """A progress bar, if there is a terminal; call the yielded function with the number of finished jobs."""
     columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     drawn = console.is_terminal and not console.is_dumb_terminal
     with Progress(*columns, console=console, transient=True, disable=not drawn) as bar:
@@ -179,7 +179,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def tell(reports: list[Report], top: Path) -> int:
-    """The table, the dead letters, and whether all adds up; the exit status."""
+    """Print the table, the dead letters, and whether everything adds up; return the exit status."""
     console.print(table(reports), soft_wrap=False)
     tell_dead_letters(reports[-1], top)
     problems = [problem for report in reports for problem in report.problems]
@@ -236,7 +236,7 @@ def refuse(text: str, status: int) -> int:
 
 
 def printable(text: str) -> str:
-    """`text` in one line, without what would move a terminal's cursor; names of files may hold anything."""
+    """`text` in one line, without terminal control characters; names of files may hold anything."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 

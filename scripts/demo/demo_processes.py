@@ -1,4 +1,4 @@
-"""The processes of the demonstration: its own server and the workers at it, started and ended in order."""
+"""The processes of the demonstration: its own server and its workers, started and cleanly stopped."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pathlib import Path
 
 SHARDS = 2
 WORKERS = min(4, max(3, os.cpu_count() or 1))
-START_SECONDS = 20.0  # for the line that says so; it takes less than one
-STOP_SECONDS = 15.0  # after SIGTERM; what runs is done within a moment
+START_SECONDS = 20.0  # until the line that reports the start; usually less than one
+STOP_SECONDS = 15.0  # after SIGTERM; running jobs finish within a moment
 SERVER_READY = re.compile(r"bunqueue ready tcp=(\S+):(\d+) ")
 WORKER_READY = re.compile(r"ready$")
 
 
 class DemoError(Exception):
-    """The demonstration cannot go on; the text says why, in one line."""
+    """The demonstration cannot continue; the text gives the reason in one line."""
 
 
 class Member:
-    """One started process. What it and its children say on standard error is quoted if it fails."""
+    """One started process. If it fails, its standard error and that of its children are quoted."""
 
     def __init__(self, name: str, process: subprocess.Process) -> None:
         self.name = name
@@ -41,12 +41,12 @@ class Member:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_environment(),
-            process_group=0,  # Ctrl-C is for us alone: we end the workers first, then the server
+            process_group=0,  # only we receive Ctrl-C: we stop the workers first, then the server
         )
         return cls(name, process)
 
     async def says(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """The first line on standard output that begins so. DemoError when it does not come."""
+        """The first line on standard output that matches. DemoError if it does not come."""
         assert self.process.stdout is not None
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -59,12 +59,12 @@ class Member:
         raise self._ended()
 
     def check(self) -> None:
-        """DemoError if it has ended."""
+        """Raise DemoError if it has ended."""
         if self.process.returncode is not None:
             raise self._ended()
 
     async def stop(self) -> None:
-        """SIGTERM, and DemoError unless it then ends by itself, with all its children and status 0."""
+        """Send SIGTERM; raise DemoError unless it then exits, with all its children and status 0."""
         self.check()
         self.process.terminate()
         try:
@@ -78,7 +78,7 @@ class Member:
             raise self._ended()
 
     async def gone(self) -> None:
-        """Whatever happened: it is not left running. A server's shards follow it by themselves."""
+        """Never leave it running, whatever happened. A server's shards exit after it on their own."""
         if self.process.returncode is None:
             self.process.kill()
         with suppress(TimeoutError):
@@ -91,7 +91,7 @@ class Member:
         await asyncio.shield(self._listening)
 
     async def _listen(self) -> None:
-        """Until nobody is left who could say anything: children keep standard error open."""
+        """Read until no process is left that could write: children keep standard error open."""
         assert self.process.stderr is not None
         async for line in self.process.stderr:
             self._last_words = line.decode(errors="replace").strip() or self._last_words
@@ -102,7 +102,7 @@ class Member:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without settings for another server."""
+    """Our environment, without settings for another server."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -122,7 +122,7 @@ def _bunqueue() -> list[str]:
 
 @asynccontextmanager
 async def _kept(name: str, command: Sequence[str]) -> AsyncIterator[Member]:
-    """A process as long as the block lasts; stopped in order also when the block fails."""
+    """A process that runs as long as the block; stopped cleanly even if the block fails."""
     member = await Member.start(name, command)
     try:
         try:
@@ -138,7 +138,7 @@ async def _kept(name: str, command: Sequence[str]) -> AsyncIterator[Member]:
 
 @asynccontextmanager
 async def server(folder: Path) -> AsyncIterator[tuple[str, int, Member]]:
-    """A server with its data below `folder`: its host, its port and its main process."""
+    """A server with its data below `folder`: yields its host, its port and its main process."""
     options = {
         "host": "127.0.0.1",
         "tcp-port": 0,
@@ -154,7 +154,7 @@ async def server(folder: Path) -> AsyncIterator[tuple[str, int, Member]]:
 
 @asynccontextmanager
 async def workers(host: str, port: int) -> AsyncIterator[list[Member]]:
-    """Worker processes at a server, once they are ready to take jobs."""
+    """Worker processes of a server, once they are ready to take jobs."""
     command = [sys.executable, str(Path(__file__).with_name("demo_work.py")), host, str(port)]
     async with AsyncExitStack() as stack:
         members = [

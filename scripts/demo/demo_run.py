@@ -1,6 +1,6 @@
-"""One run of the demonstration: add a job for every file, wait, look at what the queues say, and check it.
+"""One run of the demonstration: add a job for every file, wait, and check what the queues report.
 
-The same for embedded mode and for a server: only where the queues are differs, and the caller says that.
+It is the same for embedded mode and for a server: only the place of the queues differs; the caller sets it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 BATCH = 500  # jobs in one add_bulk
 PAGE = 1000  # jobs in one answer
-MAX_DEAD_LETTERS = 10_000  # those a queue can be asked for
-POLL_SECONDS = 0.05  # between two looks at the counts; what the wall time may be wrong by
-PATIENCE_SECONDS = 30.0  # without a job that ends or is worked on
-SAMPLE = 50  # files that are read here once more, and as many dead letters
+MAX_DEAD_LETTERS = 10_000  # the most that a queue returns
+POLL_SECONDS = 0.05  # between two polls of the counts; the possible error of the wall time
+PATIENCE_SECONDS = 30.0  # without a job that ends or runs
+SAMPLE = 50  # files that are read again here, and as many dead letters
 
 ATTEMPTS = 3
 OPTIONS = JobOptions(max_attempts=ATTEMPTS, backoff=Backoff(100, "fixed"))
-"""Files that cannot be read now may be readable in a moment, but hardly in an hour."""
+"""Files that cannot be read now may be readable in a moment, but are unlikely to be in an hour."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Report:
-    """What a run came to, as the queues tell it."""
+    """The outcome of a run, as reported by the queues."""
 
     jobs: int = 0
     ok: int = 0
@@ -52,7 +52,7 @@ class Report:
     """From push to start in ms, ascending, of the jobs that needed one attempt."""
     dead: list[DeadLetter] = field(default_factory=list)
     shards: Counter[int] = field(default_factory=Counter)
-    """Jobs by shard, as their ids tell it."""
+    """Jobs by shard, according to their ids."""
     problems: list[str] = field(default_factory=list)
     """What does not add up."""
 
@@ -67,7 +67,7 @@ async def run(
     progress: Callable[[int], object],
     check: Callable[[], None],
 ) -> Report:
-    """Have `files` worked through. `progress` gets the number that is done; `check` raises to give up."""
+    """Process `files`. `progress` gets the number of finished jobs; `check` raises to give up."""
     started = time.perf_counter()
     began = time.time()
     paths: dict[str, str] = {}
@@ -87,7 +87,7 @@ async def run(
 
 
 async def _add(queue: AsyncQueue, files: Sequence[str], paths: dict[str, str]) -> None:
-    """Add a job a file, and note the ids."""
+    """Add a job for each file, and record the ids."""
     for start in range(0, len(files), BATCH):
         part = files[start : start + BATCH]
         handles = await queue.add_bulk(NewJob("examine", {"path": path}) for path in part)
@@ -145,11 +145,11 @@ def _summary(completed: list[Job], failed: list[Job], seconds: float) -> Report:
     )
 
 
-# -- checks: each gives what is wrong, in words
+# -- checks: each returns what is wrong, in words
 
 
 def _whereabouts(jobs: list[Job], paths: Mapping[str, str], files: Sequence[str]) -> list[str]:
-    """Each file was added once, and each job that was acknowledged is there once, with its own file."""
+    """Each file was added once, and each acknowledged job exists once, with its own file."""
     problems = []
     if len(paths) != len(files):
         problems.append(f"{len(files)} files gave {len(paths)} different job ids")
@@ -167,7 +167,7 @@ def _whereabouts(jobs: list[Job], paths: Mapping[str, str], files: Sequence[str]
 
 
 async def _dead_letters(queues: Iterable[AsyncQueue], failed: list[Job]) -> list[str]:
-    """The dead-letter queues hold what is counted as failed, tried as often as asked for."""
+    """The dead-letter queues hold the jobs counted as failed, with the configured number of attempts."""
     problems = [
         f"{job.id} became a dead letter after {job.attempts} attempts"
         for job in failed
@@ -182,7 +182,7 @@ async def _dead_letters(queues: Iterable[AsyncQueue], failed: list[Job]) -> list
 
 
 def _wrong(completed: list[Job], began: float) -> list[str]:
-    """A sample of the results is what this process finds out, too."""
+    """A sample of the results equals what this process computes."""
     problems = []
     for job in _sample(completed):
         path = job.data["path"]
@@ -192,7 +192,7 @@ def _wrong(completed: list[Job], began: float) -> list[str]:
 
 
 def _innocent(failed: list[Job], began: float) -> list[str]:
-    """A sample of the dead letters fails in this process, too."""
+    """A sample of the dead letters also fails in this process."""
     paths = [job.data["path"] for job in _sample(failed)]
     return [
         f"{path}: failed in the worker, but not here"
@@ -209,7 +209,7 @@ def _examined(path: str) -> dict[str, object] | None:
 
 
 def _is_settled(path: str, began: float) -> bool:
-    """Whether nobody has touched the file since the run began, so that it can be judged."""
+    """Whether the file has not changed since the run began, so that it can be checked."""
     try:
         return os.stat(path).st_ctime < began
     except OSError:

@@ -2,7 +2,7 @@
 
     python scripts/demo/demo_work.py HOST PORT
 
-is such a process; it says `ready`, and SIGTERM ends it. Knows nothing of counting or checking.
+starts a worker process; it prints `ready`, and SIGTERM ends it. Counting and checking are elsewhere.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CONCURRENCY = 4  # files a worker has open at once; there is one worker a queue 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The files of a folder, in order, and what is to be said about the others."""
+    """The files of a folder, in order, and notes about the others."""
 
     files: list[str]
     skipped: int = 0
-    """Pipes and devices, which may never end, and files whose name no text can hold."""
+    """Pipes and devices, which may never end, and files with a name that is not text."""
     closed: int = 0
     """Folders that could not be listed."""
     cut: bool = False
-    """There are more files than were wanted."""
+    """There are more files than the limit."""
 
 
 def walk(top: Path, limit: int) -> Walk:
@@ -62,7 +62,7 @@ def walk(top: Path, limit: int) -> Walk:
 
 
 def _is_work(path: str) -> bool:
-    """Whether a job may read it; files that are there in name only, such as broken links, may well fail."""
+    """Whether a job may read it; broken links, for example, are included, and fail."""
     try:
         path.encode()
         return stat.S_ISREG(os.stat(path).st_mode)

@@ -1,6 +1,6 @@
-"""What all benchmark programs in Python share: `PROGRAM SCENARIO JOBS PORT` prints one JSON object.
+"""Shared code of the Python benchmark programs: `PROGRAM SCENARIO JOBS PORT` prints one JSON object.
 
-Handlers do nothing but count, or for `latency` tell how long ago their job was sent off.
+Handlers only count, or, for `latency`, report how long ago their job was sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 class Program(Protocol):
-    """One library. The data of the jobs of `add` say when they were sent: `sent`, epoch s."""
+    """One library. The data of a job of `add` has the time of sending: `sent`, epoch s."""
 
     def single(self, jobs: int) -> None:
         """Add jobs one at a time: the next when the last is acknowledged."""
@@ -32,10 +32,10 @@ class Program(Protocol):
         """Add jobs as fast as the library can."""
 
     def add(self, sent: float) -> None:
-        """Add one for `serve`."""
+        """Add one job for `serve`."""
 
     def serve(self, started: Callable[[float], object]) -> None:
-        """Work, fifty at a time, for ever; call `started` first thing in the handler."""
+        """Run jobs, fifty at a time, for ever; the handler first calls `started`."""
 
 
 def main(make: Callable[[int], Program]) -> None:
@@ -58,7 +58,7 @@ def _rate(work: Callable[[], None], jobs: int) -> float:
 
 
 def _drain(program: Program, jobs: int) -> float:
-    """Jobs a second from the start of the first handler to that of the last; they are all there before."""
+    """Jobs a second from the start of the first handler to that of the last; all are added before."""
     program.bulk(jobs)
     times: list[float] = []
     all_done = threading.Event()
@@ -68,7 +68,7 @@ def _drain(program: Program, jobs: int) -> float:
         if len(times) == jobs:
             all_done.set()
 
-    # In the main thread, as some insist on; whatever runs there is left behind.
+    # In the main thread, because some libraries require it; what runs there is abandoned at the end.
     threading.Thread(target=_report, args=(all_done, times, jobs), daemon=True).start()
     program.serve(started)
     return 0.0
@@ -81,7 +81,7 @@ def _report(all_done: threading.Event, times: list[float], jobs: int) -> None:
 
 
 def _latency(program: Program, jobs: int) -> float:
-    """The median of ms from before an add to the start of the handler, which runs in another process."""
+    """The median time in ms from before an add to the start of the handler, in another process."""
     worker = subprocess.Popen(
         [sys.executable, sys.argv[0], "serve", "0", sys.argv[3]], stdout=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""This project's asynchronous client; works as the blocking one."""
+"""This project's asynchronous client; its worker is that of the blocking one."""
 
 from __future__ import annotations
 

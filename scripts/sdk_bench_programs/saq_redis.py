@@ -9,7 +9,7 @@ from typing import Any
 from harness import CONCURRENCY, DATA, main
 from saq import Queue, Worker
 
-AT_ONCE = 100  # adds under way: SAQ has no call for many without waiting for results
+AT_ONCE = 100  # adds in flight: SAQ has no bulk call that does not wait for results
 
 
 class Saq:

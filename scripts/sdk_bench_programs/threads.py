@@ -1,4 +1,4 @@
-"""Many adds for libraries that have no call for many: from several threads at once."""
+"""Adds many jobs from several threads at once, for libraries without a bulk call."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 python dbos_program.py SCENARIO COUNT URL
 
-All workflows are started in the process that runs them, which is the fastest way that DBOS has, and a run is
-over when the last function has returned: its handles look for results once a second.
+All workflows are started in the process that runs them, which is the fastest way in DBOS. A run is over when
+the last function has returned, because handles poll for results only once a second.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def signals() -> None:
     for number in range(count):
         with SetWorkflowID(f"s{number}-{time.time_ns()}"):
             handle = await DBOS.start_workflow_async(signalled)
-        await asyncio.sleep(0.05)  # until it waits, which nothing tells
+        await asyncio.sleep(0.05)  # until it waits; there is no notification
         clock.start()
         await DBOS.send_async(handle.workflow_id, "go", topic="go")
         await handle.get_result()

@@ -90,7 +90,7 @@ async def whole() -> None:
 async def signals() -> None:
     for _ in range(count):
         handle = await signalled.start_async()
-        while await handle.state() != "waiting-signal":  # noqa: ASYNC110 - nothing tells
+        while await handle.state() != "waiting-signal":  # noqa: ASYNC110 - there is no notification
             await asyncio.sleep(0.001)
         clock.start()
         await handle.signal("go")
@@ -99,11 +99,11 @@ async def signals() -> None:
 
 
 async def sleepers() -> None:
-    """Until all sleep.  The worker goes on, as it would."""
+    """Wait until all sleep.  The worker keeps running, as it normally does."""
     async with app:
         for start in range(0, count, 1000):
             await app.add_bulk_async([sleeps.job() for _ in range(min(1000, count - start))])
-        while (await app.async_queue.counts()).delayed < count:  # noqa: ASYNC110 - nothing tells
+        while (await app.async_queue.counts()).delayed < count:  # noqa: ASYNC110 - there is no notification
             await asyncio.sleep(0.1)
         harness.ready_to_be_weighed()
 

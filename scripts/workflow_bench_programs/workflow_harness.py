@@ -1,6 +1,6 @@
-"""What the programs of the bench have in common: clocks, and what they say to `workflow_bench.py`.
+"""Shared code of the benchmark programs: clocks, and the messages to `workflow_bench.py`.
 
-A line of JSON on standard output is an answer.
+Each answer is a line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def say(**found: object) -> None:
 
 
 class Clock:
-    """Milliseconds, many times."""
+    """Collects times in milliseconds."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Timing:
-    """So many of something, and how many that is in a second."""
+    """A number of things, and their rate per second."""
 
     def __init__(self, many: int) -> None:
         self._many = many
@@ -61,7 +61,7 @@ begun = 0
 
 
 async def second_step(goes_on: bool) -> None:
-    """Ends at once in the second life alone."""
+    """Ends at once, but only after the restart."""
     global begun
     begun += 1
     if not goes_on:
@@ -76,6 +76,6 @@ async def all_in_second_step(many: int) -> None:
 
 
 def ready_to_be_weighed() -> None:
-    """Wait until `workflow_bench.py` has looked at the memory."""
+    """Wait until `workflow_bench.py` has measured the memory."""
     say(ready=True)
     sys.stdin.readline()
