@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from bunqueue.protocol.framing import MAX_FRAME
 
-if TYPE_CHECKING:
-    from .connection import ClientConnection
+from .core.ports import Client, Clients
 
 MIB = 1024 * 1024
 MAX_KEPT = 1024 * MIB  # bytes for all clients; above it, the clients that keep most are dropped
@@ -29,15 +25,15 @@ def longest_frame(*, known: bool) -> int:
 class Bounds:
     """Drops clients that make the router keep too much, or for too long."""
 
-    def __init__(self, clients: Mapping[int, ClientConnection]) -> None:
+    def __init__(self, clients: Clients) -> None:
         self._clients = clients
-        self.routers = 1  # routers of the host; they share the bound
-        self._grown = 0  # bytes since the last check
-        self._frames: dict[ClientConnection, tuple[int, int]] = {}  # partial bytes, and sweeps without growth
-        self._unread: dict[ClientConnection, tuple[int, int]] = {}  # the same for unread bytes
+        self.routers = 1  # of the host, which share the bound
+        self._grown = 0  # bytes since the last look
+        self._frames: dict[Client, tuple[int, int]] = {}  # bytes that were there, sweeps since
+        self._unread: dict[Client, tuple[int, int]] = {}  # the same, of what a client has to read
 
-    def wrote(self, client: ClientConnection, size: int) -> None:
-        """``size`` more bytes were written to a client; drop it if it does not read."""
+    def wrote(self, client: Client, size: int) -> None:
+        """A client that does not read was sent so many bytes more."""
         if client.unread > MAX_UNREAD:
             client.drop("dropped a client that does not read")
         else:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from bunqueue.acceptor import Counted
 from bunqueue.guesses import DELAY_S
@@ -26,19 +26,17 @@ from bunqueue.server_commands.commands import ServerCommands
 from .admission import MAX_SLOW, RateLimit
 from .backpressure import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .bounds import longest_frame
+from .core.ports import Buffer, Endpoint, Subscribed
+from .hub import Hub
 from .local import guarded_peek, refusal, second_look
 from .routing import ID, QUEUE, SLOW, Peek, peek
-from .special_route import special_route
-from .subscription import Subscription
+from .special_route import Batches, special_route
+from .strangers import MAX_REFUSALS
 from .turns import SLICE_S
 
-if TYPE_CHECKING:
-    from .cluster.holds import Link
-    from .hub import Hub
-
-HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; above it, the client is not read either
-MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; only reading shows the client's end
-LARGE = 256 * 1024  # frames of this size and above are sliced as views: a copy costs more than the view
+HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
+MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
+LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
 
 PIECE = 8 * 1024  # bytes that are routed between two checks of the clock
 MAX_AHEAD = 1024  # unanswered commands of one client at its shards; half of them keep the shards busy
@@ -46,9 +44,6 @@ MAX_BYTES_AHEAD = 1024 * 1024  # bytes of these commands; one frame may be large
 
 _length_at = struct.Struct(">I").unpack_from
 _log = get_logger("router")
-
-Buffer = bytes | memoryview
-Batches = dict[int, list[Buffer]]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -87,11 +82,12 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, hub: Hub, counted: Counted = lambda: None) -> None:
         self._hub, self._counted = hub, counted  # ``counted`` is called once the hub counts it as open
-        self.kind = hub.default_kind  # protocol version, which is also the kind of its envelopes
-        self.tokens = hub.tokens
-        self.known = not hub.tokens.full  # it has authenticated
-        self.reader = False  # with a read-only token
-        self._rate = RateLimit(hub.rate_limit) if hub.rate_limit else None
+        limits = hub.limits
+        self.kind = limits.protocol
+        self.tokens = limits.tokens
+        self.known = not limits.tokens.full  # has shown a token
+        self.reader = False  # has shown a token that may only read
+        self._rate = RateLimit(limits.rate_limit) if limits.rate_limit else None
         self._peek: Any = peek if self.known and self._rate is None else self._guarded_peek
         self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used
         self.slow = 0  # commands in flight that may be answered late, including gathered ones
@@ -105,7 +101,7 @@ class ClientConnection(asyncio.Protocol):
         self.half_closed = False  # the client sends nothing more, but may still read
         self.silent = 0  # sweeps since it last sent something
         self.number = 0
-        self.subscription: Subscription | None = None
+        self.subscription: Subscribed | None = None
         self.behind = False  # does not take what it was sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -113,13 +109,14 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self.write = self._transport.write
         self.gate = ReadGate(self._transport)
-        self._hub.open += self.limited
+        clients, limits = self._hub.clients, self._hub.limits
+        clients.open += self.limited
         self._counted()
-        limit = min(self._hub.max_connections, self._hub.most_connections)
-        if self._hub.draining:
+        limit = min(limits.connections, limits.in_all)
+        if clients.draining:
             self.abort()
         elif self.limited and self._hub.is_full and not self._hub.strangers.give_way():
-            self._hub.refused += 1
+            limits.refused += 1
             text = f"Too many connections (max {limit})"
             self.finish(link_protocol.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
         else:
@@ -130,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hub.lost(self, exc)
-        self._hub.open -= self.limited
+        self._hub.clients.open -= self.limited
         self._finished = True
 
     def data_received(self, data: bytes) -> None:
@@ -149,12 +146,11 @@ class ClientConnection(asyncio.Protocol):
             return False
         self.half_closed = True
         for shard in self.in_flight:
-            self.tell_if_half_closed(self._hub.links[shard])
+            self.tell_if_half_closed(self._hub.shards.links[shard])
         return not self._is_answered
 
-    def tell_if_half_closed(self, link: Link | None) -> None:
-        """Notify a shard, after what was sent to it, that nothing else comes from this client, if that is
-        so."""
+    def tell_if_half_closed(self, link: Endpoint | None) -> None:
+        """After what was sent to a shard: that nothing else comes from this client, if that is so."""
         if self.half_closed and link is not None:
             link.control(link_protocol.HALF_CLOSED, self.number)
 
@@ -221,11 +217,12 @@ class ClientConnection(asyncio.Protocol):
             return
         if error:
             self.write(refusal(error))
-        if len(self._hub.lingering) >= self._hub.max_lingering:
+        lingering = self._hub.clients.lingering
+        if len(lingering) >= self._hub.limits.lingering:
             self._transport.close()
             return
-        self._hub.lingering[self] = 0
-        plain = self._transport.can_write_eof()  # else TLS sends its own close message and waits for theirs
+        lingering[self] = 0
+        plain = self._transport.can_write_eof()  # else TLS says goodbye, and waits for the client to do so
         (self._transport.write_eof if plain else self._transport.close)()
         self.gate.open_for_good()
 
@@ -351,13 +348,13 @@ class ClientConnection(asyncio.Protocol):
             self._keep(rest)
 
     def forward(self, batches: Batches, out: list[bytes]) -> None:
-        """Send each shard its frames. Frames for a shard that is down are answered here."""
-        links, in_flight = self._hub.links, self.in_flight
+        """Send each shard its frames.  Those for a shard that is down are answered here."""
+        links, in_flight = self._hub.shards.links, self.in_flight
         for shard, batch in batches.items():
             link = links[shard]
-            if link is None and not self._hold_for_owner(shard, batch):
-                out += self._hub.tickets.refusals(shard, batch)
             if link is None:
+                if not self._hub.hosts.pending.add(shard, self, self.kind, batch):
+                    out += self._hub.tickets.refusals(shard, batch)
                 continue
             under_way = in_flight[shard] = in_flight.get(shard, 0) + len(batch)
             if under_way > MAX_AHEAD:
@@ -366,16 +363,6 @@ class ClientConnection(asyncio.Protocol):
             self.tell_if_half_closed(link)
             if link.full:
                 link.hold_back(self)
-
-    def _hold_for_owner(self, shard: int, batch: Sequence[Buffer]) -> bool:
-        """Queue commands until the shard has an owner again, which takes seconds in a cluster; False if there
-        is no cluster."""
-        holds = self._hub.holds
-        if holds is None:
-            return False
-        self.in_flight[shard] = self.in_flight.get(shard, 0) + len(batch)
-        holds.add(shard, self, self.kind, batch)
-        return True
 
     def _keep(self, rest: Buffer) -> None:
         """Keep the beginning of a frame until its rest arrives."""
@@ -416,8 +403,8 @@ class ClientConnection(asyncio.Protocol):
         self.release()
 
     def release(self) -> None:
-        """Continue with the bytes that waited, if they may be sent now."""
-        if not self._held or self._waits_for_answers or self._finished or self._hub.draining:
+        """Go on with what was held, if it may."""
+        if not self._held or self._waits_for_answers or self._finished or self._hub.clients.draining:
             return
         carry, self.carry, self._held = self.carry, None, False
         self.gate.open(HELD)

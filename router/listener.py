@@ -37,13 +37,13 @@ class TcpListener:
         self._bound = sockets
         self._settings = settings
         self._client_ca = WatchedFile(settings.tls_client_ca)
-        self._acceptor = Acceptor(partial(ClientConnection, hub), lambda: hub.open, 0)
+        self._acceptor = Acceptor(partial(ClientConnection, hub), lambda: hub.clients.open, 0)
 
     async def start(self, tls: ssl.SSLContext | None) -> None:
         """Accept clients; with ``tls`` only those that complete the handshake."""
         hub, acceptor = self._hub, self._acceptor
-        # A refused client gets the reason, unless that would need a TLS handshake first.
-        acceptor.most = hub.max_connections + (0 if tls else hub.max_lingering)
+        # A refused client gets the reason, unless a handshake would have to come first.
+        acceptor.most = hub.limits.connections + (0 if tls else hub.limits.lingering)
         acceptor.tls = tls
         try:
             for sock in self._bound.sockets:
@@ -88,7 +88,7 @@ class TcpListener:
         acceptor, hub = self._acceptor, self._hub
         if acceptor.failed:
             _log.warning("clients failed at the TLS handshake", clients=acceptor.failed, last=acceptor.reason)
-        hub.refused += acceptor.refused
+        hub.limits.refused += acceptor.refused
         acceptor.failed = acceptor.refused = 0
 
     def close(self) -> None:

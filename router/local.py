@@ -16,9 +16,9 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.server_commands.commands import ServerCommands
 
 from .admission import RateLimit, Tokens, may_read, token_is_known
+from .core.ports import Subscribed
 from .kernel_processes import born
 from .routing import Peek, decode, look_again, peek
-from .subscription import Subscription
 
 BEFORE_AUTH = frozenset({"Auth"})  # the commands that a connection may send before it has authenticated
 ONLY_READS = "This token may only read: {} needs one of --auth-token"
@@ -30,10 +30,13 @@ class Session(Protocol):
     kind: int
     tokens: Tokens
     number: int
-    subscription: Subscription | None
-    limited: bool
+    subscription: Subscribed | None
     known: bool
     reader: bool
+
+    @property
+    def limited(self) -> bool:
+        """Whether it counts among the clients of which there is a largest number; the gateway does not."""
 
     @property
     def commands(self) -> ServerCommands:

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from bunqueue import __version__, vitals
 from bunqueue.server_commands import prometheus as prometheus  # loaded now: no command shall wait for that
+from bunqueue.server_commands.additions import Additions
 from bunqueue.server_commands.router_figures import RouterFigures
 
+from .hub import Hub
 from .local import now_ms
 
-if TYPE_CHECKING:
-    from .hub import Hub
+
+def complete_answers(hub: Hub) -> None:
+    """Have the answers of shards completed with what the router knows."""
+    additions = Additions(lambda: figures(hub), lambda: hub.workers.listing(now_ms()))
+    hub.tickets.additions = additions.by_command
 
 
 def figures(hub: Hub) -> RouterFigures:
-    """The present figures."""
-    others = [] if hub.table is None else hub.table.rows[1:]
+    """As they are now."""
+    others, shards = hub.siblings.others, hub.shards
     return RouterFigures(
         version=__version__,
-        uptime_s=time.monotonic() - hub.started,
+        uptime_s=time.monotonic() - hub.health.started,
         connections=len(hub.clients) + sum(row.connections for row in others),
         workers=hub.workers.stats(now_ms()),
         memory_bytes=vitals.memory(),
         cpu_s=vitals.cpu_s(),
-        lag_s=max([hub.lag.longest(), *(row.lag_s for row in others)]),
+        lag_s=max([hub.health.lag.longest(), *(row.lag_s for row in others)]),
         further=[(row.memory_bytes, row.cpu_s, row.connections) for row in others],
         wrong_tokens=hub.strangers.guesses.total,
-        exposed=tuple(hub.exposed),
-        shards=hub.shards,
-        shards_up=[shard for shard, link in enumerate(hub.links) if link is not None],
-        shards_damaged=list(hub.damaged),
-        deaths=hub.deaths.often(),
-        cluster=None if hub.cluster is None else hub.cluster.commands.status().data,
+        exposed=tuple(hub.health.exposed),
+        shards=len(shards.links),
+        shards_up=[link.shard for link in shards.served],
+        shards_damaged=list(shards.damaged),
+        deaths=hub.health.deaths.often(),
+        cluster=hub.hosts.status(),
     )

@@ -40,6 +40,7 @@ from .gateway_supervisor import Gateway
 from .hub import SWEEP_S, Hub
 from .launcher import Launcher
 from .listener import TcpListener
+from .own_figures import complete_answers
 from .sockets import BoundSockets
 from .supervisor import COMMAND, WAIT_USEC, Supervisor
 from .tls import server_context
@@ -47,14 +48,10 @@ from .tls import server_context
 if TYPE_CHECKING:
     from bunqueue.store.database import Store
 
-    from .cluster.cluster import Cluster
-    from .further.supervisor import FurtherRouters
-
-SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may have one of them
+SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
 CLOSE_S = 2.0  # for clients to take their last replies
-SERVED_S = 30.0  # for the shards of a cluster to get owners, before this host reports that it is ready
-STORE_AGAIN_S = 2.0  # between two tries to reach an unavailable store
-AGAIN_S = 0.5  # a second signal sooner than this counts as the same one: timeout(1) sends two, for example
+STORE_AGAIN_S = 2.0  # between two looks for a store that is away
+AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
 
 _log = get_logger("router")
 
@@ -156,6 +153,7 @@ class RouterProcess:
         self._launcher = launcher
         self._secrets_in = secrets_in
         self._hub = Hub(settings)
+        complete_answers(self._hub)
         self._supervisor = Supervisor(self._hub, settings, launcher, command)
         self._sockets = BoundSockets(settings.host, settings.tcp_port, "--tcp-port")
         self._listener = TcpListener(self._hub, self._sockets, settings)
@@ -164,8 +162,6 @@ class RouterProcess:
         self._signalled_at: float | None = None
         self._measurer: asyncio.Task[None] | None = None
         self._data: FolderLock | None = None  # its lock
-        self._cluster: Cluster | None = None
-        self._further: FurtherRouters | None = None
 
     async def run(self) -> int:
         """Start, serve until a signal comes, stop."""
@@ -197,32 +193,31 @@ class RouterProcess:
                 _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
         self._check_readers()
         if settings.cluster:
-            await self._join(store)
-        else:
-            await self._supervisor.start()
-        await self._start_further()
+            self._be_one_of_several(store)
+        await self._supervisor.start()
+        await self._hub.hosts.start()
+        if settings.routers > 1:
+            self._have_siblings()
+        await self._hub.siblings.start()
         if self._data is not None:  # before any job is taken
             note_files(Path(settings.data_dir))
         await self._gateway.start(self._supervisor.folder.gateway_socket)
         await self._listener.start(server_context(settings))
         self._sweeper = asyncio.create_task(self._sweep())
-        self._measurer = asyncio.create_task(self._hub.lag.measure())
+        self._measurer = asyncio.create_task(self._hub.health.lag.measure())
         gc.collect()
         calm_collector()
         self._announce()
         await asyncio.Event().wait()
 
-    async def _start_further(self) -> None:
-        """Start the other routers of this host, if the settings want any."""
-        if self._settings.routers == 1:
-            return
+    def _have_siblings(self) -> None:
+        """There are to be other routers on this host."""
         from .further.supervisor import FurtherRouters
 
         folder = self._supervisor.folder
-        self._further = FurtherRouters(
+        FurtherRouters(
             self._hub, self._settings, self._listener, self._sockets.others, folder, self._launcher
         )
-        await self._further.start()
 
     async def _store(self) -> str:
         """The id of the store, "" without one; waits until it answers. StartError if it may not be used."""
@@ -230,15 +225,14 @@ class RouterProcess:
             return ""
         return (await asyncio.to_thread(store_of, self._settings)).id
 
-    async def _join(self, store: str) -> None:
-        """Join the cluster."""
+    def _be_one_of_several(self, store: str) -> None:
+        """This host is one of a cluster."""
         settings = self._settings
         from bunqueue.spark.read.shard_file import SCHEMA
 
         from .cluster.cluster import Cluster
         from .cluster.store import HostRow
 
-        host, _, port = settings.cluster_address.rpartition(":")
         row = HostRow(
             id=read_manifest(Path(settings.data_dir)).id,
             name=settings.cluster_host or gethostname(),
@@ -253,13 +247,7 @@ class RouterProcess:
             beat=0,
             draining=False,
         )
-        self._cluster = self._supervisor.cluster = Cluster(
-            self._hub, self._supervisor, self._launcher, settings, row, store
-        )
-        await self._supervisor.start()
-        await self._cluster.start(host.strip("[]"), int(port))
-        if not await self._cluster.until_served(SERVED_S):
-            _log.warning("not all shards have an owner yet")
+        self._hub.hosts = Cluster(self._hub, self._supervisor, self._launcher, settings, row, store)
 
     @property
     def _is_open(self) -> bool:
@@ -278,8 +266,8 @@ class RouterProcess:
 
     def _check_readers(self) -> None:
         """Warn of files that other users of the machine can read."""
-        self._hub.exposed = exposed(self._settings, self._secrets_in)
-        for problem in self._hub.exposed.values():
+        self._hub.health.exposed = exposed(self._settings, self._secrets_in)
+        for problem in self._hub.health.exposed.values():
             _log.warning(problem)
 
     def _share_files(self) -> None:
@@ -287,7 +275,8 @@ class RouterProcess:
         configured."""
         settings, files = self._settings, raise_file_limit()
         found = share(files, settings.max_connections, shards=settings.shards, gateway=self._gateway.wanted)
-        self._hub.max_connections, self._hub.max_lingering = found.clients, found.lingering
+        limits = self._hub.limits
+        limits.connections, limits.lingering = found.clients, found.lingering
         if found.clients < settings.max_connections:
             _log.warning(
                 "max_connections is lowered to what the limit of open files allows; raise it (ulimit -n)",
@@ -302,7 +291,7 @@ class RouterProcess:
         http = self._gateway.sockets.address if self._gateway.wanted else None
         web = f" http={http}" if http else ""
         where = f"tcp={address}{web} shards={settings.shards} data={settings.data_dir} sync={settings.sync}"
-        out = ",".join(map(str, sorted(self._hub.damaged)))
+        out = ",".join(map(str, sorted(self._hub.shards.damaged)))
         where += f" damaged={out}" if out else ""
         with suppress(OSError):  # standard output is closed
             print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
@@ -319,8 +308,7 @@ class RouterProcess:
             _log.info("SIGHUP renews the TLS certificate, and there is none: nothing was changed")
         elif self._listener.renew_certificate():
             self._gateway.renew_certificate()
-            if self._further is not None:
-                self._further.renew_certificate()
+            self._hub.siblings.renew_certificate()
             _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
 
     async def _stop(self) -> None:
@@ -330,20 +318,17 @@ class RouterProcess:
         if served:
             _log.info("stopping", connections=len(hub.clients))
         notify("STOPPING=1")
-        if served and self._cluster is not None:
-            await self._cluster.withdraw()
+        if served:
+            await hub.hosts.withdraw()
         self._listener.close()
-        await self._gateway.stop()  # first, while its last commands can still be answered
-        hub.draining = True
+        await self._gateway.stop()  # first, while there is somebody to answer what it still asks
+        hub.clients.draining = True
         for client in hub.clients.values():
             client.stop_reading()
-        if self._further is not None:
-            self._further.stop_reading()
+        hub.siblings.stop_reading()
         await self._supervisor.stop()
-        if self._further is not None:
-            await self._further.stop()
-        if self._cluster is not None:
-            await self._cluster.stop()
+        await hub.siblings.stop()
+        await hub.hosts.stop()
         self._launcher.close()
         for task in (self._sweeper, self._measurer):
             if task is not None:
@@ -372,7 +357,6 @@ class RouterProcess:
             serving.cancel()
         elif now - self._signalled_at > AGAIN_S:
             self._gateway.kill()
-            if self._further is not None:
-                self._further.kill()
+            self._hub.siblings.kill()
             self._supervisor.kill()
             os._exit(FAILED)

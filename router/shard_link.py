@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
 
 from .backpressure import Feeder, full_shard
-
-if TYPE_CHECKING:
-    from .cluster.downlink import Downlink
-    from .hub import Hub
+from .core.ports import Host
+from .hub import Hub
 
 HELLO_S = 10.0  # for a new connection to identify itself; a shard does so at once
 HIGH_WATER = 1024 * 1024  # bytes not yet taken by the shard; above it, the clients that feed it wait
@@ -74,9 +72,9 @@ class ShardLink(asyncio.Protocol):
         self._outgoing: list[Buffer] = []  # sent at the end of this turn of the event loop
         self._carry: bytearray | None = None  # the beginning of an envelope
         self._need = 0
-        self._feeders: set[Feeder] = set()  # paused until the shard has taken what it has
-        self._held_hosts: set[Downlink] = set()  # other hosts, paused likewise
-        self.shard = -1  # known after the HELLO
+        self._feeders: set[Feeder] = set()  # they wait until the shard has taken what it has
+        self._held_hosts: set[Host] = set()  # the same of other hosts
+        self.shard = -1  # known from the HELLO on
         self.secret = ""  # with which it was started
         self.epoch = 0  # known after READY; 0 without a log
         self.full = False
@@ -177,8 +175,8 @@ class ShardLink(asyncio.Protocol):
         self._feeders.add(client)
         client.gate.close(full_shard(self.shard))
 
-    def hold_back_host(self, host: Downlink) -> None:
-        """The same for another host, with all its clients."""
+    def hold_back_host(self, host: Host) -> None:
+        """The same of another host, with all its clients."""
         self._held_hosts.add(host)
         host.pause_reading()
 
@@ -192,7 +190,7 @@ class ShardLink(asyncio.Protocol):
         """Handle an envelope that is not for a connected client of this router."""
         if self.shard < 0 and kind != link_protocol.HELLO:
             self.abort()
-        elif link_protocol.origin_of(conn) != self._hub.origin and conn != link_protocol.CONTROL:
+        elif link_protocol.origin_of(conn) != self._clients.origin and conn != link_protocol.CONTROL:
             self._hub.answer_elsewhere(self.shard, conn, kind, replies, slow, body)
         elif conn >= link_protocol.TICKET:
             self._hub.tickets.answer(conn, self.shard, body)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError
 
 from .admission import may_wait
-from .local import answer, first_shard, refusal
+from .core.ports import Buffer, Client
+from .hub import Hub
+from .local import Session, answer, first_shard, refusal
 from .routing import FIRST, HERE, IDS, SLOW, SUBSCRIBE, Peek
 from .subscription import subscribe
 
-if TYPE_CHECKING:
-    from .connection import Batches, Buffer, ClientConnection
-    from .hub import Hub
+Batches = dict[int, list[Buffer]]
+
+
+class Asking(Client, Session, Protocol):
+    """A client that sends commands."""
 
 
 def special_route(
-    client: ClientConnection, hub: Hub, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]
+    client: Asking, hub: Hub, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]
 ) -> int | None:
     """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
     routes, handling = hub.routes, look.handling
     if handling == SLOW:
         shard = routes.of_look(look)
-        if may_wait(look) and (hub.links[shard] is not None or hub.holds is not None):
+        if may_wait(look) and (hub.shards.links[shard] is not None or hub.hosts.pending.waits):
             client.slow += 1
         return shard
     if handling == FIRST:
@@ -34,7 +38,7 @@ def special_route(
         if client.subscription is not None and client.subscription.shard != shard:
             client.forward(batches, out)  # an earlier subscription goes first, so it can be ended
             batches.clear()
-        subscribe(client, hub.links, shard, look.key, may_wait=hub.holds is not None)
+        subscribe(client, hub.shards.links, shard, look.key, may_wait=hub.hosts.pending.waits)
         return shard
     if handling == IDS:
         try:
@@ -48,12 +52,12 @@ def special_route(
     # agreed on until now.
     client.forward(batches, out)
     batches.clear()
-    if hub.first is not None and hub.first.answers(look):
+    if hub.siblings.answers(look):
         client.slow += 1
-        hub.first.ask(client, bytes(payload))
-    elif handling == HERE and look.spec.heavy and hub.cluster is not None:
+        hub.siblings.ask(client, bytes(payload))
+    elif hub.hosts.answers(look):
         client.slow += 1
-        hub.cluster.commands.answer_later(client, bytes(payload))
+        hub.hosts.answer_later(client, bytes(payload))
     elif handling == HERE:
         out.append(answer(client, bytes(payload)))
     else:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from bunqueue.guesses import Guesses, origin
 from bunqueue.logs import get_logger
 
-if TYPE_CHECKING:
-    from .connection import ClientConnection
+from .core.ports import Client
 
 AUTH_S = 10.0  # to authenticate
 MAX_REFUSALS = 20  # of any command; then it is not one of our clients
@@ -29,13 +27,13 @@ class Strangers:
         self.most_each = MAX_EACH  # per address
         self.tell: Callable[[str], None] | None = None  # notifies other routers of wrong tokens, by address
         self.logs = True  # wrong tokens; one router does it for all
-        self._all: dict[ClientConnection, _Stranger] = {}
-        self._by_origin: dict[str, dict[ClientConnection, None]] = {}
-        self._dropped = 0  # since the last log line about them
+        self._all: dict[Client, _Stranger] = {}
+        self._by_origin: dict[str, dict[Client, None]] = {}
+        self._dropped = 0  # since the last line about them
 
-    def enter(self, client: ClientConnection, transport: asyncio.Transport) -> bool:
-        """Add a new connection; returns whether reading it must be delayed, as wrong tokens came from its
-        address. If its address has too many, the oldest one is dropped."""
+    def enter(self, client: Client, transport: asyncio.Transport) -> bool:
+        """One that has just connected; whether it has to wait before it is heard, as others from there
+        guessed tokens.  If there are too many from its address, the oldest of these has to go."""
         address = str((transport.get_extra_info("peername") or ("",))[0])
         now, who = time.monotonic(), origin(address)
         same = self._by_origin.setdefault(who, {})
@@ -46,8 +44,8 @@ class Strangers:
         self._all[client] = _Stranger(address, who, now)
         return self.guesses.suspects(address, now)
 
-    def leave(self, client: ClientConnection) -> None:
-        """It has closed, or has authenticated."""
+    def leave(self, client: Client) -> None:
+        """It has gone, or shown its token."""
         found = self._all.pop(client, None)
         if found is None:
             return
@@ -63,8 +61,8 @@ class Strangers:
         self._drop(next(iter(self._all)))
         return True
 
-    def has_enough(self, client: ClientConnection, answers: int) -> bool:
-        """Whether it has reached the bound on refusals, including ``answers`` refusals about to be sent."""
+    def refused(self, client: Client, answers: int) -> bool:
+        """It was refused so many times; whether that exceeds the bound."""
         found = self._all.get(client)
         return found is not None and (found.refusals + answers >= MAX_REFUSALS or found.wrong >= MAX_WRONG)
 
@@ -75,8 +73,8 @@ class Strangers:
             found.refusals += answers
         return is_enough
 
-    def wrong(self, client: ClientConnection) -> None:
-        """It has presented a wrong token."""
+    def wrong(self, client: Client) -> None:
+        """It has shown a wrong token."""
         found = self._all.get(client)
         if found is not None:
             found.wrong += 1
@@ -101,7 +99,7 @@ class Strangers:
         if (news := self.guesses.news()) and self.logs:
             _log.warning("wrong tokens over TCP", **news)
 
-    def _drop(self, client: ClientConnection) -> None:
+    def _drop(self, client: Client) -> None:
         self._dropped += 1
         self.leave(client)
         client.vanish()

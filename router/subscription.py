@@ -7,17 +7,13 @@ and counted, and it gets their number once it has caught up.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.events import lost_frame
 
-if TYPE_CHECKING:
-    from .cluster.remote_shard import RemoteShard
-    from .connection import ClientConnection
-    from .shard_link import ShardLink
+from .core.ports import Client, Clients, Endpoint
 
 
 class Subscription:
@@ -25,9 +21,7 @@ class Subscription:
 
     __slots__ = ("_client", "_link", "_lost", "_queue", "shard")
 
-    def __init__(
-        self, client: ClientConnection, shard: int, link: ShardLink | RemoteShard | None, queue: str
-    ) -> None:
+    def __init__(self, client: Client, shard: int, link: Endpoint | None, queue: str) -> None:
         """``link``: None while the command that asks for it waits for the shard's next owner."""
         self._client = client
         self._link = link
@@ -40,9 +34,9 @@ class Subscription:
         if self._link is not None:
             self._link.control(link_protocol.UNSUBSCRIBE, self._client.number)
 
-    def resume(self, link: ShardLink | RemoteShard) -> None:
-        """The shard has another process, perhaps on another host, which resumes the events. The client is
-        notified that some may be missing."""
+    def resume(self, link: Endpoint) -> None:
+        """The shard has another process, perhaps on another host, which goes on with the events.  The client
+        is told that some may be missing."""
         begins, self._link = self._link is None, link
         if begins:
             return  # the command is about to be sent
@@ -68,8 +62,8 @@ class Subscription:
 
 
 def subscribe(
-    client: ClientConnection,
-    links: Sequence[ShardLink | RemoteShard | None],
+    client: Client,
+    links: Sequence[Endpoint | None],
     shard: int,
     queue: str,
     *,
@@ -85,9 +79,8 @@ def subscribe(
     client.subscription = Subscription(client, shard, link, queue)
 
 
-def resume_all(clients: Mapping[int, ClientConnection], link: ShardLink | RemoteShard) -> None:
-    """Resume the subscriptions of clients after a shard has got another process; some events may be
-    missing."""
+def resume_all(clients: Clients, link: Endpoint) -> None:
+    """Clients go on with the events of a shard that had another process before; some may be missing."""
     for client in clients.values():
         if client.subscription is not None and client.subscription.shard == link.shard:
             client.subscription.resume(link)

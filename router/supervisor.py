@@ -10,7 +10,6 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,14 +18,12 @@ from bunqueue.protocol import link as link_protocol
 from bunqueue.settings import Settings
 from bunqueue.systemd import notify
 
+from .core.ports import LocalEndpoint
 from .errors import StartError
 from .hub import Hub
 from .launcher import PYTHON, Launcher, Process
 from .listener import RuntimeFolder
 from .shard_link import ShardLink
-
-if TYPE_CHECKING:
-    from .cluster.cluster import Cluster
 
 COMMAND = (*PYTHON, "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not pass without help
@@ -85,12 +82,10 @@ class Supervisor:
         self._command = command
         self._epoch = secrets.token_hex(16)  # distinguishes connections of this run from those of others
         self._shards = [ShardProcess(index) for index in range(settings.shards)]
-        self.cluster: Cluster | None = None
         self._pinger: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._folder: RuntimeFolder | None = None
         self._stopping = False
-        self._entering: set[asyncio.Task[None]] = set()
         self._links_gone = asyncio.Event()
 
     @property
@@ -106,12 +101,13 @@ class Supervisor:
         self._folder = RuntimeFolder()
         self._server = await loop.create_unix_server(lambda: ShardLink(self._hub, self), self._folder.socket)
         self._pinger = loop.create_task(self._ping())
-        if self.cluster is not None:  # it decides what runs here
+        owned = self._hub.hosts.owned_at_start(len(self._shards))
+        for index in owned:
+            self._shards[index].task = loop.create_task(self._keep(self._shards[index]))
+        if owned:
+            await self._started
+        else:
             self._started.set_result(None)
-            return
-        for shard in self._shards:
-            shard.task = loop.create_task(self._keep(shard))
-        await self._started
 
     # For a host in a cluster
 
@@ -130,7 +126,7 @@ class Supervisor:
         task = self._shards[index].task
         return task is not None and not task.done()
 
-    def has(self, link: ShardLink) -> bool:
+    def has(self, link: LocalEndpoint) -> bool:
         """Whether a link is still that to its shard's process."""
         return self._shards[link.shard].link is link
 
@@ -227,7 +223,7 @@ class Supervisor:
                 return
             ran = loop.time() - shard.started_at
             await self._until_read(shard)
-            reason = self._hub.deaths.note(shard.index, status, shard.last_words)
+            reason = self._hub.health.deaths.note(shard.index, status, shard.last_words)
             if shard.ready and ran >= HEALTHY_S:
                 delay = FIRST_DELAY_S
             shard.failures = 0 if shard.ready else shard.failures + 1
@@ -250,22 +246,20 @@ class Supervisor:
             await asyncio.wait_for(shard.unlinked.wait(), WORDS_S)
 
     def _set_aside(self, shard: int, text: str) -> None:
-        """A shard whose file is damaged would end again and again: run the others without it."""
-        self._hub.damaged[shard] = text
-        if self._hub.further is not None:
-            self._hub.further.shard_damaged(shard, text)
+        """A shard whose file is damaged would end again and again: the others go on without it."""
+        self._hub.shards.damaged[shard] = text
+        self._hub.siblings.shard_damaged(shard, text)
         _log.error("shard is out of service", shard=shard, error=text)
         if self._started.done():
             return
-        if self._settings.damaged_shard == "stop" or len(self._hub.damaged) == len(self._shards):
+        if self._settings.damaged_shard == "stop" or len(self._hub.shards.damaged) == len(self._shards):
             self._started.set_exception(StartError(text))
         else:
             self._begin()
 
     def _begin(self) -> None:
-        """End the start as soon as all shards are ready or out of service."""
-        missing = (number for number, link in enumerate(self._hub.links) if link is None)
-        if not self._started.done() and all(number in self._hub.damaged for number in missing):
+        """The start is over as soon as no shard is waited for."""
+        if not self._started.done() and not self._hub.shards.missing:
             self._started.set_result(None)
 
     async def _run(self, shard: ShardProcess) -> int:
@@ -296,7 +290,7 @@ class Supervisor:
                 "settings": self._settings.to_json().decode(),
                 "seen": shard.seen,
                 "routers": self._folder.shard(shard.index) if self._settings.routers > 1 else "",
-                "in_cluster": self.cluster is not None,
+                "in_cluster": self._hub.hosts.in_cluster,
             }
         )
 
@@ -344,13 +338,13 @@ class Supervisor:
     def recovered(self, link: ShardLink) -> None:
         shard = self._shards[link.shard]
         shard.ready = True
-        if self.cluster is None:
-            self._hub.link_up(link)
-        else:
-            self._enter(link, self.cluster)
+        self._hub.hosts.recovered(link, self)
         took = asyncio.get_running_loop().time() - shard.started_at
         _log.info("shard ready", shard=shard.index, took_ms=round(took * 1000))
         self._begin()
+
+    def serve(self, link: LocalEndpoint) -> None:
+        self._hub.link_up(link)
 
     def waiting(self, link: ShardLink, text: str) -> None:
         shard, now = self._shards[link.shard], asyncio.get_running_loop().time()
@@ -359,26 +353,17 @@ class Supervisor:
             shard.reported_at = now
             _log.warning("shard waits", shard=shard.index, reason=text)
 
-    def _enter(self, link: ShardLink, cluster: Cluster) -> None:
-        """Let it serve once it knows which connections are open at the other hosts."""
-        task = asyncio.get_running_loop().create_task(cluster.recovered(link))
-        self._entering.add(task)
-        task.add_done_callback(self._entering.discard)
-
     def ending(self, link: ShardLink, text: str) -> None:
         self._shards[link.shard].last_words = text
 
     def stands_by(self, link: ShardLink) -> None:
-        if self.cluster is not None:
-            self.cluster.stands_by(link.shard)
+        self._hub.hosts.stands_by(link.shard)
 
     def returned(self, link: ShardLink, conn: int, body: bytes) -> None:
-        if self.cluster is not None:
-            self.cluster.returned(link.shard, conn, body)
+        self._hub.hosts.returned(link.shard, conn, body)
 
     def released(self, link: ShardLink) -> None:
-        if self.cluster is not None:
-            self.cluster.gave_up(link.shard)
+        self._hub.hosts.gave_up(link.shard)
 
     def damaged(self, link: ShardLink, text: str) -> None:
         shard = self._shards[link.shard]
@@ -390,8 +375,7 @@ class Supervisor:
         shard.link = None
         shard.unlinked.set()
         self._hub.link_down(link)
-        if self.cluster is not None:
-            self.cluster.ended(link.shard)
+        self._hub.hosts.ended(link.shard)
         if not any(shard.link for shard in self._shards):
             self._links_gone.set()
         if not self._stopping:

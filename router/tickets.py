@@ -7,8 +7,8 @@ it something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from bunqueue.protocol.codec import is_slow_payload, request_id
 from bunqueue.protocol.codes import Code
@@ -18,32 +18,12 @@ from bunqueue.protocol.framing import HEADER
 from bunqueue.protocol.gather import Addition, Gather, Part, for_some, split
 from bunqueue.protocol.link import ASKER, SEVERED, TICKET, pack_connections, split_frames
 
+from .core.ports import Asks
+from .core.shard_map import ShardMap
+from .core.single_host import Pending
 from .local import refusal
 from .routing import IDS, Peek, Routes, decode
 from .turns import Turns
-
-if TYPE_CHECKING:
-    from .cluster.holds import Holds
-    from .cluster.remote_shard import RemoteShard
-    from .shard_link import ShardLink
-
-
-class Asks(Hashable, Protocol):
-    """The asking connection, here or at another router of the host."""
-
-    number: int
-    kind: int
-    slow: int
-
-    @property
-    def finished(self) -> bool:
-        """True once it has ended for the rest of the server."""
-
-    def gathered(self, reply: bytes) -> None:
-        """The reply to a command that counts as slow."""
-
-    def finish(self, kind: int) -> None:
-        """End it."""
 
 
 class _Ticket(NamedTuple):
@@ -58,27 +38,20 @@ class _Ticket(NamedTuple):
 class Tickets:
     """All gathered commands in flight."""
 
-    def __init__(
-        self,
-        links: Sequence[ShardLink | RemoteShard | None],
-        damaged: Mapping[int, str],
-        turns: Turns,
-        deaths: Callable[[int], str],
-    ) -> None:
-        self._links = links
+    def __init__(self, shards: ShardMap, turns: Turns, deaths: Callable[[int], str]) -> None:
+        self._shards = shards
         self._turns = turns
-        self._deaths = deaths  # a note about a shard that dies again and again
-        self._damaged = damaged
+        self._deaths = deaths  # what there is to say of a shard that dies again and again
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
         self.base = 0  # of the numbers of this router
-        self.holds: Holds | None = None  # in a cluster
+        self.pending = Pending()
 
     def unavailable(self, shard: int, req_id: RequestId) -> bytes:
         """The refusal of a command for a shard that is down, as a frame."""
-        if shard in self._damaged:
-            text = f"Shard unavailable: shard {shard} is out of service: {self._damaged[shard]}"
+        if shard in self._shards.damaged:
+            text = f"Shard unavailable: shard {shard} is out of service: {self._shards.damaged[shard]}"
             return refusal(CommandError(text, Code.STORAGE_DAMAGED), req_id)
         text = f"Shard unavailable: shard {shard} is restarting, try again{self._deaths(shard)}"
         return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
@@ -127,11 +100,11 @@ class Tickets:
         def refuse() -> None:
             client.gathered(self.unavailable(down[0], req_id))
 
-        if self.holds is None or self._damaged.keys() & set(down):
+        if self._shards.damaged.keys() & set(down):
             refuse()
         else:
             size = sum(len(part.frame) for part in parts.values())
-            self.holds.later(client, size, lambda: not self._ask(client, spec, parts, req_id, ids), refuse)
+            self.pending.later(client, size, lambda: not self._ask(client, spec, parts, req_id, ids), refuse)
 
     def _ask(
         self,
@@ -141,8 +114,8 @@ class Tickets:
         req_id: RequestId,
         ids: Sequence[str],
     ) -> list[int]:
-        """Send the parts, unless shards are down whose answers are needed; returns those shards."""
-        down = [shard for shard in sorted(parts) if self._links[shard] is None]
+        """Ask them, unless shards are down whose answers are needed: these."""
+        down = [shard for shard in sorted(parts) if self._shards.links[shard] is None]
         if spec.partial and len(down) < len(parts):
             parts = {shard: part for shard, part in parts.items() if shard not in down}
         elif down:
@@ -154,7 +127,7 @@ class Tickets:
         self._open[number] = _Ticket(gather, client, req_id, once, spec.partial, [])
         asker = pack_connections([client.number])
         for shard, part in parts.items():
-            link = self._links[shard]
+            link = self._shards.links[shard]
             assert link is not None
             link.control(ASKER, number, asker)
             link.send(number, client.kind, [part.frame])

@@ -14,63 +14,86 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec.msgpack import Decoder
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import host_link, router_link
+from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.protocol.commands.workers import WorkerList
 from bunqueue.settings import Settings
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, StoreUnavailable
 
+from ..core.ports import Asks, LocalEndpoint, RemoteEndpoint
+from ..core.single_host import Shards, SingleHost
 from ..errors import StartError
+from ..hub import Hub
+from ..launcher import Launcher
 from ..local import now_ms
+from ..routing import HERE, Peek
 from . import certificates, placement
 from .commands import ClusterCommands
 from .followers import Followers, Report, Sight
 from .forwards import Forwards
 from .holds import Holds
 from .links import Links
-from .remote_shard import RemoteShard
 from .store import ClusterStore, HostRow, ShardRow, View, for_plan
 from .wire import HostConnection
 
-if TYPE_CHECKING:
-    from ..hub import Hub
-    from ..launcher import Launcher
-    from ..shard_link import ShardLink
-    from ..supervisor import Supervisor
-
-LOOK_S = 1.0  # between two polls of the store
-TTL_S = 4.0  # a host is dead when its heartbeat has not changed for this long
-SILENT_S = 3.0  # a store is unavailable when it has not answered for this long
-SUSPECT_S = 2.0  # a silent owner: start the shard's next process, so it is ready when the lease ends
-HUNG_UP_S = 0.2  # the same, when the owner's host has just closed its connection, as a killed one does
+LOOK_S = 1.0  # between two looks at the store
+TTL_S = 4.0  # a host whose beat has not changed for so long is dead
+SILENT_S = 3.0  # a store that does not answer for so long is away
+SUSPECT_S = 2.0  # an owner: its shard's next process starts, so that it is ready at the end of the lease
+HUNG_UP_S = 0.2  # the same, of an owner whose host has just closed its connection, as one that is killed does
 JUST_S = 3.0
-BUSY_S = 20.0  # while shards are without an owner: no new copies for this long, as they would be in the way
-TURN_S = 1.0  # added for each host whose copy is nearer to the end of the log
-STOOD_STILL_S = 2.5  # between two polls: this host was stopped, so it must not conclude that the others were
-WITHDRAW_S = 8.0  # for other hosts to take the shards over when this one shuts down cleanly
-HOLDING_S = 2.0  # for the other hosts to stop sending to a shard that is given up
-STANDBY_S = 20.0  # after it, a process that waits in vain for the owner's end ends itself
-READY_S = 3 * LOOK_S  # time for which a host counts as ready to own a shard after saying so, at each poll
+BUSY_S = 20.0  # for shards without an owner: so long no new copies are made, which would be in the way
+TURN_S = 1.0  # for each host whose copy is nearer to the end of the log
+STOOD_STILL_S = 2.5  # between two looks: this host was stopped, and must not think that the others were
+WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one ends in order
+HOLDING_S = 2.0  # for the other hosts to send nothing more to a shard that is given up
+SERVED_S = 30.0  # for all shards to have owners, before this host says that it is ready
+STANDBY_S = 20.0  # then a process that waits for an owner's end in vain ends itself
+READY_S = 3 * LOOK_S  # for which a host is ready to own a shard after it has said so; it says so at each look
 
 _decode_workers = Decoder(WorkerList).decode
 _log = get_logger("cluster")
 
 
-class Cluster:
-    """Which host owns which shard, as this host knows it."""
+class Processes(Shards, Protocol):
+    """The supervisor, as far as it starts and ends the shards' processes of a host in a cluster."""
+
+    def run(
+        self, index: int, token: str = "", epoch: int = 0, beat: int = 0, unchanged_s: float = 0.0
+    ) -> None: ...
+
+    def runs(self, index: int) -> bool: ...
+
+    def has(self, link: LocalEndpoint) -> bool: ...
+
+    def is_ready(self, index: int) -> bool: ...
+
+    def look(self, index: int) -> None: ...
+
+    def end(self, index: int) -> None: ...
+
+    async def hand_over(self, index: int) -> None: ...
+
+
+class Cluster(SingleHost):
+    """Who owns what, as this host sees it."""
+
+    in_cluster = True
 
     def __init__(
         self,
         hub: Hub,
-        supervisor: Supervisor,
+        supervisor: Processes,
         launcher: Launcher,
         settings: Settings,
         me: HostRow,
@@ -80,7 +103,8 @@ class Cluster:
         identity = certificates.make(me.name)
         self._hub, self._supervisor, self._settings = hub, supervisor, settings
         self.links = Links(hub, settings.cluster, store, identity)
-        self.holds = Holds(hub.tickets.refused)
+        self.pending = Holds(hub.tickets.refused)
+        self._entering: set[asyncio.Task[None]] = set()
         self._answer_timeout = AnswerTimeout()
         self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
         self.commands = ClusterCommands(self)
@@ -110,13 +134,25 @@ class Cluster:
     def me(self) -> HostRow:
         return self.store.me
 
+    @property
+    def cluster_name(self) -> str:
+        return self._settings.cluster
+
+    @property
+    def reached(self) -> frozenset[str]:
+        """The hosts that this one has a connection to."""
+        return self.links.reached
+
     # -- start and stop ------------------------------------------------------------------------
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen for other hosts, register this one, and start polling. StartError if this host may not
-        join."""
+    def owned_at_start(self, shards: int) -> Sequence[int]:
+        return ()
+
+    async def start(self) -> None:
+        """Listen for other hosts, enter this one, and begin.  StartError if it may not be one of them."""
         links, loop = self.links, asyncio.get_running_loop()
-        bound = links.listen(host, port)
+        host, _, port = self._settings.cluster_address.rpartition(":")
+        bound = links.listen(host.strip("[]"), int(port))
         self.store.advertise(bound)
         try:
             await self.store.join(self._settings.cluster)
@@ -128,22 +164,24 @@ class Cluster:
         self._followers.start()
         self._looked_at = self._served_at = loop.time()
         self._looking = loop.create_task(self._keep_looking())
+        if not await self._until_served(SERVED_S):
+            _log.warning("not all shards have an owner yet")
 
-    async def until_served(self, within_s: float) -> bool:
-        """Wait until each shard has an owner that is connected; returns whether that was reached in time."""
+    async def _until_served(self, within_s: float) -> bool:
+        """Wait until each shard has an owner that is reached; whether that was so in time."""
+        links = self._hub.shards.links
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while None in self._hub.links:
+                while None in links:
                     await self._next_change()
-        return None not in self._hub.links
+        return None not in links
 
     async def _next_change(self) -> None:
         """Wait until a shard has come here, gone from here, or moved elsewhere."""
         self._changed.clear()
         await self._changed.wait()
 
-    def changed(self) -> None:
-        """A shard has another owner, or has lost its owner."""
+    def remote_up(self, remote: RemoteEndpoint) -> None:
         self._changed.set()
 
     async def withdraw(self) -> None:
@@ -155,7 +193,7 @@ class Cluster:
                 await self.store.drain(self.me.id, draining=True)
                 self.look_soon()
                 self.poke()
-                while self._hub.local_links():
+                while self._hub.shards.served_here:
                     await self._next_change()
 
     async def stop(self) -> None:
@@ -413,28 +451,31 @@ class Cluster:
             self._say_standby(shard)
 
     def _say_standby(self, shard: int) -> None:
-        """Tell the owner. The store and the links may not name the same one for a moment, so tell both."""
-        link = self._hub.links[shard]
-        owners = {link.host} if isinstance(link, RemoteShard) else set()
+        """Tell the owner, whom the store and the links may know at different times."""
+        remote = self._hub.shards.remote(shard)
+        owners = set() if remote is None else {remote.host}
         if self.view is not None:
             owners.add(self.view.shards[shard].owner)
         for owner in owners:
             if (uplink := self.links.uplink(owner)) is not None:
                 uplink.say(host_link.STANDBY, shard=shard)
 
-    async def recovered(self, link: ShardLink) -> None:
-        """A shard owned by this host is ready: before it serves, it receives the list of open connections."""
+    def recovered(self, link: LocalEndpoint, shards: Shards) -> None:
+        task = asyncio.get_running_loop().create_task(self.enter(link))
+        self._entering.add(task)
+        task.add_done_callback(self._entering.discard)
+
+    async def enter(self, link: LocalEndpoint) -> None:
+        """A shard owned by this host is ready: before it serves, it hears which connections are open."""
         self._standing_by.pop(link.shard, None)
         before = self._taking.pop(link.shard, "")
         others = await self.links.others_live()
-        known = self._hub.links[link.shard]
-        is_overtaken = known is not None and known.epoch > link.epoch
-        if is_overtaken or not self._supervisor.has(link):
+        if self._hub.shards.is_overtaken(link) or not self._supervisor.has(link):
             return  # another host has the shard by now, or the process has ended
         self._hub.link_up(link, others)
         self.links.say(host_link.UP, link.shard, link.epoch.to_bytes(8))
-        self.holds.release(link.shard, link)
-        self.changed()
+        self.pending.release(link.shard, link)
+        self._changed.set()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self._answer_timeout.seconds):
                 await self.store.owns(link.shard, [host for host in self._others_alive() if host != before])
@@ -444,7 +485,7 @@ class Cluster:
     def lost(self, shard: int) -> None:
         """A shard's process here has ended."""
         self._wanted_by.pop(shard, None)
-        self.changed()
+        self._changed.set()
         self.links.say(host_link.DOWN, shard)
 
     def ended(self, shard: int) -> None:
@@ -462,10 +503,10 @@ class Cluster:
         """Commands that waited at a shard that is given up: send them to the next owner."""
         if link_protocol.origin_of(conn) != self.me.number:
             self.links.returned(shard, conn, body)
-        elif (peer := self._hub.peer_of(conn)) is not None:
-            peer.say(router_link.RETURNED, body, shard=shard, conn=conn)
+        elif (sibling := self._hub.sibling_of(conn)) is not None:
+            sibling.returned(shard, conn, body)
         else:
-            self.holds.returned(shard, self._hub.clients.get(conn), body)
+            self.pending.returned(shard, self._hub.clients.get(conn), body)
 
     # -- giving a shard up ---------------------------------------------------------------------
 
@@ -485,9 +526,9 @@ class Cluster:
             _log.error("a shard could not be given up", shard=shard, error=repr(task.exception()))
 
     async def _move(self, shard: int) -> None:
-        """Stop all hosts from sending to the shard; it then answers what it has, and gives itself up."""
-        link = self._hub.links[shard]
-        if link is None or isinstance(link, RemoteShard):
+        """No host sends the shard anything more; then it answers what it has, and gives itself up."""
+        link = self._hub.shards.links[shard]
+        if link is None or not link.is_local:
             return
         self._hub.pause(link)
         waiting = [downlink for downlink in self.links.downlinks if downlink.greeted]
@@ -513,15 +554,38 @@ class Cluster:
         if shard in self._holding:
             self._holding[shard].set()
 
-    # -- messages from other hosts -------------------------------------------------------------
+    # -- what shards here answer to other hosts, and commands ----------------------------------
+
+    def answer(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+        self.links.answer(shard, conn, kind, replies, slow, body)
+
+    def events(self, shard: int, connections: Iterable[int], frames: bytes) -> None:
+        self.links.events(shard, connections, frames)
+
+    def answers_lost(self, shard: int, connections: Iterable[int]) -> None:
+        self.links.lost(shard, connections)
+
+    def connections_changed(self) -> None:
+        self.links.say_live()
+
+    def status(self) -> ClusterView:
+        return self.commands.view()
+
+    def answers(self, look: Peek) -> bool:
+        return look.handling == HERE and look.spec.heavy
+
+    def answer_later(self, client: Asks, payload: bytes) -> None:
+        self.commands.answer_later(client, payload)
+
+    # -- what other hosts say ------------------------------------------------------------------
 
     def released(self, shard: int) -> None:
         """A shard has no owner now; a process here may become the next one."""
         self._supervisor.look(shard)
         self.look_soon()
 
-    def reached(self) -> None:
-        """A host has become reachable."""
+    def uplink_made(self) -> None:
+        """There is a connection to a host that there was none to."""
         self._say_standbys()
 
     def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from bunqueue.protocol.codec import encode_frame, request_id
 from bunqueue.protocol.codes import Code
@@ -24,14 +24,11 @@ from bunqueue.protocol.commands.cluster import (
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.store.database import StoreError
 
+from ..core.ports import Asks
 from ..local import refusal
 from ..routing import decode
-from .store import HostRow, ShardRow
-
-if TYPE_CHECKING:
-    from ..tickets import Asks
-    from .cluster import Cluster
-
+from .forwards import Forwards
+from .store import ClusterStore, HostRow, ShardRow, View
 
 ANSWER_S = 10.0  # less than clients wait for a reply
 
@@ -41,28 +38,63 @@ def _away(why: str) -> CommandError:
     return CommandError(text, Code.STORE_UNAVAILABLE, retry_after=1000)
 
 
+class ClusterState(Protocol):
+    """What these commands see of the cluster."""
+
+    view: View | None
+    store: ClusterStore
+    forwards: Forwards
+
+    @property
+    def cluster_name(self) -> str: ...
+
+    @property
+    def me(self) -> HostRow: ...
+
+    @property
+    def away(self) -> str:
+        """Why the store cannot be read; "" while it can."""
+
+    @property
+    def reached(self) -> frozenset[str]:
+        """The hosts that this one has a connection to."""
+
+    def name(self, host: str) -> str: ...
+
+    def lives_on(self, host: str) -> bool: ...
+
+    def beat_age_ms(self, host: str) -> float | None: ...
+
+    def load_of(self, host: str) -> float | None: ...
+
+    async def look_now(self) -> None:
+        """See what has just been changed.  StoreError."""
+
+
 class ClusterCommands:
     """Answers them on one host; any host can."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
         self._answering: set[asyncio.Task[None]] = set()
 
     def status(self) -> ClusterReply:
-        """The state that this host last polled, about a second ago."""
+        """As this host saw it last, about a second ago."""
+        return ClusterReply(data=self.view())
+
+    def view(self) -> ClusterView:
+        """The same, as it is shown."""
         cluster, view = self._cluster, self._cluster.view
         hosts = [] if view is None else view.hosts
         shards = [] if view is None else view.shards
         owned = Counter(shard.owner for shard in shards)
         followed = Counter(host for shard in shards for host in shard.followers)
-        return ClusterReply(
-            data=ClusterView(
-                cluster=cluster.links.cluster_name,
-                host=cluster.me.name,
-                hosts=[self._host(host, owned[host.id], followed[host.id]) for host in hosts],
-                shards=[self._shard(shard) for shard in shards],
-                error=cluster.away or None,
-            )
+        return ClusterView(
+            cluster=cluster.cluster_name,
+            host=cluster.me.name,
+            hosts=[self._host(host, owned[host.id], followed[host.id]) for host in hosts],
+            shards=[self._shard(shard) for shard in shards],
+            error=cluster.away or None,
         )
 
     def _host(self, host: HostRow, owns: int, follows: int) -> HostView:
@@ -74,7 +106,7 @@ class ClusterCommands:
             clients=host.clients,
             version=host.version,
             alive=cluster.lives_on(host.id),
-            reached=host.id == cluster.me.id or host.id in cluster.links.reached,
+            reached=host.id == cluster.me.id or host.id in cluster.reached,
             draining=host.draining,
             owns=owns,
             follows=follows,

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
 from msgspec import MsgspecError
 
@@ -15,19 +16,46 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 
-from .wire import HostConnection
-
-if TYPE_CHECKING:
-    from .links import Links
+from ..hub import Hub
+from .store import HostRow
+from .wire import HostConnection, Listener
 
 _log = get_logger("cluster")
+
+
+class Downlinks(Protocol):
+    """All connections of other hosts, as one of them sees them."""
+
+    cluster: Listener
+    hosts: Mapping[str, HostRow]
+
+    @property
+    def hub(self) -> Hub: ...
+
+    def came(self, downlink: Downlink) -> None: ...
+
+    def went(self, downlink: Downlink) -> None: ...
+
+    def problem_of(self, hello: host_link.Hello) -> str | None: ...
+
+    def proves(self, host: str, challenge: bytes, proof: bytes) -> bool: ...
+
+    def welcome(self, version: int) -> host_link.Welcome: ...
+
+    def known_of(self, downlink: Downlink) -> set[int]: ...
+
+    def lives(self, downlink: Downlink, connections: frozenset[int]) -> None: ...
+
+    def downlink_made(self, downlink: Downlink) -> None: ...
+
+    def downlink_lost(self, downlink: Downlink) -> None: ...
 
 
 class Downlink(HostConnection):
     """One connection of one host."""
 
-    def __init__(self, links: Links, counted: Counted) -> None:
-        """Calls ``counted`` once the links count this connection as open."""
+    def __init__(self, links: Downlinks, counted: Counted) -> None:
+        """``counted`` is called once the links count it as open."""
         super().__init__()
         self._links, self._counted = links, counted
         self._challenge = secrets.token_bytes(host_link.SECRET_BYTES)
@@ -103,7 +131,7 @@ class Downlink(HostConnection):
             self._links.cluster.heard(self, kind, shard, conn, body)
 
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
-        link = self._links.hub.local_link(shard)
+        link = self._links.hub.shards.local(shard)
         if kind in link_protocol.COMMAND_KINDS and conn < link_protocol.TICKET:
             self._links.known_of(self).add(conn)
         elif kind in link_protocol.END_KINDS:

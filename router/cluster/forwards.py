@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.msgpack import Decoder
@@ -19,14 +18,12 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.protocol.framing import HEADER
 
+from ..hub import Hub
 from ..local import now_ms, refusal
 from ..routing import decode
+from .links import Links
+from .uplink import Uplink
 from .wire import HostConnection
-
-if TYPE_CHECKING:
-    from ..hub import Hub
-    from .links import Links
-    from .uplink import Uplink
 
 ANSWER_S = 5.0  # less than clients wait for a reply
 

@@ -9,38 +9,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 from bunqueue.protocol import link as link_protocol
 
-if TYPE_CHECKING:
-    from ..connection import ClientConnection
-    from ..tickets import Asks
+from ..core.ports import Asks, Buffer, Client, Endpoint
+from ..core.single_host import Pending
 
 HOLD_S = 15.0  # longer than a take-over takes; then they are refused
 MAX_BYTES = 32 << 20  # over all shards; above it, commands are refused at once
-
-Buffer = bytes | memoryview
-
-
-class Link(Protocol):
-    """Where they are sent once there is an owner."""
-
-    @property
-    def full(self) -> bool: ...
-
-    def send(self, conn: int, kind: int, frames: Sequence[Buffer]) -> None: ...
-
-    def control(self, kind: int, conn: int) -> None: ...
-
-    def hold_back(self, client: ClientConnection) -> None: ...
 
 
 @dataclass(slots=True)
 class Held:
     """Frames of one client."""
 
-    client: ClientConnection
+    client: Client
     kind: int
     frames: list[bytes]
     until: float
@@ -57,8 +40,10 @@ class Later:
     until: float
 
 
-class Holds:
-    """All waiting commands, by shard."""
+class Holds(Pending):
+    """All that waits, by shard."""
+
+    waits = True
 
     def __init__(self, refused: Callable[[int, bytes], tuple[int, int, bytes]]) -> None:
         """``refused``: see `router.tickets.Tickets.refused`."""
@@ -68,8 +53,13 @@ class Holds:
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, shard: int, client: ClientConnection, kind: int, frames: Sequence[Buffer]) -> None:
-        """Keep frames, which the caller has counted as in flight; refuse them if there is no room."""
+    def add(self, shard: int, client: Client, kind: int, frames: Sequence[Buffer]) -> bool:
+        """Keep frames, and count them as in flight.  They are refused if there is no room."""
+        client.in_flight[shard] = client.in_flight.get(shard, 0) + len(frames)
+        self._keep(shard, client, kind, frames)
+        return True
+
+    def _keep(self, shard: int, client: Client, kind: int, frames: Sequence[Buffer]) -> None:
         loop = asyncio.get_running_loop()
         held = Held(client, kind, [bytes(part) for part in frames], loop.time() + HOLD_S)
         if self._bytes > MAX_BYTES:
@@ -99,17 +89,17 @@ class Holds:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
-    def count(self, shard: int, client: ClientConnection) -> int:
-        """The number of a client's commands that wait for a shard."""
+    def count(self, shard: int, client: Client) -> int:
+        """How many commands of a client wait for a shard."""
         return sum(_count(held.frames) for held in self._held.get(shard, ()) if held.client is client)
 
-    def returned(self, shard: int, client: ClientConnection | None, body: bytes) -> None:
-        """Keep frames that an owner has sent back, which follow the byte of their version."""
+    def returned(self, shard: int, client: Client | None, body: bytes) -> None:
+        """Frames that an owner has given back, after the byte of their version."""
         if client is not None:
-            self.add(shard, client, body[0], [body[1:]])
+            self._keep(shard, client, body[0], [body[1:]])
 
-    def release(self, shard: int, link: Link) -> None:
-        """The shard has an owner: send the waiting commands, in the order of their arrival."""
+    def release(self, shard: int, link: Endpoint) -> None:
+        """The shard has an owner: send what waits, in the order in which it came."""
         clients = self._of_shard(shard)
         for held in clients:
             if held.client.number and not held.client.finished:

@@ -12,22 +12,19 @@ import secrets
 import ssl
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
 
 from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 
+from ..hub import Hub
 from ..sockets import BoundSockets
 from . import certificates
 from .downlink import Downlink
 from .store import HostRow
 from .uplink import Uplink
-from .wire import HostConnection
-
-if TYPE_CHECKING:
-    from ..hub import Hub
+from .wire import Listener
 
 LIVE_S = 1.0  # for the other hosts to report their open connections
 REDIAL_S, LAST_REDIAL_S = 0.2, 2.0  # doubled each time
@@ -37,31 +34,6 @@ BACKLOG = 128
 GONE_S = 10.0  # after it, the connections of a host that does not come back count as closed
 
 _log = get_logger("cluster")
-
-
-class Listener(Protocol):
-    """Receives what other hosts send."""
-
-    def look_soon(self) -> None:
-        """The store may have something new."""
-
-    def reached(self) -> None:
-        """A host has become reachable."""
-
-    def parted(self, host: str) -> None:
-        """A host has no connection to this one any more."""
-
-    def released(self, shard: int) -> None:
-        """A shard has no owner now."""
-
-    def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands of a client here, to be sent to the shard's next owner."""
-
-    def holding(self, shard: int) -> None:
-        """A host has stopped sending to a shard that is given up here."""
-
-    def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
-        """Any other message."""
 
 
 class Links:
@@ -182,7 +154,7 @@ class Links:
         self._uplinks[uplink.peer] = uplink
         _log.info("reached another host", host=self.name(uplink.peer))
         uplink.say(host_link.LIVE, self.live())
-        self.cluster.reached()
+        self.cluster.uplink_made()
 
     def uplink_lost(self, uplink: Uplink) -> None:
         if self._uplinks.get(uplink.peer) is uplink:
@@ -241,7 +213,7 @@ class Links:
         if self._lives.get(origin, downlink.life) != downlink.life:
             self._gone(origin)
         self._lives[origin] = downlink.life
-        for link in self.hub.local_links():
+        for link in self.hub.shards.served_here:
             downlink.say(host_link.UP, link.epoch.to_bytes(8), shard=link.shard)
 
     def downlink_lost(self, downlink: Downlink) -> None:
@@ -252,7 +224,7 @@ class Links:
         future = self._asked.get(downlink.peer)
         if future is not None and not future.done():
             future.set_result(frozenset())
-        for link in self.hub.local_links():  # so they do not hand out jobs that no worker receives
+        for link in self.hub.shards.served_here:  # lest they hand out jobs that nobody gets
             link.control(link_protocol.ORIGIN_CUT, downlink.origin << link_protocol.ORIGIN_SHIFT)
         loop = asyncio.get_running_loop()
         self._going[downlink.origin] = loop.call_later(GONE_S, self._gone, downlink.origin)
@@ -262,12 +234,12 @@ class Links:
         self._going.pop(origin, None)
         self._lives.pop(origin, None)
         self._ended(origin, self._known.pop(origin, set()))
-        for link in self.hub.local_links():
+        for link in self.hub.shards.served_here:
             link.control(link_protocol.ORIGIN_GONE, origin << link_protocol.ORIGIN_SHIFT)
 
     def _ended(self, origin: int, connections: Iterable[int]) -> None:
-        """These connections are closed; their workers may come back over others."""
-        links = list(self.hub.local_links())
+        """These connections are not there any more; their workers may come back over others."""
+        links = self.hub.shards.served_here
         for conn in connections:
             for link in links:
                 link.control(link_protocol.BROKEN, conn)

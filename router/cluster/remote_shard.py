@@ -4,17 +4,13 @@ alike."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 
-from ..backpressure import full_shard
-
-if TYPE_CHECKING:
-    from ..backpressure import Feeder
-    from ..hub import Hub
-    from .wire import HostConnection
+from ..backpressure import Feeder, full_shard
+from ..hub import Hub
+from .wire import HostConnection
 
 Buffer = bytes | memoryview
 
@@ -76,8 +72,8 @@ def hear(hub: Hub, shard: int, conn: int, kind: int, replies: int, slow: int, bo
         client.deliver(shard, replies, slow, body)
     elif conn == link_protocol.CONTROL:
         _hear_for_several(hub, shard, kind, body)
-    elif (peer := hub.peer_of(conn)) is not None:
-        peer.from_shard(shard, conn, kind, replies, slow, body)
+    elif (sibling := hub.sibling_of(conn)) is not None:
+        sibling.from_shard(shard, conn, kind, replies, slow, body)
     elif conn >= link_protocol.TICKET:
         hub.tickets.answer(conn, shard, body)
 
@@ -87,5 +83,4 @@ def _hear_for_several(hub: Hub, shard: int, kind: int, body: bytes) -> None:
         hub.deliver_events(shard, body)
     elif kind == link_protocol.LOST:
         hub.answers_lost(shard, link_protocol.unpack_connections(body))
-    if hub.further is not None:
-        hub.further.tell(shard, kind, body)
+    hub.siblings.relay(shard, kind, body)

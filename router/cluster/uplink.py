@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 
+from ..hub import Hub
 from .remote_shard import RemoteShard, hear
-from .wire import HostConnection
-
-if TYPE_CHECKING:
-    from .links import Links
-    from .store import HostRow
+from .store import HostRow
+from .wire import HostConnection, Listener
 
 _log = get_logger("cluster")
+
+
+class Uplinks(Protocol):
+    """All connections to other hosts, as one of them sees them."""
+
+    cluster: Listener
+
+    @property
+    def hub(self) -> Hub: ...
+
+    def hello(self) -> host_link.Hello: ...
+
+    def prove(self, challenge: bytes) -> bytes: ...
+
+    def live(self) -> bytes: ...
+
+    def uplink_made(self, uplink: Uplink) -> None: ...
+
+    def uplink_lost(self, uplink: Uplink) -> None: ...
 
 
 class Uplink(HostConnection):
     """One connection to one host."""
 
-    def __init__(self, links: Links, host: HostRow) -> None:
+    def __init__(self, links: Uplinks, host: HostRow) -> None:
         super().__init__()
         self._links = links
         self._host = host

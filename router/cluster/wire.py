@@ -6,7 +6,7 @@ The peer proves its identity before anything else is read: see `bunqueue.protoco
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Protocol, cast
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
@@ -18,6 +18,31 @@ MAX_BODY = 128 << 20  # bytes: a read full of frames, or of replies, is smaller
 PING_S, SILENT_S = 1.0, 5.0  # a host that is silent for longer counts as disconnected
 
 _log = get_logger("cluster")
+
+
+class Listener(Protocol):
+    """What is done with what other hosts send."""
+
+    def look_soon(self) -> None:
+        """The store may have something new."""
+
+    def uplink_made(self) -> None:
+        """There is a connection to a host that there was none to."""
+
+    def parted(self, host: str) -> None:
+        """A host has no connection to this one any more."""
+
+    def released(self, shard: int) -> None:
+        """A shard has no owner now."""
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands of a client here, which the shard's next owner is to be asked."""
+
+    def holding(self, shard: int) -> None:
+        """A host sends nothing more to a shard that is given up here."""
+
+    def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
+        """Anything else."""
 
 
 class HostConnection(asyncio.Protocol):

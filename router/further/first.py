@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from bunqueue.protocol import host_link, router_link
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.commands import COMMANDS, Route
 
 from ..cluster.remote_shard import RemoteShard, hear
+from ..core.ports import Asks, Endpoint
+from ..core.siblings import Siblings
+from ..hub import Hub
+from ..routing import Peek
 from ..shard_link import ShardLink
 from ..subscription import resume_all
 from .link import RouterLink
-
-if TYPE_CHECKING:
-    from ..connection import ClientConnection
-    from ..hub import Hub
-    from ..routing import Peek
+from .table import Table
 
 AGAIN_S = 0.1  # between two tries to reach a shard
 
@@ -29,12 +28,12 @@ FROM_FIRST = frozenset({"Metrics", "Prometheus", "DashboardOverview"}).union(
 )
 
 
-class FirstRouter(RouterLink):
-    """A secondary router's end of the link to the first one; it also owns the links to the shards."""
+class FirstRouter(Siblings, RouterLink):
+    """As another router sees it; it is also what the links to the shards belong to."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, table: Table) -> None:
         super().__init__()
-        self._hub = hub
+        self._hub, self._table = hub, table
         self._owner = _Owner(self)
         self._ups: dict[int, router_link.Up] = {}
         self._dialling: dict[int, asyncio.Task[None]] = {}
@@ -62,7 +61,7 @@ class FirstRouter(RouterLink):
         elif kind == router_link.RETURNED:
             self.returned(shard, conn, body)
         elif kind == router_link.SHARD_DAMAGED:
-            self._hub.damaged[shard] = body.decode()
+            self._hub.shards.damaged[shard] = body.decode()
         elif kind == router_link.CUT:
             client = self._hub.clients.get(conn)
             if client is not None:
@@ -85,33 +84,35 @@ class FirstRouter(RouterLink):
 
     # Clients
 
-    def joined(self, number: int) -> None:
-        """A client has connected."""
+    @property
+    def all_connections(self) -> int:
+        return self._table.connections
+
+    def joined(self, number: int, connections: int) -> None:
+        self._table.connected(connections)
         self.say(router_link.JOINED, conn=number)
 
-    def left(self, number: int) -> None:
-        """A client has disconnected."""
+    def left(self, number: int, connections: int) -> None:
+        self._table.connected(connections)
         self.say(router_link.LEFT, conn=number)
 
     def answers(self, look: Peek) -> bool:
-        """Whether a command is for the first router."""
         return look.spec.name in FROM_FIRST
 
-    def ask(self, client: ClientConnection, payload: bytes) -> None:
-        """Have the first router answer a command, which the client has counted as slow."""
+    def ask(self, client: Asks, payload: bytes) -> None:
         channel, kind = host_link.HOST, router_link.ASK
         self.put(host_link.envelope(channel, kind, payload, conn=client.number, replies=client.kind))
 
     # Shards
 
     def _up(self, shard: int, up: router_link.Up) -> None:
-        """A shard serves, perhaps after a restart."""
-        before = self._hub.links[shard]
+        """It serves, perhaps after a restart."""
+        before = self._hub.shards.links[shard]
         if before is not None:
             self._hub.link_down(before)
         self._ups[shard] = up
-        self._hub.damaged.pop(shard, None)
-        if self._hub.local_link(shard) is None:  # else what that link still delivers comes first: see `lost`
+        self._hub.shards.damaged.pop(shard, None)
+        if self._hub.shards.local(shard) is None:  # else what that one still says comes first: see `lost`
             self._reach(shard, up)
 
     def _reach(self, shard: int, up: router_link.Up) -> None:
@@ -122,12 +123,12 @@ class FirstRouter(RouterLink):
         else:
             self._attach(RemoteShard(shard, up.epoch, self))
 
-    def _attach(self, link: ShardLink | RemoteShard) -> None:
-        hub = self._hub
-        hub.links[link.shard] = link
-        if hub.holds is not None:
+    def _attach(self, link: Endpoint) -> None:
+        hub, pending = self._hub, self._hub.hosts.pending
+        hub.shards.serve(link)
+        if pending.waits:
             resume_all(hub.clients, link)
-            hub.holds.release(link.shard, link)
+            pending.release(link.shard, link)
 
     def _down(self, shard: int, epoch: int) -> None:
         """A shard does not serve any more; for one of this host, its own connection shows when it has
@@ -135,7 +136,7 @@ class FirstRouter(RouterLink):
         up = self._ups.get(shard)
         if up is not None and up.epoch == epoch:
             del self._ups[shard]
-        for link in self._hub.answering(shard):
+        for link in self._hub.shards.answering(shard):
             if isinstance(link, RemoteShard) and link.epoch == epoch:
                 link.emptied()
                 self._hub.link_down(link)
@@ -143,23 +144,22 @@ class FirstRouter(RouterLink):
     def _moving(self, shard: int) -> None:
         """A shard is about to get another owner: send nothing more; commands in flight are still answered."""
         self._ups.pop(shard, None)
-        link = self._hub.links[shard]
+        link = self._hub.shards.links[shard]
         if isinstance(link, RemoteShard):
             link.emptied()
         elif link is not None:
-            link.control(link_protocol.DRAIN, self._hub.base)
+            link.control(link_protocol.DRAIN, self._hub.clients.base)
         if link is not None:
             self._hub.pause(link)
         self.say(router_link.HOLDING, shard=shard)
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands that waited at an owner that has given the shard up: send them to the next owner."""
-        if self._hub.holds is not None:
-            self._hub.holds.returned(shard, self._hub.clients.get(conn), body)
+        """Commands that waited at an owner which has given the shard up: the next one is asked."""
+        self._hub.hosts.pending.returned(shard, self._hub.clients.get(conn), body)
 
     def emptied(self) -> None:
         for shard in self._ups:
-            if (remote := self._hub.remote_link(shard)) is not None:
+            if (remote := self._hub.shards.remote(shard)) is not None:
                 remote.emptied()
 
     async def _dial(self, shard: int, up: router_link.Up) -> None:
@@ -177,8 +177,8 @@ class FirstRouter(RouterLink):
                 return
             link.dialled(shard, up.epoch)
             live = link_protocol.pack_connections(list(hub.clients))
-            hello = link_protocol.RouterHello(link_protocol.router_of(hub.base), up.secret, live)
-            link.control(link_protocol.ROUTER, hub.base, link_protocol.encode(hello))
+            hello = link_protocol.RouterHello(link_protocol.router_of(hub.clients.base), up.secret, live)
+            link.control(link_protocol.ROUTER, hub.clients.base, link_protocol.encode(hello))
             self._attach(link)
             return
 
@@ -186,7 +186,7 @@ class FirstRouter(RouterLink):
         """A shard's end of a link is closed: it has ended, or has dropped this router."""
         self._hub.link_down(link)
         up = self._ups.get(link.shard)
-        if up is not None and not self.stopped.is_set() and self._hub.links[link.shard] is None:
+        if up is not None and not self.stopped.is_set() and self._hub.shards.links[link.shard] is None:
             self._reach(link.shard, up)
 
     def ended(self) -> None:

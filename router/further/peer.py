@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bunqueue.protocol import host_link, router_link
 from bunqueue.protocol import link as link_protocol
@@ -12,23 +12,32 @@ from bunqueue.server_commands.commands import ServerCommands
 
 from ..admission import Tokens
 from ..backpressure import ReadGate
+from ..core.ports import Subscribed
+from ..hub import Hub
 from ..local import answer
 from ..routing import HERE, peek
-from ..subscription import Subscription
 from .link import RouterLink
 
-if TYPE_CHECKING:
-    from ..hub import Hub
-    from .supervisor import FurtherRouters
+MAX_UNREAD = 128 << 20  # bytes of replies that it has not taken; then it stands still, and is started again
 
-MAX_UNREAD = 128 << 20  # bytes of replies that it has not taken; above it, it is stalled, and is restarted
+
+class Routers(Protocol):
+    """The first router's object for all others, as one link sees it."""
+
+    def begun(self, link: PeerRouter) -> None: ...
+
+    def parted(self, link: PeerRouter) -> None: ...
+
+    def guessed(self, address: str, heard_from: PeerRouter | None) -> None: ...
+
+    def holds(self, link: PeerRouter, shard: int) -> None: ...
 
 
 class Asker:
     """A connection of a secondary router that has sent a command for the first one."""
 
     tokens = Tokens((), ())
-    subscription: Subscription | None = None
+    subscription: Subscribed | None = None
     limited = known = True
     reader = False
 
@@ -63,7 +72,7 @@ class Asker:
 class PeerRouter(RouterLink):
     """A secondary router. A shard of another host pauses it as it does a client."""
 
-    def __init__(self, hub: Hub, routers: FurtherRouters, number: int) -> None:
+    def __init__(self, hub: Hub, routers: Routers, number: int) -> None:
         super().__init__()
         self.hub = hub
         self._routers = routers
@@ -103,8 +112,8 @@ class PeerRouter(RouterLink):
             self.hub.workers_left(conn)
 
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
-        """Pass on what it sends to a shard of another host."""
-        link = self.hub.remote_link(shard)
+        """What it asks a shard of another host."""
+        link = self.hub.shards.remote(shard)
         if link is not None:
             link.control(kind, conn, body)
             if link.full:
@@ -120,6 +129,10 @@ class PeerRouter(RouterLink):
         if self._transport.get_write_buffer_size() > MAX_UNREAD:
             self.abort("it does not take what it was sent")
 
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands of its client that waited at an owner which has given the shard up."""
+        self.say(router_link.RETURNED, body, shard=shard, conn=conn)
+
     def _asked(self, conn: int, version: int, payload: bytes) -> None:
         """A command that the first router answers for all."""
         asker = self._askers.get(conn)
@@ -131,8 +144,8 @@ class PeerRouter(RouterLink):
     def _answer(self, asker: Asker, payload: bytes) -> None:
         """Answer it, in its turn."""
         look = peek(payload)
-        if look.handling == HERE and look.spec.heavy and self.hub.cluster is not None:
-            self.hub.cluster.commands.answer_later(asker, payload)
+        if self.hub.hosts.answers(look):
+            self.hub.hosts.answer_later(asker, payload)
         elif look.handling == HERE:
             asker.gathered(answer(asker, payload))
         else:

@@ -24,6 +24,7 @@ from ..cluster.holds import Holds
 from ..event_loop import calm_collector, event_loop
 from ..hub import SWEEP_S, Hub
 from ..listener import TcpListener
+from ..own_figures import complete_answers
 from ..sockets import BoundSockets
 from ..tls import server_context
 from .first import FirstRouter
@@ -63,24 +64,25 @@ class FurtherRouter:
     def __init__(self, start: router_link.Start, settings: Settings) -> None:
         self._start, self._settings = start, settings
         hub = self._hub = Hub(settings)
-        hub.one_of(Table(start.table, settings.routers, start.number), start.number, start.origin, start.life)
+        complete_answers(hub)
+        self._table = Table(start.table, settings.routers, start.number)
+        self._first = first = FirstRouter(hub, self._table)
+        hub.one_of(first, settings.routers, start.number, start.origin, start.life)
         if settings.cluster:
             hub.hold(Holds(hub.tickets.refused))
-        self._first = FirstRouter(hub)
         self._listener = TcpListener(hub, BoundSockets.given(start.sockets), settings)
 
     async def run(self) -> int:
         """Run until the first router stops it, or is gone."""
         settings, hub, first = self._settings, self._hub, self._first
         found = share(raise_file_limit(), settings.max_connections, shards=settings.shards)
-        hub.max_connections, hub.max_lingering = found.clients, found.lingering
+        hub.limits.connections, hub.limits.lingering = found.clients, found.lingering
         tls = server_context(settings)
         await connected(first, socket.socket(fileno=self._start.link))
-        hub.first = first
         hub.strangers.logs, hub.strangers.tell = False, self._guessed
         first.renew = self._listener.renew_certificate
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(work) for work in (self._sweep(), self._note(), hub.lag.measure())]
+        tasks = [loop.create_task(work) for work in (self._sweep(), self._note(), hub.health.lag.measure())]
         beginning = loop.create_task(first.begun.wait())
         stopping = loop.create_task(first.stopped.wait())
         await asyncio.wait([beginning, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -106,23 +108,22 @@ class FurtherRouter:
             self._listener.sweep()
 
     async def _note(self) -> None:
-        """Report the resource use of this process."""
-        assert self._hub.table is not None
+        """Say what this process costs."""
         while True:
-            self._hub.table.note(vitals.memory(), vitals.cpu_s(), self._hub.lag.longest())
+            self._table.note(vitals.memory(), vitals.cpu_s(), self._hub.health.lag.longest())
             await asyncio.sleep(NOTE_S)
 
     async def _stop(self) -> None:
         """Stop accepting clients and commands, and deliver the answers."""
         hub, loop = self._hub, asyncio.get_running_loop()
         self._listener.close()
-        hub.draining = True
+        hub.clients.draining = True
         for client in hub.clients.values():
             client.stop_reading()
-        for link in hub.local_links():
-            link.control(link_protocol.DRAIN, hub.base)
+        for link in hub.shards.served_here:
+            link.control(link_protocol.DRAIN, hub.clients.base)
         end = loop.time() + STOP_S
-        while hub.local_links() and loop.time() < end:
+        while hub.shards.served_here and loop.time() < end:
             if self._first.closed.done():
                 break  # no answer will come
             await asyncio.sleep(0.02)

@@ -7,7 +7,6 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,17 +15,15 @@ from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol import router_link
 from bunqueue.settings import Settings
 
+from ..core.ports import Endpoint
+from ..core.siblings import Row, Siblings
 from ..errors import StartError
 from ..hub import Hub
 from ..launcher import PYTHON, Launcher, Process
 from ..listener import RuntimeFolder, TcpListener
-from ..shard_link import ShardLink
 from .link import connected
 from .peer import PeerRouter
 from .table import Table
-
-if TYPE_CHECKING:
-    from ..cluster.remote_shard import RemoteShard
 
 COMMAND = (*PYTHON, "router.further")
 PING_S = 1.0
@@ -60,8 +57,8 @@ class RouterProcess:
                 self.process.kill()
 
 
-class FurtherRouters:
-    """All secondary routers, as the first one knows them."""
+class FurtherRouters(Siblings):
+    """All of them, as the first router sees them."""
 
     def __init__(
         self,
@@ -79,8 +76,7 @@ class FurtherRouters:
         self._holding: dict[int, tuple[set[PeerRouter], Callable[[], None]]] = {}
         self._stopping = False
         self._pinger: asyncio.Task[None] | None = None
-        hub.one_of(self._table, 0, hub.origin)
-        hub.further = self
+        hub.one_of(self, settings.routers, 0, hub.clients.origin)
         hub.strangers.tell = lambda address: self.guessed(address, None)
 
     # Start and stop
@@ -158,7 +154,7 @@ class FurtherRouters:
             process = router.process = await self._launcher.start(COMMAND, files=files)
             start = router_link.Start(
                 number=router.number,
-                origin=self._hub.origin,
+                origin=self._hub.clients.origin,
                 life=router.life,
                 link=its.fileno(),
                 sockets=sockets,
@@ -174,11 +170,10 @@ class FurtherRouters:
             process.stdin.write(msgspec.json.encode(start))
             await process.stdin.drain()
             process.stdin.close()
-        for shard, text in self._hub.damaged.items():
+        for shard, text in self._hub.shards.damaged.items():
             link.say(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
-        for serving in self._hub.links:
-            if serving is not None:
-                link.say_up(self._up(serving), serving.shard)
+        for serving in self._hub.shards.served:
+            link.say_up(self._up(serving), serving.shard)
         link.say(router_link.BEGIN)
         status = await process.wait()
         link.abort()
@@ -220,8 +215,7 @@ class FurtherRouters:
             router.kill()
         for shard in list(self._holding):
             self.holds(link, shard)
-        if self._hub.cluster is not None:
-            self._hub.cluster.links.say_live()
+        self._hub.hosts.connections_changed()
 
     def guessed(self, address: str, heard_from: PeerRouter | None) -> None:
         """A wrong token was presented to one router: notify the others."""
@@ -245,25 +239,36 @@ class FurtherRouters:
     def _links(self) -> list[PeerRouter]:
         return [router.link for router in self._routers if router.link is not None]
 
-    def link_to(self, number: int) -> PeerRouter | None:
-        """The link to the router of this number, while there is one."""
+    @property
+    def others(self) -> Sequence[Row]:
+        return self._table.rows[1:]
+
+    @property
+    def all_connections(self) -> int:
+        return self._table.connections
+
+    def joined(self, number: int, connections: int) -> None:
+        self._table.connected(connections)
+
+    def left(self, number: int, connections: int) -> None:
+        self._table.connected(connections)
+
+    def of(self, number: int) -> PeerRouter | None:
         return self._routers[number - 1].link if 0 < number <= len(self._routers) else None
 
     @property
     def connections(self) -> list[int]:
-        """The connections of all their clients."""
         return [conn for link in self._links for conn in link.live]
 
-    def tell(self, shard: int, kind: int, body: bytes) -> None:
-        """Pass on what a shard of another host sends to several connections: EVENTS, or that answers are
-        LOST."""
+    def relay(self, shard: int, kind: int, body: bytes) -> None:
+        """EVENTS, or that answers are LOST."""
         frames = b""
         if kind == link_protocol.EVENTS:
             conns, frames = link_protocol.unpack_events(body)
         else:
             conns = link_protocol.unpack_connections(body)
         for link in self._links:
-            some = [conn for conn in conns if self._hub.peer_of(conn) is link]
+            some = [conn for conn in conns if self._hub.sibling_of(conn) is link]
             if some and frames:
                 body = link_protocol.pack_events(some, [frames])
             elif some:
@@ -271,21 +276,21 @@ class FurtherRouters:
             if some:
                 link.from_shard(shard, link_protocol.CONTROL, kind, 0, 0, body)
 
-    def shard_up(self, shard: ShardLink | RemoteShard) -> None:
+    def shard_up(self, shard: Endpoint) -> None:
         for link in self._links:
             link.say_up(self._up(shard), shard.shard)
 
-    def _up(self, shard: ShardLink | RemoteShard) -> router_link.Up:
-        if isinstance(shard, ShardLink):
-            return router_link.Up(self._folder.shard(shard.shard), shard.secret, shard.epoch)
+    def _up(self, shard: Endpoint) -> router_link.Up:
+        here = self._hub.shards.local(shard.shard)
+        if here is shard:
+            return router_link.Up(self._folder.shard(shard.shard), here.secret, shard.epoch)
         return router_link.Up("", "", shard.epoch)
 
-    def shard_down(self, shard: ShardLink | RemoteShard) -> None:
+    def shard_down(self, shard: Endpoint) -> None:
         for link in self._links:
             link.say(router_link.SHARD_DOWN, shard.epoch.to_bytes(8), shard=shard.shard)
 
     def hold(self, shard: int, done: Callable[[], None]) -> None:
-        """Have them stop sending to a shard; ``done`` is called when all have."""
         waiting = set(self._links)
         self._holding[shard] = waiting, done
         for link in waiting:

@@ -8,18 +8,10 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from typing import NamedTuple
+
+from ..core.siblings import Row
 
 _ROW = struct.Struct("=QQdd")
-
-
-class Row(NamedTuple):
-    """One router's row."""
-
-    connections: int
-    memory_bytes: int
-    cpu_s: float
-    lag_s: float  # of its event loop, the longest of the last seconds
 
 
 NOBODY = Row(0, 0, 0.0, 0.0)

@@ -73,6 +73,8 @@ class FakeTransport:
 class FakeLink:
     """A shard that takes everything."""
 
+    epoch, is_local = 0, True
+
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.full = False
@@ -99,7 +101,7 @@ class Bench:
     def __init__(self, shards: int = 2, **settings: Any) -> None:
         self.hub = Hub(Settings(shards=shards, data_dir=":memory:", **settings))
         self.links = [FakeLink(shard) for shard in range(shards)]
-        self.hub.links[:] = self.links  # type: ignore[assignment]
+        self.hub.shards.links[:] = self.links  # type: ignore[assignment]
         self.client, self.transport = self.connect()
 
     def connect(self) -> tuple[ClientConnection, FakeTransport]:
@@ -222,7 +224,7 @@ def test_replies_go_to_the_client_unchanged(bench: Bench) -> None:
 
 
 def test_a_shard_that_is_down_is_said_to_be(bench: Bench) -> None:
-    bench.hub.links[0] = None
+    bench.hub.shards.links[0] = None
     bench.send(*(push(number) for number in range(5)))
     replies = bench.replies()
     assert {reply["error"] for reply in replies} == {"Shard unavailable: shard 0 is restarting, try again"}
@@ -403,7 +405,7 @@ def test_polls_without_a_timeout_and_other_commands_do_not_count(bench: Bench) -
 
 
 def test_polls_of_a_shard_that_is_down_do_not_count(bench: Bench) -> None:
-    bench.hub.links[:] = [None, None]
+    bench.hub.shards.links[:] = [None, None]
     bench.send(*[SLOW] * 120)
     assert len(bench.errors()) == 120
     assert bench.client.slow == 0
@@ -450,7 +452,7 @@ def test_a_shard_that_dies_over_a_gathered_command_is_unavailable(bench: Bench) 
     unavailable = {"ok": False, "error": text, "code": "SHARD_UNAVAILABLE", "reqId": 1}
     assert bench.replies() == [unavailable]
     # The number is not free before the other one has answered.
-    bench.hub.links[0] = bench.links[0]  # type: ignore[call-overload]
+    bench.hub.shards.links[0] = bench.links[0]  # type: ignore[call-overload]
     bench.send({"cmd": "Stats", "reqId": 2})
     assert bench.links[0].sent[-1][0] == link_protocol.TICKET + 1
     bench.hub.tickets.answer(link_protocol.TICKET, 1, framed({"ok": True, "stats": {}}))
@@ -573,9 +575,9 @@ def test_connection_numbers_are_not_used_again_soon(bench: Bench) -> None:
     bench.client.connection_lost(None)
     client, _ = bench.connect()
     assert client.number != first
-    bench.hub._last_number = link_protocol.MAX_NUMBER
+    bench.hub.clients._last = link_protocol.MAX_NUMBER
     assert bench.connect()[0].number == 1
-    bench.hub._last_number = client.number - 1
+    bench.hub.clients._last = client.number - 1
     assert bench.connect()[0].number == client.number + 1
 
 
@@ -714,7 +716,7 @@ def test_a_connection_we_ended_may_linger_but_not_for_ever(bench: Bench) -> None
 def test_when_the_server_stops_no_command_is_taken_any_more(bench: Bench) -> None:
     shard = bench.hub.routes.of_queue("q")
     bench.send(*[SLOW] * 50, push(0))
-    bench.hub.draining = True
+    bench.hub.clients.draining = True
     bench.client.stop_reading()
     bench.client.deliver(shard, 1, 1, b"last")
     assert bytes(bench.transport.written) == b"last"

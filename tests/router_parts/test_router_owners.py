@@ -16,6 +16,7 @@ from bunqueue.settings import Settings
 from router.cluster.cluster import Cluster
 from router.cluster.remote_shard import RemoteShard
 from router.cluster.store import HostRow
+from router.core.single_host import Pending
 from router.further.first import FirstRouter
 from router.hub import Hub
 from router.launcher import Launcher
@@ -72,7 +73,6 @@ def host() -> tuple[Any, Any, Any]:
     supervisor: Any = Supervisor(hub, settings, launcher)
     cluster = Cluster(hub, supervisor, launcher, settings, ME, "store-1")
     hub.join_cluster(cluster, 1)
-    supervisor.cluster = cluster
     return cluster, hub, supervisor
 
 
@@ -82,19 +82,19 @@ def remote(epoch: int) -> Any:
 
 async def test_a_process_that_ended_while_connections_were_counted_does_not_serve() -> None:
     cluster, hub, supervisor = host()
-    await cluster.recovered(Local(5))
-    assert hub.links[0] is None
+    await cluster.enter(Local(5))
+    assert hub.shards.links[0] is None
     supervisor._shards[0].link = here = Local(5)
-    await cluster.recovered(here)
-    assert hub.links[0] is here
+    await cluster.enter(here)
+    assert hub.shards.links[0] is here
 
 
 async def test_a_process_that_was_overtaken_while_connections_were_counted_does_not_serve() -> None:
     cluster, hub, supervisor = host()
     supervisor._shards[0].link = here = Local(5)
     hub.remote_up(there := remote(6))
-    await cluster.recovered(here)
-    assert hub.links[0] is there
+    await cluster.enter(here)
+    assert hub.shards.links[0] is there
 
 
 async def test_a_process_that_dies_while_it_gives_a_shard_up_is_not_waited_for() -> None:
@@ -126,7 +126,7 @@ async def test_what_an_owner_gives_back_after_the_next_one_came_is_asked_at_once
     hub.remote_up(before := remote(5))
     hub.pause(before)
     hub.remote_up(after := remote(6))
-    cluster.holds.returned(0, client, bytes((3,)) + b"\x00\x00\x00\x01\x80")
+    cluster.pending.returned(0, client, bytes((3,)) + b"\x00\x00\x00\x01\x80")
     after._uplink.sent.clear()
     hub.released(before)
     assert len(after._uplink.sent) == 1
@@ -135,16 +135,16 @@ async def test_what_an_owner_gives_back_after_the_next_one_came_is_asked_at_once
 
 async def test_a_shard_that_was_out_of_service_here_serves_elsewhere() -> None:
     _, hub, supervisor = host()
-    hub.damaged[0] = "its file is damaged"
+    hub.shards.damaged[0] = "its file is damaged"
     hub.remote_up(remote(6))
-    assert hub.damaged == {}
-    hub.damaged[0] = supervisor._shards[0].damaged = "its file is damaged"
+    assert hub.shards.damaged == {}
+    hub.shards.damaged[0] = supervisor._shards[0].damaged = "its file is damaged"
     supervisor._launcher = SimpleNamespace(start=lambda _: asyncio.Event().wait())
     supervisor.run(0)
     assert supervisor._shards[0].damaged is None
     supervisor._shards[0].task.cancel()
     hub.link_up(Local(7))
-    assert hub.damaged == {}
+    assert hub.shards.damaged == {}
 
 
 async def test_a_shard_that_is_ended_between_two_processes_is_not_started_again() -> None:
@@ -172,15 +172,17 @@ async def test_a_further_router_hears_of_the_next_owner_before_the_end_of_the_la
     hub: Any = Hub(settings)
     released: list[int] = []
 
-    class Holds:
+    class Waiting(Pending):
+        waits = True
+
         def count(self, shard: int, client: object) -> int:
             return 0
 
         def release(self, shard: int, link: Any) -> None:
             released.append(link.epoch)
 
-    hub.holds = Holds()
-    first = FirstRouter(hub)
+    hub.hold(Waiting())
+    first = FirstRouter(hub, SimpleNamespace())  # type: ignore[arg-type]
     first.say = lambda *args, **fields: None  # type: ignore[method-assign]
     up: Sequence[bytes] = [router_link.encode(router_link.Up("", "", epoch)) for epoch in (5, 6)]
     _say(first, router_link.SHARD_UP, up[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from router_parts.stand_ins import Uplink
@@ -31,10 +30,7 @@ def test_shards_of_both_hosts_ask_each_other_again() -> None:
     that answers to its shards were lost."""
     hub: Any = Hub(Settings(shards=2, data_dir=":memory:"))
     local, uplink = Local(), Uplink()
-    hub.links[:] = [local, None]
-    hub.cluster = SimpleNamespace(
-        holds=SimpleNamespace(release=lambda shard, link: None), changed=lambda: None
-    )
+    hub.shards.links[:] = [local, None]
     for _ in range(2):
         local.told.clear()
         uplink.sent.clear()

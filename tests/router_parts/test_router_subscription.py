@@ -95,7 +95,7 @@ def test_what_will_be_refused_changes_nothing(bench: Bench) -> None:
     bench.send({"cmd": "SubscribeEvents", "queue": name})
     happens(bench, 0, 1)
     assert seen(bench) == [1]
-    bench.hub.links[1] = None
+    bench.hub.shards.links[1] = None
     subscribe(bench, 1)
     assert "Shard unavailable" in bench.errors()[0]
     happens(bench, 0, 2)

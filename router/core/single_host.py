@@ -1,0 +1,122 @@
+"""The hosts of a server, as a server on one host sees them: it owns all shards, and there is nobody else.
+
+In a cluster `router.cluster.cluster.Cluster` has the same methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from bunqueue.protocol.commands.cluster import ClusterView
+
+from ..routing import Peek
+from .ports import Asks, Client, Endpoint, LocalEndpoint, RemoteEndpoint
+
+Buffer = bytes | memoryview
+
+
+class Pending:
+    """Commands for a shard without an owner.  On a single host none waits: each is refused at once, and a
+    subscription ends with its shard's process."""
+
+    waits = False
+
+    def add(self, shard: int, client: Client, kind: int, frames: Sequence[Buffer]) -> bool:
+        """Keep frames, and count them as in flight; False if they have to be refused."""
+        return False
+
+    def later(self, client: Asks, size: int, again: Callable[[], bool], refuse: Callable[[], None]) -> None:
+        """Keep a command for several shards, of ``size`` bytes, until all of them have owners."""
+        refuse()
+
+    def count(self, shard: int, client: Client) -> int:
+        """How many commands of a client wait for a shard."""
+        return 0
+
+    def returned(self, shard: int, client: Client | None, body: bytes) -> None:
+        """Frames that an owner has given back, after the byte of their version."""
+
+    def release(self, shard: int, link: Endpoint) -> None:
+        """The shard has an owner: send what waits, in the order in which it came."""
+
+
+class Shards(Protocol):
+    """What starts and ends the processes of shards on this host."""
+
+    def serve(self, link: LocalEndpoint) -> None:
+        """A process is ready: give it commands."""
+
+
+class SingleHost:
+    """No other hosts."""
+
+    in_cluster = False
+
+    def __init__(self) -> None:
+        self.pending = Pending()
+
+    def owned_at_start(self, shards: int) -> Sequence[int]:
+        """The shards that this host owns from the start, of so many; in a cluster the store says so later."""
+        return range(shards)
+
+    async def start(self) -> None:
+        """Join the others."""
+
+    async def withdraw(self) -> None:
+        """This host is about to end: give its shards to others, while it still serves its clients."""
+
+    async def stop(self) -> None:
+        """Leave."""
+
+    # The shards of this host
+
+    def recovered(self, link: LocalEndpoint, shards: Shards) -> None:
+        """A process is ready to serve."""
+        shards.serve(link)
+
+    def stands_by(self, shard: int) -> None:
+        """A process waits for the end of the shard's owner, and lacks nothing else."""
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands that waited at a shard which is given up."""
+
+    def gave_up(self, shard: int) -> None:
+        """A shard has given itself up."""
+
+    def ended(self, shard: int) -> None:
+        """A process has ended, whether it served or not."""
+
+    def lost(self, shard: int) -> None:
+        """A shard that served here does not any more."""
+
+    # What reaches other hosts
+
+    def remote_up(self, remote: RemoteEndpoint) -> None:
+        """A shard of another host serves."""
+
+    def answer(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+        """What a shard here answers to a connection, or a ticket, of another host."""
+
+    def events(self, shard: int, connections: Iterable[int], frames: bytes) -> None:
+        """Events for subscribers at other hosts."""
+
+    def answers_lost(self, shard: int, connections: Iterable[int]) -> None:
+        """Nobody can say what became of what these connections of other hosts asked."""
+
+    def connections_changed(self) -> None:
+        """Connections of a sibling router have ended with it."""
+
+    # Commands
+
+    def status(self) -> ClusterView | None:
+        """What operators see of the cluster."""
+        return None
+
+    def answers(self, look: Peek) -> bool:
+        """Whether a command takes as long as the store does, or another host."""
+        return False
+
+    def answer_later(self, client: Asks, payload: bytes) -> None:
+        """Answer such a command; the client has counted it as slow."""
+        raise NotImplementedError
