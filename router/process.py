@@ -231,7 +231,7 @@ class RouterProcess:
         from bunqueue.spark.read.shard_file import SCHEMA
 
         from .cluster.cluster import Cluster
-        from .cluster.store import HostRow
+        from .core.cluster_view import HostRow
 
         row = HostRow(
             id=read_manifest(Path(settings.data_dir)).id,

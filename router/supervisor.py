@@ -15,6 +15,7 @@ import msgspec
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol.process_start import OwnerObservation, ShardStart
 from bunqueue.settings import Settings
 from bunqueue.systemd import notify
 
@@ -54,8 +55,8 @@ class ShardProcess:
         self.ready = False
         self.damaged: str | None = None  # why it must not be restarted
         self.task: asyncio.Task[None] | None = None  # keeps it running
-        self.wanted = True  # restarted when it ends
-        self.seen: dict[str, object] | None = None  # its owner on another host: see `shardproc.process`
+        self.wanted = True  # to be started again when it ends
+        self.observed: OwnerObservation | None = None  # its owner until now, on another host
         self.unlinked = asyncio.Event()  # there is no link
         self.unlinked.set()
         self.last_words = ""  # why it ended, if it said so
@@ -111,28 +112,16 @@ class Supervisor:
 
     # For a host in a cluster
 
-    def run(
-        self, index: int, token: str = "", epoch: int = 0, beat: int = 0, unchanged_s: float = 0.0
-    ) -> None:
-        """Own a shard, once its owner has ended; the other arguments describe that owner, if there is one."""
+    def run(self, index: int, observed: OwnerObservation | None) -> None:
+        """Own a shard, once its owner has ended; ``observed`` is what is known of that one."""
         shard = self._shards[index]
-        shard.wanted, shard.failures, shard.damaged = True, 0, None
-        seen = {"token": token, "epoch": epoch, "beat": beat, "unchanged_s": unchanged_s}
-        shard.seen = seen if token else None
+        shard.wanted, shard.failures, shard.damaged, shard.observed = True, 0, None, observed
         shard.task = asyncio.get_running_loop().create_task(self._keep(shard))
-
-    def runs(self, index: int) -> bool:
-        """Whether a shard has a process, or soon will have one again."""
-        task = self._shards[index].task
-        return task is not None and not task.done()
+        shard.task.add_done_callback(lambda _: self._hub.hosts.gone(index))
 
     def has(self, link: LocalEndpoint) -> bool:
         """Whether a link is still that to its shard's process."""
         return self._shards[link.shard].link is link
-
-    def is_ready(self, index: int) -> bool:
-        """Whether a shard serves here."""
-        return self._shards[index].ready
 
     def look(self, index: int) -> None:
         """The owner that a shard's process waits for has given the shard up."""
@@ -217,7 +206,7 @@ class Supervisor:
                 shard.kill()
             if self._stopping or not shard.wanted:
                 return
-            shard.seen = None  # it is out of date
+            shard.observed = None  # it was of another time
             if shard.damaged is not None:
                 self._set_aside(shard.index, shard.damaged)
                 return
@@ -280,19 +269,18 @@ class Supervisor:
     def _handover(self, shard: ShardProcess) -> bytes:
         """The settings that a shard gets when it starts."""
         assert self._folder is not None
-        return msgspec.json.encode(
-            {
-                "shard": shard.index,
-                "shards": len(self._shards),
-                "socket": self._folder.socket,
-                "secret": shard.secret,
-                "epoch": self._epoch,
-                "settings": self._settings.to_json().decode(),
-                "seen": shard.seen,
-                "routers": self._folder.shard(shard.index) if self._settings.routers > 1 else "",
-                "in_cluster": self._hub.hosts.in_cluster,
-            }
+        start = ShardStart(
+            shard=shard.index,
+            shards=len(self._shards),
+            socket=self._folder.socket,
+            secret=shard.secret,
+            epoch=self._epoch,
+            settings=self._settings.to_json().decode(),
+            observed=shard.observed,
+            routers=self._folder.shard(shard.index) if self._settings.routers > 1 else "",
+            in_cluster=self._hub.hosts.in_cluster,
         )
+        return msgspec.json.encode(start)
 
     async def _ping(self) -> None:
         """Check regularly that each shard still answers.

@@ -21,6 +21,7 @@ from bunqueue.model import retention as finished
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.process_arguments import name_process
 from bunqueue.protocol import link
+from bunqueue.protocol.process_start import ShardStart
 from bunqueue.settings import Settings
 
 from .core import StorageFailed
@@ -41,35 +42,11 @@ HOUR_MS = 3_600_000
 _log = get_logger("shard")
 
 
-class SeenOwner(msgspec.Struct):
-    """This host's follower's observation of the shard's owner: its heartbeat has not changed for
-    ``unchanged_s``."""
-
-    token: str
-    epoch: int
-    beat: int
-    unchanged_s: float
-
-
-class Start(msgspec.Struct):
-    """What the router sends on standard input."""
-
-    shard: int
-    shards: int
-    socket: str
-    secret: str
-    epoch: str
-    settings: str
-    seen: SeenOwner | None = None
-    routers: str = ""  # path of the socket that secondary routers dial; "": no secondary routers
-    in_cluster: bool = False
-
-
 def main() -> int:
     """Run one shard; returns the exit status."""
     line = sys.stdin.buffer.read()
     try:
-        start = msgspec.json.decode(line, type=Start)
+        start = msgspec.json.decode(line, type=ShardStart)
     except msgspec.DecodeError:
         if line.endswith(b"}"):
             raise
@@ -95,8 +72,8 @@ def main() -> int:
         return 1
 
 
-def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
-    """Open the file, serve. ConnectionError when the router goes before everything is ready."""
+def _run(start: ShardStart, settings: Settings, sock: socket.socket) -> int:
+    """Open the file, serve.  ConnectionError when the router goes before everything is ready."""
     hello = link.ShardHello(start.shard, os.getpid(), start.secret)
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
     if settings.store:
@@ -120,8 +97,8 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
     return _serve(shard, Server(shard, sock, settings.busy_poll), sock, start)
 
 
-def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: Start) -> int:
-    """Serve until the router goes, or ends the shard; returns the exit status."""
+def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: ShardStart) -> int:
+    """Until the router goes, or wants the end; the exit status."""
     shard.files.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
     try:
         if start.routers:
@@ -152,9 +129,9 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: St
     return 0
 
 
-def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> int:
-    """Like `_run`, with a log: wait for the log, own the shard, bring its file up to date, serve."""
-    # Imported here, as these may not be installed on servers without a store.
+def _run_replicated(start: ShardStart, settings: Settings, sock: socket.socket) -> int:
+    """As `_run`, with a log: wait for it, own the shard, have the file hold all of it, serve."""
+    # Not needed by those that have no store, where it may not be installed.
     from .replication.process import LOST, REFUSED, open_shard, server_of
 
     def report(text: str) -> None:
@@ -177,14 +154,14 @@ def _say_why(sock: socket.socket, text: str) -> None:
         sock.sendall(link.answer(link.CONTROL, link.ENDING, text.encode()))
 
 
-def _refused(start: Start, settings: Settings, error: Exception, sock: socket.socket) -> int:
+def _refused(start: ShardStart, settings: Settings, error: Exception, sock: socket.socket) -> int:
     where = shard_file(Path(settings.data_dir), start.shard).name
     _log.error("cannot open the data", file=where, error=str(error))
     _say_why(sock, f"it cannot open {where}: {error}")
     return link.NEVER if isinstance(error, SchemaTooNew) else 1
 
 
-def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientShard:
+def _open(start: ShardStart, settings: Settings, sock: socket.socket) -> ResilientShard:
     """Open the shard's file and recover, reporting progress to the router."""
     memory = settings.in_memory
     path = ":memory:" if memory else str(shard_file(Path(settings.data_dir), start.shard))
@@ -204,8 +181,8 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientSha
             return shard
 
 
-def _options(start: Start, settings: Settings) -> dict[str, Any]:
-    """The shard's options from the settings."""
+def _options(start: ShardStart, settings: Settings) -> dict[str, Any]:
+    """What the settings say of a shard."""
 
     def prepare(state: State) -> None:
         state.upkeep.retention = finished.Retention(
@@ -228,7 +205,7 @@ def _options(start: Start, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _recover(shard: ResilientShard, start: Start, sock: socket.socket) -> None:
+def _recover(shard: ResilientShard, start: ShardStart, sock: socket.socket) -> None:
     """Read the file, and report the progress to the router."""
     begun = time.monotonic()
 

@@ -24,11 +24,12 @@ from bunqueue.protocol.commands.cluster import (
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.store.database import StoreError
 
+from ..core.cluster_view import HostRow, ShardRow, View
 from ..core.ports import Asks
 from ..local import refusal
 from ..routing import decode
 from .forwards import Forwards
-from .store import ClusterStore, HostRow, ShardRow, View
+from .store import ClusterStore
 
 ANSWER_S = 10.0  # less than clients wait for a reply
 
@@ -41,9 +42,12 @@ def _away(why: str) -> CommandError:
 class ClusterState(Protocol):
     """What these commands see of the cluster."""
 
-    view: View | None
     store: ClusterStore
     forwards: Forwards
+
+    @property
+    def view(self) -> View | None:
+        """As this host saw it last; None: it has seen nothing yet."""
 
     @property
     def cluster_name(self) -> str: ...

@@ -16,8 +16,8 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 
+from ..core.cluster_view import HostRow
 from ..hub import Hub
-from .store import HostRow
 from .wire import HostConnection, Listener
 
 _log = get_logger("cluster")

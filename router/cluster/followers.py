@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
 
 from bunqueue.logs import get_logger
+from bunqueue.protocol.process_start import FollowerStart, Orders, Report
 from bunqueue.settings import Settings
 
 from ..launcher import PYTHON, Launcher, Process
@@ -20,25 +20,6 @@ HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest del
 STOP_S = 3.0
 
 _log = get_logger("cluster")
-
-
-class Sight(Struct):
-    """What the follower knows of a shard: see `shardproc.replication.follower.Sight`."""
-
-    shard: int
-    position: int
-    token: str
-    epoch: int
-    beat: int
-    unchanged_s: float
-
-
-class Report(Struct):
-    """``order``: the number of the last order that was carried out before it."""
-
-    sights: list[Sight]
-    away_s: float = 0.0
-    order: int = 0
 
 
 _decode = msgspec.json.Decoder(Report).decode
@@ -81,7 +62,7 @@ class Followers:
         if process is not None and process.stdin is not None and process.returncode is None:
             self.open |= self._wanted  # until a report acknowledges another order
             with suppress(ConnectionError, RuntimeError):
-                order = {"follow": sorted(self._wanted), "number": self._orders}
+                order = Orders(sorted(self._wanted), self._orders)
                 process.stdin.write(msgspec.json.encode(order) + b"\n")
 
     async def stop(self) -> None:
@@ -126,12 +107,12 @@ class Followers:
         process = self._process = await self._launcher.start(self._command, talks=True)
         assert process.stdin is not None
         assert process.stdout is not None
-        begin = {"host": self._host, "settings": self._settings.to_json().decode()}
-        process.stdin.write(msgspec.json.encode(begin) + b"\n")
+        start = FollowerStart(self._host, self._settings.to_json().decode())
+        process.stdin.write(msgspec.json.encode(start) + b"\n")
         self._order()
         while line := await process.stdout.readline():
             report = _decode(line)
-            seen = frozenset(sight.shard for sight in report.sights)
+            seen = frozenset(observed.shard for observed in report.observed)
             self.open = seen | (self._wanted if report.order == self._orders else self.open)
             self._on_report(report)
         status = await process.wait()

@@ -18,11 +18,11 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 
+from ..core.cluster_view import HostRow
 from ..hub import Hub
 from ..sockets import BoundSockets
 from . import certificates
 from .downlink import Downlink
-from .store import HostRow
 from .uplink import Uplink
 from .wire import Listener
 
@@ -146,6 +146,10 @@ class Links:
         return self._uplinks.get(host)
 
     @property
+    def uplinks(self) -> list[Uplink]:
+        return list(self._uplinks.values())
+
+    @property
     def reached(self) -> frozenset[str]:
         """The hosts that this one has a connection to."""
         return frozenset(self._uplinks)
@@ -154,11 +158,12 @@ class Links:
         self._uplinks[uplink.peer] = uplink
         _log.info("reached another host", host=self.name(uplink.peer))
         uplink.say(host_link.LIVE, self.live())
-        self.cluster.uplink_made()
+        self.cluster.uplink_made(uplink.peer)
 
     def uplink_lost(self, uplink: Uplink) -> None:
         if self._uplinks.get(uplink.peer) is uplink:
             del self._uplinks[uplink.peer]
+            self.cluster.uplink_lost(uplink.peer)
             _log.warning("lost the connection to another host", host=self.name(uplink.peer))
 
     def name(self, host: str) -> str:

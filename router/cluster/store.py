@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bunqueue import __version__
 from bunqueue.protocol import host_link
 from bunqueue.store.database import SESSION, StoreError, StoreNotReady, StoreUnavailable, conninfo, shown
 
+from ..core.cluster_view import HostRow, ShardRow, View
+from ..core.placement import Change
 from ..errors import BAD_USAGE, StartError
-from .placement import Change, Shard
 
 MAX_HOSTS = 16
 _LOCK = 0x62756E72  # of an advisory lock: one host at a time changes the placement
@@ -29,62 +30,10 @@ _SHARDS = """
 _FOLLOWERS = "select shard, host, seq from bunqueue.followers"
 
 
-@dataclass(frozen=True, slots=True)
-class HostRow:
-    """A host as it has registered itself."""
-
-    id: str
-    name: str
-    number: int
-    link: str
-    certificate: str
-    clients: str
-    version: str
-    schema: int
-    oldest: int
-    newest: int
-    beat: int
-    draining: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRow:
-    """A shard, and the host that owns it."""
-
-    id: int
-    home: str
-    token: str
-    epoch: int
-    beat: int
-    position: int
-    schema: int
-    wanted: str
-    snapshot: int
-    followers: Mapping[str, int]
-
-    @property
-    def owner(self) -> str:
-        """The host that owns it; "" if there is no owner."""
-        return self.token.partition("/")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """All hosts and shards, at one moment."""
-
-    hosts: Sequence[HostRow]
-    shards: Sequence[ShardRow]
-
-
 def _shard(row: tuple[Any, ...], followers: Mapping[int, Mapping[str, int]]) -> ShardRow:
     number, home, token, epoch, beat, position, schema, wanted, snapshot = row
     copies = followers.get(number, {})
     return ShardRow(number, home, token, epoch, beat, position, schema, wanted, snapshot, copies)
-
-
-def for_plan(shard: ShardRow) -> Shard:
-    """A shard in the form that `placement.plan` takes."""
-    return Shard(shard.id, shard.home, shard.owner, shard.position, shard.schema, shard.followers)
 
 
 class ClusterStore:

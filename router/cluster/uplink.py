@@ -8,9 +8,9 @@ from typing import Protocol
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 
+from ..core.cluster_view import HostRow
 from ..hub import Hub
 from .remote_shard import RemoteShard, hear
-from .store import HostRow
 from .wire import HostConnection, Listener
 
 _log = get_logger("cluster")

@@ -26,8 +26,11 @@ class Listener(Protocol):
     def look_soon(self) -> None:
         """The store may have something new."""
 
-    def uplink_made(self) -> None:
+    def uplink_made(self, host: str) -> None:
         """There is a connection to a host that there was none to."""
+
+    def uplink_lost(self, host: str) -> None:
+        """There is none any more."""
 
     def parted(self, host: str) -> None:
         """A host has no connection to this one any more."""

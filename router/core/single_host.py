@@ -85,7 +85,10 @@ class SingleHost:
         """A shard has given itself up."""
 
     def ended(self, shard: int) -> None:
-        """A process has ended, whether it served or not."""
+        """A process has ended, whether it served or not; perhaps it is started again."""
+
+    def gone(self, shard: int) -> None:
+        """There is no process for a shard any more, and none is started again."""
 
     def lost(self, shard: int) -> None:
         """A shard that served here does not any more."""

@@ -26,6 +26,7 @@ import msgspec
 from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.process_arguments import name_process
+from bunqueue.protocol.process_start import FollowerStart, Orders, OwnerObservation, Report
 from bunqueue.settings import Settings
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, connected
@@ -65,40 +66,6 @@ _POSITIONS = """
 """
 
 _log = get_logger("follower")
-
-
-class Orders(msgspec.Struct):
-    """Which shards to follow."""
-
-    follow: list[int]
-    number: int = 0  # of the order
-
-
-class Sight(msgspec.Struct):
-    """What is known of a followed shard."""
-
-    shard: int
-    position: int
-    token: str
-    epoch: int
-    beat: int
-    unchanged_s: float  # time since the heartbeat last changed
-
-
-class Report(msgspec.Struct):
-    """The shards whose files are open here, after each poll. ``away_s``: how long the store has not answered.
-    ``order``: the number of the order that was carried out."""
-
-    sights: list[Sight]
-    away_s: float = 0.0
-    order: int = 0
-
-
-class Begin(msgspec.Struct):
-    """The first line of the input."""
-
-    host: str
-    settings: str
 
 
 _decode_orders = msgspec.json.Decoder(Orders).decode
@@ -262,13 +229,13 @@ class Follower:
 
     def _report(self) -> Report:
         now = time.monotonic()
-        sights = [
-            Sight(
+        observed = [
+            OwnerObservation(
                 followed.shard, followed.position, *(followed.beat or ("", 0, 0)), now - followed.beat_since
             )
             for followed in self._open.values()
         ]
-        return Report(sights, now - self._answered_at, self.order)
+        return Report(observed, now - self._answered_at, self.order)
 
 
 def main() -> int:
@@ -281,7 +248,7 @@ def main() -> int:
         pending += data
     line, _, pending = pending.partition(b"\n")
     name_process("bunqueue follower")
-    begin = msgspec.json.decode(line, type=Begin)
+    begin = msgspec.json.decode(line, type=FollowerStart)
     settings = Settings.from_json(begin.settings)
     os.umask(0o077)
     configure_logging(settings.log_level, settings.log_format)

@@ -8,15 +8,15 @@ An `Owner` decides the next request, and is given the answer. Another object has
 
 The rules, and why they hold:
 
-- *Ownership* of a shard is an epoch. A claim raises it by one, and only from the epoch that was seen, so one
-  of two claims fails. An append succeeds only under the current epoch.
-- *Claim first, then read.* The claim is itself a replicated commit, so what is read after it is replicated.
-- *Any doubt* (a lost connection, a notice, a row count other than one) is resolved in one way: connect, claim
-  again, look at the tail. An append that was in flight is in the tail, or never will be.
-- *Fenced*: if another owner is found after this one has owned the shard, it must forget everything and end.
-- *Leases* only decide when to try: another owner's heartbeat was unchanged for TTL_S on this process's own
-  monotonic clock. While the log is unavailable or stalled, no owner can change its heartbeat, so that time
-  does not count. A wrong guess costs the other owner its shard, but never a record.
+- *Who owns* a shard is an epoch.  A claim raises it by one, and only from the epoch that was seen, so of two
+  claims one fails.  An append succeeds only under the current epoch.
+- *Claim first, then read.*  The claim is itself a replicated commit, so what is read after it is replicated.
+- *Any doubt* (a lost connection, a notice, a row count other than one) is settled in one way: connect, claim
+  again, look at the tail.  An append that was under way is in the tail, or can never be any more.
+- *Fenced*: if another owner is found once this one has owned the shard, it must forget all and end.
+- *Leases* only say when to try: another owner's beat was unchanged for LEASE_S on this process's own
+  monotonic clock.  While the log is away, or stands still, nobody can change a beat, so that time does not
+  count.  A wrong guess costs the other owner its shard, and never a record.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TTL_S = 4.0  # an owner whose heartbeat has not changed for this long is dead
-PROOF_S = TTL_S / 2  # how long an answer of the log proves that the shard is still owned
+from bunqueue.protocol.process_start import LEASE_S, OwnerObservation
+
+PROOF_S = LEASE_S / 2  # how long an answer of the log proves that the shard is still owned
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # before connecting again
 LOOK_S = 0.5  # between two polls of another owner's heartbeat
 STANDS_STILL_S = 1.0  # a poll that takes longer means that the log is stalled, not that the machine is busy
@@ -174,16 +175,6 @@ def identity_of(token: str) -> str:
     return token.partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Another owner's heartbeat, and since when it has been unchanged, on this machine's monotonic clock."""
-
-    token: str
-    epoch: int
-    beat: int
-    since: float
-
-
 def seen_since(since: float, now: float, waited_s: float) -> float:
     """Since when another owner's heartbeat has been unchanged, after a poll that took ``waited_s``. Time in
     which the log was stalled does not count: no owner could change its heartbeat."""
@@ -197,8 +188,10 @@ class Owner:
     is that of the last record in the shard's file.
     """
 
-    def __init__(self, token: str, position: int, seen: Seen | None = None) -> None:
-        """``seen``: what is already known of another owner."""
+    def __init__(
+        self, token: str, position: int, observed: OwnerObservation | None = None, now: float = 0.0
+    ) -> None:
+        """``observed``: what was known of another owner at ``now``, on this machine's monotonic clock."""
         self.token = token
         self.position = position
         """The position of the last record that was acknowledged or read."""
@@ -216,9 +209,10 @@ class Owner:
         self._releases = False
         self._seen: tuple[str, int, int] | None = None  # token, epoch, heartbeat of another owner
         self._seen_at = 0.0
-        if seen is not None:
-            self._seen, self._seen_at = (seen.token, seen.epoch, seen.beat), seen.since
-        self._doubted_at: float | None = None  # since the last poll
+        if observed is not None:
+            self._seen = observed.token, observed.epoch, observed.beat
+            self._seen_at = now - observed.unchanged_s
+        self._doubted_at: float | None = None  # since the last look
         self._holder_epoch = 0
 
     # -- called by the shard
@@ -340,11 +334,11 @@ class Owner:
         self._seen_at = seen_since(self._seen_at, now, waited_s)
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
-        if now - self._seen_at >= TTL_S:
+        if now - self._seen_at >= LEASE_S:
             self.phase = Phase.CLAIMING
         else:
             self.phase = Phase.WAITING
-            self._not_before = min(now + LOOK_S, self._seen_at + TTL_S)
+            self._not_before = min(now + LOOK_S, self._seen_at + LEASE_S)
             self.trouble = f"another server has the shard: {holder.token}"
 
     def _claimed(self, asked: Claim, answer: Answer) -> None:

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import secrets
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bunqueue.data_folder import DataFolderError, read_manifest, shard_file
+from bunqueue.protocol.process_start import ShardStart
 from bunqueue.settings import Settings
 from bunqueue.store.database import StoreError, StoreNotReady
 from shardproc.storage.database import DISK_ERRORS, DatabaseBusy
 from shardproc.storage.schema import SchemaTooNew
 
-from .owner import Fenced, LogDamaged, Seen
+from .owner import Fenced, LogDamaged
 from .record import RecordDamaged, RecordTooNew
 from .server import ReplicatedServer
 from .shard import ReplicatedShard
 from .snapshot_maker import SnapshotMaker
 from .start import bring_up
 
-if TYPE_CHECKING:
-    from shardproc.process import Start
-
-OWNERS_PATIENCE = 2.0  # as an owner is busier than a follower
+OWNERS_PATIENCE = 2.0  # as an owner has better things to do than a follower
 
 REFUSED = (StoreNotReady, RecordTooNew, RecordDamaged, SchemaTooNew, DataFolderError, DatabaseBusy)
 """A new process would fail in the same way: an operator has to act."""
@@ -34,7 +31,7 @@ LOST = (StoreError, Fenced, LogDamaged, *DISK_ERRORS)
 
 
 def open_shard(
-    start: Start,
+    start: ShardStart,
     settings: Settings,
     sock: socket.socket,
     report: Callable[[str], None],
@@ -51,20 +48,13 @@ def open_shard(
         token=f"{read_manifest(folder).id}/{secrets.token_hex(6)}",
         sock=sock,
         report=report,
-        seen=_seen(start),
+        observed=start.observed,
     )
     return ReplicatedShard(opened.database, opened.recorder, opened.log, opened.preloaded, **options)
 
 
-def _seen(start: Start) -> Seen | None:
-    known = start.seen
-    if known is None:
-        return None
-    return Seen(known.token, known.epoch, known.beat, time.monotonic() - known.unchanged_s)
-
-
 def server_of(
-    shard: ReplicatedShard, sock: socket.socket, start: Start, settings: Settings
+    shard: ReplicatedShard, sock: socket.socket, start: ShardStart, settings: Settings
 ) -> ReplicatedServer:
     """The loop that serves the shard and has snapshots made; in a cluster its followers make them first."""
     file = Path(shard.store.database.path)

@@ -14,6 +14,7 @@ from typing import Any
 from bunqueue.data_folder import place_of
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link
+from bunqueue.protocol.process_start import OwnerObservation
 from bunqueue.store import snapshots
 from bunqueue.store.database import StoreUnavailable, connected, usable
 from bunqueue.store.places import PlaceError
@@ -24,7 +25,7 @@ from shardproc.storage.schema import CURRENT
 
 from . import replay
 from .log import Link, ShardLog
-from .owner import Entry, Owner, Phase, Seen
+from .owner import Entry, Owner, Phase
 from .postgres import PostgresLink
 from .record import encode
 from .recorder import Recorder, RecordingConnection, recording
@@ -60,17 +61,17 @@ def bring_up(
     token: str,
     sock: socket.socket,
     report: Report,
-    seen: Seen | None = None,
+    observed: OwnerObservation | None = None,
 ) -> Opened:
-    """Own the shard, and bring its file up to its log. Waits for the store, and for another owner's end,
-    however long that takes; ``report`` is called with what it waits for. ``seen`` is what is already known of
-    another owner.
+    """Own the shard, and have its file hold all that its log does.  Waits for the store, and for another
+    owner's end, however long that takes; ``report`` is called with what is waited for.  ``observed``: what
+    is known of another owner already.
 
     Raises StoreNotReady, RecordTooNew, RecordDamaged, LogDamaged, FilesMismatch, SQLite's errors, and
     RouterGone.
     """
     fetch_snapshot(url, file=file, shard=shard, shards=shards, sock=sock, report=report)
-    return catch_up(str(file), PostgresLink(url, shard), token, sock, report, seen)
+    return catch_up(str(file), PostgresLink(url, shard), token, sock, report, observed)
 
 
 def catch_up(
@@ -79,14 +80,14 @@ def catch_up(
     token: str,
     sock: socket.socket,
     report: Report,
-    seen: Seen | None = None,
+    observed: OwnerObservation | None = None,
     kind: type[RecordingConnection] = RecordingConnection,
 ) -> Opened:
     """Like `bring_up`, for a file that only lacks records which the log still has."""
     recorder = Recorder()
     database = Database(path, full_sync=False, factory=recording(recorder, kind), migrates=False)
     try:
-        log = ShardLog(Owner(token, replay.applied(database.connection), seen), store)
+        log = ShardLog(Owner(token, replay.applied(database.connection), observed, time.monotonic()), store)
         catching = _Catching(database.connection, log, sock, report)
         catching.run()
         database.take_place()

@@ -29,11 +29,12 @@ from bunqueue.data_folder import (
     save_manifest,
     shard_file,
 )
+from bunqueue.protocol.process_start import LEASE_S
 from bunqueue.shard_identity import identity_of as identity_in
 from bunqueue.store import moving
 from bunqueue.store.database import LEFT, Store, StoreError, connected, read, usable
 from bunqueue.store.moving import Holding
-from shardproc.replication.owner import LOOK_S, TTL_S, identity_of
+from shardproc.replication.owner import LOOK_S, identity_of
 from shardproc.replication.start import bring_up
 
 from .folder import Moved, check_quiet, each_file, forget_position, use_of
@@ -109,7 +110,7 @@ def _unowned(connection: Any, identity: str, report: Progress) -> dict[int, Hold
     seen = moving.holdings(connection)
     if all(not holding.owner or identity_of(holding.owner) == identity for holding in seen.values()):
         return seen
-    end = time.monotonic() + TTL_S
+    end = time.monotonic() + LEASE_S
     while (left := end - time.monotonic()) > 0:
         report(f"looking whether a server still uses the store, for {left:.0f} s")
         time.sleep(min(LOOK_S, left))

@@ -14,8 +14,8 @@ import pytest
 from replication.simulated_log import Link, SimulatedLog
 from support.budget import budget
 
+from bunqueue.protocol.process_start import LEASE_S
 from shardproc.replication.owner import (
-    TTL_S,
     Answer,
     Append,
     Beat,
@@ -329,12 +329,12 @@ def test_another_owner_is_waited_for_until_its_beat_stands_still() -> None:
         assert owner.next_request(now) is None
         assert owner.next_request(now + 0.5) == Look()
     owner.answered(Holder(7, "b/1", beat), now + 0.5)
-    assert owner.next_request(now + TTL_S - 0.1) == Look()
-    owner.answered(Holder(7, "b/1", beat), now + TTL_S - 0.1)
+    assert owner.next_request(now + LEASE_S - 0.1) == Look()
+    owner.answered(Holder(7, "b/1", beat), now + LEASE_S - 0.1)
     assert owner.phase is Phase.WAITING
-    assert owner.next_request(now + TTL_S) == Look()
-    owner.answered(Holder(7, "b/1", beat), now + TTL_S)
-    assert owner.next_request(now + TTL_S) == Claim(7, "a/1")
+    assert owner.next_request(now + LEASE_S) == Look()
+    owner.answered(Holder(7, "b/1", beat), now + LEASE_S)
+    assert owner.next_request(now + LEASE_S) == Claim(7, "a/1")
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -19,8 +19,8 @@ from support.waiting import wait_until
 from support.wire import Wire, at_router
 
 from bunqueue import Queue, Worker
+from bunqueue.protocol.process_start import LEASE_S
 from bunqueue.store.setup import init
-from shardproc.replication.owner import TTL_S
 
 QUEUES = [f"q{number}" for number in range(8)]
 
@@ -135,7 +135,7 @@ def test_a_busy_server_keeps_its_shards(store: str, stored_server: StoredServer,
     first.start()
     second = stored_server(store, data_dir=tmp_path / "other")
     second.launch()
-    added, end = 0, time.monotonic() + TTL_S + 3
+    added, end = 0, time.monotonic() + LEASE_S + 3
     with queue(first, QUEUES[0]) as some:
         while time.monotonic() < end:
             some.add("job", 1)

@@ -17,7 +17,7 @@ sys.stdin.readline()
 for line in sys.stdin:
     number = json.loads(line)["number"]
     for order in (number - 1, number):
-        print(json.dumps({"sights": [], "order": order}), flush=True)
+        print(json.dumps({"observed": [], "order": order}), flush=True)
 """
 
 

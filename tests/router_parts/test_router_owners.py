@@ -103,7 +103,6 @@ async def test_a_process_that_dies_while_it_gives_a_shard_up_is_not_waited_for()
     supervisor._shards[0].link = here = Local(5)
     hub.link_up(here)
     cluster.links._downlinks["b"] = other = Downlink()
-    cluster._moves[0] = SimpleNamespace()
     hub.pause(here)
     supervisor._stopping = True
     supervisor.lost(here)
@@ -113,11 +112,11 @@ async def test_a_process_that_dies_while_it_gives_a_shard_up_is_not_waited_for()
 async def test_a_process_that_has_ended_is_not_said_to_stand_by() -> None:
     cluster, _, supervisor = host()
     cluster.stands_by(0)
-    assert 0 in cluster._standing_by
+    assert 0 in cluster.membership._standing_by
     supervisor._shards[0].link = here = Local(5)
     supervisor._stopping = True
     supervisor.lost(here)
-    assert 0 not in cluster._standing_by
+    assert 0 not in cluster.membership._standing_by
 
 
 async def test_what_an_owner_gives_back_after_the_next_one_came_is_asked_at_once() -> None:
@@ -140,7 +139,7 @@ async def test_a_shard_that_was_out_of_service_here_serves_elsewhere() -> None:
     assert hub.shards.damaged == {}
     hub.shards.damaged[0] = supervisor._shards[0].damaged = "its file is damaged"
     supervisor._launcher = SimpleNamespace(start=lambda _: asyncio.Event().wait())
-    supervisor.run(0)
+    supervisor.run(0, None)
     assert supervisor._shards[0].damaged is None
     supervisor._shards[0].task.cancel()
     hub.link_up(Local(7))
@@ -156,7 +155,7 @@ async def test_a_shard_that_is_ended_between_two_processes_is_not_started_again(
         raise OSError("no more processes")
 
     supervisor._launcher = SimpleNamespace(start=start)
-    supervisor.run(0)
+    supervisor.run(0, None)
     await started.get()
     supervisor.end(0)
     await supervisor._shards[0].task

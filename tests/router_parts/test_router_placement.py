@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.cluster.placement import MOVES, Host, Shard, applied, plan
+from router.core.placement import MOVES, Host, Shard, applied, plan
 
 ROUNDS = 600  # seconds; with 64 shards, two at a time
 

@@ -1,0 +1,52 @@
+"""What the hosts of a cluster tell each other every second: who is registered where, and their loads."""
+
+from __future__ import annotations
+
+import os
+
+from msgspec.msgpack import Decoder
+
+from bunqueue.protocol import host_link
+from bunqueue.protocol.commands.workers import WorkerList
+
+from ..hub import Hub
+from ..local import now_ms
+from .links import Links
+
+_decode_workers = Decoder(WorkerList).decode
+
+
+class Exchange:
+    """What this host has told, and was told."""
+
+    def __init__(self, hub: Hub, links: Links, me: str) -> None:
+        self._hub, self._links, self._me = hub, links, me
+        self._loads: dict[str, float] = {}
+
+    def load_of(self, host: str) -> float | None:
+        """How busy a host's machine is, see `host_link.Load`; None while it is not known."""
+        return self._loads.get(host)
+
+    def tell(self) -> None:
+        """Tell the other hosts who is registered here, if that has changed, and the load of this machine."""
+        listing = host_link.encode(self._hub.workers.here(now_ms()))
+        load = self._loads[self._me] = os.getloadavg()[0] / (os.cpu_count() or 1)
+        body = host_link.encode(host_link.Load(load))
+        for uplink in self._links.uplinks:
+            if uplink.workers_said != listing:
+                uplink.workers_said = listing
+                uplink.say(host_link.WORKERS, listing)
+            uplink.say(host_link.LOAD, body)
+
+    def workers(self, host: str, body: bytes) -> None:
+        """Another host tells who is registered there."""
+        self._hub.workers.elsewhere(host, _decode_workers(body))
+
+    def load(self, host: str, body: bytes) -> None:
+        """Another host tells how busy it is."""
+        self._loads[host] = host_link.decode_load(body).per_core
+
+    def parted(self, host: str) -> None:
+        """A host has no connection to this one any more."""
+        self._loads.pop(host, None)
+        self._hub.workers.elsewhere(host, None)
