@@ -28,12 +28,12 @@ def test_while_the_store_is_away_no_owner_is_to_blame_for_its_beat(database: str
         connection.execute("update bunqueue.shards set owner = 'b/1', epoch = 1 where id = 0")
         follower.look()
         follower._open[0].beat_since -= 60
-        (sight,) = follower.look().sights
+        (sight,) = follower.look().observed
         assert sight.unchanged_s >= 60
         connection.execute(ENDED)
         follower._answered_at -= 58
         assert follower.look().away_s > 58
-        (sight,) = follower.look().sights
+        (sight,) = follower.look().observed
         assert (sight.token, sight.epoch) == ("b/1", 1)
         assert sight.unchanged_s < 20
     follower.close()
