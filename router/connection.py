@@ -31,7 +31,6 @@ from .hub import Hub
 from .local import guarded_peek, refusal, second_look
 from .routing import ID, QUEUE, SLOW, Peek, peek
 from .special_route import Batches, special_route
-from .strangers import MAX_REFUSALS
 from .turns import SLICE_S
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either

@@ -29,11 +29,11 @@ class Strangers:
         self.logs = True  # wrong tokens; one router does it for all
         self._all: dict[Client, _Stranger] = {}
         self._by_origin: dict[str, dict[Client, None]] = {}
-        self._dropped = 0  # since the last line about them
+        self._dropped = 0  # since the last log line about them
 
     def enter(self, client: Client, transport: asyncio.Transport) -> bool:
-        """One that has just connected; whether it has to wait before it is heard, as others from there
-        guessed tokens.  If there are too many from its address, the oldest of these has to go."""
+        """Add a new connection; returns whether reading it must be delayed, as wrong tokens came from its
+        address. If its address has too many, the oldest one is dropped."""
         address = str((transport.get_extra_info("peername") or ("",))[0])
         now, who = time.monotonic(), origin(address)
         same = self._by_origin.setdefault(who, {})
@@ -45,7 +45,7 @@ class Strangers:
         return self.guesses.suspects(address, now)
 
     def leave(self, client: Client) -> None:
-        """It has gone, or shown its token."""
+        """It has closed, or has authenticated."""
         found = self._all.pop(client, None)
         if found is None:
             return
@@ -61,12 +61,12 @@ class Strangers:
         self._drop(next(iter(self._all)))
         return True
 
-    def refused(self, client: Client, answers: int) -> bool:
-        """It was refused so many times; whether that exceeds the bound."""
+    def has_enough(self, client: Client, answers: int) -> bool:
+        """Whether it has reached the bound on refusals, including ``answers`` refusals about to be sent."""
         found = self._all.get(client)
         return found is not None and (found.refusals + answers >= MAX_REFUSALS or found.wrong >= MAX_WRONG)
 
-    def refused(self, client: ClientConnection, answers: int) -> bool:
+    def refused(self, client: Client, answers: int) -> bool:
         """It was refused this many times more; returns whether it has reached the bound."""
         is_enough = self.has_enough(client, answers)
         if (found := self._all.get(client)) is not None:
@@ -74,7 +74,7 @@ class Strangers:
         return is_enough
 
     def wrong(self, client: Client) -> None:
-        """It has shown a wrong token."""
+        """It has presented a wrong token."""
         found = self._all.get(client)
         if found is not None:
             found.wrong += 1

@@ -112,6 +112,7 @@ class Cluster(SingleHost):
         links.me, links.number, links.secret = self.me.id, self.me.number, self.store.secret
         links.cluster = self
         self._hub.join_cluster(self, self.me.number)
+        self._hub.commands.cluster_status = self.commands.status
         self._followers.start()
         self.membership.begin(self._now)
         self._watch.start()
