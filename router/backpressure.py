@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 SLOW_READER = 1  # the client does not read what we send
 HELD = 2  # enough commands wait behind its long polls
@@ -14,12 +13,6 @@ _SHARD = 8
 def full_shard(shard: int) -> int:
     """The reason "the socket to this shard is full"."""
     return _SHARD << shard
-
-
-class Feeder(Protocol):
-    """Anything that sends commands to shards."""
-
-    gate: ReadGate
 
 
 class ReadGate:

@@ -9,8 +9,8 @@ from typing import Protocol, cast
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
 
-from .backpressure import Feeder, full_shard
-from .core.ports import Host
+from .backpressure import full_shard
+from .core.ports import Feeder, Host
 from .hub import Hub
 
 HELLO_S = 10.0  # for a new connection to identify itself; a shard does so at once

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
 
-from ..backpressure import Feeder, full_shard
+from ..backpressure import full_shard
+from ..core.ports import Feeder
 from ..hub import Hub
 from .wire import HostConnection
 

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
-from ..backpressure import Feeder
-
 Buffer = bytes | memoryview
+
+
+class Gate(Protocol):
+    """Whether a client's socket is read; there may be several reasons at once not to."""
+
+    def close(self, reason: int) -> None:
+        """Do not read, for this reason among others."""
+
+    def open(self, reason: int) -> None:
+        """The reason is gone: read, if it was the last."""
+
+
+class Feeder(Hashable, Protocol):
+    """A client, or a sibling router, that sends commands to shards."""
+
+    @property
+    def gate(self) -> Gate: ...
 
 
 class Asks(Hashable, Protocol):

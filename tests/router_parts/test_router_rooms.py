@@ -1,0 +1,55 @@
+"""What a reader of the router can rely on: no module needs another one that needs it, types included; and what
+differs between one host, several routers and a cluster is said by objects."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import router
+
+ROOT = Path(router.__file__).parent
+MODES = r"\b_?(cluster|further|first|holds|pending|table|siblings|hosts) is (not )?None\b"
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = ("router", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Those of ``known`` that a module imports, for types alone or not."""
+    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        base = package[: len(package) - node.level + 1] if node.level else []
+        whole = ".".join([*base, *([node.module] if node.module else [])])
+        for alias in node.names:
+            inner = f"{whole}.{alias.name}"
+            if (target := inner if inner in known else whole) in known and target != name:
+                yield target
+
+
+def test_no_module_is_in_a_circle() -> None:
+    known = modules()
+    graph = {name: set(imported(name, path, known)) for name, path in known.items()}
+    assert graph["router.hub"] >= {"router.tickets", "router.core.shard_map"}, "the imports are seen"
+    TopologicalSorter(graph).prepare()  # CycleError names one
+
+
+def test_nobody_asks_which_mode_the_server_is_in() -> None:
+    asked = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in modules().values()
+        if path.name != "process.py"
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(MODES, line)
+    ]
+    assert asked == []
