@@ -1,5 +1,5 @@
-"""What a reader of the router can rely on: no module needs another one that needs it, types included; and what
-differs between one host, several routers and a cluster is said by objects."""
+"""What a reader of the router can rely on: no module needs another one that needs it, types included; and
+objects stand for what differs between one host, several routers and a cluster."""
 
 from __future__ import annotations
 
