@@ -41,21 +41,6 @@ if TYPE_CHECKING:
     from bunqueue.client.options.rates import RateLimit
     from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat, Unique
     from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue, AsyncWorkflowHandle
-    from bunqueue.client.worker.active_job import ActiveJob, current_job
-    from bunqueue.client.worker.batches import Batch
-    from bunqueue.client.worker.job_logging import JobLogHandler
-    from bunqueue.client.worker.middleware import CallNext, Middleware
-    from bunqueue.client.worker.options import WorkerOptions
-    from bunqueue.client.worker.processes.pool import Recycle
-    from bunqueue.client.worker.retry_after import retry_after
-    from bunqueue.client.worker.retry_rules import RetryRules
-    from bunqueue.client.worker.routes import Route
-    from bunqueue.client.worker.service import run_forever
-    from bunqueue.client.worker.worker import Worker, WorkerHealth, WorkerStats
-    from bunqueue.client.workflow.blocking import BlockingFlow
-    from bunqueue.client.workflow.context import StepRun, current_step
-    from bunqueue.client.workflow.flow import Flow
-    from bunqueue.client.workflow.plans import Undo
     from bunqueue.errors import (
         ArgumentsError,
         AuthError,
@@ -106,21 +91,36 @@ if TYPE_CHECKING:
         WorkflowError,
         WrongState,
     )
+    from bunqueue.worker.active_job import ActiveJob, current_job
+    from bunqueue.worker.batches import Batch
+    from bunqueue.worker.job_logging import JobLogHandler
+    from bunqueue.worker.middleware import CallNext, Middleware
+    from bunqueue.worker.options import WorkerOptions
+    from bunqueue.worker.processes.pool import Recycle
+    from bunqueue.worker.retry_after import retry_after
+    from bunqueue.worker.retry_rules import RetryRules
+    from bunqueue.worker.routes import Route
+    from bunqueue.worker.service import run_forever
+    from bunqueue.worker.worker import Worker, WorkerHealth, WorkerStats
+    from bunqueue.workflow.blocking import BlockingFlow
+    from bunqueue.workflow.context import StepRun, current_step
+    from bunqueue.workflow.flow import Flow
+    from bunqueue.workflow.plans import Undo
 
 _WHERE = {
     "bunqueue.client.models.workflows": ("Step", "WorkflowInfo"),
-    "bunqueue.client.workflow.context": ("StepRun", "current_step"),
-    "bunqueue.client.workflow.plans": ("Undo",),
-    "bunqueue.client.workflow.blocking": ("BlockingFlow",),
-    "bunqueue.client.workflow.flow": ("Flow",),
+    "bunqueue.workflow.context": ("StepRun", "current_step"),
+    "bunqueue.workflow.plans": ("Undo",),
+    "bunqueue.workflow.blocking": ("BlockingFlow",),
+    "bunqueue.workflow.flow": ("Flow",),
     "bunqueue.app.workflow": ("AsyncWorkflow", "PlainWorkflow", "Workflow"),
-    "bunqueue.client.worker.job_logging": ("JobLogHandler",),
-    "bunqueue.client.worker.processes.pool": ("Recycle",),
-    "bunqueue.client.worker.retry_after": ("retry_after",),
-    "bunqueue.client.worker.retry_rules": ("RetryRules",),
-    "bunqueue.client.worker.batches": ("Batch",),
-    "bunqueue.client.worker.routes": ("Route",),
-    "bunqueue.client.worker.options": ("WorkerOptions",),
+    "bunqueue.worker.job_logging": ("JobLogHandler",),
+    "bunqueue.worker.processes.pool": ("Recycle",),
+    "bunqueue.worker.retry_after": ("retry_after",),
+    "bunqueue.worker.retry_rules": ("RetryRules",),
+    "bunqueue.worker.batches": ("Batch",),
+    "bunqueue.worker.routes": ("Route",),
+    "bunqueue.worker.options": ("WorkerOptions",),
     "bunqueue.app.bunqueue": ("Bunqueue",),
     "bunqueue.app.dependencies": ("Depends",),
     "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
@@ -146,16 +146,16 @@ _WHERE = {
     "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
     "bunqueue.client.models.search": ("ChangedJobs", "FoundPage", "SearchPlan"),
     "bunqueue.client.models.jobs": ("Cause", "Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
-    "bunqueue.client.worker.middleware": ("CallNext", "Middleware"),
+    "bunqueue.worker.middleware": ("CallNext", "Middleware"),
     "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue", "AsyncWorkflowHandle"),
-    "bunqueue.client.worker.active_job": (
+    "bunqueue.worker.active_job": (
         "ActiveJob",
         "current_job",
     ),
-    "bunqueue.client.worker.service": ("run_forever",),
+    "bunqueue.worker.service": ("run_forever",),
     "bunqueue.client.codecs.codec": ("Codec", "Compression", "Encryption", "new_key"),
     "bunqueue.client.connection.tls": ("TlsOptions",),
-    "bunqueue.client.worker.worker": (
+    "bunqueue.worker.worker": (
         "Worker",
         "WorkerHealth",
         "WorkerStats",

@@ -20,7 +20,7 @@ from typing import Literal, TextIO, TypeAlias
 
 import orjson
 
-from bunqueue.readable import CONTROL
+from bunqueue.text import CONTROL
 
 Field: TypeAlias = str | int | float | bool | None
 

@@ -1,6 +1,6 @@
 import sys
 
-from bunqueue.process_arguments import name_process
+from bunqueue.server.host.process_arguments import name_process
 
 from .process import main
 

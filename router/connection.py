@@ -12,16 +12,16 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
-from bunqueue.acceptor import Counted
-from bunqueue.guesses import DELAY_S
 from bunqueue.logs import get_logger
-from bunqueue.pace import Slice
-from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.server_commands.commands import ServerCommands
+from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.server.host.acceptor import Counted
+from bunqueue.server.host.auth_throttle import DELAY_S
+from bunqueue.server.host.pace import Slice
+from bunqueue.server.links import shard_link as link_protocol
 
 from .admission import MAX_SLOW, RateLimit
 from .backpressure import HELD, SHUTDOWN, SLOW_READER, ReadGate

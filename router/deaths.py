@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter, deque
 
-from bunqueue.machine_memory import oom_kills
+from bunqueue.server.host.machine_memory import oom_kills
 
 OFTEN = 3  # deaths for one reason
 SPAN_S = 3600.0  # period within which they count

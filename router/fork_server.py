@@ -26,7 +26,7 @@ from typing import NoReturn
 
 import msgspec
 
-from bunqueue.process_arguments import name_process
+from bunqueue.server.host.process_arguments import name_process
 
 MAX_FILES = 250  # limit of one message: SCM_MAX_FD of Linux is 253
 MAX_ORDER = 1 << 16

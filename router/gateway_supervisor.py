@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.settings import Settings
+from bunqueue.server.settings.settings import Settings
 
 from .connection import ClientConnection
 from .errors import StartError

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from bunqueue.busy_poll import LoopPoll
-from bunqueue.descriptors import MAX_LINGERING
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as link_protocol
-from bunqueue.server_commands.commands import ServerCommands
-from bunqueue.server_commands.workers import Worker, Workers
-from bunqueue.settings import Settings
+from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.server.commands.workers import Worker, Workers
+from bunqueue.server.host.busy_poll import LoopPoll
+from bunqueue.server.host.descriptors import MAX_LINGERING
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.settings.settings import Settings
 
 from .admission import Tokens
 from .bounds import Bounds

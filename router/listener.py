@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from socket import socket
 
-from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as link_protocol
-from bunqueue.settings import Settings
-from bunqueue.watched_file import WatchedFile
+from bunqueue.server.host.acceptor import Acceptor
+from bunqueue.server.host.watched_file import WatchedFile
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.settings.settings import Settings
 
 from .connection import ClientConnection
 from .errors import StartError

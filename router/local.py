@@ -13,7 +13,7 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError, RequestId, refused
 from bunqueue.protocol.commands.workers import RegisterWorker
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.server_commands.commands import ServerCommands
+from bunqueue.server.commands.commands import ServerCommands
 
 from .admission import RateLimit, Tokens, may_read, token_is_known
 from .core.ports import Subscribed

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from bunqueue import __version__, vitals
-from bunqueue.server_commands import prometheus as prometheus  # loaded now: no command shall wait for that
-from bunqueue.server_commands.additions import Additions
-from bunqueue.server_commands.router_figures import RouterFigures
+from bunqueue import __version__
+from bunqueue import process_stats as vitals
+from bunqueue.server.commands import prometheus as prometheus  # loaded now: no command shall wait for that
+from bunqueue.server.commands.additions import Additions
+from bunqueue.server.commands.router_figures import RouterFigures
 
 from .hub import Hub
 from .local import now_ms

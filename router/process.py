@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bunqueue.data_folder import (
+from bunqueue.logs import configure_logging, get_logger
+from bunqueue.server.folder.data_folder import (
     DataFolderError,
     FilesMismatch,
     FolderLock,
@@ -27,12 +28,11 @@ from bunqueue.data_folder import (
     own_data_folder,
     read_manifest,
 )
-from bunqueue.descriptors import files_left, raise_file_limit, share
-from bunqueue.exposure import exposed
-from bunqueue.logs import configure_logging, get_logger
-from bunqueue.readable import printable
-from bunqueue.settings import Settings, SettingsError
-from bunqueue.systemd import notify
+from bunqueue.server.host.descriptors import files_left, raise_file_limit, share
+from bunqueue.server.host.file_permissions import exposed
+from bunqueue.server.host.systemd import notify
+from bunqueue.server.settings.settings import Settings, SettingsError
+from bunqueue.text import printable
 
 from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
 from .event_loop import calm_collector, event_loop

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from bunqueue.guesses import Guesses, origin
 from bunqueue.logs import get_logger
+from bunqueue.server.host.auth_throttle import Guesses, origin
 
 from .core.ports import Client
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 from bunqueue.model.names import queue_name_problem
-from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.events import lost_frame
+from bunqueue.server.links import shard_link as link_protocol
 
 from .core.ports import Client, Clients, Endpoint
 

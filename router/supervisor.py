@@ -14,10 +14,10 @@ from contextlib import suppress
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol.process_start import OwnerObservation, ShardStart
-from bunqueue.settings import Settings
-from bunqueue.systemd import notify
+from bunqueue.server.host.systemd import notify
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links.process_start import OwnerObservation, ShardStart
+from bunqueue.server.settings.settings import Settings
 
 from .core.ports import LocalEndpoint
 from .errors import StartError

@@ -15,8 +15,8 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
-from bunqueue.protocol.gather import Addition, Gather, Part, for_some, split
-from bunqueue.protocol.link import ASKER, SEVERED, TICKET, pack_connections, split_frames
+from bunqueue.server.links.gather import Addition, Gather, Part, for_some, split
+from bunqueue.server.links.shard_link import ASKER, SEVERED, TICKET, pack_connections, split_frames
 
 from .core.ports import Asks
 from .core.shard_map import ShardMap

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from bunqueue.logs import get_logger
-from bunqueue.settings import Settings
+from bunqueue.server.settings.settings import Settings
 
 from .errors import BAD_USAGE, StartError
 

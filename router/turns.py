@@ -3,7 +3,7 @@
 A client's commands are routed, or answered, as they arrive, and answers of several shards are merged for it,
 up to one slice. A client that needs more waits in line. All clients in line together get one slice per turn
 of the event loop; all others are served in each turn. So a client with little to ask waits for one slice at
-most, however much others have sent; `bunqueue.pace` decides when the next slice begins.
+most, however much others have sent; `bunqueue.server.host.pace` decides when the next slice begins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from time import monotonic
 
-from bunqueue.pace import Pace, Slice
+from bunqueue.server.host.pace import Pace, Slice
 
 SLICE_S = 0.00025  # hundreds of routed commands: more than the shards can carry out in that time
 AT_ONCE_S, WINDOW_S = 0.0005, 0.002  # the part of each window that a client gets without waiting in line

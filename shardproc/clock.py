@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from bunqueue.settings import BOOT_VARIABLE
+from bunqueue.server.settings.settings import BOOT_VARIABLE
 
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 JUMP_MS = 2_000  # a smaller step of the wall clock is not worth a log line; leap seconds are smaller

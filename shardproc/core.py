@@ -14,13 +14,13 @@ from contextlib import suppress
 
 from msgspec import Raw
 
-from bunqueue import vitals
+from bunqueue import process_stats as vitals
 from bunqueue.logs import get_logger
-from bunqueue.protocol import peers
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply, is_slow_payload
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError, refused
+from bunqueue.server.links import peers
 
 from . import missed_runs
 from .clock import Clock

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
-from bunqueue import vitals
+from bunqueue import process_stats as vitals
 from bunqueue.logs import get_logger
 
 LOOK_S = 0.1  # between two checks: some MB of pushes

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.machine_memory import share_of
 from bunqueue.model import retention as finished
 from bunqueue.model.dead_letters import DlqConfig
-from bunqueue.process_arguments import name_process
-from bunqueue.protocol import link
-from bunqueue.protocol.process_start import ShardStart
-from bunqueue.settings import Settings
+from bunqueue.server.folder.data_folder import DataFolderError, shard_file
+from bunqueue.server.host.machine_memory import share_of
+from bunqueue.server.host.process_arguments import name_process
+from bunqueue.server.links import shard_link as link
+from bunqueue.server.links.process_start import ShardStart
+from bunqueue.server.settings.settings import Settings
 
 from .core import StorageFailed
 from .disk_words import locked

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bunqueue.data_folder import (
+from bunqueue.server.folder.data_folder import (
     DataFolderError,
     is_resharded,
     own_data_folder,
@@ -19,9 +19,9 @@ from bunqueue.data_folder import (
     refuse,
     shard_file,
 )
-from bunqueue.lifeline import end_with_parent
-from bunqueue.readable import printable
-from bunqueue.shard_identity import Place, misfit
+from bunqueue.server.folder.shard_identity import Place, misfit
+from bunqueue.server.host.lifeline import end_with_parent
+from bunqueue.text import printable
 from shardproc.storage.repair.recount import Counts, Finding, recount
 
 FAILED = 1

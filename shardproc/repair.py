@@ -21,7 +21,8 @@ from typing import Annotated
 import msgspec
 from rich.filesize import decimal
 
-from bunqueue.data_folder import (
+from bunqueue.model.ids import MAX_SHARDS
+from bunqueue.server.folder.data_folder import (
     REPAIR,
     DataFolderError,
     is_resharded,
@@ -33,9 +34,8 @@ from bunqueue.data_folder import (
     sync,
     write_whole,
 )
-from bunqueue.lifeline import end_with_parent
-from bunqueue.model.ids import MAX_SHARDS
-from bunqueue.readable import printable
+from bunqueue.server.host.lifeline import end_with_parent
+from bunqueue.text import printable
 from shardproc.storage.database import DatabaseError
 from shardproc.storage.repair.mend import mend
 from shardproc.storage.repair.recount import damage_of

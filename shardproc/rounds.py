@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from time import monotonic
 
-from bunqueue.pace import LATELY_S
+from bunqueue.server.host.pace import LATELY_S
 
 MANY = 1000  # connections that may stay in ``lately`` longer than needed
 

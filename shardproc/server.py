@@ -7,7 +7,7 @@ routers, the sockets of the others are in `shardproc.routers`, and are read in t
 The queue of one connection never delays the commands of another. What a connection sends is carried out at
 once, for AT_ONCE_S; the rest is queued (`shardproc.rounds`), and all connections with a queue take turns of a
 slice. Between two slices the loop checks for new commands: a connection without a queue is answered at once,
-and `bunqueue.pace` decides how long the next slice waits for them.
+and `bunqueue.server.host.pace` decides how long the next slice waits for them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from bunqueue.busy_poll import SMALL, give_way
 from bunqueue.logs import get_logger
-from bunqueue.pace import AT_ONCE_S, SLICE_S, Pace, Slice
-from bunqueue.protocol import link
 from bunqueue.protocol.codec import encode_frame
 from bunqueue.protocol.events import lost_frame
+from bunqueue.server.host.busy_poll import SMALL, give_way
+from bunqueue.server.host.pace import AT_ONCE_S, SLICE_S, Pace, Slice
+from bunqueue.server.links import shard_link as link
 
 from .core import Shard
 from .engine.state import Client
@@ -105,7 +105,7 @@ class Server:
         """Wait at most that long for data to read; returns the ready descriptors.
 
         Polls briefly before it sleeps, as a client that was just answered may ask again at once: see
-        `bunqueue.busy_poll`.
+        `bunqueue.server.host.busy_poll`.
         """
         if self._routers is not None and self._routers.changed:
             self._poll = self._routers.poll(self._sock)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from bunqueue.data_folder import sync
+from bunqueue.server.folder.data_folder import sync
 from bunqueue.spark import NotReadable
 
 FORMAT = 1

@@ -17,7 +17,7 @@ from bunqueue.analytics.facts import Source
 from bunqueue.analytics.page import figures
 from bunqueue.analytics.page.document import document
 from bunqueue.analytics.pipeline import ALL, OnStep, Result, Wanted
-from bunqueue.data_folder import NAME as MANIFEST
+from bunqueue.server.folder.data_folder import NAME as MANIFEST
 from bunqueue.spark import BadOption, spark_session
 from bunqueue.spark.read.remote import is_remote, shown
 from bunqueue.spark.read.snapshots import is_live

@@ -6,7 +6,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from bunqueue.analytics.anomalies import Anomaly
-from bunqueue.readable import span_of
+from bunqueue.text import span_of
 
 DASH = "\u2013"
 _STEPS = ((1e9, "bn"), (1e6, "M"), (1e4, "k"))

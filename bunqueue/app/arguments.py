@@ -23,8 +23,8 @@ from bunqueue.client.conversion.converter import Converter, changed
 from bunqueue.client.conversion.mismatch import WRONG, Mismatch, below, mismatch
 from bunqueue.client.options.job import encode_data
 from bunqueue.client.options.plain_data import Declared, check_plain
-from bunqueue.client.worker.reporting.results import encode_result
 from bunqueue.errors import ArgumentsError, ResultError
+from bunqueue.worker.reporting.results import encode_result
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NAMED = re.compile(r"'(\w+)'$")  # the argument that Python reports as missing or unexpected

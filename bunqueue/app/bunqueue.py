@@ -35,19 +35,19 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.breaker import breaker_of
 from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
-from bunqueue.client.worker.active_job import ActiveJob, Handler
-from bunqueue.client.worker.batches import Batch, BatchHandler
-from bunqueue.client.worker.fetching.order import Order, checked_kind
-from bunqueue.client.worker.middleware import CallNext, Middleware, checked
-from bunqueue.client.worker.options import WorkerOptions, endpoint_options_of
-from bunqueue.client.worker.retry_rules import RetryRules, checked_rules
-from bunqueue.client.worker.routes import ANY, Handlers, Route, RunIn
-from bunqueue.client.worker.service import run_forever
-from bunqueue.client.workflow.blocking import BlockingFlow
-from bunqueue.client.workflow.flow import Flow
 from bunqueue.errors import OptionError
 from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.worker.active_job import ActiveJob, Handler
+from bunqueue.worker.batches import Batch, BatchHandler
+from bunqueue.worker.fetching.order import Order, checked_kind
+from bunqueue.worker.middleware import CallNext, Middleware, checked
+from bunqueue.worker.options import WorkerOptions, endpoint_options_of
+from bunqueue.worker.retry_rules import RetryRules, checked_rules
+from bunqueue.worker.routes import ANY, Handlers, Route, RunIn
+from bunqueue.worker.service import run_forever
+from bunqueue.workflow.blocking import BlockingFlow
+from bunqueue.workflow.flow import Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")

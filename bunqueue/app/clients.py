@@ -15,7 +15,7 @@ from bunqueue.client.connection.options import Duration
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.queue import AsyncQueue
-from bunqueue.client.worker.middleware import Middleware
+from bunqueue.worker.middleware import Middleware
 
 
 class Clients:

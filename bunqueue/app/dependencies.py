@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from bunqueue.client.callables import as_async, is_async
 from bunqueue.client.connection.options import refused, shown
-from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.errors import OptionError
+from bunqueue.worker.active_job import ActiveJob
 
 PER_JOB, PER_WORKER = "job", "worker"
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from bunqueue.client.connection.options import shown
-from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.reporting.failures import is_last
-from bunqueue.client.worker.user_code import Calls
 from bunqueue.errors import OptionError
+from bunqueue.worker.active_job import ActiveJob
+from bunqueue.worker.reporting.failures import is_last
+from bunqueue.worker.user_code import Calls
 
 logger = logging.getLogger("bunqueue.app")
 

@@ -12,13 +12,13 @@ from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions, split
 from bunqueue.client.options.breaker import Breaker
 from bunqueue.client.options.rates import RateLimit as RateLimit  # kept here for old imports
-from bunqueue.client.worker.active_job import Handler
-from bunqueue.client.worker.batches import Batch
-from bunqueue.client.worker.routes import Handlers, Route
-from bunqueue.client.workflow import values
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.base import Command
 from bunqueue.protocol.commands.workflows import SetSignalTypes
+from bunqueue.worker.active_job import Handler
+from bunqueue.worker.batches import Batch
+from bunqueue.worker.routes import Handlers, Route
+from bunqueue.workflow import values
 
 
 @dataclass(slots=True)

@@ -12,17 +12,17 @@ from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, reconnect_delay
 from bunqueue.client.interrupts import is_cancelled, is_ctrl_c
 from bunqueue.client.options import checks
-from bunqueue.client.worker.fetching.order import checked_order
-from bunqueue.client.worker.routes import ByQueue, Work
-from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable
 from bunqueue.protocol.commands import Reply
+from bunqueue.worker.fetching.order import checked_order
+from bunqueue.worker.routes import ByQueue, Work
+from bunqueue.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bunqueue.app.bunqueue import Bunqueue
-    from bunqueue.client.worker.options import WorkerOptions
+    from bunqueue.worker.options import WorkerOptions
 
 logger = logging.getLogger("bunqueue.app")
 

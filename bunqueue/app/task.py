@@ -18,11 +18,11 @@ from bunqueue.client.conversion.raised import is_a
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, wire_fields
-from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.reporting.failures import made_final
-from bunqueue.client.worker.retry_rules import RetryRules, raise_as
-from bunqueue.client.worker.routes import Route, RunIn, checked_run_in
 from bunqueue.errors import OptionError
+from bunqueue.worker.active_job import ActiveJob
+from bunqueue.worker.reporting.failures import made_final
+from bunqueue.worker.retry_rules import RetryRules, raise_as
+from bunqueue.worker.routes import Route, RunIn, checked_run_in
 
 if TYPE_CHECKING:
     from bunqueue.app.clients import Clients

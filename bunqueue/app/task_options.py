@@ -11,7 +11,7 @@ from bunqueue.client.connection.options import refused, unknown_option
 from bunqueue.client.options.breaker import Breaker
 from bunqueue.client.options.errors_named import some_class_names
 from bunqueue.client.options.job import CommonJobOptions
-from bunqueue.client.worker.retry_rules import Delay, Predicate, RetryRules
+from bunqueue.worker.retry_rules import Delay, Predicate, RetryRules
 
 
 class TaskOptions(CommonJobOptions, GroupSettings, total=False):

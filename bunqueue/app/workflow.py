@@ -18,13 +18,13 @@ from bunqueue.client.conversion.raised import cause_of, is_a, is_final, made_fin
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, job_data
-from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.retry_rules import raise_as
-from bunqueue.client.workflow.blocking import BlockingFlow, run_blocking
-from bunqueue.client.workflow.drive import drive
-from bunqueue.client.workflow.flow import Flow
-from bunqueue.client.workflow.plans import check_wait
 from bunqueue.errors import StepFailed
+from bunqueue.worker.active_job import ActiveJob
+from bunqueue.worker.retry_rules import raise_as
+from bunqueue.workflow.blocking import BlockingFlow, run_blocking
+from bunqueue.workflow.drive import drive
+from bunqueue.workflow.flow import Flow
+from bunqueue.workflow.plans import check_wait
 
 if TYPE_CHECKING:
     from bunqueue.client.blocking.queue import WorkflowHandle

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ..readable import printable
+from bunqueue.text import printable
+
 from .framework.exits import FAILED, INTERRUPTED, USAGE
 from .framework.secrets import hide_secrets
 from .framework.streams import open_closed_streams
@@ -42,7 +43,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     import typer
 
     from bunqueue.errors import BunqueueError
-    from bunqueue.settings import SettingsError
+    from bunqueue.server.settings.settings import SettingsError
 
     from .output.output import Unwritable, flush, speak_any_language
     from .output.progress import Declined

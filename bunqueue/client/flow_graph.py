@@ -14,7 +14,6 @@ from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.models.flows import FlowInfo, OneFlow
 from bunqueue.client.options import checks
 from bunqueue.client.queue import AsyncJobHandle
-from bunqueue.client.worker.middleware import AsyncAround
 from bunqueue.protocol.commands.flows import (
     AddFlow,
     CancelFlow,
@@ -26,6 +25,7 @@ from bunqueue.protocol.commands.flows import (
     GetFlow,
     RetryFlow,
 )
+from bunqueue.worker.middleware import AsyncAround
 
 
 class AsyncFlowGraph:

@@ -10,7 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
-from bunqueue.data_folder import (
+from bunqueue.errors import BunqueueError
+from bunqueue.server.folder.data_folder import (
     DataFolderError,
     note_files,
     open_data_folder,
@@ -20,8 +21,7 @@ from bunqueue.data_folder import (
     shard_file,
     sync,
 )
-from bunqueue.errors import BunqueueError
-from bunqueue.shard_identity import Place
+from bunqueue.server.folder.shard_identity import Place
 
 from . import open_engines
 

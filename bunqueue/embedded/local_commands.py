@@ -11,10 +11,10 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue import __version__
 from bunqueue.protocol.commands.workers import RegisterWorker
-from bunqueue.server_commands.additions import Additions
-from bunqueue.server_commands.commands import ServerCommands
-from bunqueue.server_commands.router_figures import RouterFigures
-from bunqueue.server_commands.workers import Workers
+from bunqueue.server.commands.additions import Additions
+from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.server.commands.router_figures import RouterFigures
+from bunqueue.server.commands.workers import Workers
 
 if TYPE_CHECKING:
     from shardproc.engine.engine import Engine

@@ -23,7 +23,7 @@ _abandoned: list[EmbeddedEngine] = []
 def open_engine(path: str) -> EmbeddedEngine:
     """The engine of a file, opened if necessary.  Raises FileInUse or StorageError.  The caller must hold
     `lock`."""
-    from bunqueue.data_folder import DataFolderError
+    from bunqueue.server.folder.data_folder import DataFolderError
     from shardproc.disk_words import locked
     from shardproc.storage.damage import ShardDamaged
     from shardproc.storage.database import DatabaseBusy, DatabaseError, disk_problem
@@ -49,7 +49,7 @@ def open_engine(path: str) -> EmbeddedEngine:
 
 def check(path: str) -> None:
     """Raise OSError for a path that cannot be an engine's file, before any file is created beside it."""
-    from bunqueue.data_folder import may_be_database
+    from bunqueue.server.folder.data_folder import may_be_database
 
     file = Path(path)
     if path == MEMORY:
@@ -66,7 +66,7 @@ def check(path: str) -> None:
 def _check_folder(file: Path) -> None:
     """Refuse the file of a server: it has the queues of one shard, and other queues added here would be
     hidden from the server."""
-    from bunqueue.data_folder import NAME, is_resharded
+    from bunqueue.server.folder.data_folder import NAME, is_resharded
 
     manifest = file.parent / NAME
     if manifest.exists() and (shards := _shards(manifest)) != 1:
@@ -76,7 +76,7 @@ def _check_folder(file: Path) -> None:
 
 
 def _shards(manifest: Path) -> int:
-    from bunqueue.data_folder import DataFolderError, shards_of
+    from bunqueue.server.folder.data_folder import DataFolderError, shards_of
 
     try:
         return shards_of(manifest.parent)

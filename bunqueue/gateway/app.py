@@ -13,8 +13,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
-from bunqueue.descriptors import MAX_WAITING
-from bunqueue.settings import Settings
+from bunqueue.server.host.descriptors import MAX_WAITING
+from bunqueue.server.settings.settings import Settings
 
 from .api_docs.openapi import document
 from .api_docs.reference import POLICY, page

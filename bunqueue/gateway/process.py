@@ -22,13 +22,13 @@ import msgspec
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from bunqueue.acceptor import Acceptor, Counted
-from bunqueue.descriptors import Share, raise_file_limit, share
-from bunqueue.guesses import Guesses
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.process_arguments import name_process
-from bunqueue.settings import Settings
-from bunqueue.watched_file import WatchedFile
+from bunqueue.server.host.acceptor import Acceptor, Counted
+from bunqueue.server.host.auth_throttle import Guesses
+from bunqueue.server.host.descriptors import Share, raise_file_limit, share
+from bunqueue.server.host.process_arguments import name_process
+from bunqueue.server.host.watched_file import WatchedFile
+from bunqueue.server.settings.settings import Settings
 
 from .app import Application
 from .events.ws_protocol import SocketConnection

@@ -13,7 +13,7 @@ from contextlib import (
 )
 from typing import Any
 
-from bunqueue.client.worker.worker import Worker
+from bunqueue.worker.worker import Worker
 
 logger = logging.getLogger("bunqueue.worker")
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
-from bunqueue.client.worker.middleware import CallNext, CallStep, Middleware
 from bunqueue.errors import JobSuspended
 from bunqueue.integrations import missing
 from bunqueue.model.workflow import CHILD, FAILED, SIGNAL, UNDO_MARK
+from bunqueue.worker.middleware import CallNext, CallStep, Middleware
 
 try:
     from opentelemetry import context, propagate, trace
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bunqueue.client.models.jobs import Job
     from bunqueue.client.models.workflows import Step
     from bunqueue.client.options.job import NewJob
-    from bunqueue.client.worker.active_job import ActiveJob
-    from bunqueue.client.workflow.context import StepRun
+    from bunqueue.worker.active_job import ActiveJob
+    from bunqueue.workflow.context import StepRun
 
 SYSTEM = "bunqueue"
 MAX_VALUE = 1024  # characters of a header

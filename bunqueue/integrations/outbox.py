@@ -25,9 +25,9 @@ from bunqueue.client.connection.options import Duration, reconnect_delay, second
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, job_data, wire_fields
 from bunqueue.client.options.unique import keyed
-from bunqueue.client.worker.service import run_forever
 from bunqueue.errors import BunqueueError, CommandFailed, ShardUnavailable
 from bunqueue.protocol.commands import core, query
+from bunqueue.worker.service import run_forever
 
 logger = logging.getLogger("bunqueue.outbox")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from bunqueue.client.worker.middleware import CallNext, Middleware
 from bunqueue.integrations import missing
+from bunqueue.worker.middleware import CallNext, Middleware
 
 try:
     from structlog.contextvars import bound_contextvars
@@ -14,7 +14,7 @@ except ImportError as error:
     raise missing("structlog", error) from None
 
 if TYPE_CHECKING:
-    from bunqueue.client.worker.active_job import ActiveJob
+    from bunqueue.worker.active_job import ActiveJob
 
 
 class JobContext(Middleware):

@@ -22,14 +22,14 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bunqueue.acceptor import Acceptor, Counted
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.gateway.http.access import bearer, peer_of
 from bunqueue.gateway.http.connections import Connection, Waiting
-from bunqueue.guesses import DELAY_S, Guesses
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
+from bunqueue.server.host.acceptor import Acceptor, Counted
+from bunqueue.server.host.auth_throttle import DELAY_S, Guesses
 
 from .calls import Calls
 from .server import Context, make_server

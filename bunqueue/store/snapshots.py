@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bunqueue.data_folder import private, sync
+from bunqueue.server.folder.data_folder import private, sync
 from bunqueue.spark.read.shard_file import opened
 
 from .database import StoreError, connected

@@ -12,17 +12,17 @@ from msgspec import Struct
 from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.replies import R, decode_reply
 from bunqueue.client.connection.requests import spec_of
-from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending
-from bunqueue.client.worker.job_channel import DONE
-from bunqueue.client.worker.job_runner import end
-from bunqueue.client.worker.middleware import around_steps, observing
-from bunqueue.client.worker.reporting.persistence import passes
-from bunqueue.client.worker.threads import Outcome, Threads
-from bunqueue.client.workflow.channel import Answers
 from bunqueue.errors import BunqueueError, CommandFailed, ConnectionLost, LockLost
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
 from bunqueue.protocol.notices import read_notice, read_wake
+from bunqueue.worker.active_job import CANCELLED, ActiveJob, Ending
+from bunqueue.worker.job_channel import DONE
+from bunqueue.worker.job_runner import end
+from bunqueue.worker.middleware import around_steps, observing
+from bunqueue.worker.reporting.persistence import passes
+from bunqueue.worker.threads import Outcome, Threads
+from bunqueue.workflow.channel import Answers
 
 from .faults import REPORTS
 from .sessions import SandboxSession

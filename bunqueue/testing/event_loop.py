@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bunqueue.client.interrupts import ctrl_c_told_apart, is_ctrl_c
-from bunqueue.client.worker.forks import Origin, end_copy
-from bunqueue.client.worker.threads import Outcome, Threads
+from bunqueue.worker.forks import Origin, end_copy
+from bunqueue.worker.threads import Outcome, Threads
 
 from .errors import SandboxError
 

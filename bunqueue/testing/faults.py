@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from bunqueue.client.connection.options import unfit
 from bunqueue.client.connection.requests import spec_of
-from bunqueue.client.workflow.run_log import base_of
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.commands.workflows import RecordSteps
+from bunqueue.workflow.run_log import base_of
 
 WORDS = {
     "add": frozenset({"PUSH", "PUSHB", "PUSHF"}),

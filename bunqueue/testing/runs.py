@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.worker.active_job import ActiveJob
 
 from .errors import SandboxError
 from .worker import Ran, SandboxWorker
 
 if TYPE_CHECKING:
-    from bunqueue.client.worker.threads import Threads
+    from bunqueue.worker.threads import Threads
 
     from .engine import SandboxEngine
     from .faults import Faults

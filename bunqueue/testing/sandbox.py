@@ -21,9 +21,9 @@ from bunqueue.client.interrupts import ctrl_c_told_apart
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.options.moments import When, epoch_ms
-from bunqueue.client.worker.threads import Threads
 from bunqueue.model.durations import DAY_MS
 from bunqueue.protocol.commands import Ok
+from bunqueue.worker.threads import Threads
 
 from .channel import ADDRESS
 from .engine import FrozenClock, SandboxEngine

@@ -15,12 +15,12 @@ from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.codecs.incoming import decoded
 from bunqueue.client.codecs.outgoing import encoded
 from bunqueue.client.connection.options import shown
-from bunqueue.client.worker.active_job import Handler
-from bunqueue.client.worker.job_runner import RunConfig
-from bunqueue.client.worker.routes import PROCESS, THREAD, Table, Work
-from bunqueue.client.worker.stats import Callbacks
-from bunqueue.client.worker.worker import Worker
 from bunqueue.protocol.commands.core import FAIR, GroupRule
+from bunqueue.worker.active_job import Handler
+from bunqueue.worker.job_runner import RunConfig
+from bunqueue.worker.routes import PROCESS, THREAD, Table, Work
+from bunqueue.worker.stats import Callbacks
+from bunqueue.worker.worker import Worker
 
 if TYPE_CHECKING:
     from .engine import SandboxEngine

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from bunqueue.client.conversion.raised import cause_of, is_a
 from bunqueue.client.interrupts import is_ctrl_c
 from bunqueue.client.models.jobs import PulledJobs
-from bunqueue.client.worker.active_job import TIMED_OUT, ActiveJob, Ending
-from bunqueue.client.worker.batches import Batch
-from bunqueue.client.worker.control import Control
-from bunqueue.client.worker.fetching.intake import Intake
-from bunqueue.client.worker.job_logging import forward
-from bunqueue.client.worker.job_runner import JobRunner, end
-from bunqueue.client.worker.reporting.reporter import Reporter
-from bunqueue.client.worker.stats import RunStats
-from bunqueue.client.worker.threads import Threads
 from bunqueue.errors import CodecError, JobInterrupted, JobStopped, JobSuspended, Postpone
 from bunqueue.protocol.commands.core import PullBatch
 from bunqueue.protocol.moments import Moment
+from bunqueue.worker.active_job import TIMED_OUT, ActiveJob, Ending
+from bunqueue.worker.batches import Batch
+from bunqueue.worker.control import Control
+from bunqueue.worker.fetching.intake import Intake
+from bunqueue.worker.job_logging import forward
+from bunqueue.worker.job_runner import JobRunner, end
+from bunqueue.worker.reporting.reporter import Reporter
+from bunqueue.worker.stats import RunStats
+from bunqueue.worker.threads import Threads
 
 from .channel import ADDRESS, SandboxChannel
 from .errors import SandboxError

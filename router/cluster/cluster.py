@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import host_link
-from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.commands.cluster import ClusterView
-from bunqueue.protocol.process_start import OwnerObservation, Report
-from bunqueue.settings import Settings
+from bunqueue.server.links import host_link
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links.process_start import OwnerObservation, Report
+from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError
 
 from ..core.cluster_view import HostRow, View

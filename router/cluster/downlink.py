@@ -11,10 +11,10 @@ from typing import Protocol
 
 from msgspec import MsgspecError
 
-from bunqueue.acceptor import Counted
 from bunqueue.logs import get_logger
-from bunqueue.protocol import host_link
-from bunqueue.protocol import link as link_protocol
+from bunqueue.server.host.acceptor import Counted
+from bunqueue.server.links import host_link
+from bunqueue.server.links import shard_link as link_protocol
 
 from ..core.cluster_view import HostRow
 from ..hub import Hub

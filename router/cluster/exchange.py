@@ -6,8 +6,8 @@ import os
 
 from msgspec.msgpack import Decoder
 
-from bunqueue.protocol import host_link
 from bunqueue.protocol.commands.workers import WorkerList
+from bunqueue.server.links import host_link
 
 from ..hub import Hub
 from ..local import now_ms

@@ -9,8 +9,8 @@ from contextlib import suppress
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol.process_start import FollowerStart, Orders, Report
-from bunqueue.settings import Settings
+from bunqueue.server.links.process_start import FollowerStart, Orders, Report
+from bunqueue.server.settings.settings import Settings
 
 from ..launcher import PYTHON, Launcher, Process
 

@@ -11,12 +11,12 @@ from itertools import count
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
-from bunqueue.protocol import host_link
 from bunqueue.protocol.codec import encode_frame, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.protocol.framing import HEADER
+from bunqueue.server.links import host_link
 
 from ..hub import Hub
 from ..local import now_ms, refusal

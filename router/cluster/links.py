@@ -1,7 +1,7 @@
 """The connections to all other hosts: one that this router has dialled to each, and one that came from each.
 
 The first carries commands of this host's clients to shards that others own, the second those of other hosts'
-clients to the shards here. A connection's number encodes its host (`bunqueue.protocol.link.origin_of`).
+clients to the shards here. A connection's number encodes its host (`shard_link.origin_of`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import ssl
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
-from bunqueue.protocol import host_link
-from bunqueue.protocol import link as link_protocol
+from bunqueue.server.host.acceptor import Acceptor
+from bunqueue.server.links import host_link
+from bunqueue.server.links import shard_link as link_protocol
 
 from ..core.cluster_view import HostRow
 from ..hub import Hub

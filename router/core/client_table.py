@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.protocol import link as link_protocol
+from bunqueue.server.links import shard_link as link_protocol
 
 from .ports import Client
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bunqueue.protocol.process_start import LEASE_S
+from bunqueue.server.links.process_start import LEASE_S
 
 from .cluster_view import HostRow
 

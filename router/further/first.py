@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bunqueue.protocol import host_link, router_link
-from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.commands import COMMANDS, Route
+from bunqueue.server.links import host_link, router_link
+from bunqueue.server.links import shard_link as link_protocol
 
 from ..cluster.remote_shard import RemoteShard, hear
 from ..core.ports import Asks, Endpoint

@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 from typing import Protocol
 
-from bunqueue.protocol import host_link, router_link
-from bunqueue.protocol import link as link_protocol
-from bunqueue.server_commands.commands import ServerCommands
+from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.server.links import host_link, router_link
+from bunqueue.server.links import shard_link as link_protocol
 
 from ..admission import Tokens
 from ..backpressure import ReadGate

@@ -12,13 +12,13 @@ from contextlib import suppress
 
 import msgspec
 
-from bunqueue import vitals
-from bunqueue.descriptors import raise_file_limit, share
+from bunqueue import process_stats as vitals
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.process_arguments import name_process
-from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol import router_link
-from bunqueue.settings import Settings
+from bunqueue.server.host.descriptors import raise_file_limit, share
+from bunqueue.server.host.process_arguments import name_process
+from bunqueue.server.links import router_link
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.settings.settings import Settings
 
 from ..cluster.holds import Holds
 from ..event_loop import calm_collector, event_loop

@@ -11,9 +11,9 @@ from contextlib import suppress
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as link_protocol
-from bunqueue.protocol import router_link
-from bunqueue.settings import Settings
+from bunqueue.server.links import router_link
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.settings.settings import Settings
 
 from ..core.ports import Endpoint
 from ..core.siblings import Row, Siblings

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
+from bunqueue.server.links import peers as messages
 
 from . import slices
 from .dispatch import answer

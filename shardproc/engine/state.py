@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
     from bunqueue.protocol.commands.dlq import Dropped
     from bunqueue.protocol.commands.events import Ended
-    from bunqueue.protocol.peers import Failed, Message, Outcome
+    from bunqueue.server.links.peers import Failed, Message, Outcome
 
     from .handlers.webhooks import Webhook
     from .lifecycle.child_results import ChildResult

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.commands.bounds import GetBounds, SetBounds
 from bunqueue.protocol.commands.breakers import (
     ClearBreaker,
@@ -173,6 +172,7 @@ from bunqueue.protocol.commands.workflows import (
     SuspendJob,
     UndoWorkflow,
 )
+from bunqueue.server.links import peers as messages
 
 from .handlers import (
     ack,

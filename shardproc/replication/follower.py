@@ -23,11 +23,11 @@ from typing import Any
 
 import msgspec
 
-from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.process_arguments import name_process
-from bunqueue.protocol.process_start import FollowerStart, Orders, OwnerObservation, Report
-from bunqueue.settings import Settings
+from bunqueue.server.folder.data_folder import DataFolderError, shard_file
+from bunqueue.server.host.process_arguments import name_process
+from bunqueue.server.links.process_start import FollowerStart, Orders, OwnerObservation, Report
+from bunqueue.server.settings.settings import Settings
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, connected
 from shardproc.storage.database import Database, DatabaseBusy

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bunqueue.data_folder import DataFolderError, read_manifest, shard_file
-from bunqueue.protocol.process_start import ShardStart
-from bunqueue.settings import Settings
+from bunqueue.server.folder.data_folder import DataFolderError, read_manifest, shard_file
+from bunqueue.server.links.process_start import ShardStart
+from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError, StoreNotReady
 from shardproc.storage.database import DISK_ERRORS, DatabaseBusy
 from shardproc.storage.schema import SchemaTooNew

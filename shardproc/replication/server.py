@@ -23,11 +23,11 @@ from collections.abc import Iterable
 from msgspec import Raw
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame, is_slow_payload
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.base import CommandError, refused
 from bunqueue.protocol.framing import frame
+from bunqueue.server.links import shard_link as link
 from shardproc.core import StorageFailed, spec_of
 from shardproc.engine.memory.vitals import Trouble
 from shardproc.engine.state import Client

@@ -11,10 +11,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bunqueue.data_folder import place_of
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link
-from bunqueue.protocol.process_start import OwnerObservation
+from bunqueue.server.folder.data_folder import place_of
+from bunqueue.server.links import shard_link as link
+from bunqueue.server.links.process_start import OwnerObservation
 from bunqueue.store import snapshots
 from bunqueue.store.database import StoreUnavailable, connected, usable
 from bunqueue.store.places import PlaceError

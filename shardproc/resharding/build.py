@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bunqueue.data_folder import Manifest, shard_file
+from bunqueue.server.folder.data_folder import Manifest, shard_file
 from shardproc.storage.transfer import Target
 
 from . import logs, records

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from bunqueue.data_folder import shard_file
+from bunqueue.server.folder.data_folder import shard_file
 from shardproc.storage.transfer import QueueSize, Record, Source
 
 from .errors import UNCHANGED, ReshardError, damaged, explained

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from bunqueue.data_folder import (
+from bunqueue.server.folder.data_folder import (
     NAME,
     DataFolderError,
     Manifest,
@@ -26,7 +26,7 @@ from bunqueue.data_folder import (
     refuse,
     shards_of,
 )
-from bunqueue.readable import printable
+from bunqueue.text import printable
 
 from . import swap
 from .build import build

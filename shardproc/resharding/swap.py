@@ -13,9 +13,9 @@ from typing import Annotated, NoReturn
 
 import msgspec
 
-from bunqueue import data_folder
-from bunqueue.data_folder import COMPLETE, RESHARD, Manifest, shard_file, sync
 from bunqueue.model.ids import MAX_SHARDS
+from bunqueue.server.folder import data_folder
+from bunqueue.server.folder.data_folder import COMPLETE, RESHARD, Manifest, shard_file, sync
 
 FORMAT = 1
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Literal, TextIO
 
-from bunqueue.data_folder import check_place, place_of, private, sync
-from bunqueue.file_lock import lock_file
+from bunqueue.server.folder.data_folder import check_place, place_of, private, sync
+from bunqueue.server.folder.file_lock import lock_file
 
 from . import second_look
 from .damage import Damage, Unstorable, is_damage

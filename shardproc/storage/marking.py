@@ -1,4 +1,4 @@
-"""Writes into a file which data folder it belongs to; `bunqueue.shard_identity` reads it."""
+"""Writes into a file which data folder it belongs to; `bunqueue.server.folder.shard_identity` reads it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlite3
 
 import msgspec
 
-from bunqueue.shard_identity import KEY, Identity
+from bunqueue.server.folder.shard_identity import KEY, Identity
 
 
 def mark(connection: sqlite3.Connection, identity: Identity) -> None:

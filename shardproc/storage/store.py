@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 import msgspec
 
-from bunqueue import vitals
+from bunqueue import process_stats as vitals
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark

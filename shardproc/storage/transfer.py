@@ -15,8 +15,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
-from bunqueue.data_folder import private, sync
-from bunqueue.shard_identity import Identity
+from bunqueue.server.folder.data_folder import private, sync
+from bunqueue.server.folder.shard_identity import Identity
 
 from . import statements
 from .database import LOCK_WAIT_S, PAGE_SIZE, own

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from bunqueue.data_folder import (
+from bunqueue.server.folder.data_folder import (
     FORMAT_WITH_STORE,
     DataFolderError,
     Manifest,

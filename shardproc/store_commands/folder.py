@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bunqueue.data_folder import REPAIR, Manifest, is_resharded, refuse, shard_file
+from bunqueue.server.folder.data_folder import REPAIR, Manifest, is_resharded, refuse, shard_file
 from bunqueue.store.database import Use
 from shardproc.replication import replay
 from shardproc.storage.database import Database

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from bunqueue.data_folder import (
+from bunqueue.server.folder.data_folder import (
     FORMAT,
     NAME,
     Manifest,
@@ -29,8 +29,8 @@ from bunqueue.data_folder import (
     save_manifest,
     shard_file,
 )
-from bunqueue.protocol.process_start import LEASE_S
-from bunqueue.shard_identity import identity_of as identity_in
+from bunqueue.server.folder.shard_identity import identity_of as identity_in
+from bunqueue.server.links.process_start import LEASE_S
 from bunqueue.store import moving
 from bunqueue.store.database import LEFT, Store, StoreError, connected, read, usable
 from bunqueue.store.moving import Holding

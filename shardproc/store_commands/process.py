@@ -18,11 +18,11 @@ import msgspec
 from bunqueue.cli.framework import exits
 from bunqueue.cli.output.output import Output, encoded
 from bunqueue.cli.output.terminal import plain_streams
-from bunqueue.data_folder import DataFolderError, FilesMismatch
-from bunqueue.readable import plural
-from bunqueue.settings import Settings
+from bunqueue.server.folder.data_folder import DataFolderError, FilesMismatch
+from bunqueue.server.settings.settings import Settings
 from bunqueue.spark.errors import NoRoom, UnreadableShard
 from bunqueue.store.database import StoreError, StoreUnavailable
+from bunqueue.text import plural
 from shardproc.replication.owner import LogDamaged
 from shardproc.replication.record import RecordDamaged, RecordTooNew
 from shardproc.storage.database import DatabaseBusy

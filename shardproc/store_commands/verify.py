@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from bunqueue.cli.output.output import Column, Kind
-from bunqueue.data_folder import NAME, read_manifest, shard_file
+from bunqueue.server.folder.data_folder import NAME, read_manifest, shard_file
 from bunqueue.store import snapshots
 from bunqueue.store.database import Store, StoreError, connected, read
 from bunqueue.store.places import PlaceError

@@ -14,7 +14,7 @@ import pytest
 
 from bunqueue.cli import BAD_USAGE, main
 from bunqueue.cli.commands import server
-from bunqueue.settings import OPTIONS, Settings, SettingsError
+from bunqueue.server.settings.settings import OPTIONS, Settings, SettingsError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import sys; from bunqueue.cli import main; sys.exit(main())"

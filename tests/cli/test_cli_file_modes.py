@@ -9,7 +9,7 @@ import pytest
 from support.cli import Cli
 from support.server import StartServer
 
-from bunqueue.exposure import file_problem, folder_problem
+from bunqueue.server.host.file_permissions import file_problem, folder_problem
 
 
 def config_file(folder: Path, text: str, mode: int) -> Path:

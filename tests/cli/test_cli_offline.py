@@ -17,7 +17,7 @@ from support.server import ROOT, Server, StartServer
 from support.waiting import wait_until
 
 from bunqueue.cli.framework import exits
-from bunqueue.data_folder import write_manifest
+from bunqueue.server.folder.data_folder import write_manifest
 
 FILE = "shard-00.db"
 

@@ -286,7 +286,7 @@ def test_completion_scripts(cli: Cli, shell: str) -> None:
         (["queue", "--help"], ("bunqueue.client", "rich", "asyncio")),
         (
             ["push", "load", "1"],
-            ("router", "shardproc", "bunqueue.client.worker.worker", "rich", "sqlite3", "croniter"),
+            ("router", "shardproc", "bunqueue.worker.worker", "rich", "sqlite3", "croniter"),
         ),
     ],
 )

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 import pytest
 import typer
 
-from bunqueue import readable
+from bunqueue import text as readable
 from bunqueue.cli.commands.top.numbers import samples_of, server_now
 from bunqueue.cli.commands.top.view import spark
 from bunqueue.cli.framework.place import endpoint_of, url_of
 from bunqueue.cli.framework.values import begun, data, span, span_or_moment
 from bunqueue.client.connection.tls import TlsOptions
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from support.server import ROOT
 from support.waiting import wait_until
 
 from bunqueue import Queue
-from bunqueue.settings import OPTIONS, load_settings
+from bunqueue.server.settings.settings import OPTIONS, load_settings
 
 FOLDER = ROOT / "config" / "cluster"
 FILE = FOLDER / "compose.yaml"

@@ -22,7 +22,13 @@ from typing import Any
 import pytest
 from support.folders import contents, is_sound, shards_of
 
-from bunqueue.data_folder import RESHARD, DataFolderError, is_resharded, open_data_folder, shard_file
+from bunqueue.server.folder.data_folder import (
+    RESHARD,
+    DataFolderError,
+    is_resharded,
+    open_data_folder,
+    shard_file,
+)
 from shardproc.resharding import swap
 from shardproc.resharding.process import reshard
 

@@ -9,7 +9,7 @@ from support.waiting import eventually
 from support.wire import Reply, Wire
 
 from bunqueue.cli.commands.top.numbers import samples_of
-from bunqueue.machine_memory import MIB, share_of
+from bunqueue.server.host.machine_memory import MIB, share_of
 
 LIMIT_MIB = 256
 SHARE = share_of(LIMIT_MIB * MIB, 2)

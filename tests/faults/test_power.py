@@ -23,7 +23,7 @@ from support.naming import queue_on
 from support.server import Server, StartServer
 from support.wire import Wire
 
-from bunqueue.settings import Settings
+from bunqueue.server.settings.settings import Settings
 from shardproc import process
 from shardproc.core import Shard
 from shardproc.storage.database import Database

@@ -15,8 +15,8 @@ from support import small_folder
 from support.folders import contents
 from support.server import ROOT
 
-from bunqueue import data_folder
-from bunqueue.data_folder import COMPLETE, RESHARD
+from bunqueue.server.folder import data_folder
+from bunqueue.server.folder.data_folder import COMPLETE, RESHARD
 from shardproc.resharding.process import reshard
 
 KILLER = Path(__file__).with_name("reshard_killer.py")

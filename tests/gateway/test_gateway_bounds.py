@@ -32,8 +32,8 @@ from bunqueue.gateway.http.connections import Connection, Waiting
 from bunqueue.gateway.http.health import Health
 from bunqueue.gateway.http.problems import Problem
 from bunqueue.gateway.router_client.backend import Backend
-from bunqueue.guesses import Guesses
-from bunqueue.settings import Settings
+from bunqueue.server.host.auth_throttle import Guesses
+from bunqueue.server.settings.settings import Settings
 
 
 def say(server: Server, data: bytes) -> bytes:

@@ -8,8 +8,8 @@ import pytest
 
 from bunqueue.gateway.http import access
 from bunqueue.gateway.http.connections import Connection, Waiting
-from bunqueue.guesses import FREE
-from bunqueue.settings import Settings
+from bunqueue.server.host.auth_throttle import FREE
+from bunqueue.server.settings.settings import Settings
 
 
 async def test_every_guess_beyond_the_first_few_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,13 +29,13 @@ from bunqueue import Codec, Encryption, Queue
 from bunqueue.cli.framework import exits
 from bunqueue.client.codecs.envelope import sealed
 from bunqueue.client.connection.transport import Endpoint
-from bunqueue.guesses import FREE
 from bunqueue.mcp import calls as calls_module
 from bunqueue.mcp import streamable_http
 from bunqueue.mcp.calls import Calls
 from bunqueue.mcp.server import make_server
 from bunqueue.mcp.streamable_http import MAX_CONNECTIONS, MAX_UNCHECKED, Clients, TokenGuard
 from bunqueue.mcp.tools import OFFERED, choose, tool_of
+from bunqueue.server.host.auth_throttle import FREE
 
 WRITER, READER = "writes-all-Kq7", "looks-on-Zw3"
 SECRET = "data-that-no-log-has"

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from bunqueue import busy_poll
-from bunqueue.busy_poll import LoopPoll
+from bunqueue.server.host import busy_poll
+from bunqueue.server.host.busy_poll import LoopPoll
 
 WINDOW_US = 200_000  # long, so that a slow machine changes nothing
 

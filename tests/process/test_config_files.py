@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bunqueue import machine_memory
 from bunqueue.cli import BAD_USAGE
 from bunqueue.cli.framework.exits import WRONG_FILES
-from bunqueue.settings import BOOT_VARIABLE, CONFIG_VARIABLE, OPTIONS, load_settings
-from bunqueue.systemd import notify
+from bunqueue.server.host import machine_memory
+from bunqueue.server.host.systemd import notify
+from bunqueue.server.settings.settings import BOOT_VARIABLE, CONFIG_VARIABLE, OPTIONS, load_settings
 from shardproc import clock
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder, read_manifest
-from bunqueue.settings import Settings
+from bunqueue.server.folder.data_folder import (
+    DataFolderError,
+    open_data_folder,
+    own_data_folder,
+    read_manifest,
+)
+from bunqueue.server.settings.settings import Settings
 from router.launcher import Launcher
 from router.process import RouterProcess
 

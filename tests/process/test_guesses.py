@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bunqueue.guesses import FREE, PERIOD_S, Guesses, origin
+from bunqueue.server.host.auth_throttle import FREE, PERIOD_S, Guesses, origin
 
 
 def test_some_are_free_and_a_minute_later_again() -> None:

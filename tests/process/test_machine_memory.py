@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bunqueue.machine_memory import LEAST_SHARE, MIB, group_limits, memory_here, share_of
-from bunqueue.settings import Settings, SettingsError, load_settings
+from bunqueue.server.host.machine_memory import LEAST_SHARE, MIB, group_limits, memory_here, share_of
+from bunqueue.server.settings.settings import Settings, SettingsError, load_settings
 
 ENVIRON = {"HOME": "/home/someone"}
 

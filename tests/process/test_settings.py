@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bunqueue.setting_kinds import MAX_TOKEN_CHARS, MAX_TOKENS, default_data_dir
-from bunqueue.settings import (
+from bunqueue.server.settings.option_kinds import MAX_TOKEN_CHARS, MAX_TOKENS, default_data_dir
+from bunqueue.server.settings.settings import (
     OPTIONS,
     Settings,
     SettingsError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bunqueue.protocol import link
 from bunqueue.protocol.framing import MAX_FRAME, FrameTooLarge, frame
+from bunqueue.server.links import shard_link as link
 
 U32 = 2**32 - 1
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psycopg
 
-from bunqueue.data_folder import shard_file
-from bunqueue.settings import Settings
+from bunqueue.server.folder.data_folder import shard_file
+from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import conninfo
 from bunqueue.store.setup import init
 from shardproc.replication.follower import Follower

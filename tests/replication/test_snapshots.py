@@ -21,7 +21,7 @@ from support.small_disks import FullDisk, may_mount
 from support.waiting import wait_until
 
 from bunqueue import Queue
-from bunqueue.data_folder import shard_file
+from bunqueue.server.folder.data_folder import shard_file
 from bunqueue.store import partitions, snapshots
 from bunqueue.store.database import StoreUnavailable, connected
 from bunqueue.store.places import PlaceError, place_of, probe

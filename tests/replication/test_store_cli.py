@@ -22,7 +22,7 @@ from support.waiting import wait_until
 
 from bunqueue import Queue
 from bunqueue.cli.framework import exits
-from bunqueue.data_folder import shard_file
+from bunqueue.server.folder.data_folder import shard_file
 from bunqueue.store.setup import init
 
 NOWHERE = "postgresql://somebody:secret@127.0.0.1:1/jobs?connect_timeout=1"

@@ -28,7 +28,7 @@ from support.wire import Wire
 
 from bunqueue import Queue
 from bunqueue.cli.framework import exits
-from bunqueue.data_folder import (
+from bunqueue.server.folder.data_folder import (
     FORMAT_WITH_STORE,
     DataFolderError,
     read_identified,
@@ -45,7 +45,12 @@ from shardproc.store_commands.leave import leave, leave_without
 from shardproc.store_commands.progress import Progress
 
 KILLS = budget(3, 24)
-ROOMS = ("shardproc/store_commands", "bunqueue/store", "bunqueue/data_folder.py", "shardproc/replication")
+ROOMS = (
+    "shardproc/store_commands",
+    "bunqueue/store",
+    "bunqueue/server/folder/data_folder.py",
+    "shardproc/replication",
+)
 
 
 WAITS = """

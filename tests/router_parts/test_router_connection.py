@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.monitoring import ShardFigures
 from bunqueue.protocol.framing import MAX_FRAME
-from bunqueue.settings import Settings
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.settings.settings import Settings
 from router import bounds
 from router import connection as module
 from router.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from bunqueue.protocol.commands.cluster import ClusterView, CopyView, HostView, PlaceView
 from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
 from bunqueue.protocol.commands.workers import WorkerStats
-from bunqueue.server_commands.prometheus import exposition
-from bunqueue.server_commands.queue_metrics import MAX_QUEUES
-from bunqueue.server_commands.router_figures import RouterFigures
+from bunqueue.server.commands.prometheus import exposition
+from bunqueue.server.commands.queue_metrics import MAX_QUEUES
+from bunqueue.server.commands.router_figures import RouterFigures
 
 Samples = Mapping[tuple[str, tuple[str, ...]], float]
 

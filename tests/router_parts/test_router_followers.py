@@ -6,7 +6,7 @@ import sys
 
 from support.waiting import eventually
 
-from bunqueue.settings import Settings
+from bunqueue.server.settings.settings import Settings
 from router.cluster.followers import Followers, Report
 from router.launcher import Launcher
 

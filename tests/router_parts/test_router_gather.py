@@ -14,7 +14,7 @@ from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Merge, Reply
 from bunqueue.protocol.commands.base import LARGEST, SMALLEST
 from bunqueue.protocol.framing import MAX_FRAME
-from bunqueue.protocol.gather import Gather, for_all, split
+from bunqueue.server.links.gather import Gather, for_all, split
 
 
 def command(**fields: object) -> Command:

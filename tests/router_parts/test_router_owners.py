@@ -10,9 +10,9 @@ from typing import Any
 
 from router_parts.stand_ins import Uplink
 
-from bunqueue.protocol import host_link, router_link
-from bunqueue.protocol import link as link_protocol
-from bunqueue.settings import Settings
+from bunqueue.server.links import host_link, router_link
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.settings.settings import Settings
 from router.cluster.cluster import Cluster
 from router.cluster.remote_shard import RemoteShard
 from router.cluster.store import HostRow

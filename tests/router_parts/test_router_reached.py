@@ -6,9 +6,9 @@ from typing import Any
 
 from router_parts.stand_ins import Uplink
 
-from bunqueue.protocol import host_link
-from bunqueue.protocol import link as link_protocol
-from bunqueue.settings import Settings
+from bunqueue.server.links import host_link
+from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.settings.settings import Settings
 from router.cluster.remote_shard import RemoteShard
 from router.hub import Hub
 

@@ -12,7 +12,7 @@ from bunqueue.model.ids import IdFactory, slot_of_id, slot_of_queue
 from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.server_commands.commands import HANDLERS
+from bunqueue.server.commands.commands import HANDLERS
 from router import routing
 from router.routing import (
     ALL,

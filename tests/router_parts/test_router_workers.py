@@ -8,7 +8,7 @@ import pytest
 
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import Heartbeat, RegisterWorker
-from bunqueue.server_commands.workers import MAX_NAMES, MAX_PER_CONNECTION, MAX_QUEUES, STALE_MS, Workers
+from bunqueue.server.commands.workers import MAX_NAMES, MAX_PER_CONNECTION, MAX_QUEUES, STALE_MS, Workers
 
 NOW = 1_700_000_000_000
 

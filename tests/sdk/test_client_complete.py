@@ -19,10 +19,10 @@ from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.options import job
 from bunqueue.client.options.cron import CronOptions
 from bunqueue.client.queue import AsyncQueue
-from bunqueue.client.worker import active_job
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.commands.core import JobFields, Push
 from bunqueue.protocol.commands.cron import CronFields
+from bunqueue.worker import active_job
 
 CLIENT = Path(queue.__file__).parent.parent
 

@@ -29,11 +29,11 @@ from bunqueue import (
 from bunqueue.client.connection.options import MAX_DELAY, milliseconds, reconnect_delay, seconds
 from bunqueue.client.conversion.encoding import STORABLE
 from bunqueue.client.options.job import default_fields, encode_data, wire_fields
-from bunqueue.client.worker.reporting.results import encode_result
-from bunqueue.client.workflow import values
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import KeyState, Push
+from bunqueue.worker.reporting.results import encode_result
+from bunqueue.workflow import values
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,13 @@ from bunqueue import (
 )
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.models.jobs import OneJob
-from bunqueue.client.worker.active_job import ActiveJob, JobChannel
-from bunqueue.client.worker.reporting import persistence
-from bunqueue.client.worker.reporting import reporter as module
-from bunqueue.client.worker.reporting.reporter import Reporter
-from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import core, query
 from bunqueue.protocol.commands.base import Refusal
+from bunqueue.worker.active_job import ActiveJob, JobChannel
+from bunqueue.worker.reporting import persistence
+from bunqueue.worker.reporting import reporter as module
+from bunqueue.worker.reporting.reporter import Reporter
+from bunqueue.worker.stats import RunStats
 
 FAR = 1000.0  # seconds: a delay that never ends in a test
 

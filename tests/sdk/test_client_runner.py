@@ -14,12 +14,12 @@ import pytest
 from msgspec import MsgspecError, Raw
 
 from bunqueue import JobCancelled, JobStopped, JobTimeout
-from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobChannel
-from bunqueue.client.worker.job_runner import JobRunner, RunConfig, end
-from bunqueue.client.worker.reporting.failures import MAX_ERROR, MAX_STACK, error_stack, error_text
-from bunqueue.client.worker.reporting.reporter import Reporter
-from bunqueue.client.worker.routes import Table
-from bunqueue.client.worker.stats import RunStats
+from bunqueue.worker.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobChannel
+from bunqueue.worker.job_runner import JobRunner, RunConfig, end
+from bunqueue.worker.reporting.failures import MAX_ERROR, MAX_STACK, error_stack, error_text
+from bunqueue.worker.reporting.reporter import Reporter
+from bunqueue.worker.routes import Table
+from bunqueue.worker.stats import RunStats
 
 NO_CHANNEL = cast(JobChannel, None)
 

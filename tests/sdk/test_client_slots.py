@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from support.waiting import eventually
 
-from bunqueue.client.worker.fetching.slots import Slots
+from bunqueue.worker.fetching.slots import Slots
 
 
 async def test_jobs_run_side_by_side_but_never_more_than_the_size() -> None:

@@ -12,8 +12,8 @@ import time
 import pytest
 from support.waiting import eventually
 
-from bunqueue.client.worker.locks import loop_monitor
-from bunqueue.client.worker.locks.loop_monitor import LoopMonitor, place_of
+from bunqueue.worker.locks import loop_monitor
+from bunqueue.worker.locks.loop_monitor import LoopMonitor, place_of
 
 
 async def test_a_loop_that_answers_owes_nothing() -> None:

@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Job, JobFailed, ResultError, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker.reporting import results
+from bunqueue.worker.reporting import results
 
 _numbers = itertools.count()
 RETRYING: Any = {"max_attempts": 3, "backoff": 1}

@@ -38,8 +38,8 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker.fetching import intake
 from bunqueue.testing import Sandbox
+from bunqueue.worker.fetching import intake
 
 OLD, NEW, HASH_KEY = b"o" * 32, b"n" * 32, b"h" * 32
 SECRET = "geheim-4711"

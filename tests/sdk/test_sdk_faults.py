@@ -233,7 +233,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_job(shared_server: Serve
 async def test_a_lost_lock_is_counted_and_told(
     shared_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bunqueue.client.worker.locks.lock_renewer import LockRenewer
+    from bunqueue.worker.locks.lock_renewer import LockRenewer
 
     monkeypatch.setattr(LockRenewer, "_renew", lambda self, held: None)  # as if Python were frozen
     gate, taken = asyncio.Event(), asyncio.Event()

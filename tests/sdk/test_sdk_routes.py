@@ -13,7 +13,7 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncAdmin, AsyncQueue, Bunqueue, Middleware, OptionError, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker import routes
+from bunqueue.worker import routes
 
 _numbers = itertools.count()
 

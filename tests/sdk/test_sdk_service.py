@@ -13,8 +13,8 @@ from support.server import Server
 from support.waiting import wait_until
 
 from bunqueue import Queue
-from bunqueue.client.worker.service import AGAIN
 from bunqueue.protocol.commands import query, queues
+from bunqueue.worker.service import AGAIN
 
 PROGRAM = """
 import sys, time, asyncio

@@ -13,9 +13,9 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncAdmin, AsyncQueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker.locks import lock_renewer
 from bunqueue.errors import CommandFailed, NotFound, OptionError
 from bunqueue.protocol.commands.workers import WorkerInfo
+from bunqueue.worker.locks import lock_renewer
 
 _numbers = itertools.count()
 

@@ -18,9 +18,9 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker.locks import lock_renewer, loop_monitor
 from bunqueue.protocol.commands import workers
 from bunqueue.protocol.commands.workers import WorkerInfo
+from bunqueue.worker.locks import lock_renewer, loop_monitor
 
 _numbers = itertools.count()
 

@@ -13,8 +13,8 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.worker.fetching.order import Turns
 from bunqueue.errors import OptionError
+from bunqueue.worker.fetching.order import Turns
 
 _numbers = itertools.count()
 

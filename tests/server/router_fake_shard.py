@@ -17,8 +17,8 @@ import time
 
 import msgpack
 
-from bunqueue.protocol import link
 from bunqueue.protocol.framing import frame
+from bunqueue.server.links import shard_link as link
 
 
 def reply(conn: int, payload: dict[str, object], slow: int = 0) -> bytes:

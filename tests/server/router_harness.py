@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 from support.procfs import runs
 
-from bunqueue.settings import Settings
+from bunqueue.server.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_SHARD = Path(__file__).with_name("router_fake_shard.py")

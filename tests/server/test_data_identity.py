@@ -18,8 +18,8 @@ from support.server import NotStarted, Server, StartServer
 from support.wire import Wire
 
 from bunqueue.cli.framework import exits
-from bunqueue.data_folder import RESHARD, read_manifest, shard_file
-from bunqueue.file_lock import is_locked, lock_file
+from bunqueue.server.folder.data_folder import RESHARD, read_manifest, shard_file
+from bunqueue.server.folder.file_lock import is_locked, lock_file
 from shardproc.storage.database import Database, DatabaseBusy
 
 JOBS = 20

@@ -16,7 +16,7 @@ from router_harness import RouterServer, wait_for
 from support.procfs import open_files
 from support.server import quiet_port
 
-from bunqueue.descriptors import share
+from bunqueue.server.host.descriptors import share
 
 FILES = 256
 FLOOD = 2000

@@ -14,7 +14,7 @@ from support.cli import Cli
 from support.server import NotStarted, Server, StartServer
 from support.waiting import wait_until
 
-from bunqueue.machine_memory import oom_kills
+from bunqueue.server.host.machine_memory import oom_kills
 from router.deaths import Deaths
 
 LONGEST_S = 15.0  # 5 s where nobody else works; without bounds it was 30 s and more

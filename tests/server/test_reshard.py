@@ -15,7 +15,7 @@ from support.server import NotStarted, Server, StartServer
 from support.warm import COMMAND, ROOT, run
 from support.wire import Wire
 
-from bunqueue.data_folder import RESHARD, read_identified
+from bunqueue.server.folder.data_folder import RESHARD, read_identified
 from shardproc.resharding import swap
 from shardproc.resharding.build import build
 from shardproc.resharding.inventory import Inventory

@@ -20,7 +20,7 @@ from support.folders import as_they_are, contents, shards_of
 from support.naming import queue_on, shard_of
 
 from bunqueue import cli
-from bunqueue.data_folder import (
+from bunqueue.server.folder.data_folder import (
     COMPLETE,
     RESHARD,
     DataFolderError,

@@ -18,7 +18,7 @@ import pytest
 from router_harness import Client, RouterServer, alive, queue_of_shard, wait_for
 
 import router.process
-from bunqueue.descriptors import share
+from bunqueue.server.host.descriptors import share
 from router.errors import BAD_USAGE
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from router_harness import Client, RouterServer, framed, wait_for
 
-from bunqueue.guesses import FREE
+from bunqueue.server.host.auth_throttle import FREE
 from router.strangers import MAX_REFUSALS, MAX_WRONG
 
 TOKEN = "right-one"

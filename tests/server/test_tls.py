@@ -35,8 +35,8 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection.transport import Endpoint
-from bunqueue.client.worker.locks.lock_renewer import ServerChannel
 from bunqueue.protocol.commands import core
+from bunqueue.worker.locks.lock_renewer import ServerChannel
 
 NOW = datetime.now(UTC)
 

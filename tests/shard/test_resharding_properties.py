@@ -17,7 +17,7 @@ from support.budget import budget
 from support.folders import check_directory, contents, is_sound
 from support.naming import shard_of
 
-from bunqueue.data_folder import shard_file, write_manifest
+from bunqueue.server.folder.data_folder import shard_file, write_manifest
 from shardproc.resharding.process import reshard
 
 QUEUES = tuple(f"q-{number}" for number in range(10))

@@ -12,10 +12,10 @@ import pytest
 from engine.shard_driver import Driver
 from engine.shard_world import QUEUES, World
 
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, ErrorReply
+from bunqueue.server.links import peers as messages
 from shardproc.engine.slices import sliced
 
 LAST = f"f:{QUEUES[-1]}"

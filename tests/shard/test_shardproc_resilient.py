@@ -17,7 +17,7 @@ from engine.shard_driver import START, Answer, Driver
 from support.budget import budget
 
 from bunqueue.model.retention import Retention
-from bunqueue.protocol import peers
+from bunqueue.server.links import peers
 from shardproc.clock import Clock
 from shardproc.engine.state import State
 from shardproc.resilient import PROBE_MS, Mode, ResilientShard, StorageFailed

@@ -11,8 +11,8 @@ import msgpack
 import pytest
 from engine.shard_driver import Driver
 
-from bunqueue.protocol import link
 from bunqueue.protocol.framing import frame
+from bunqueue.server.links import shard_link as link
 from shardproc import routers as module
 from shardproc.routers import Routers
 from shardproc.server import Server

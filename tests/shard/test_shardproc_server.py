@@ -11,10 +11,10 @@ import msgpack
 import pytest
 from engine.shard_driver import Driver
 
-from bunqueue import pace
-from bunqueue.pace import Pace
-from bunqueue.protocol import link
 from bunqueue.protocol.framing import frame
+from bunqueue.server.host import pace
+from bunqueue.server.host.pace import Pace
+from bunqueue.server.links import shard_link as link
 from shardproc import core
 from shardproc import server as module
 from shardproc.server import Server
@@ -116,7 +116,7 @@ def test_while_somebody_asks_what_is_queued_goes_on_with_rests(
     driver: Driver, sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("bunqueue.pace.monotonic", lambda: now)
+    monkeypatch.setattr("bunqueue.server.host.pace.monotonic", lambda: now)
     monkeypatch.setattr(ShortSlice, "worked_s", 0.005)
     router, shard = sockets
     server = Server(driver.shard, shard)

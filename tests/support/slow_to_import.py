@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bunqueue import ActiveJob
 
-if "SLOW_TO_IMPORT" in os.environ and "bunqueue.client.worker.processes.child" in __import__("sys").modules:
+if "SLOW_TO_IMPORT" in os.environ and "bunqueue.worker.processes.child" in __import__("sys").modules:
     Path(os.environ["SLOW_TO_IMPORT"]).write_text(str(os.getpid()))
     time.sleep(60)  # until it is killed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.shard_driver import START, Driver
 
-from bunqueue.data_folder import shard_file, write_manifest
+from bunqueue.server.folder.data_folder import shard_file, write_manifest
 
 from .naming import queues_on
 

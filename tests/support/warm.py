@@ -36,7 +36,7 @@ MODULES = (
     "bunqueue.cli.commands.worker",
     "bunqueue.cli.program",
     "bunqueue.client.blocking.queue",
-    "bunqueue.client.worker.worker",
+    "bunqueue.worker.worker",
     "bunqueue.gateway.process",
     "router.process",
     "router.further.process",

@@ -23,9 +23,9 @@ from bunqueue import (
     StepFailed,
     Unrecoverable,
 )
-from bunqueue.client.workflow.idle import Watch
-from bunqueue.client.workflow.parking import Park, Parking
 from bunqueue.testing import Sandbox
+from bunqueue.workflow.idle import Watch
+from bunqueue.workflow.parking import Park, Parking
 
 DAY = timedelta(days=1)
 

@@ -12,10 +12,10 @@ from support.promises import promises
 
 from bunqueue import Bunqueue, Flow, Queue, current_job, current_step
 from bunqueue.client.models.workflows import Step
-from bunqueue.client.workflow.run_log import Claim, RunLog, base_of, checked_name, key_of
 from bunqueue.errors import OptionError
 from bunqueue.model.workflow import COMPLETED, SIGNAL, SLEEP, STEP
 from bunqueue.testing import Sandbox
+from bunqueue.workflow.run_log import Claim, RunLog, base_of, checked_name, key_of
 
 DAY = timedelta(days=1)
 AWKWARD = st.text(":%#32Aa1٣\n ", min_size=1, max_size=6)

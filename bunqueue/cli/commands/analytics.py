@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bunqueue.errors import BunqueueError
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.text import plural
 
-from ...readable import plural
 from ..output import terminal
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from ...readable import plural
+from bunqueue.text import plural
+
 from ..framework import completing
 from ..framework.session import Session
 from ..framework.shared import noun, verb

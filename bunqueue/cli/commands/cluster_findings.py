@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...readable import plural
+from bunqueue.text import plural
 
 MAX_SHOWN = 8  # shards that one line names
 

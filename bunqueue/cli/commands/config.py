@@ -8,7 +8,7 @@ import tomllib
 
 import typer
 
-from bunqueue.settings import OPTIONS, resolve_settings
+from bunqueue.server.settings.settings import OPTIONS, resolve_settings
 
 from ..output.output import encoded
 from .server import JSON, with_settings

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from ...readable import plural
+from bunqueue.text import plural
+
 from ..framework.completing import one_of
 from ..framework.session import Session
 from ..framework.shared import noun, parameters_of, verb

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.text import plural, span_of
 
-from ...readable import plural, span_of
 from ..framework import exits
 from ..framework.session import Session
 from ..framework.shared import verb
@@ -118,7 +118,7 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
 
 
 def _folder(data_dir: str) -> Finding:
-    from bunqueue.exposure import folder_problem
+    from bunqueue.server.host.file_permissions import folder_problem
 
     problem = folder_problem(data_dir)
     return Finding(WARNING if problem else OK, "file modes", problem or "closed to other users")
@@ -279,7 +279,7 @@ def _cluster(admin: Any, samples: Any) -> Iterator[Finding]:
 
 def _database() -> Iterator[Finding]:
     """The findings of `bunqueue store check`, if the variables or the config file of the server are set."""
-    from bunqueue.settings import resolve_settings
+    from bunqueue.server.settings.settings import resolve_settings
 
     settings = resolve_settings({}, os.environ).settings
     if not settings.store:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...readable import plural
+from bunqueue.text import plural
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.dlq import Dropped

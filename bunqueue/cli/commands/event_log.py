@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...readable import plural
+from bunqueue.text import plural
+
 from ..framework.session import Session
 
 PAGE = 1000

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bunqueue.model.events import NAMES, PUBLISHED
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.text import printable
 
 from ...protocol.encoded import for_people
-from ...readable import printable
 from ..framework import completing, exits
 from ..framework.session import Session
 from ..framework.shared import verb

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.text import json_problem, plural, printable
 
-from ...readable import json_problem, plural, printable
 from ..framework.session import Session
 from ..framework.shared import noun, verb
 from ..framework.values import SPAN, JobId, argument, option, span

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
 
 from ..framework.shared import parameters_of
 from ..framework.values import SPAN, WHEN, option, span, span_or_moment, waits

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bunqueue.protocol.encoded import for_people
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
 
 from ..framework import exits
 from ..framework.session import Session

@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bunqueue.errors import BunqueueError
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.text import json_problem, plural
 
-from ...readable import json_problem, plural
 from ..framework import exits
 from ..framework.session import Session
 from ..framework.shared import verb

@@ -7,7 +7,8 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ...readable import plural, span_of
+from bunqueue.text import plural, span_of
+
 from ..framework.completing import one_of
 from ..framework.session import Session
 from ..framework.shared import noun, verb

@@ -19,7 +19,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from bunqueue.settings import OPTIONS, Option, Settings, SettingsError, file_with_secrets, resolve_settings
+from bunqueue.server.settings.settings import (
+    OPTIONS,
+    Option,
+    Settings,
+    SettingsError,
+    file_with_secrets,
+    resolve_settings,
+)
 
 MAX_SETTINGS_BYTES = 65536
 """The size of a pipe's buffer; a larger write would block forever."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
 
 from ..framework.session import Session
 from ..framework.shared import (
@@ -34,7 +34,7 @@ from ..output.terminal import give_streams_back
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from bunqueue.client.worker.options import WorkerOptions
+    from bunqueue.worker.options import WorkerOptions
 
     from ..framework.target import Described
 
@@ -288,7 +288,6 @@ def _oversee(context: typer.Context, processes: int, watched: str | None) -> int
 
 
 def _run(services: list[Described], *, overseen: bool) -> int:
-    from bunqueue.client.worker.service import run_forever
     from bunqueue.errors import (
         AuthError,
         BunqueueError,
@@ -297,6 +296,7 @@ def _run(services: list[Described], *, overseen: bool) -> int:
         ScheduleConflict,
         TlsError,
     )
+    from bunqueue.worker.service import run_forever
 
     from ..worker_pool.processes import BAD_CONFIG, WORN_OUT, end_with_overseer, say
 

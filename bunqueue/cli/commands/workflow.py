@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import UNSET
 
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
 
 from ..framework import completing
 from ..framework.session import Session

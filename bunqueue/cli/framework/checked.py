@@ -14,10 +14,10 @@ from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.connection.caller import AsyncCaller, Caller
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.options import checks
-from bunqueue.client.worker.middleware import Around
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import Push, PushBatch
 from bunqueue.protocol.commands.flows import AddFlow, PushFlow
+from bunqueue.worker.middleware import Around
 
 R = TypeVar("R", bound=Reply)
 

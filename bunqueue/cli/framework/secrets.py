@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bunqueue.process_arguments import rewrite_arguments
+from bunqueue.server.host.process_arguments import rewrite_arguments
 
 SECRET_FLAGS = frozenset({b"--token", b"-t", b"--auth-token", b"--read-only-token", b"--secret"})
 _BEFORE_HOST = re.compile(rb"(?<=://)[^/?#]*(?=@)")  # the token or password of a URL

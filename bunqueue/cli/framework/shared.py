@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bunqueue.errors import BunqueueError, OptionError
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
 
 from ..output.output import pipe_closed
 from .reading import plainly_read

@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bunqueue.client.connection.options import shown
-from bunqueue.client.worker.options import WorkerOptions
-from bunqueue.client.worker.service import Service
-from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.worker.options import WorkerOptions
+from bunqueue.worker.service import Service
+from bunqueue.worker.worker import Worker
 
 if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue

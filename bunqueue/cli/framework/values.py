@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bunqueue.readable import json_problem
+from bunqueue.text import json_problem
 
 from . import completing
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from bunqueue.text import CONTROL, printable
+
 from ...protocol.encoded import for_people
-from ...readable import CONTROL, printable
 from ..framework.exits import PIPE_CLOSED
 from .terminal import console
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import typer
 
 from bunqueue.errors import BunqueueError
-from bunqueue.settings import SettingsError
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.text import harmless
 
-from ...readable import harmless
 from .terminal import console
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ... import readable
+from bunqueue import text as readable
+
 from ...protocol.encoded import for_people
 from . import terminal
 from .output import Column, Kind, Row, encoded

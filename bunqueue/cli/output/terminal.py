@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from ...readable import harmless
+from bunqueue.text import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from bunqueue.client.worker.log import said
-from bunqueue.lifeline import end_with_parent
-from bunqueue.readable import printable
+from bunqueue.server.host.lifeline import end_with_parent
+from bunqueue.text import printable
+from bunqueue.worker.log import said
 
 BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
 """Exit statuses: wrong flags or target, a process that asks to be replaced (EX_TEMPFAIL), a process that the

@@ -20,10 +20,10 @@ from bunqueue.client.models.flows import ChildValuesReply, FlowPage, SomeFlows
 from bunqueue.client.models.jobs import as_result, decode_job
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
-from bunqueue.client.worker.active_job import current_job
-from bunqueue.client.worker.middleware import Around, Middleware, around_adding
 from bunqueue.errors import JobNotFound, OptionError
 from bunqueue.protocol.commands import Reply, flows, query
+from bunqueue.worker.active_job import current_job
+from bunqueue.worker.middleware import Around, Middleware, around_adding
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -14,7 +14,6 @@ from bunqueue.client.conversion.words import storable
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.models.flows import FlowInfo, OneFlow
 from bunqueue.client.options import checks
-from bunqueue.client.worker.middleware import Around
 from bunqueue.protocol.commands.flows import (
     AddFlow,
     CancelFlow,
@@ -26,6 +25,7 @@ from bunqueue.protocol.commands.flows import (
     GetFlow,
     RetryFlow,
 )
+from bunqueue.worker.middleware import Around
 
 
 class FlowGraph:

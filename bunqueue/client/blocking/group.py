@@ -13,10 +13,10 @@ from bunqueue.client.connection.options import refused
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo
 from bunqueue.client.options.job import JobOptions
-from bunqueue.client.worker.options import WorkerOptions
-from bunqueue.client.worker.routes import Work
-from bunqueue.client.worker.worker import Worker
 from bunqueue.protocol.commands import Ok, query, queues, server
+from bunqueue.worker.options import WorkerOptions
+from bunqueue.worker.routes import Work
+from bunqueue.worker.worker import Worker
 
 SEPARATOR = ":"
 

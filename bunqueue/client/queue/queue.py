@@ -54,7 +54,6 @@ from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
 from bunqueue.client.queue.whole_job import whole_job
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
-from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound
 from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
@@ -86,6 +85,7 @@ from bunqueue.protocol.commands.monitoring import (
 from bunqueue.protocol.commands.stall import StallSettings
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workers import WorkerInfo
+from bunqueue.worker.middleware import AsyncAround, Middleware, around_adding
 
 R = TypeVar("R")
 

@@ -20,9 +20,9 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bunqueue.guesses import DELAY_S, Guesses
 from bunqueue.model.tokens import RateLimit, token_is_known
-from bunqueue.settings import Settings
+from bunqueue.server.host.auth_throttle import DELAY_S, Guesses
+from bunqueue.server.settings.settings import Settings
 
 from . import status
 from .problems import Problem, refusal

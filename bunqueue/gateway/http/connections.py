@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from bunqueue.acceptor import Counted
+from bunqueue.server.host.acceptor import Counted
 
 from .access import SPARE, Role
 

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from bunqueue.guesses import Guesses
 from bunqueue.protocol.commands import COMMANDS
+from bunqueue.server.host.auth_throttle import Guesses
 
 from . import status
 from .access import Role, need

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from bunqueue.protocol.readable import salvaged
-from bunqueue.readable import json_problem
+from bunqueue.text import json_problem
 
 from .weight import MAX_WEIGHT, is_too_heavy
 

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bunqueue.descriptors import MAX_WAITING
 from bunqueue.protocol.commands import COMMANDS
+from bunqueue.server.host.descriptors import MAX_WAITING
 
 from .connection import RouterConnection, RouterGone
 

@@ -11,8 +11,8 @@ from datetime import datetime
 from django.conf import settings
 
 from bunqueue.client.models.jobs import Job
-from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.errors import Unrecoverable
+from bunqueue.worker.active_job import ActiveJob
 
 from .compat import (
     BaseTaskBackend,

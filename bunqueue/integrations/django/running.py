@@ -7,9 +7,9 @@ from typing import Any
 from django.db import close_old_connections
 from django.utils import timezone
 
-from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.reporting.failures import checked, is_last
 from bunqueue.errors import Postpone
+from bunqueue.worker.active_job import ActiveJob
+from bunqueue.worker.reporting.failures import checked, is_last
 
 from .backend import BunqueueBackend
 from .compat import (

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bunqueue.data_folder import NAME, DataFolderError, is_resharded, may_be_database, shard_file, shards_of
+from bunqueue.server.folder.data_folder import (
+    NAME,
+    DataFolderError,
+    is_resharded,
+    may_be_database,
+    shard_file,
+    shards_of,
+)
 
 from ..errors import BadOption, NotReadable
 from .remote import is_remote, remote_shards

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from bunqueue.data_folder import COMPLETE, NAME, RESHARD, DataFolderError, shards_of
+from bunqueue.server.folder.data_folder import COMPLETE, NAME, RESHARD, DataFolderError, shards_of
 
 from ..errors import NotReadable, UnreadableShard
 

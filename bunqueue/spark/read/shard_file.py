@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bunqueue.data_folder import DataFolderError, is_served, read_manifest
+from bunqueue.server.folder.data_folder import DataFolderError, is_served, read_manifest
 
 from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from bunqueue.data_folder import read_manifest, save_manifest
+from bunqueue.server.folder.data_folder import read_manifest, save_manifest
 
 from ..errors import NotReadable, UnreadableShard
 from .folders import Shard, find_shards

@@ -33,7 +33,6 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.commands.cron import SpawnOptions
 from bunqueue.protocol.heads import is_map
 from bunqueue.protocol.measure import MAX_BYTES, MAX_DATA, SURELY_SMALL, measure
-from bunqueue.protocol.peers import DEAD_REMOVED, UNKNOWN, Outcome
 from bunqueue.protocol.readable import (
     READ_ERRORS,
     check_readable,
@@ -43,6 +42,7 @@ from bunqueue.protocol.readable import (
     shown,
     unreadable,
 )
+from bunqueue.server.links.peers import DEAD_REMOVED, UNKNOWN, Outcome
 
 from ..lifecycle import events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Raw, Struct, json
 
 from bunqueue.model.job import COMPLETED, Job
-from bunqueue.protocol.peers import Value
+from bunqueue.server.links.peers import Value
 
 from ..state import QueueState, State
 from .outcomes import KEPT_MS, MAX_GONE

@@ -12,8 +12,8 @@ from msgspec import json
 
 from bunqueue.model.dead_letters import KEEP_FAILED, MAX_AGE
 from bunqueue.model.durations import DAY_MS
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.commands.dlq import Dropped
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..memory.dropped_letters import LETTER, MAX_KNOWN, decode_letter

@@ -8,7 +8,7 @@ from bunqueue.model.dead_letters import CANCELLED, EXPIRED, QUEUE_FULL
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
-from bunqueue.protocol.peers import DroppedLetter
+from bunqueue.server.links.peers import DroppedLetter
 
 from ..dispatch import answer_late
 from ..lookup import not_found

@@ -10,7 +10,7 @@ from msgspec import Struct, json
 
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.job import FAILED, Extra, Job
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..outbox import ROW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import json
 
-from bunqueue.protocol.peers import DroppedLetter
+from bunqueue.server.links.peers import DroppedLetter
 
 from ..outbox import Archive
 

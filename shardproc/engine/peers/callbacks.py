@@ -15,11 +15,11 @@ from msgspec import Raw, Struct, json
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, FAILED, Cause, Extra, Job
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import JobFields, OnDead
 from bunqueue.protocol.commands.jobs import MAX_LOG
 from bunqueue.protocol.job_view import decode_on_dead
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..handlers.push import push_fields

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.peers import Announce
+from bunqueue.server.links.peers import Announce
 
 from ..memory.parked_trials import ParkedTrial
 from ..state import Client, JobWait, State, Waiter

@@ -13,9 +13,9 @@ from msgspec.msgpack import Decoder
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import REMOVED, Job
 from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import JobFields
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..handlers import push

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Raw
 
 from bunqueue.model.job import BLOCKED, COMPLETED, Extra, Job
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..lifecycle import child_results, transitions

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 
 from msgspec import Raw
 
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codec import decode_command, encode_reply
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
 from bunqueue.protocol.commands.base import refused
 from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
 from bunqueue.protocol.framing import HEADER, frame
-from bunqueue.protocol.gather import Gather, split
+from bunqueue.server.links import peers as messages
+from bunqueue.server.links.gather import Gather, split
 
 from .. import peer_calls
 from ..dispatch import answer, carry_out, is_slow, send

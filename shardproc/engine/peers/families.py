@@ -8,7 +8,6 @@ from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Extra, Job
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
@@ -28,6 +27,7 @@ from bunqueue.protocol.commands.flows import (
     UpdateParent,
 )
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.server.links import peers as messages
 
 from ..handlers.ack import check_token
 from ..lifecycle import transitions

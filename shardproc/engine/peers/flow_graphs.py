@@ -12,7 +12,6 @@ from typing import Literal
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import COMPLETED, FAILED, STATE_NAMES
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import (
@@ -40,6 +39,7 @@ from bunqueue.protocol.commands.flows import (
     NodeView,
     RetryFlow,
 )
+from bunqueue.server.links import peers as messages
 
 from ..peer_calls import Steps, across
 from ..state import Client, State

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING, Extra, Job
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 
 from ..lifecycle import cancellation, transitions
 from ..outbox import ROW

@@ -16,11 +16,11 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.model.bounds import Bounds
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import FlowMark, Job
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
 from bunqueue.protocol.job_view import job_list, pulled_job
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..handlers.push import new_job

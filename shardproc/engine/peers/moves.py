@@ -19,7 +19,7 @@ from msgspec import Struct, json
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import FAILED, REMOVED, Job
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..lifecycle import dedup, events, transitions, unique_keys

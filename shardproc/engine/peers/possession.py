@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bunqueue.model.ids import slot_of_queue
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 
 from ..peer_calls import Steps
 from ..state import State

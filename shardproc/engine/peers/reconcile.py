@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from bunqueue.model.job import BLOCKED, DELAYED, WAITING, FlowMark, Job
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..lifecycle import transitions

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from msgspec import json
 
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..memory.pointers import enter, pointer

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from bunqueue.data_folder import private, sync
+from bunqueue.server.folder.data_folder import private, sync
 
 from ..presence import Absence
 

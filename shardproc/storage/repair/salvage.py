@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from bunqueue.data_folder import private, sync
+from bunqueue.server.folder.data_folder import private, sync
 
 from .. import rows
 from ..damage import DAMAGE, PARKED, is_damage

@@ -14,7 +14,7 @@ from engine.shard_world import QUEUES, state_of
 from support.budget import budget
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
 from shardproc.engine.peers import roll_call
 from shardproc.storage.database import Database
 

@@ -11,7 +11,7 @@ import pytest
 from engine.workflow_world import ALPHA, Workflows
 from msgspec import Raw, msgpack
 
-from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.worker.active_job import ActiveJob
 
 
 def pulled(flows: Workflows) -> ActiveJob[Any]:

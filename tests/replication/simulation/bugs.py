@@ -8,8 +8,8 @@ from typing import Any
 from replication.simulation.host import Kinds
 from replication.simulation.parts import SimulatedLink
 
-from bunqueue.protocol import link
 from bunqueue.protocol.codec import encode_frame
+from bunqueue.server.links import shard_link as link
 from shardproc.replication.owner import Answer, Done, Doubt, Records
 from shardproc.replication.server import ReplicatedServer
 from shardproc.replication.shard import ReplicatedShard

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
 
-from bunqueue import pace
+from bunqueue.server.host import pace
 from shardproc import rounds
 
 START_MS = 1_700_000_000_000  # the wall clock when a simulation begins

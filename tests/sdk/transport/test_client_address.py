@@ -9,7 +9,7 @@ import pytest
 
 from bunqueue import ConnectionOptions, OptionError, TlsOptions
 from bunqueue.client.connection.address import Target, endpoint, parse_url
-from bunqueue.settings import OTHER_VARIABLES, resolve_settings
+from bunqueue.server.settings.settings import OTHER_VARIABLES, resolve_settings
 
 
 @pytest.mark.parametrize(

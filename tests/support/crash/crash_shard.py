@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bunqueue.protocol import link
-from bunqueue.protocol import peers as messages
+from bunqueue.server.links import peers as messages
+from bunqueue.server.links import shard_link as link
 from shardproc.engine import peer_calls
 from shardproc.resilient import ResilientShard
 from shardproc.server import Server

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.setting_kinds import MEMORY
-from bunqueue.settings import SettingsError, resolve_settings
+from bunqueue.server.settings.option_kinds import MEMORY
+from bunqueue.server.settings.settings import SettingsError, resolve_settings
 
 from ...framework.values import Yes
 from ...output.progress import confirm
@@ -44,8 +44,8 @@ def accept_loss(
     settings = resolve_settings({"data_dir": data_dir, "config": config}, os.environ).settings
     if settings.data_dir == MEMORY:
         raise SettingsError(f"data_dir is {MEMORY}, which keeps nothing; give the folder with --data-dir")
-    from bunqueue.data_folder import DataFolderError, own_data_folder, read_identified
-    from bunqueue.losses import give_up, loss_of
+    from bunqueue.server.folder.data_folder import DataFolderError, own_data_folder, read_identified
+    from bunqueue.server.folder.losses import give_up, loss_of
 
     folder = Path(settings.data_dir)
     try:

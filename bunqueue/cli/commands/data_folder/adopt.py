@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.setting_kinds import MEMORY
-from bunqueue.settings import SettingsError, resolve_settings
+from bunqueue.server.settings.option_kinds import MEMORY
+from bunqueue.server.settings.settings import SettingsError, resolve_settings
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -37,9 +37,9 @@ def adopt(
     settings = resolve_settings({"data_dir": data_dir, "config": config}, os.environ).settings
     if settings.data_dir == MEMORY:
         raise SettingsError(f"data_dir is {MEMORY}, which keeps nothing; give the folder with --data-dir")
-    from bunqueue.data_folder import DataFolderError
     from bunqueue.embedded.adopting import adopt as move
     from bunqueue.errors import BunqueueError
+    from bunqueue.server.folder.data_folder import DataFolderError
 
     try:
         move(Path(file), Path(settings.data_dir))

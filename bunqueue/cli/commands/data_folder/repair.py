@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bunqueue.lifeline import lifeline
-from bunqueue.readable import plural
-from bunqueue.settings import SettingsError
+from bunqueue.server.host.lifeline import lifeline
+from bunqueue.server.settings.settings import SettingsError
+from bunqueue.text import plural
 
 from ..server import check_packages
 

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.setting_kinds import MEMORY
-from bunqueue.settings import SettingsError, resolve_settings
+from bunqueue.server.settings.option_kinds import MEMORY
+from bunqueue.server.settings.settings import SettingsError, resolve_settings
 
 from ..server import become, check_packages
 

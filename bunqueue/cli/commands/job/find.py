@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 from bunqueue.model.states import STATES
+from bunqueue.text import plural
 
-from ....readable import plural
 from ...framework import completing
 from ...framework.completing import one_of
 from ...framework.session import Session

@@ -69,7 +69,7 @@ def init(
     found = resolved(store=store, shards=shards, store_snapshots=store_snapshots, config=config)
     settings = found.settings
     if found.sources["shards"] == "default":
-        from bunqueue.settings import SettingsError
+        from bunqueue.server.settings.settings import SettingsError
 
         raise SettingsError("--shards: give the number of shards; it cannot be changed afterwards")
     from bunqueue.store.check import Level, check, problems

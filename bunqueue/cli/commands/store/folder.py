@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-from bunqueue.settings import Settings, SettingsError
+from bunqueue.server.settings.settings import Settings, SettingsError
 
 from ...framework.offline import offline_verb
 from ...framework.values import Yes, option
@@ -58,7 +58,7 @@ def snapshot(
 
 def _shards_of(settings: Settings, shard: int | None) -> list[int]:
     """The requested shards of the folder. Raises StoreFailed unless the folder belongs to the store."""
-    from bunqueue.data_folder import read_manifest
+    from bunqueue.server.folder.data_folder import read_manifest
     from bunqueue.store.database import connected, read
 
     folder = Path(settings.data_dir)
@@ -75,7 +75,7 @@ def _shards_of(settings: Settings, shard: int | None) -> list[int]:
 
 
 def _made(settings: Settings, shard: int) -> dict[str, object]:
-    from bunqueue.data_folder import shard_file
+    from bunqueue.server.folder.data_folder import shard_file
     from bunqueue.spark.errors import NoRoom, UnreadableShard
     from bunqueue.store.snapshots import listed, make
 
@@ -170,8 +170,8 @@ def leave(
 def _folder_alone(data_dir: str | None, config: str | None) -> Settings:
     import os
 
-    from bunqueue.setting_kinds import MEMORY
-    from bunqueue.settings import resolve_settings
+    from bunqueue.server.settings.option_kinds import MEMORY
+    from bunqueue.server.settings.settings import resolve_settings
 
     settings = resolve_settings({"data_dir": data_dir, "config": config}, os.environ).settings
     if settings.data_dir == MEMORY:

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.data_folder import DataFolderError
 from bunqueue.errors import BunqueueError, ConnectTimeout
-from bunqueue.settings import Resolved, Settings, SettingsError, resolve_settings
+from bunqueue.server.folder.data_folder import DataFolderError
+from bunqueue.server.settings.settings import Resolved, Settings, SettingsError, resolve_settings
 from bunqueue.store.database import StoreError, StoreUnavailable
 
 from ...framework.values import option

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bunqueue import readable
+from bunqueue import text as readable
 
 from ...output.tables import NONE
 from .numbers import RATES, ProcessNow, QueueNow, ServerNow, StoreNow

@@ -51,7 +51,6 @@ from bunqueue.client.options.job import (
 )
 from bunqueue.client.options.moments import PastMoment, When, age, past_moment, time_left
 from bunqueue.client.options.unique import keyed
-from bunqueue.client.worker.middleware import Around, Middleware, around_adding
 from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound
 from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
@@ -83,6 +82,7 @@ from bunqueue.protocol.commands.monitoring import (
 from bunqueue.protocol.commands.stall import StallSettings
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workers import WorkerInfo
+from bunqueue.worker.middleware import Around, Middleware, around_adding
 
 R = TypeVar("R")
 

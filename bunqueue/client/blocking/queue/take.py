@@ -15,9 +15,9 @@ from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration
 from bunqueue.client.models.jobs import Job, as_data
 from bunqueue.client.models.views import TakenJob
-from bunqueue.client.worker.locks.held_lock import HeldLock
-from bunqueue.client.worker.reporting.failures import checked, fail_command
 from bunqueue.protocol.commands.core import FailReply
+from bunqueue.worker.locks.held_lock import HeldLock
+from bunqueue.worker.reporting.failures import checked, fail_command
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ other, and the lower shard gets the name.
 
 from __future__ import annotations
 
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.cron import Cron
+from bunqueue.server.links import peers as messages
 
 from ...memory.timetable import Claim
 from ...peer_calls import Steps

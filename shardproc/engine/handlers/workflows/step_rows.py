@@ -7,8 +7,8 @@ from msgspec.msgpack import Encoder
 
 from bunqueue.model.job import UNDEFINED, Job
 from bunqueue.model.workflow import MAX_ERROR, OPEN
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
+from bunqueue.server.links import peers as messages
 
 from ...lifecycle import events
 from ...outbox import ROW

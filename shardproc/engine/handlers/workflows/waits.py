@@ -20,10 +20,10 @@ from bunqueue.model.workflow import (
     TIMED_OUT,
     WAITING,
 )
-from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
+from bunqueue.server.links import peers as messages
 
 from ...lifecycle import run_steps
 from ...lookup import being_cancelled

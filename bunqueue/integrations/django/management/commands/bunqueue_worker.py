@@ -8,11 +8,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.autoreload import run_with_reloader
 
-from bunqueue.client.worker.service import run_forever
-from bunqueue.client.worker.worker import Worker
 from bunqueue.integrations.django.backend import BunqueueBackend
 from bunqueue.integrations.django.compat import task_backends
 from bunqueue.integrations.django.running import run_task
+from bunqueue.worker.service import run_forever
+from bunqueue.worker.worker import Worker
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django has no types

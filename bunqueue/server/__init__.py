@@ -1,0 +1,1 @@
+"""What the processes of a server share. Nothing in a client needs it."""

@@ -1,0 +1,169 @@
+"""Which data folder a shard's file belongs to, and as which shard.
+
+Each file has a row in ``meta`` that says so, and the folder's manifest says what it expects.  Files without
+that row are from older versions; they are recognized by their queues.  Everything here only reads.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from bunqueue.model.ids import slot_of_queue
+
+KEY = "identity"  # of the row in ``meta``
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a file says about itself, as JSON in the row `KEY`."""
+
+    folder: str  # the id in the folder's manifest
+    shard: int
+    shards: int
+    generation: int  # increased by each reshard
+
+
+class Place(NamedTuple):
+    """What a folder expects of a shard's file."""
+
+    identity: Identity
+    filled: bool  # there was a file, so a missing or empty one is a loss
+    marked: bool  # the file had an identity; if not, it may be older than identities
+
+
+class Look(NamedTuple):
+    """The content of a file that shows which folder and shard it belongs to."""
+
+    identity: Identity | None
+    queues: list[str]  # not read if there is an identity
+
+
+def file_name(shard: int) -> str:
+    return f"shard-{shard:02d}.db"
+
+
+def misfit(file: Path, place: Place) -> str | None:
+    """Why a file does not belong at that place, as a text to follow its name; None if there is no objection.
+
+    A file that SQLite cannot read is not judged here: the code that opens it reports the problem.
+    """
+    if not file.exists() or not file.stat().st_size:
+        kind = "is empty (0 bytes)" if file.exists() else "is missing"
+        return kind if place.filled else None
+    try:
+        found = look(file)
+    except sqlite3.Error:
+        return None
+    except msgspec.DecodeError:
+        return "does not say in a known way which data folder it belongs to"
+    if found.identity is not None:
+        return _difference(found.identity, place.identity) or _foreign_log(file, found.identity)
+    return _stranger(found.queues, place)
+
+
+def _foreign_log(file: Path, identity: Identity) -> str | None:
+    """Like `misfit`, for a log that was put beside the file.  Its pages would replace those of the file as
+    soon as the file is opened for writing."""
+    if not _is_logged(file):
+        return None
+    try:
+        logged = _look(file, "mode=ro").identity
+    except (sqlite3.Error, msgspec.DecodeError):  # damage is not judged here
+        return None
+    return None if logged == identity else "has the -wal of another file beside it"
+
+
+def _difference(found: Identity, expected: Identity) -> str | None:
+    if found.folder != expected.folder:
+        return "belongs to another data folder"
+    if found.generation < expected.generation:
+        return f"is from before a reshard (generation {found.generation}, not {expected.generation})"
+    if found.generation > expected.generation:
+        return f"is from after a reshard (generation {found.generation}, not {expected.generation})"
+    if found.shards != expected.shards:
+        return f"is one of {found.shards} shards, not of {expected.shards}"
+    if found.shard != expected.shard:
+        return f"is the file of shard {found.shard}, not of shard {expected.shard}"
+    return None
+
+
+def _stranger(queues: list[str], place: Place) -> str | None:
+    """Like `misfit`, for a file without an identity."""
+    expected = place.identity
+    for queue in queues:
+        home = slot_of_queue(queue) & (expected.shards - 1)
+        if home != expected.shard:
+            return f"is not the file of shard {expected.shard}: its queue {queue} belongs to shard {home}"
+    if place.marked and (not queues or expected.generation > 1):
+        return "does not say which data folder it belongs to"
+    return None
+
+
+def look(file: Path) -> Look:
+    """Read the identity and queues of a file.  Raises sqlite3.Error and msgspec.DecodeError."""
+    is_logged = _is_logged(file)
+    try:  # the file has the identity even without its log: it is written before anything else
+        found = _look(file, "mode=ro&immutable=1")
+    except sqlite3.Error:
+        if not is_logged:
+            raise
+        found = Look(None, [])
+    if found.identity is None and is_logged:
+        found = _look(file, "mode=ro")
+    return found
+
+
+def _is_logged(file: Path) -> bool:
+    log = Path(f"{file}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _look(file: Path, how: str) -> Look:
+    with _opened(file, how) as database:
+        names = {str(name) for (name,) in database.execute("select name from sqlite_schema")}
+        if "meta" in names:
+            row = database.execute("select value from meta where key = ?", (KEY,)).fetchone()
+            if row is not None:
+                return Look(msgspec.json.decode(row[0], type=Identity), [])
+        if "queues" not in names:
+            return Look(None, [])
+        return Look(None, [str(name) for (name,) in database.execute("select name from queues")])
+
+
+def identity_of(file: Path) -> Identity | None:
+    """The identity of a file; None if there is no identity or it cannot be read."""
+    try:
+        return look(file).identity if file.exists() else None
+    except (sqlite3.Error, msgspec.DecodeError):
+        return None
+
+
+def damage(file: Path) -> str | None:
+    """Why SQLite cannot read a file at all; None if it can."""
+    try:
+        look(file)
+    except sqlite3.Error as error:
+        return f"cannot be read ({error})"
+    except msgspec.DecodeError:
+        pass
+    return None
+
+
+def contents(file: Path) -> str | None:
+    """How much a file holds, as a text for people; None if it cannot be read."""
+    try:
+        with _opened(file, "mode=ro") as database:
+            jobs, queues = database.execute(
+                "select (select count(*) from jobs), (select count(*) from queues)"
+            ).fetchone()
+    except sqlite3.Error:
+        return None
+    return f"{jobs:,} jobs in {queues:,} queues"
+
+
+def _opened(file: Path, how: str) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True))

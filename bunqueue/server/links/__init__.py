@@ -1,0 +1,1 @@
+"""What the processes of a server send each other: every message, once."""
