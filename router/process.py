@@ -228,7 +228,7 @@ class RouterProcess:
     def _be_one_of_several(self, store: str) -> None:
         """This host is one of a cluster."""
         settings = self._settings
-        from bunqueue.spark.read.shard_file import SCHEMA
+        from bunqueue.server.folder.shard_file import SCHEMA
 
         from .cluster.cluster import Cluster
         from .core.cluster_view import HostRow

@@ -22,11 +22,11 @@ from bunqueue.analytics.inputs import host_names
 from bunqueue.analytics.lake import ENDS, KEYS, columns_of, dated, read, spark_path
 from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
 from bunqueue.analytics.pipeline import OnStep
+from bunqueue.server.folder.shard_file import opened
 from bunqueue.spark import BadOption, NotReadable
 from bunqueue.spark.read.event_rows import bounds
 from bunqueue.spark.read.folders import Shard, find_shards
 from bunqueue.spark.read.remote import fetched
-from bunqueue.spark.read.shard_file import opened
 
 OVERLAP_MS = 3_600_000  # read again: the maximum by which a shard's clock may be behind another's
 STEPS = ("events", "attempts", "jobs", "commit")

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Begin, Source
+from bunqueue.server.folder.shard_file import opened
 from bunqueue.spark import BadOption, UnreadableShard
 from bunqueue.spark.read.event_rows import oldest
 from bunqueue.spark.read.folders import Shard, find_shards
 from bunqueue.spark.read.remote import fetched, is_remote, shown
-from bunqueue.spark.read.shard_file import opened
 from bunqueue.spark.read.snapshots import is_live, snapshot
 
 

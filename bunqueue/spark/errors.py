@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from bunqueue.server.folder.unreadable import NoRoom as NoRoom
+from bunqueue.server.folder.unreadable import NotReadable as NotReadable
+from bunqueue.server.folder.unreadable import UnreadableShard as UnreadableShard
+
 
 class BadOption(ValueError):
     """An option of the source is unknown, or its value is not allowed."""
-
-
-class NotReadable(Exception):
-    """A folder or a shard cannot be read."""
-
-
-class NoRoom(NotReadable):
-    """The disk has too little free space for a copy."""
-
-
-class UnreadableShard(NotReadable):
-    """One shard of a folder cannot be read."""
 
 
 class EventsLost(Exception):

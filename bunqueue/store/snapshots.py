@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bunqueue.server.folder.data_folder import private, sync
-from bunqueue.spark.read.shard_file import opened
+from bunqueue.server.folder.shard_file import opened
 
 from .database import StoreError, connected
 from .places import CHUNK, PlaceError, place_of

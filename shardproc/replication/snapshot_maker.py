@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from bunqueue.logs import get_logger
-from bunqueue.spark.errors import NoRoom, UnreadableShard
+from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 from bunqueue.store import partitions, snapshots
 from bunqueue.store.database import StoreError, connected
 

@@ -19,8 +19,8 @@ from bunqueue.cli.framework import exits
 from bunqueue.cli.output.output import Output, encoded
 from bunqueue.cli.output.terminal import plain_streams
 from bunqueue.server.folder.data_folder import DataFolderError, FilesMismatch
+from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 from bunqueue.server.settings.settings import Settings
-from bunqueue.spark.errors import NoRoom, UnreadableShard
 from bunqueue.store.database import StoreError, StoreUnavailable
 from bunqueue.text import plural
 from shardproc.replication.owner import LogDamaged

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bunqueue.server.folder.shard_values import payload_error, payload_json
 from bunqueue.spark.read import arrow
-from bunqueue.spark.read.decoding import payload_error, payload_json
 
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(

@@ -19,8 +19,8 @@ from support.spark import read
 from support.waiting import wait_until
 
 from bunqueue import Admin, Queue
+from bunqueue.server.folder import shard_file
 from bunqueue.spark import NotReadable, copy
-from bunqueue.spark.read import shard_file
 from bunqueue.store.setup import init
 
 SHARDS, BATCH = 2, 50

@@ -16,12 +16,12 @@ from support.server import Server
 from support.spark import read
 
 from bunqueue import Queue
+from bunqueue.server.folder.shard_file import identity
+from bunqueue.server.folder.shard_file import opened as opened_shard
 from bunqueue.spark import NotReadable, copy, snapshot
 from bunqueue.spark.read.folders import find_shards
 from bunqueue.spark.read.reading import Piece, Selection, pieces_of
 from bunqueue.spark.read.reading import read as read_piece
-from bunqueue.spark.read.shard_file import identity
-from bunqueue.spark.read.shard_file import opened as opened_shard
 from bunqueue.spark.read.tables import TABLES
 from shardproc.storage.database import MAX_LOG, Database
 

@@ -344,11 +344,11 @@ def test_a_file_that_changes_between_plan_and_reading_is_refused(full: Full, tmp
 
 
 def test_events_that_cannot_match_are_not_unpacked(full: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bunqueue.server.folder.shard_file import opened as opened_shard
     from bunqueue.spark.read import event_rows
     from bunqueue.spark.read.conditions import Condition
     from bunqueue.spark.read.event_selection import selected
     from bunqueue.spark.read.folders import find_shards
-    from bunqueue.spark.read.shard_file import opened as opened_shard
 
     made: list[int] = []
     build = event_rows._event

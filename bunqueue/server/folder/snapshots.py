@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bunqueue.server.folder.data_folder import NAME, is_resharded, private, shard_file, shards_of, sync
-from bunqueue.spark.errors import NoRoom, UnreadableShard
-from bunqueue.spark.read.shard_file import KEPT_FREE, current
+from bunqueue.server.folder.shard_file import KEPT_FREE, current
+from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 
 AT_ONCE = 4  # shards in parallel: keeps their moments close; more would only wait for the disk
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from msgspec.msgpack import Decoder
 
 from bunqueue.model.events import NAMES, OBLITERATED
-
-from .decoding import to_json
-from .shard_file import ShardFile
+from bunqueue.server.folder.shard_file import ShardFile
+from bunqueue.server.folder.shard_values import to_json
 
 _decode: Any = Decoder(list[list[Any] | None]).decode  # null: deleted on request
 _NAMED = b"\xa5queue"  # the key of the field with the queue's name, as MessagePack

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from bunqueue.model.events import LOST, NAMES
+from bunqueue.server.folder.shard_file import ShardFile
+from bunqueue.server.folder.shard_values import to_json
 
 from .conditions import Condition, microseconds
-from .decoding import to_json
 from .event_rows import UNKNOWN, EventRow, bounds, events, first_since
-from .shard_file import ShardFile
 
 Test = Callable[[EventRow], bool]
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from bunqueue.server.folder.shard_file import ROWS, Identity, check_kept, current, identity, opened
+
 from ..errors import EventsLost, UnreadableShard
 from .arrow import batcher, kept, schema_of
 from .conditions import Condition
@@ -24,7 +26,6 @@ from .event_selection import gap, selected
 from .folders import Shard
 from .queries import Span, query, spans
 from .remote import fetched, is_remote, is_snapshot
-from .shard_file import ROWS, Identity, check_kept, current, identity, opened
 from .tables import Column, Table
 
 logger = logging.getLogger("bunqueue.spark")

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bunqueue.server.folder.data_folder import read_manifest, save_manifest
+from bunqueue.server.folder.shard_file import KEPT_FREE, current, identity
 
 from ..errors import NotReadable, UnreadableShard
 from .folders import Shard, find_shards
 from .remote import is_remote, is_snapshot
-from .shard_file import KEPT_FREE, current, identity
 
 AT_ONCE = 4  # shards; more would only wait for the disk
 logger = logging.getLogger("bunqueue.spark")

@@ -20,6 +20,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from bunqueue.server.folder.shard_file import current
+
 from ..errors import EventsLost
 from ..options import ReadOptions, StreamOptions
 from .conditions import microseconds
@@ -27,7 +29,6 @@ from .event_rows import Bounds, bounds, first_since
 from .folders import Shard, find_shards
 from .offsets import Offset, key_of, limited, losses, reached, resharded, went_back
 from .reading import Selection, read_events
-from .shard_file import current
 
 logger = logging.getLogger("bunqueue.spark")
 

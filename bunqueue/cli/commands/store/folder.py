@@ -76,7 +76,7 @@ def _shards_of(settings: Settings, shard: int | None) -> list[int]:
 
 def _made(settings: Settings, shard: int) -> dict[str, object]:
     from bunqueue.server.folder.data_folder import shard_file
-    from bunqueue.spark.errors import NoRoom, UnreadableShard
+    from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
     from bunqueue.store.snapshots import listed, make
 
     file = shard_file(Path(settings.data_dir), shard)

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bunqueue.server.folder.data_folder import DataFolderError, is_served, read_manifest
-
-from ..errors import NoRoom, UnreadableShard
-from .decoding import FUNCTIONS
+from bunqueue.server.folder.shard_values import FUNCTIONS
+from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 
 SCHEMA = 7  # the newest that `tables` describes, with what older ones lack; see also `_LATER`
 ROWS = 8192  # fetched at a time: more is not faster
