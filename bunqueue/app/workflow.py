@@ -25,6 +25,7 @@ from bunqueue.workflow.blocking import BlockingFlow, run_blocking
 from bunqueue.workflow.drive import drive
 from bunqueue.workflow.flow import Flow
 from bunqueue.workflow.plans import check_wait
+from bunqueue.workflow.run import Run
 
 if TYPE_CHECKING:
     from bunqueue.client.blocking.queue import WorkflowHandle
@@ -150,9 +151,10 @@ class Workflow(Task[P, R]):
 
     async def _run_coroutine(self, job: ActiveJob) -> Any:
         arguments = self._arguments.of(job.data)
-        flow = Flow(job, self._encode, self.signals)
+        run = Run(job, self._encode)
+        flow = Flow(run, self.signals)
         try:
-            result = await drive(flow, lambda: self.__wrapped__(flow, **arguments))
+            result = await drive(run, lambda: self.__wrapped__(flow, **arguments))
         except BaseException as error:
             self._judge(job, error)
             raise

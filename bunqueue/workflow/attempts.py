@@ -24,7 +24,7 @@ from bunqueue.workflow.outcomes import Unwind
 from bunqueue.workflow.plans import Plan
 
 if TYPE_CHECKING:
-    from bunqueue.workflow.runtime import Runtime
+    from bunqueue.workflow.run import Run
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -34,8 +34,8 @@ NOTED_AFTER = 1.0  # seconds after which a step is shown as running
 class Attempts:
     """Made for each step that has to run."""
 
-    def __init__(self, flow: Runtime, name: str, plan: Plan, known: Step | None, kind: str = STEP) -> None:
-        self._flow = flow
+    def __init__(self, run: Run, name: str, plan: Plan, known: Step | None, kind: str = STEP) -> None:
+        self._run = run
         self._name = name
         self._plan = plan
         self._kind = kind
@@ -47,16 +47,16 @@ class Attempts:
 
     async def run(self) -> Any:
         """The result of the step. Raises StepFailed."""
-        flow, known = self._flow, self._known
-        await flow._pause(self._name, flow._pause_left(known))
+        run, known = self._run, self._known
+        await run.pause(self._name, run.pause_left(known))
         if self._plan.undo is not None and (known is None or known.status != RUNNING):
             await self._send(RUNNING)
         cursor = None if known is None else await self._cursor(known)
         task, what = asyncio.current_task(), f"the result of step {self._name!r}"
         while True:
             self._began = time.monotonic()
-            noted = flow._loop.call_later(NOTED_AFTER, self._note)
-            step = StepRun(self._name, flow._key(self._name), self._number, cursor, self._save)
+            noted = run.loop.call_later(NOTED_AFTER, self._note)
+            step = StepRun(self._name, run.key_of(self._name), self._number, cursor, self._save)
             try:
                 value = await self._once(step)
                 raw = values.stored(value, what)
@@ -78,7 +78,7 @@ class Attempts:
         cancelled, its run ends, the event loop is closed, or Ctrl-C was pressed.
         """
         if is_a(error, asyncio.CancelledError) and is_cancelled():
-            if self._kind == UNDO and self._flow._outcome is None:  # nobody else cancels an undo
+            if self._kind == UNDO and self._run.outcome is None:  # nobody else cancels an undo
                 while task is not None and task.uncancel():
                     pass
                 return True
@@ -91,7 +91,7 @@ class Attempts:
     async def _cursor(self, known: Step) -> Any:
         """The cursor that an earlier attempt saved last."""
         if known.raw_cursor is UNSET and known.cursor_size:
-            known = await self._flow._whole(known.name, known.number)
+            known = await self._run.whole(known.name, known.number)
         return known.cursor
 
     async def _once(self, step: StepRun) -> Any:
@@ -105,7 +105,7 @@ class Attempts:
             except asyncio.CancelledError:
                 if task.cancelled() and not is_cancelled():  # by its own code
                     raise
-                if self._flow._outcome is not None:
+                if self._run.outcome is not None:
                     task.cancel()
                     await asyncio.wait([task])
                     raise
@@ -114,18 +114,18 @@ class Attempts:
 
     async def _timed(self, step: StepRun) -> Any:
         timeout, outer = self._plan.timeout, step_var.set(step)
-        working, task = self._flow._watch.working, asyncio.current_task()
+        working, task = self._run.watch.working, asyncio.current_task()
         working.add(task)
         try:
             if timeout is None:
-                return await self._flow._call(self._plan, step)
+                return await self._run.call(self._plan, step)
             async with asyncio.timeout(timeout) as scope:
-                return await self._flow._call(self._plan, step)
+                return await self._run.call(self._plan, step)
         except TimeoutError as error:
             if timeout is not None and scope.expired():
                 text = f"step {self._name!r} took longer than its timeout of {timeout * 1000:g} ms"
                 self._timed_out(text, step)
-                raise StepTimeout(text, queue=self._flow.job.queue, job_id=self._flow.job.id) from error
+                raise StepTimeout(text, queue=self._run.job.queue, job_id=self._run.job.id) from error
             raise
         finally:
             working.discard(task)
@@ -133,8 +133,8 @@ class Attempts:
 
     def _timed_out(self, text: str, step: StepRun) -> None:
         """Log that it has taken too long."""
-        job = self._flow.job
-        if self._flow._calls_of(step):
+        job = self._run.job
+        if self._run.calls_of(step):
             text += ". A thread cannot be ended: the next attempt begins when the function has returned"
         fields = {"event": "step_timed_out", "queue": job.queue, "job_id": job.id, "step": step.name}
         logger.warning("queue %r: job %s: %s", job.queue, job.id, text, extra={"fields": fields})
@@ -142,73 +142,73 @@ class Attempts:
     # -- how an attempt ends
 
     async def _completed(self, value: Any, raw: Raw) -> Any:
-        flow, plan = self._flow, self._plan
+        run, plan = self._run, self._plan
         await self._send(COMPLETED, result=raw)
         given = values.same_value(value, raw, plan.converting, self._name)
-        if plan.undo is not None and self._known is not None and flow.undoing:
-            flow._undo.append((self._known, plan.undo, given))
-            flow._saw(self._name)
+        if plan.undo is not None and self._known is not None and run.undoing:
+            run.undos.append((self._known, plan.undo, given))
+            run.saw(self._name)
         if self._cut:
             raise asyncio.CancelledError
         return given
 
     async def _failed(self, error: BaseException, step: StepRun) -> None:
         """Returns when the next attempt may begin: not while a thread still runs this one."""
-        flow = self._flow
+        run = self._run
         delay = None if self._cut else self._plan.policy.next_delay(self._number, error)
         text = text_of(error)
         if delay is not None:
-            await flow._until_ended(step)
+            await run.until_ended(step)
             await self._send(RETRYING, error=text, delay=delay)
-            await flow._pause(self._name, delay)
+            await run.pause(self._name, delay)
             return
         if self._cut:
             self._lost()
             raise asyncio.CancelledError
-        if flow.final_status == RETRYING:
+        if run.final_status == RETRYING:
             await self._send(RETRYING, error=text, attempts=0)
         else:
-            await self._send(flow.final_status, error=text)
-        if self._kind == STEP and flow.undoing:
-            flow._saw(self._name)
-        failure = flow._step_failed(self._name, text, self._number)
+            await self._send(run.final_status, error=text)
+        if self._kind == STEP and run.undoing:
+            run.saw(self._name)
+        failure = run.step_failed(self._name, text, self._number)
         raise (made_final(failure) if is_final(error) else failure) from error
 
     def _lost(self) -> None:
         """Its branch was cancelled, by the code itself or because the run ends."""
-        flow = self._flow
-        if flow._outcome is not None or flow.job.ending is not None or flow.final_status == RETRYING:
+        run = self._run
+        if run.outcome is not None or run.job.ending is not None or run.final_status == RETRYING:
             return
         if not self._recorded:  # so that it can be recorded as cancelled
-            self._flow._pending.append(self._record(RUNNING))
-        self._flow._pending.append(self._record(CANCELLED))
-        self._flow._send_soon()
+            self._run.pending.append(self._record(RUNNING))
+        self._run.pending.append(self._record(CANCELLED))
+        self._run.send_soon()
 
     # -- what is recorded about it
 
     def _note(self) -> None:
         """Record the step as running, because it takes a while."""
-        if self._flow._outcome is None:
-            self._flow._pending.append(self._record(RUNNING))
+        if self._run.outcome is None:
+            self._run.pending.append(self._record(RUNNING))
             self._recorded = True
-            self._flow._send_soon()
+            self._run.send_soon()
 
     def _save(self, cursor: Any) -> Awaitable[None]:
         raw = encode_data(cursor, f"the cursor of step {self._name!r}")
-        return self._flow._from_anywhere(lambda: self._store(raw))
+        return self._run.from_anywhere(lambda: self._store(raw))
 
     async def _store(self, raw: Raw) -> None:
-        if self._flow._outcome is not None:
+        if self._run.outcome is not None:
             raise Unwind
         await self._send(RUNNING, cursor=raw)
 
     async def _send(self, status: str, **fields: Any) -> None:
         self._recorded = True
-        await self._flow._send(self._record(status, **fields))
+        await self._run.send(self._record(status, **fields))
 
     def _record(self, status: str, **fields: Any) -> StepRecord:
         given = {"attempts": self._number, **fields}
-        return self._flow._record(
+        return self._run.record(
             self._name,
             kind=self._kind,
             status=status,

@@ -15,12 +15,12 @@ from bunqueue.client.connection.options import Duration, refused
 from bunqueue.client.conversion.converter import Converter
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.workflow.branches import one_way
-from bunqueue.workflow.core import RAISE, Encode
 from bunqueue.workflow.drive import drive
 from bunqueue.workflow.exits import Exit, contained
 from bunqueue.workflow.flow import Flow
 from bunqueue.workflow.plans import Runs, Undo
 from bunqueue.workflow.retry import RetryRule
+from bunqueue.workflow.run import RAISE, Encode, Run
 from bunqueue.workflow.threads import Thread, in_new_thread, thread_var
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class BlockingFlow:
     or functions of your own, each of which runs in its own thread.
     """
 
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
+    def __init__(self, flow: Flow, run: Run) -> None:
+        self._flow, self._run = flow, run
 
     def __repr__(self) -> str:
         return repr(self._flow)
@@ -303,14 +303,14 @@ class BlockingFlow:
         if getattr(function, "__self__", None) is self and isinstance(branch, partial):
             thread_var.set(None)  # detach from this thread: steps of several branches run in separate threads
             return getattr(self._flow, function.__name__)(*branch.args, **branch.keywords)  # type: ignore[no-any-return]
-        return in_new_thread(self._flow, branch)
+        return in_new_thread(self._run, branch)
 
     # -- implementation
 
     def _do(self, begin: Callable[[], Awaitable[T]]) -> T:
         thread = thread_var.get()
-        if thread is None or thread._flow is not self._flow:
-            thread = Thread(self._flow)
+        if thread is None or thread.owner is not self._run:
+            thread = Thread(self._run)
         return thread.do(begin)  # type: ignore[no-any-return]
 
     def _here(self, function: Callable[[], T]) -> T:
@@ -338,20 +338,20 @@ def run_blocking(
 ) -> Any:
     """Run the function of a workflow in this thread; like `drive`."""
     loop = job.channel.loop
-    flow = asyncio.run_coroutine_threadsafe(_made(job, encode, signals), loop).result()
-    thread = Thread(flow)
+    run = asyncio.run_coroutine_threadsafe(_made(job, encode), loop).result()
+    thread = Thread(run)
     context = copy_context()
 
     async def begin() -> Any:
         thread.go()
         return await thread.ended
 
-    driving = asyncio.run_coroutine_threadsafe(contained(drive(flow, begin)), loop)
+    driving = asyncio.run_coroutine_threadsafe(contained(drive(run, begin)), loop)
     driving.add_done_callback(lambda _: thread.leave())
     job.halt = driving.cancel
     try:
         if thread.is_to_run():
-            context.run(thread.run, lambda: body(BlockingFlow(flow)))
+            context.run(thread.run, lambda: body(BlockingFlow(Flow(run, signals), run)))
         return driving.result()
     except Exit as error:
         found = error.raised
@@ -360,5 +360,5 @@ def run_blocking(
     raise found
 
 
-async def _made(job: ActiveJob[Any], encode: Encode, signals: Mapping[str, Converter] | None) -> Flow:
-    return Flow(job, encode, signals)
+async def _made(job: ActiveJob[Any], encode: Encode) -> Run:
+    return Run(job, encode)

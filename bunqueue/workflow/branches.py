@@ -14,12 +14,12 @@ from bunqueue.client.connection.options import refused, unfit
 from bunqueue.errors import OptionError
 from bunqueue.model.workflow import VALUE
 from bunqueue.workflow import values
-from bunqueue.workflow.core import branch_var
 from bunqueue.workflow.exits import contained, raised, result_of, revealed
 from bunqueue.workflow.parking import Group, group_var
+from bunqueue.workflow.run import branch_var
 
 if TYPE_CHECKING:
-    from bunqueue.workflow.flow import Flow
+    from bunqueue.workflow.run import Run
 
 Branch = Awaitable[Any]
 T = TypeVar("T")
@@ -66,32 +66,32 @@ def _none_runs(error: OptionError, branches: Sequence[Any]) -> OptionError:
     return error
 
 
-async def gather(flow: Flow, branches: Sequence[Branch], *, return_exceptions: bool) -> list[Any]:
+async def gather(run: Run, branches: Sequence[Branch], *, return_exceptions: bool) -> list[Any]:
     """See `Flow.gather`."""
     check_branches("gather", branches)
     group = Group()
-    tasks = [_begin(each, _context(group if flow._is_wait(each) else None)) for each in branches]
+    tasks = [_begin(each, _context(group if run.is_wait(each) else None)) for each in branches]
     try:
         found = await revealed(asyncio.gather(*tasks, return_exceptions=return_exceptions))
     finally:
-        if not flow.undoing:  # else the work of the other branches also has to be undone
+        if not run.undoing:  # else the work of the other branches also has to be undone
             await _end(tasks)
-    flow._check()  # the results may come from unwinding the branches
+    run.check()  # the results may come from unwinding the branches
     return [raised(each) for each in found]
 
 
 class Race:
     """A race of branches: the first to end wins or, if errors do not count, the first to succeed."""
 
-    def __init__(self, flow: Flow, what: str, branches: Sequence[Branch], *, errors_count: bool) -> None:
+    def __init__(self, run: Run, what: str, branches: Sequence[Branch], *, errors_count: bool) -> None:
         check_branches(what, branches)
-        self._flow = flow
+        self._run = run
         self._branches = branches
         self._errors_count = errors_count
-        self._names = [flow._names_of(each) for each in branches]
+        self._names = [run.names_of(each) for each in branches]
         # Another of several concurrent races may have ended first: its branches identify each race.
         self._arguments = values.fingerprint((self._names,), {}) if any(self._names) else None
-        self.claim = flow._claim_own(what, VALUE, self._arguments)
+        self.claim = run.claim_own(what, VALUE, self._arguments)
 
     async def run(self) -> tuple[int, Any]:
         """The winner's position and result. Raises the winner's exception, or an ExceptionGroup if none
@@ -108,11 +108,11 @@ class Race:
             winner = await self._winner(tasks)
         finally:
             await _end(tasks)
-        self._flow._check()
+        self._run.check()
         lost = [name for place, names in enumerate(self._names) if place != winner for name in names]
         result = values.stored(_Winner(winner, lost), "the winner")
-        await self._flow._send(
-            self._flow._record(self.claim.name, kind=VALUE, result=result, arguments=self._arguments)
+        await self._run.send(
+            self._run.record(self.claim.name, kind=VALUE, result=result, arguments=self._arguments)
         )
         return winner, result_of(tasks[winner])
 
@@ -120,7 +120,7 @@ class Race:
         waiting = set(tasks)
         while waiting:
             ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            self._flow._check()
+            self._run.check()
             for place, task in enumerate(tasks):
                 if task in ended and (self._errors_count or _succeeded(task)):
                     return place
@@ -128,12 +128,12 @@ class Race:
 
     async def _again(self, known: _Winner) -> tuple[int, Any]:
         """The same winner as before."""
-        if self._flow.undoing:  # the others are also undone: they continue in parallel
+        if self._run.undoing:  # the others are also undone: they continue in parallel
             tasks = [_begin(each, _context(None)) for each in self._branches]
             for task in tasks:
                 task.add_done_callback(_know)  # failures of the losers do not matter
             return known.winner, await revealed(tasks[known.winner])
-        self._flow._log.consume(known.lost)
+        self._run.log.consume(known.lost)
         for place, branch in enumerate(self._branches):
             if place != known.winner and isinstance(branch, Coroutine):
                 branch.close()

@@ -7,9 +7,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bunqueue.workflow.runtime import Runtime
+    from bunqueue.workflow.run import Run
 
-flow_var: ContextVar[Runtime | None] = ContextVar("bunqueue.current_flow", default=None)
+run_var: ContextVar[Run | None] = ContextVar("bunqueue.current_run", default=None)
 step_var: ContextVar[StepRun | None] = ContextVar("bunqueue.current_step", default=None)
 
 

@@ -13,68 +13,67 @@ from bunqueue.errors import StepFailed
 from bunqueue.model.workflow import COMPLETED, SKIPPED, UNDO, UNDO_MARK
 from bunqueue.workflow import idle
 from bunqueue.workflow.attempts import Attempts
-from bunqueue.workflow.context import flow_var
+from bunqueue.workflow.context import run_var
 from bunqueue.workflow.exits import contained, result_of
-from bunqueue.workflow.flow import Flow
 from bunqueue.workflow.outcomes import UndoFailed, Undone, Unwind
 from bunqueue.workflow.plans import undo_plan
-from bunqueue.workflow.runtime import Replayed
+from bunqueue.workflow.run import Replayed, Run
 
 TURNS = 20  # of the event loop, for branches to unwind before they are cancelled
 
 
-async def drive(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
+async def drive(run: Run, body: Callable[[], Awaitable[Any]]) -> Any:
     """The result of a workflow's function. Raises its exception, or what else ends the run: JobSuspended,
     JobInterrupted, Unrecoverable after an undo, BunqueueError if the job was lost.
     """
-    idle.install(flow._loop)
+    idle.install(run.loop)
     try:
-        await flow._load()
-        if flow.undoing:
-            await _undo(flow, body)
-        value = await _run(flow, body)
-        await flow._send()  # pending records
+        await run.load()
+        if run.undoing:
+            await _undo(run, body)
+        value = await _run(run, body)
+        await run.send()  # pending records
         return value
     except Unwind:
-        raise _outcome(flow) from None
+        raise _outcome(run) from None
     except BaseException as error:
-        if flow._outcome is None and not flow.undoing and (records := flow._reopened(error)):
-            await _reopen(flow, records)
+        if run.outcome is None and not run.undoing and (records := run.reopened(error)):
+            await _reopen(run, records)
         raise
     finally:
-        flow._stop(Unwind())
-        flow.job.woken = None
+        run.stop(Unwind())
+        run.job.woken = None
 
 
-async def _reopen(flow: Flow, records: list[Any]) -> None:
+async def _reopen(run: Run, records: list[Any]) -> None:
     try:
-        await flow._send(*records)
+        await run.send(*records)
     except Unwind:
-        raise _outcome(flow) from None
+        raise _outcome(run) from None
 
 
-def _outcome(flow: Flow) -> BaseException:
+def _outcome(run: Run) -> BaseException:
     """How an unwound run has ended; without a reason, its own code has cancelled it."""
-    return asyncio.CancelledError() if flow._outcome is None else flow._outcome
+    return asyncio.CancelledError() if run.outcome is None else run.outcome
 
 
-async def _run(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
+async def _run(run: Run, body: Callable[[], Awaitable[Any]]) -> Any:
     """Raises Unwind unless the run ends with its function."""
     context = copy_context()
-    context.run(flow_var.set, flow)
-    main = flow._watch.main = flow._loop.create_task(contained(_awaited(body)), context=context)
+    context.run(run_var.set, run)
+    main = run.watch.main = run.loop.create_task(contained(_awaited(body)), context=context)
     try:
-        await asyncio.wait([main, flow._ended], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([main, run.ended], return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:  # the job is cancelled, or has to go back
-        flow._stop(Unwind())
-        await _end_tasks(flow)
+        run.stop(Unwind())
+        await _end_tasks(run)
         raise
-    if flow._outcome is not None:
-        await _unwind(flow)
+    if run.outcome is not None:
+        await _unwind(run)
         if main.done() and not main.cancelled():
             main.exception()  # it only shows how the branch was unwound
         raise Unwind
-    await _end_tasks(flow)  # tasks left behind by the function
+    await _end_tasks(run)  # tasks left behind by the function
     return result_of(main)
 
 
@@ -82,17 +81,17 @@ async def _awaited(body: Callable[[], Awaitable[Any]]) -> Any:
     return await body()
 
 
-async def _unwind(flow: Flow) -> None:
+async def _unwind(run: Run) -> None:
     """Wait for the tasks to unwind: everything that waits has been asked to end."""
     for _ in range(TURNS):
-        if not flow._watch.tasks:
+        if not run.watch.tasks:
             return
         await asyncio.sleep(0)
-    await _end_tasks(flow)
+    await _end_tasks(run)
 
 
-async def _end_tasks(flow: Flow) -> None:
-    tasks = list(flow._watch.tasks)
+async def _end_tasks(run: Run) -> None:
+    tasks = list(run.watch.tasks)
     for task in tasks:
         task.cancel()
     if tasks:
@@ -105,34 +104,34 @@ async def _end_tasks(flow: Flow) -> None:
 # -- undoing
 
 
-async def _undo(flow: Flow, body: Callable[[], Awaitable[Any]]) -> NoReturn:
+async def _undo(run: Run, body: Callable[[], Awaitable[Any]]) -> NoReturn:
     """Replay what was done, and undo it, last step first."""
-    if flow._unseen:
-        await _look(flow, body)
-    await _run(flow, lambda: _undo_steps(flow))
-    reason = flow.job.workflow.undoing
+    if run.unseen:
+        await _look(run, body)
+    await _run(run, lambda: _undo_steps(run))
+    reason = run.job.workflow.undoing
     raise Undone((reason and reason.error) or "it was undone")
 
 
-async def _look(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
+async def _look(run: Run, body: Callable[[], Awaitable[Any]]) -> None:
     """Find the undo functions: run the code up to the last step to undo, for at most as long as an attempt of
     the workflow may take. An interrupted step is run to its end.
     """
-    timeout = flow.job.timeout
-    timer = flow._loop.call_later(timeout / 1000, flow._stop, Replayed()) if timeout else None
+    timeout = run.job.timeout
+    timer = run.loop.call_later(timeout / 1000, run.stop, Replayed()) if timeout else None
     try:
-        await _run(flow, lambda: _seen(flow, body))
+        await _run(run, lambda: _seen(run, body))
     except Unwind:
-        if not isinstance(flow._outcome, Replayed):
+        if not isinstance(run.outcome, Replayed):
             raise
     finally:
         if timer is not None:
             timer.cancel()
-    flow._stop(Unwind())
-    flow._reopen()
+    run.stop(Unwind())
+    run.reopen()
 
 
-async def _seen(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
+async def _seen(run: Run, body: Callable[[], Awaitable[Any]]) -> None:
     """Run the function again, until it and everything that it has started reach the part that was
     not done.
     """
@@ -141,25 +140,25 @@ async def _seen(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
         await body()
     except BaseException as error:  # the original failure is known, and it may fail differently now
         closed = type(error) is GeneratorExit and not runs(task)
-        if flow._outcome is not None or is_a(error, Unwind) or is_ctrl_c(error) or closed:
+        if run.outcome is not None or is_a(error, Unwind) or is_ctrl_c(error) or closed:
             raise
         while task is not None and task.uncancel():  # by its own code
             pass
-    await flow._parking.never()
+    await run.parking.never()
 
 
-async def _undo_steps(flow: Flow) -> None:
-    missing = min(flow._unseen, key=lambda name: flow._log.steps[name].number, default=None)
-    for step, undo, value in sorted(flow._undo, key=lambda each: each[0].number, reverse=True):
+async def _undo_steps(run: Run) -> None:
+    missing = min(run.unseen, key=lambda name: run.log.steps[name].number, default=None)
+    for step, undo, value in sorted(run.undos, key=lambda each: each[0].number, reverse=True):
         name = UNDO_MARK + step.name
-        known = flow._log.steps.get(name)
+        known = run.log.steps.get(name)
         if known is None or known.status not in (COMPLETED, SKIPPED):
             try:
-                await Attempts(flow, name, undo_plan(undo, value), known, UNDO).run()
+                await Attempts(run, name, undo_plan(undo, value), known, UNDO).run()
             except StepFailed as error:
                 raise UndoFailed(error.error) from error.__cause__
     if missing is None:
         return
-    if flow._log.steps[missing].is_open:
+    if run.log.steps[missing].is_open:
         raise UndoFailed(f"step {missing!r} was cut off, and the code has not brought it to its end")
     raise UndoFailed(f"the code has no step {missing!r} with an undo any more, or has not come to it")

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import random as chance
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
-from weakref import WeakKeyDictionary
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, overload
+from uuid import UUID, uuid4
 
 from bunqueue.client.connection.options import Duration, refused, span
 from bunqueue.client.conversion.converter import Converter
-from bunqueue.client.conversion.raised import made_final
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.model.workflow import CHILD, COMPLETED, SIGNAL, SLEEP, STEP
 from bunqueue.workflow import values
 from bunqueue.workflow.attempts import Attempts
 from bunqueue.workflow.branches import Branch, Race, gather, one_way
-from bunqueue.workflow.core import RAISE, Encode
+from bunqueue.workflow.context import step_var
 from bunqueue.workflow.many import Many
+from bunqueue.workflow.outcomes import ContinueRun, Unwind
 from bunqueue.workflow.plans import Order, Plan, Runs, Undo, check_wait, order_of, plan_of, sleep_span
 from bunqueue.workflow.retry import RetryRule
+from bunqueue.workflow.run import PATCH, RAISE, Ended, Run
 from bunqueue.workflow.run_log import Claim, Conflict, checked_name
-from bunqueue.workflow.runtime import Ended, Runtime
 
 if TYPE_CHECKING:
     from bunqueue.worker.active_job import ActiveJob
@@ -36,7 +37,7 @@ P = ParamSpec("P")
 Op = Coroutine[Any, Any, T]
 
 
-class Flow(Runtime):
+class Flow:
     """A workflow as its function sees it. docs/workflows.md lists the guarantees.
 
     @app.workflow
@@ -46,13 +47,88 @@ class Flow(Runtime):
         return await flow.step("ship", ship, charge)
     """
 
-    def __init__(
-        self, job: ActiveJob[Any], encode: Encode, signals: Mapping[str, Converter] | None = None
-    ) -> None:
-        super().__init__(job, encode)
+    def __init__(self, run: Run, signals: Mapping[str, Converter] | None = None) -> None:
+        """`signals`: what the workflow declares of the data of its signals."""
+        self._run = run
         self._declared = signals or {}
-        self._ops: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
-        """For each operation the name of its step, and whether it is only a wait."""
+
+    def __repr__(self) -> str:
+        return f"<workflow {self._run.job.name!r}, job {self._run.job.id}>"
+
+    # -- identity
+
+    @property
+    def job(self) -> ActiveJob[Any]:
+        """The job that it is: its id, queue, attempts, and so on."""
+        return self._run.job
+
+    @property
+    def id(self) -> str:
+        """The id of the workflow, which is that of its job."""
+        return self._run.job.id
+
+    @property
+    def undoing(self) -> bool:
+        """Whether this run only undoes what earlier ones have done: finished steps return their results, and
+        nothing new begins.
+        """
+        return self._run.undoing
+
+    @property
+    def key(self) -> str:
+        """The idempotency key of the current step: the same in each of its attempts and runs, and different
+        for every other step. Raises LookupError outside of steps.
+        """
+        step = step_var.get()
+        if step is None:
+            raise LookupError("flow.key: no step runs here; each step has a key of its own")
+        return step.key
+
+    # -- values decided once
+
+    def now(self, name: str = "now") -> datetime:
+        """The time, in UTC: the same in every run."""
+        found: datetime = self._run.decided(
+            name, lambda: datetime.fromtimestamp(self._run.server_ms() / 1000, UTC), datetime
+        )
+        return found
+
+    def random(self, name: str = "random") -> float:
+        """A random number from 0 to 1: the same in every run."""
+        found: float = self._run.decided(name, chance.random, float)
+        return found
+
+    def uuid(self, name: str = "uuid") -> UUID:
+        """A random UUID: the same in every run."""
+        found: UUID = self._run.decided(name, uuid4, UUID)
+        return found
+
+    def patched(self, name: str) -> bool:
+        """Whether this workflow should take the new path of a code change: True if it had not passed this
+        line when the change was deployed. The answer is the same in every run.
+        """
+        new = self._run.log.at_end  # before this line claims a step itself
+        found: bool = self._run.decided(f"patched:{name}", lambda: new, bool, PATCH)
+        return found
+
+    @property
+    def state(self) -> Any:
+        """The workflow's visible state, read with `handle.query()` during and after the run: any value that
+        can be stored in 64 KB. It is sent soon, at the latest with the next step.
+        """
+        return self._run.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._run.state = value
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Start the workflow again with these arguments and without its steps, for long-running workflows.
+        Its id and the signals that it has not waited for yet stay. Does not return. Raises ArgumentsError.
+        """
+        self._run.check()
+        self._run.stop(ContinueRun(self._run.encode(args, kwargs)))
+        raise Unwind
 
     # -- steps
 
@@ -98,26 +174,26 @@ class Flow(Runtime):
         `timeout` applies to each attempt. `undo` is called with the result if the workflow fails for good or
         is cancelled. Raises StepFailed or StepChanged.
         """
-        self._check()
+        self._run.check()
         plan = plan_of(function, args, kwargs, retry, timeout, undo)
-        claim = self._claim(name, STEP, plan.arguments)
-        return self._op(self._step(claim, plan), claim)
+        claim = self._run.claim(name, STEP, plan.arguments)
+        return self._run.operation(self._step(claim, plan), claim)
 
     async def _step(self, given: Claim | Conflict, plan: Plan) -> Any:
-        claim = await self._settled(given)
+        claim = await self._run.resolved(given)
         known = claim.known
-        if known is not None and (not known.is_open or (self.undoing and known.has_failed)):
+        if known is not None and (not known.is_open or (self._run.undoing and known.has_failed)):
             if known.has_failed:
-                raise self._step_failed(known.name, known.error or "", known.attempts)
-            value = values.value_of(await self._raw(known), plan.converting, known.name)
-            if plan.undo is not None and self.undoing:
-                self._undo.append((known, plan.undo, value))
-                self._saw(known.name)
+                raise self._run.step_failed(known.name, known.error or "", known.attempts)
+            value = values.value_of(await self._run.raw(known), plan.converting, known.name)
+            if plan.undo is not None and self._run.undoing:
+                self._run.undos.append((known, plan.undo, value))
+                self._run.saw(known.name)
             return value
-        if self.undoing and (known is None or known.name not in self._unseen or plan.undo is None):
-            await self._parking.never()
-        self._check()
-        return await Attempts(self, claim.name, plan, known).run()
+        if self._run.undoing and (known is None or known.name not in self._run.unseen or plan.undo is None):
+            await self._run.parking.never()
+        self._run.check()
+        return await Attempts(self._run, claim.name, plan, known).run()
 
     # -- waiting
 
@@ -133,14 +209,14 @@ class Flow(Runtime):
         The duration is in ms or a timedelta, or a moment, or its parts: weeks, days, hours, minutes, seconds,
         milliseconds. With a moment that has passed it returns at once.
         """
-        self._check()
+        self._run.check()
         called, given = (name, duration) if isinstance(name, str) else ("sleep", name)
         left = sleep_span(given, parts)
-        claim = self._claim(called, SLEEP, None)
-        return self._op(self._sleep(claim, left), claim, waits=True)
+        claim = self._run.claim(called, SLEEP, None)
+        return self._run.operation(self._sleep(claim, left), claim, waits=True)
 
     async def _sleep(self, claim: Claim | Conflict, ms: float) -> None:
-        await self._waited(claim, kind=SLEEP, delay=ms)
+        await self._run.waited(claim, kind=SLEEP, delay=ms)
 
     @overload
     def wait_for(
@@ -195,7 +271,7 @@ class Flow(Runtime):
         With a `key` a broadcast for this signal and key also counts. After `timeout` the `default` is
         returned, or SignalTimeout raised. The step has the name of the signal unless `name` is given.
         """
-        self._check()
+        self._run.check()
         converting = self._signal_converter(signal, kind)
         left = None if timeout is None else span(timeout, "timeout")
         called = checked_name(name or signal, "signal" if name is None else "name")
@@ -203,7 +279,7 @@ class Flow(Runtime):
         # A name unrelated to the signal may also name waits for other signals.
         what = (signal,) if key is None and called != signal else () if key is None else (key,)
         arguments = values.fingerprint(what, {}) if what else None
-        claim = self._claim(called, SIGNAL, arguments)
+        claim = self._run.claim(called, SIGNAL, arguments)
         fields = {
             "signal": signal,
             "key": key,
@@ -211,7 +287,7 @@ class Flow(Runtime):
             "arguments": arguments,
             "schema": values.schema_for(converting),
         }
-        return self._op(self._wait_for(claim, fields, converting, default), claim, waits=True)
+        return self._run.operation(self._wait_for(claim, fields, converting, default), claim, waits=True)
 
     def _signal_converter(self, signal: str, kind: Any) -> Converter | None:
         """The converter from a signal's data to the type that the code expects. Raises OptionError if the
@@ -233,11 +309,11 @@ class Flow(Runtime):
                 return None
             return values.misfit_of(ended.raw, converting, fields["signal"])
 
-        ended = await self._waited(claim, kind=SIGNAL, judge=judge, **fields)
+        ended = await self._run.waited(claim, kind=SIGNAL, judge=judge, **fields)
         if ended.status == COMPLETED:
             return values.value_of(ended.raw, converting, ended.name)
         if default is RAISE:
-            raise self._signal_timeout(fields["signal"], ended.name)
+            raise self._run.signal_timeout(fields["signal"], ended.name)
         return default
 
     # -- children
@@ -262,21 +338,14 @@ class Flow(Runtime):
         is started once, and cancelled if this workflow ends first. `child_id` is an id of your own, `step`
         the name of the step; the default is the job's name. Raises ChildFailed.
         """
-        self._check()
+        self._run.check()
         order = order_of(what, args, kwargs, child_id=child_id, name=step)
-        claim = self._claim(order.name, CHILD, order.arguments)
-        return self._op(self._run(claim, order), claim, waits=True)
+        claim = self._run.claim(order.name, CHILD, order.arguments)
+        return self._run.operation(self._run_child(claim, order), claim, waits=True)
 
-    async def _run(self, claim: Claim | Conflict, order: Order) -> Any:
-        ended = await self._waited(claim, kind=CHILD, child=order.job, arguments=order.arguments)
-        return self._child_result(ended, order)
-
-    def _child_result(self, ended: Ended, order: Order) -> Any:
-        """The result of a child. Raises ChildFailed."""
-        if ended.status == COMPLETED:
-            return values.value_of(ended.raw, order.converting, ended.name)
-        error = ended.error or ended.status
-        raise made_final(self._child_failed(ended.name, error, ended.child, order.job.queue))
+    async def _run_child(self, claim: Claim | Conflict, order: Order) -> Any:
+        ended = await self._run.waited(claim, kind=CHILD, child=order.job, arguments=order.arguments)
+        return self._run.child_result(ended, order)
 
     @overload
     def start(self, what: Runs[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Op[str]: ...
@@ -297,15 +366,15 @@ class Flow(Runtime):
         """Start a job or workflow without waiting for it; returns its id. It survives this workflow. Raises
         ChildFailed if it cannot be started.
         """
-        self._check()
+        self._run.check()
         order = order_of(what, args, kwargs, child_id=child_id, name=step, detached=True)
-        claim = self._claim(order.name, CHILD, order.arguments)
-        return self._op(self._start(claim, order), claim, waits=True)
+        claim = self._run.claim(order.name, CHILD, order.arguments)
+        return self._run.operation(self._start(claim, order), claim, waits=True)
 
     async def _start(self, claim: Claim | Conflict, order: Order) -> str:
-        ended = await self._waited(claim, kind=CHILD, child=order.job, arguments=order.arguments)
+        ended = await self._run.waited(claim, kind=CHILD, child=order.job, arguments=order.arguments)
         if ended.status != COMPLETED:
-            self._child_result(ended, order)
+            self._run.child_result(ended, order)
         return ended.child or ""
 
     @overload
@@ -338,12 +407,12 @@ class Flow(Runtime):
         At the first failure the others are cancelled, and ChildFailed is raised; with `return_exceptions`
         failures are among the results.
         """
-        self._check()
+        self._run.check()
         if not isinstance(items, Iterable):
             raise refused("items", items, "is no list; give one, with the argument of each child")
         orders = [order_of(what, (item,), {}, name=step) for item in items]
-        claims = [self._claim(order.name, CHILD, order.arguments) for order in orders]
-        return await Many(self, orders, claims).results(return_exceptions=return_exceptions)
+        claims = [self._run.claim(order.name, CHILD, order.arguments) for order in orders]
+        return await Many(self._run, orders, claims).results(return_exceptions=return_exceptions)
 
     # -- concurrent branches
 
@@ -365,7 +434,7 @@ class Flow(Runtime):
         At the first failure the others are cancelled, and it is raised; with `return_exceptions` failures are
         among the results.
         """
-        return await gather(self, branches, return_exceptions=return_exceptions)
+        return await gather(self._run, branches, return_exceptions=return_exceptions)
 
     @overload
     def race(self, b1: Awaitable[T1], b2: Awaitable[T2], /) -> Op[T1 | T2]: ...
@@ -403,31 +472,18 @@ class Flow(Runtime):
     def _race(
         self, branches: tuple[Branch, ...], named: dict[str, Branch], what: str, *, errors_count: bool
     ) -> Op[Any]:
-        self._check()
-        race = Race(self, what, one_way(what, branches, named), errors_count=errors_count)
+        self._run.check()
+        race = Race(self._run, what, one_way(what, branches, named), errors_count=errors_count)
         claim = race.claim
-        return self._op(_won(race, list(named)), claim)
+        return self._run.operation(_won(race, list(named)), claim)
 
     # -- what others see
 
     def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
         """Report the progress of the workflow, 0 to 100. Await it."""
-        return self.job.progress(value, message)
+        return self._run.job.progress(value, message)
 
     # -- information about an operation, if it is used as a branch
-
-    def _op(self, coroutine: Op[T], claim: Claim | Conflict, *, waits: bool = False) -> Op[T]:
-        name = claim.name if isinstance(claim, Claim) else claim.base
-        self._ops[coroutine] = name, waits
-        return coroutine
-
-    def _is_wait(self, branch: Any) -> bool:
-        """Whether a branch is only a wait."""
-        return self._ops[branch][1] if isinstance(branch, Coroutine) and branch in self._ops else False
-
-    def _names_of(self, branch: Any) -> list[str]:
-        """The name of the step, if the branch is a single step."""
-        return [self._ops[branch][0]] if isinstance(branch, Coroutine) and branch in self._ops else []
 
 
 async def _won(race: Race, names: list[str]) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from types import CodeType
 from typing import Any
 
-from bunqueue.workflow.context import flow_var, step_var
+from bunqueue.workflow.context import run_var, step_var
 from bunqueue.workflow.exits import contained
 from bunqueue.workflow.outcomes import Unwind
 
@@ -139,15 +139,15 @@ class _Factory:
     ) -> AnyTask:
         task: AnyTask
         context = more.get("context")
-        flow = flow_var.get() if context is None else context.get(flow_var)
-        if flow is not None:
+        run = run_var.get() if context is None else context.get(run_var)
+        if run is not None:
             coroutine = contained(coroutine)
         if self._before is None:
             task = asyncio.Task(coroutine, loop=loop, **more)
         else:
             task = self._before(loop, coroutine, **more)
-        if flow is not None:
+        if run is not None:
             step = step_var.get() if context is None else context.get(step_var)
             if step is None:  # tasks started by a step do not belong to the run
-                flow._watch.add(task)
+                run.watch.add(task)
         return task

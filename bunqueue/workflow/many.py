@@ -13,18 +13,18 @@ from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
 from bunqueue.workflow import values
 from bunqueue.workflow.parking import Park
 from bunqueue.workflow.plans import Order
+from bunqueue.workflow.run import A_TIME, Ended
 from bunqueue.workflow.run_log import Claim, Conflict
-from bunqueue.workflow.runtime import A_TIME, Ended
 
 if TYPE_CHECKING:
-    from bunqueue.workflow.flow import Flow
+    from bunqueue.workflow.run import Run
 
 
 class Many:
     """The children, in order."""
 
-    def __init__(self, flow: Flow, orders: list[Order], claims: list[Claim | Conflict]) -> None:
-        self._flow = flow
+    def __init__(self, run: Run, orders: list[Order], claims: list[Claim | Conflict]) -> None:
+        self._run = run
         self._orders = orders
         self._given = claims
         self._claims: list[Claim] = []
@@ -36,9 +36,9 @@ class Many:
     async def results(self, *, return_exceptions: bool) -> list[Any]:
         """Raises ChildFailed unless failures are returned among the results."""
         new = await self._known()
-        if (new or self._open) and self._flow.undoing:
-            await self._flow._parking.never()
-        self._flow._check()
+        if (new or self._open) and self._run.undoing:
+            await self._run.parking.never()
+        self._run.check()
         names = [claim.name for claim in self._claims]
         try:
             await self._ask(new, names, start=True)
@@ -56,7 +56,7 @@ class Many:
         """Read what earlier runs have recorded; returns the positions of new children."""
         new, cancelled = [], []
         for place, given in enumerate(self._given):
-            claim = await self._flow._recalled(given)
+            claim = await self._run.recalled(given)
             self._claims.append(claim)
             known = claim.known
             if known is None:
@@ -66,22 +66,22 @@ class Many:
             elif known.status == CANCELLED:
                 cancelled.append(place)
             else:
-                raw = await self._flow._raw(known)
-                self._flow._waits.found(known)
+                raw = await self._run.raw(known)
+                self._run.waits.found(known)
                 self._enter(
                     place,
                     Ended(claim.name, known.status, raw, known.error or "", known.child, known.child_queue),
                 )
         if cancelled and self._failed is None:  # the branch was cancelled, and will be again
             for place in cancelled:
-                self._claims[place] = await self._flow._anew(self._claims[place])
+                self._claims[place] = await self._run.anew(self._claims[place])
             return sorted(new + cancelled)
         for place in cancelled:  # together with the one that has failed
             self._enter(place, Ended(self._claims[place].name, CANCELLED, values.NIL, "", None, None))
         return new
 
     async def _wait(self, names: list[str], *, return_exceptions: bool) -> None:
-        parking = self._flow._parking
+        parking = self._run.parking
         self._park = parking.stand({number: names[place] for number, place in self._open.items()})
         try:
             while self._open and (self._failed is None or return_exceptions):
@@ -98,13 +98,13 @@ class Many:
         for begin in range(0, len(places), A_TIME):
             some = places[begin : begin + A_TIME]
             records = [self._record(place, names[place], start=start) for place in some]
-            for place, answer in zip(some, await self._flow._send(*records), strict=True):
+            for place, answer in zip(some, await self._run.send(*records), strict=True):
                 await self._heard(place, names[place], answer)
 
     def _record(self, place: int, name: str, *, start: bool) -> StepRecord:
         order = self._orders[place]
-        child = self._flow._waits.begins(name, order.job) if start else None
-        return self._flow._record(name, kind=CHILD, status=WAITING, arguments=order.arguments, child=child)
+        child = self._run.waits.begins(name, order.job) if start else None
+        return self._run.record(name, kind=CHILD, status=WAITING, arguments=order.arguments, child=child)
 
     async def _heard(self, place: int, name: str, answer: StepAnswer) -> None:
         if answer.status == WAITING:
@@ -112,30 +112,30 @@ class Many:
             return
         self._open.pop(answer.number, None)
         if self._park is not None:
-            self._flow._parking.over(self._park, answer.number)
+            self._run.parking.over(self._park, answer.number)
         self._over(place, answer)
-        raw = await self._flow._answered(name, answer)
+        raw = await self._run.answered(name, answer)
         error = "" if answer.error is UNSET else answer.error
         child = None if answer.child is UNSET else answer.child
         self._enter(place, Ended(name, answer.status, raw, error, child, None))
 
     def _over(self, place: int, answer: StepAnswer) -> None:
         claim, queue = self._claims[place], self._orders[place].job.queue
-        self._flow._waits.over(claim.name, CHILD, claim.known, answer, queue=queue)
+        self._run.waits.over(claim.name, CHILD, claim.known, answer, queue=queue)
 
     def _enter(self, place: int, ended: Ended) -> None:
         try:
-            self._results[place] = self._flow._child_result(ended, self._orders[place])
+            self._results[place] = self._run.child_result(ended, self._orders[place])
         except ChildFailed as error:
             self._results[place] = error
             self._failed = self._failed or error
 
     def _cancel(self, names: list[str]) -> None:
         """The branch has lost or failed: the other children are no longer needed."""
-        flow = self._flow
-        if flow._outcome is None and self._open:
+        run = self._run
+        if run.outcome is None and self._open:
             places = self._open.values()
             for place in places:
                 self._over(place, StepAnswer(status=CANCELLED))
-            flow._pending += [flow._record(names[place], kind=CHILD, status=CANCELLED) for place in places]
-            flow._send_soon()
+            run.pending += [run.record(names[place], kind=CHILD, status=CANCELLED) for place in places]
+            run.send_soon()

@@ -13,15 +13,15 @@ from bunqueue.workflow import values
 from bunqueue.workflow.attempts import Attempts
 from bunqueue.workflow.plans import Plan, plan_of
 from bunqueue.workflow.retry import RetryRule
+from bunqueue.workflow.run import Run
 from bunqueue.workflow.run_log import Claim, Conflict
-from bunqueue.workflow.runtime import Runtime
 from bunqueue.workflow.threads import Thread, thread_var
 
 if TYPE_CHECKING:
     from bunqueue.worker.active_job import ActiveJob
 
 
-class PlainSteps(Runtime):
+class PlainSteps(Run):
     """The steps of a job. It waits in the process, and does not record failures: the next attempt tries
     again.
     """
@@ -44,22 +44,22 @@ class PlainSteps(Runtime):
         """See `ActiveJob.step`."""
         plan = plan_of(function, args, kwargs, retry, time_limit, None)
         if self._loading is None:
-            self._loading = asyncio.ensure_future(self._load())
+            self._loading = asyncio.ensure_future(self.load())
         await self._loading
-        self._check()
-        return await self._run(self._claim(name, STEP, plan.arguments), plan)
+        self.check()
+        return await self._step(self.claim(name, STEP, plan.arguments), plan)
 
-    async def _run(self, claim: Claim | Conflict, plan: Plan) -> Any:
+    async def _step(self, claim: Claim | Conflict, plan: Plan) -> Any:
         if isinstance(claim, Conflict):
-            raise self._changed(claim)
+            raise self.changed(claim)
         known = claim.known
         if known is not None and not known.is_open:
-            return values.value_of(await self._raw(known), plan.converting, known.name)
+            return values.value_of(await self.raw(known), plan.converting, known.name)
         return await Attempts(self, claim.name, plan, known).run()
 
-    async def _pause(self, name: str, ms: float) -> None:
+    async def pause(self, name: str, ms: float) -> None:
         if ms > 0:
-            await self._channel.pause(ms / 1000)
+            await self.channel.pause(ms / 1000)
 
     def _idle(self) -> None:
         """Its run does not end to wait."""
@@ -92,10 +92,10 @@ class StepsOfJob:
 
         if _in_a_loop():
             return run()
-        flow = asyncio.run_coroutine_threadsafe(self._made(), self._job.channel.loop).result()
+        steps = asyncio.run_coroutine_threadsafe(self._made(), self._job.channel.loop).result()
         thread = thread_var.get()
-        if thread is None or thread._flow is not flow:
-            thread = Thread(flow)
+        if thread is None or thread.owner is not steps:
+            thread = Thread(steps)
         return thread.do(run)
 
     async def _made(self) -> PlainSteps:

@@ -10,14 +10,14 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bunqueue.client.conversion.raised import is_a
-from bunqueue.workflow.context import flow_var
+from bunqueue.workflow.context import run_var
 from bunqueue.workflow.exits import contained, raised
 from bunqueue.workflow.idle import Inside
 from bunqueue.workflow.outcomes import Unwind
 from bunqueue.workflow.parking import group_var
 
 if TYPE_CHECKING:
-    from bunqueue.workflow.runtime import Runtime
+    from bunqueue.workflow.run import Run
 
 Outcome = tuple[bool, Any]
 """Whether a call succeeded, and its value or its exception."""
@@ -40,9 +40,9 @@ thread_var: ContextVar[Thread | None] = ContextVar("bunqueue.workflow_thread", d
 class Thread:
     """The mailbox of a thread."""
 
-    def __init__(self, flow: Runtime) -> None:
-        self._flow = flow
-        self._loop = flow._loop
+    def __init__(self, run: Run) -> None:
+        self.owner = run
+        self._loop = run.loop
         self._box: SimpleQueue[_Call | Outcome] = SimpleQueue()
         self.ended = Inside(loop=self._loop)
         """Resolved with the result when its code has ended."""
@@ -117,7 +117,7 @@ class Thread:
         if self._lost:
             self._box.put((False, Unwind()))
             return
-        context.run(flow_var.set, self._flow)
+        context.run(run_var.set, self.owner)
         context.run(thread_var.set, self)
         self.ended.waits = True
         self._task = self._loop.create_task(contained(_awaited(begin)), context=context)
@@ -149,13 +149,13 @@ def _resolve(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
         future.set_result(outcome)
 
 
-async def in_new_thread(flow: Runtime, body: Callable[[], Any]) -> Any:
+async def in_new_thread(run: Run, body: Callable[[], Any]) -> Any:
     """Run a branch of a workflow in a separate thread."""
-    thread = Thread(flow)
+    thread = Thread(run)
     context = copy_context()
     context.run(group_var.set, None)
     worker = threading.Thread(
-        target=context.run, args=(thread.run, body), name=f"bunqueue-branch-{flow.job.id}", daemon=True
+        target=context.run, args=(thread.run, body), name=f"bunqueue-branch-{run.job.id}", daemon=True
     )
     worker.start()
     try:

@@ -14,7 +14,7 @@ from bunqueue.model.workflow import CANCELLED, CHILD
 from bunqueue.protocol.commands.workflows import ChildJob, StepAnswer
 
 if TYPE_CHECKING:
-    from bunqueue.workflow.runtime import Runtime
+    from bunqueue.workflow.run import Run
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -22,21 +22,21 @@ logger = logging.getLogger("bunqueue.worker")
 class Waits:
     """The waits of one run. Without observing middleware nothing is kept."""
 
-    def __init__(self, flow: Runtime) -> None:
-        self._flow = flow
-        self._observers = flow.job.channel.observers
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._observers = run.job.channel.observers
         self._begun: dict[str, float] = {}  # when new waits began, epoch ms by the server's clock
 
     def begins(self, name: str, child: ChildJob | None) -> ChildJob | None:
         """A wait that no run has recorded; returns the child to start."""
         if not self._observers:
             return child
-        self._begun[name] = self._flow._server_ms()
+        self._begun[name] = self._run.server_ms()
         if child is None:
             return None
         headers = dict(child.input.headers or {})
         for each in self._observers:
-            each.starting(self._flow.job, headers)
+            each.starting(self._run.job, headers)
         return msgspec.structs.replace(
             child, input=msgspec.structs.replace(child.input, headers=headers or None)
         )
@@ -50,7 +50,7 @@ class Waits:
         """A wait that has ended in this run."""
         if not self._observers:
             return
-        now = self._flow._server_ms()
+        now = self._run.server_ms()
         begun = known.started_at_ms if known is not None else self._begun.pop(name, now)
         child, queue = (None, None) if known is None else (known.child, known.child_queue)
         self._tell(
@@ -75,7 +75,7 @@ class Waits:
 
     def _was_seen(self, step: Step) -> bool:
         """Whether an earlier run continued with it: the last run was not suspended to wait for it."""
-        spans = self._flow.job.workflow.waited
+        spans = self._run.job.workflow.waited
         return not any(
             first <= step.number <= last for first, last in zip(spans[::2], spans[1::2], strict=True)
         )
@@ -83,7 +83,7 @@ class Waits:
     def _tell(self, step: Step) -> None:
         for each in self._observers:
             try:
-                each.waited(self._flow.job, step)
+                each.waited(self._run.job, step)
             except BaseException as error:
                 if is_ctrl_c(error):
                     raise

@@ -217,9 +217,9 @@ async def test_what_one_workflow_asks_for_does_not_fail_others(where: EndpointOp
 
     @app.workflow(max_attempts=1)
     async def wrong(flow: Flow) -> None:
-        record = flow._record("w", kind="signal", status="waiting", signal="w", key="k" * 2000)
+        record = flow._run.record("w", kind="signal", status="waiting", signal="w", key="k" * 2000)
         await together.wait()
-        await flow._send(record)
+        await flow._run.send(record)
 
     async with app:
         bad = await wrong.start_async()
