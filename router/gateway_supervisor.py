@@ -16,6 +16,7 @@ import msgspec
 from bunqueue.logs import get_logger
 from bunqueue.server.settings.settings import Settings
 
+from .child_process import ChildProcess
 from .connection import ClientConnection
 from .errors import StartError
 from .hub import Hub
@@ -30,8 +31,6 @@ PING_S = 3.0
 SILENT_PINGS = 5  # a quarter of a minute: far longer than the largest request takes, so it hangs
 BACKLOG = 1024  # connections that wait while the gateway is down; the kernel caps it (net.core.somaxconn)
 GIVE_UP = 3  # failures before the first start: what keeps it from starting will not pass without help
-FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest delay
 STOP_S = 8.0  # to answer pending requests; then it is killed
 
 _log = get_logger("router")
@@ -51,17 +50,17 @@ class GatewayConnection(ClientConnection):
         self._peek = peek
 
 
-class Gateway:
+class Gateway(ChildProcess):
     """The process, if the settings want one."""
 
     def __init__(self, hub: Hub, settings: Settings, launcher: Launcher) -> None:
+        super().__init__()
         self._hub = hub
         self._settings = settings
         self._launcher = launcher
         self.sockets = BoundSockets(settings.host, settings.http_port, "--http-port")
         self._server: asyncio.Server | None = None
-        self._process: Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._failures = 0
         self._stopping = False
         self._answered = True  # since the last ping
         self._path = ""
@@ -89,70 +88,41 @@ class Gateway:
                 sock.listen(BACKLOG)
         except OSError as error:
             raise self.sockets.refusal(error) from error
-        self._keeper = loop.create_task(self._keep())
+        self.keep(self._run, self._has_ended, lambda: not self._stopping)
         await self._started
 
     async def stop(self) -> None:
         """Let it answer pending requests, and end it; safe to call twice."""
         self._stopping = True
-        keeper, self._keeper = self._keeper, None
-        process = self._process
-        if keeper is not None:
-            if process is None or process.returncode is not None:
-                keeper.cancel()  # it waits to start the process again
-            elif process.stdin is not None:
-                process.stdin.close()  # which makes it stop
-            _, late = await asyncio.wait([keeper], timeout=STOP_S)
-            if late:
-                _log.warning("the HTTP gateway did not stop in time and is killed")
-                self.kill()
-                await asyncio.wait([keeper])
+        if self.runs and self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()  # which makes it stop
+        if await self.stopped(STOP_S):
+            _log.warning("the HTTP gateway did not stop in time and was killed")
         if self._server is not None:
             self._server.close()
         self.sockets.close()
 
-    def kill(self) -> None:
-        """End the process, if there is one, now."""
-        if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-
     def renew_certificate(self) -> None:
         """Have it reload the certificate."""
-        if self._process is not None and self._process.returncode is None:
+        if self.runs and self.process is not None:
             with suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGHUP)
+                self.process.send_signal(signal.SIGHUP)
 
-    async def _keep(self) -> None:
-        """Run the process, again and again."""
-        loop = asyncio.get_running_loop()
-        delay, failures = FIRST_DELAY_S, 0
-        while not self._stopping:
-            begun, status = loop.time(), ""
-            try:
-                status = str(await self._run())
-            except Exception as error:  # for example no process; the gateway is retried whatever the error
-                status = str(error)
-                self.kill()
-            if self._stopping:
-                return
-            failures += 1
-            ran = loop.time() - begun
-            _log.error("the HTTP gateway ended", status=status, ran_s=round(ran, 1))
-            if failures >= GIVE_UP and not self._started.done():
-                text = f"the HTTP gateway ended {GIVE_UP} times before it was ready (last status {status})"
-                why = "the lines above say why; --http-port 0 starts the server without it"
-                self._started.set_exception(StartError(f"{text}; {why}"))
-                return
-            if ran >= HEALTHY_S:
-                delay = FIRST_DELAY_S
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, LAST_DELAY_S)
+    async def _has_ended(self, status: int | str, ran_s: float) -> bool:
+        """The process has ended; whether it is started again."""
+        self._failures += 1
+        _log.error("the HTTP gateway ended", status=str(status), ran_s=round(ran_s, 1))
+        if self._failures < GIVE_UP or self._started.done():
+            return True
+        text = f"the HTTP gateway ended {GIVE_UP} times before it was ready (last status {status})"
+        why = "the lines above say why; --http-port 0 starts the server without it"
+        self._started.set_exception(StartError(f"{text}; {why}"))
+        return False
 
     async def _run(self) -> int:
         """Run one process, from start to end; returns its exit status, negative for a signal."""
         descriptors = [sock.fileno() for sock in self.sockets.sockets]
-        process = self._process = await self._launcher.start(COMMAND, talks=True, files=descriptors)
+        process = self.process = await self._launcher.start(COMMAND, talks=True, files=descriptors)
         if self._stopping:
             self.kill()
         assert process.stdin is not None

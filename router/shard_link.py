@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from bunqueue.logs import get_logger
@@ -198,31 +198,16 @@ class ShardLink(asyncio.Protocol):
             self._control(kind, body)
 
     def _control(self, kind: int, body: bytes) -> None:
-        if kind == link_protocol.HELLO:
-            self._greet(body)
-        elif kind == link_protocol.PROGRESS:
-            self._owner.progressed(self, link_protocol.decode_progress(body))
-        elif kind == link_protocol.TO_PEER:
-            self._hub.peer_message(self.shard, body)
-        elif kind == link_protocol.LOST:
-            self._hub.answers_lost(self.shard, link_protocol.unpack_connections(body))
-        elif kind == link_protocol.READY:
-            self.epoch = int.from_bytes(body)
-            self._owner.recovered(self)
-        elif kind == link_protocol.STANDBY:
-            self._owner.stands_by(self)
-        elif kind == link_protocol.RETURNED:
-            self._owner.returned(self, link_protocol.unpack_connections(body[:4])[0], body[4:])
-        elif kind == link_protocol.RELEASED:
-            self._owner.released(self)
-        elif kind == link_protocol.WAITING:
-            self._owner.waiting(self, body.decode())
-        elif kind == link_protocol.ENDING:
-            self._owner.ending(self, body.decode())
-        elif kind == link_protocol.DAMAGED:
-            self._owner.damaged(self, body.decode())
-        elif kind == link_protocol.EVENTS:
-            self._hub.deliver_events(self.shard, body)
+        """A message from the shard itself. Unknown kinds are those of a later version."""
+        if (handle := _CONTROL.get(kind)) is not None:
+            handle(self, body)
+
+    def _ready(self, body: bytes) -> None:
+        self.epoch = int.from_bytes(body)
+        self._owner.recovered(self)
+
+    def _returned(self, body: bytes) -> None:
+        self._owner.returned(self, link_protocol.unpack_connections(body[:4])[0], body[4:])
 
     def _greet(self, body: bytes) -> None:
         self._deadline.cancel()
@@ -232,3 +217,23 @@ class ShardLink(asyncio.Protocol):
         else:
             _log.warning("refused a process that claims to be a shard", shard=hello.shard, pid=hello.pid)
             self.abort()
+
+
+_CONTROL: dict[int, Callable[[ShardLink, bytes], object]] = {
+    link_protocol.HELLO: ShardLink._greet,
+    link_protocol.PROGRESS: lambda link, body: link._owner.progressed(
+        link, link_protocol.decode_progress(body)
+    ),
+    link_protocol.TO_PEER: lambda link, body: link._hub.peer_message(link.shard, body),
+    link_protocol.LOST: lambda link, body: link._hub.answers_lost(
+        link.shard, link_protocol.unpack_connections(body)
+    ),
+    link_protocol.READY: ShardLink._ready,
+    link_protocol.STANDBY: lambda link, body: link._owner.stands_by(link),
+    link_protocol.RETURNED: ShardLink._returned,
+    link_protocol.RELEASED: lambda link, body: link._owner.released(link),
+    link_protocol.WAITING: lambda link, body: link._owner.waiting(link, body.decode()),
+    link_protocol.ENDING: lambda link, body: link._owner.ending(link, body.decode()),
+    link_protocol.DAMAGED: lambda link, body: link._owner.damaged(link, body.decode()),
+    link_protocol.EVENTS: lambda link, body: link._hub.deliver_events(link.shard, body),
+}

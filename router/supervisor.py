@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -19,6 +19,7 @@ from bunqueue.server.links import shard_link as link_protocol
 from bunqueue.server.links.process_start import OwnerObservation, ShardStart
 from bunqueue.server.settings.settings import Settings
 
+from .child_process import ChildProcess
 from .core.ports import LocalEndpoint
 from .errors import StartError
 from .hub import Hub
@@ -28,8 +29,6 @@ from .shard_link import ShardLink
 
 COMMAND = (*PYTHON, "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not pass without help
-FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest delay
 PING_S = 1.0  # so a shard that receives nothing for longer knows that the router was paused
 SILENT_PINGS = 30  # half a minute: far longer than the longest batch, so it hangs
 STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could receive nothing
@@ -44,17 +43,16 @@ WAIT_USEC = 30_000_000  # added to systemd's timeout for a start that waits for 
 _log = get_logger("router")
 
 
-class ShardProcess:
+class ShardProcess(ChildProcess):
     """One shard: its process and its link, while it has any."""
 
     def __init__(self, index: int) -> None:
+        super().__init__()
         self.index = index
-        self.process: Process | None = None
         self.link: ShardLink | None = None
         self.secret = ""  # of this start; a leftover process of an earlier start does not know it
         self.ready = False
         self.damaged: str | None = None  # why it must not be restarted
-        self.task: asyncio.Task[None] | None = None  # keeps it running
         self.wanted = True  # to be started again when it ends
         self.observed: OwnerObservation | None = None  # its owner until now, on another host
         self.unlinked = asyncio.Event()  # there is no link
@@ -63,12 +61,6 @@ class ShardProcess:
         self.failures = 0  # in a row, before READY
         self.silent = 0  # pings without an answer
         self.started_at = self.reported_at = 0.0
-
-    def kill(self) -> None:
-        """End the process, if there is one, now."""
-        if self.process is not None and self.process.returncode is None:
-            with suppress(ProcessLookupError):
-                self.process.kill()
 
 
 class Supervisor:
@@ -104,7 +96,7 @@ class Supervisor:
         self._pinger = loop.create_task(self._ping())
         owned = self._hub.hosts.owned_at_start(len(self._shards))
         for index in owned:
-            self._shards[index].task = loop.create_task(self._keep(self._shards[index]))
+            self._keep(self._shards[index])
         if owned:
             await self._started
         else:
@@ -116,8 +108,7 @@ class Supervisor:
         """Own a shard, once its owner has ended; ``observed`` is what is known of that one."""
         shard = self._shards[index]
         shard.wanted, shard.failures, shard.damaged, shard.observed = True, 0, None, observed
-        shard.task = asyncio.get_running_loop().create_task(self._keep(shard))
-        shard.task.add_done_callback(lambda _: self._hub.hosts.gone(index))
+        self._keep(shard).add_done_callback(lambda _: self._hub.hosts.gone(index))
 
     def has(self, link: LocalEndpoint) -> bool:
         """Whether a link is still that to its shard's process."""
@@ -193,41 +184,36 @@ class Supervisor:
 
     # One shard
 
-    async def _keep(self, shard: ShardProcess) -> None:
+    def _keep(self, shard: ShardProcess) -> asyncio.Task[None]:
         """Run a shard, again and again."""
-        loop = asyncio.get_running_loop()
-        delay = FIRST_DELAY_S
-        while shard.wanted and not self._stopping:
-            status: int | str
-            try:
-                status = await self._run(shard)
-            except Exception as error:  # for example no process; the shard is retried whatever the error
-                status = str(error)
-                shard.kill()
-            if self._stopping or not shard.wanted:
-                return
-            shard.observed = None  # it was of another time
-            if shard.damaged is not None:
-                self._set_aside(shard.index, shard.damaged)
-                return
-            ran = loop.time() - shard.started_at
-            await self._until_read(shard)
-            reason = self._hub.health.deaths.note(shard.index, status, shard.last_words)
-            if shard.ready and ran >= HEALTHY_S:
-                delay = FIRST_DELAY_S
-            shard.failures = 0 if shard.ready else shard.failures + 1
-            figures = {"status": status, "was_ready": shard.ready, "ran_s": round(ran, 1)}
-            _log.error("shard ended", shard=shard.index, **figures, reason=reason)
-            if status == link_protocol.NEVER and not self._started.done():
-                text = f"shard {shard.index} cannot open its data; the log line above says why"
-                self._started.set_exception(StartError(text))
-                return
-            if shard.failures >= GIVE_UP and not self._started.done():
-                text = f"shard {shard.index} ended {GIVE_UP} times before it was ready (last status {status})"
-                self._started.set_exception(StartError(f"{text}; the log lines above say why"))
-                return
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, LAST_DELAY_S)
+
+        def run() -> Awaitable[int]:
+            return self._run(shard)
+
+        def ended(status: int | str, ran_s: float) -> Awaitable[bool]:
+            return self._has_ended(shard, status, ran_s)
+
+        return shard.keep(run, ended, lambda: shard.wanted and not self._stopping)
+
+    async def _has_ended(self, shard: ShardProcess, status: int | str, ran_s: float) -> bool:
+        """A shard's process has ended; whether it is started again."""
+        shard.observed = None  # it was of another time
+        if shard.damaged is not None:
+            self._set_aside(shard.index, shard.damaged)
+            return False
+        await self._until_read(shard)
+        reason = self._hub.health.deaths.note(shard.index, status, shard.last_words)
+        shard.failures = 0 if shard.ready else shard.failures + 1
+        figures = {"status": status, "was_ready": shard.ready, "ran_s": round(ran_s, 1)}
+        _log.error("shard ended", shard=shard.index, **figures, reason=reason)
+        if (status != link_protocol.NEVER and shard.failures < GIVE_UP) or self._started.done():
+            return True
+        text = f"shard {shard.index} cannot open its data; the log line above says why"
+        if status != link_protocol.NEVER:
+            text = f"shard {shard.index} ended {GIVE_UP} times before it was ready (last status {status})"
+            text += "; the log lines above say why"
+        self._started.set_exception(StartError(text))
+        return False
 
     async def _until_read(self, shard: ShardProcess) -> None:
         """A process has ended: wait for its last message, which may still arrive."""

@@ -17,7 +17,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codec import encode_frame
@@ -261,33 +261,8 @@ class Server:
                 self._execute(Slice(AT_ONCE_S), client, left, now)
                 if left:
                     self._rounds.add(turn, Waiting(conn, kind, body, left))
-        elif kind in ENDS:
-            shard.disconnect(conn, now, severed=kind == link.SEVERED, broken=kind == link.BROKEN)
-        elif kind == link.HALF_CLOSED:
-            shard.half_closed(conn, now)
-        elif kind == link.GONE:
-            shard.gone(body.decode(), now)
-        elif kind == link.PEER_MESSAGE:
-            shard.receive(body[0], body[1:], now)
-        elif kind == link.PEER:
-            shard.peer_is_up(body[0], now)
-        elif kind == link.UNSUBSCRIBE:
-            shard.engine.unsubscribe(conn)
-        elif kind == link.WORKER_PRESENCE:
-            presence = link.decode_worker_presence(body)
-            origin = link.origin_of(conn)
-            shard.engine.worker_presence(
-                presence.queues, present=presence.present, names=presence.names, origin=origin
-            )
-        elif kind == link.SUBSCRIBE:
-            shard.engine.subscribe(conn, body.decode())
-        elif kind == link.ORIGIN_GONE:
-            shard.engine.router_gone(link.origin_of(conn))
-        elif kind == link.ORIGIN_CUT:
-            origin = link.origin_of(conn)
-            shard.engine.unheard([each for each in self.connections() if link.origin_of(each) == origin])
-        elif kind == link.LIVE:
-            shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
+        elif (handle := _MESSAGES.get(kind)) is not None:
+            handle(shard, conn, body, now)
         elif kind == link.ROUTER:
             self._end_others(link.router_of(conn), frozenset(link.unpack_connections(body)), now)
 
@@ -412,3 +387,35 @@ class Server:
                 for to, some in self._by_router(listeners):
                     body = link.pack_events(some, published.frames)
                     to.append(link.answer(link.CONTROL, link.EVENTS, body))
+
+
+def _worker_presence(shard: Shard, conn: int, body: bytes, now: int) -> None:
+    presence = link.decode_worker_presence(body)
+    shard.engine.worker_presence(
+        presence.queues, present=presence.present, names=presence.names, origin=link.origin_of(conn)
+    )
+
+
+def _origin_cut(shard: Shard, conn: int, body: bytes, now: int) -> None:
+    origin = link.origin_of(conn)
+    shard.engine.unheard([each for each in shard.engine.state.clients if link.origin_of(each) == origin])
+
+
+_MESSAGES: dict[int, Callable[[Shard, int, bytes, int], object]] = {
+    link.CLOSED: lambda shard, conn, body, now: shard.disconnect(conn, now, severed=False, broken=False),
+    link.SEVERED: lambda shard, conn, body, now: shard.disconnect(conn, now, severed=True, broken=False),
+    link.BROKEN: lambda shard, conn, body, now: shard.disconnect(conn, now, severed=False, broken=True),
+    link.HALF_CLOSED: lambda shard, conn, body, now: shard.half_closed(conn, now),
+    link.GONE: lambda shard, conn, body, now: shard.gone(body.decode(), now),
+    link.PEER_MESSAGE: lambda shard, conn, body, now: shard.receive(body[0], body[1:], now),
+    link.PEER: lambda shard, conn, body, now: shard.peer_is_up(body[0], now),
+    link.SUBSCRIBE: lambda shard, conn, body, now: shard.engine.subscribe(conn, body.decode()),
+    link.UNSUBSCRIBE: lambda shard, conn, body, now: shard.engine.unsubscribe(conn),
+    link.WORKER_PRESENCE: _worker_presence,
+    link.ORIGIN_GONE: lambda shard, conn, body, now: shard.engine.router_gone(link.origin_of(conn)),
+    link.ORIGIN_CUT: _origin_cut,
+    link.LIVE: lambda shard, conn, body, now: shard.engine.adopt(
+        frozenset(link.unpack_connections(body)), now
+    ),
+}
+"""What each message that is no command does. ``conn``: the connection that it is about."""

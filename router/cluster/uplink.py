@@ -57,14 +57,15 @@ class Uplink(HostConnection):
         self.say(host_link.HELLO, host_link.encode(self._links.hello()))
 
     def greet(self, kind: int, body: bytes) -> None:
-        if kind == host_link.CHALLENGE:
-            self.say(host_link.PROOF, self._links.prove(body))
-        elif kind == host_link.WELCOME:
-            self._welcomed(body)
-        elif kind == host_link.REFUSED:
-            self.abort(body.decode(errors="replace"))
-        else:
-            self.abort("it does not speak this protocol")
+        match kind:
+            case host_link.CHALLENGE:
+                self.say(host_link.PROOF, self._links.prove(body))
+            case host_link.WELCOME:
+                self._welcomed(body)
+            case host_link.REFUSED:
+                self.abort(body.decode(errors="replace"))
+            case _:
+                self.abort("it does not speak this protocol")
 
     def _welcomed(self, body: bytes) -> None:
         welcome = host_link.decode_welcome(body)
@@ -81,22 +82,24 @@ class Uplink(HostConnection):
     ) -> None:
         if channel == host_link.FROM_SHARD:
             hear(self._links.hub, shard, conn, kind, replies, slow, body)
-        elif kind == host_link.UP:
-            self._up(shard, int.from_bytes(body))
-        elif kind == host_link.DOWN:
-            self._down(shard)
-        elif kind == host_link.MOVING:
-            self._moving(shard)
-        elif kind == host_link.RELEASED:
-            self._released(shard)
-        elif kind == host_link.RETURNED:
-            self._links.cluster.returned(shard, conn, body)
-        elif kind == host_link.LIVE:  # it asks for the open connections
-            self.say(host_link.LIVE, self._links.live())
-        elif kind == host_link.PING:
-            self.say(host_link.PONG)
         else:
-            self._links.cluster.heard(self, kind, shard, conn, body)
+            match kind:
+                case host_link.UP:
+                    self._up(shard, int.from_bytes(body))
+                case host_link.DOWN:
+                    self._down(shard)
+                case host_link.MOVING:
+                    self._moving(shard)
+                case host_link.RELEASED:
+                    self._released(shard)
+                case host_link.RETURNED:
+                    self._links.cluster.returned(shard, conn, body)
+                case host_link.LIVE:  # it asks for the open connections
+                    self.say(host_link.LIVE, self._links.live())
+                case host_link.PING:
+                    self.say(host_link.PONG)
+                case _:
+                    self._links.cluster.heard(self, kind, shard, conn, body)
 
     def _up(self, shard: int, epoch: int) -> None:
         remote = self.shards[shard] = RemoteShard(shard, epoch, self)

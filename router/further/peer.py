@@ -91,18 +91,20 @@ class PeerRouter(RouterLink):
         self.heard_since = True
         if channel == host_link.TO_SHARD:
             self._to_shard(shard, conn, kind, body)
-        elif kind == router_link.JOINED:
-            self.live.add(conn)
-        elif kind == router_link.LEFT:
-            self._left(conn)
-        elif kind == router_link.ASK:
-            self._asked(conn, replies, body)
-        elif kind == router_link.GUESS:
-            self._routers.guessed(body.decode(), self)
-        elif kind == router_link.BEGUN:
-            self._routers.begun(self)
-        elif kind == router_link.HOLDING:
-            self._routers.holds(self, shard)
+        else:
+            match kind:
+                case router_link.JOINED:
+                    self.live.add(conn)
+                case router_link.LEFT:
+                    self._left(conn)
+                case router_link.ASK:
+                    self._asked(conn, replies, body)
+                case router_link.GUESS:
+                    self._routers.guessed(body.decode(), self)
+                case router_link.BEGUN:
+                    self._routers.begun(self)
+                case router_link.HOLDING:
+                    self._routers.holds(self, shard)
 
     def _left(self, conn: int) -> None:
         self.live.discard(conn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -15,11 +15,12 @@ from bunqueue.server.links import router_link
 from bunqueue.server.links import shard_link as link_protocol
 from bunqueue.server.settings.settings import Settings
 
+from ..child_process import ChildProcess
 from ..core.ports import Endpoint
 from ..core.siblings import Row, Siblings
 from ..errors import StartError
 from ..hub import Hub
-from ..launcher import PYTHON, Launcher, Process
+from ..launcher import PYTHON, Launcher
 from ..listener import RuntimeFolder, TcpListener
 from .link import connected
 from .peer import PeerRouter
@@ -29,32 +30,24 @@ COMMAND = (*PYTHON, "router.further")
 PING_S = 1.0
 SILENT_PINGS = 15  # far longer than the largest command takes, so it hangs
 GIVE_UP = 3  # failures before the first start: what keeps it from starting will not pass without help
-FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # after a run this long, the next restart has the shortest delay
 STOP_S = 4.0  # after the shards have ended, for clients to take their last replies
 
 _log = get_logger("router")
 
 
-class RouterProcess:
+class RouterProcess(ChildProcess):
     """One secondary router."""
 
     def __init__(self, number: int, sockets: Sequence[socket.socket]) -> None:
+        super().__init__()
         self.number = number
         self.sockets = sockets  # on which it accepts clients
-        self.process: Process | None = None
         self.link: PeerRouter | None = None
         self.silent = 0  # pings without an answer
         self.begun = False
         self.life = 0  # number of times that it was started
         self.stood_in = False  # the first router accepts clients in its place
-        self.task: asyncio.Task[None] | None = None
-
-    def kill(self) -> None:
-        """End the process, if there is one, now."""
-        if self.process is not None and self.process.returncode is None:
-            with suppress(ProcessLookupError):
-                self.process.kill()
+        self.failures = 0
 
 
 class FurtherRouters(Siblings):
@@ -86,7 +79,7 @@ class FurtherRouters(Siblings):
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = loop.create_future()
         for router in self._routers:
-            router.task = loop.create_task(self._keep(router))
+            self._keep(router)
         self._pinger = loop.create_task(self._ping())
         await self._started
 
@@ -101,48 +94,38 @@ class FurtherRouters(Siblings):
         self._stopping = True
         if self._pinger is not None:
             self._pinger.cancel()
-        for router in self._routers:
-            if router.task is not None and (router.process is None or router.process.returncode is not None):
-                router.task.cancel()  # it waits to start the process again
-        if tasks := [router.task for router in self._routers if router.task is not None]:
-            _, late = await asyncio.wait(tasks, timeout=STOP_S)
-            if late:
-                self.kill()
-                await asyncio.wait(tasks)
+        await asyncio.gather(*(router.stopped(STOP_S) for router in self._routers))
 
     def kill(self) -> None:
         """End all at once."""
         for router in self._routers:
             router.kill()
 
-    async def _keep(self, router: RouterProcess) -> None:
+    def _keep(self, router: RouterProcess) -> None:
         """Run one, again and again."""
-        loop = asyncio.get_running_loop()
-        delay, failures = FIRST_DELAY_S, 0
-        while not self._stopping:
-            begun, status = loop.time(), ""
-            try:
-                status = str(await self._run(router))
-            except Exception as error:  # for example no process; the router is retried whatever the error
-                status = str(error)
-                router.kill()
-            self._table.clear(router.number)
-            if self._stopping:
-                return
-            failures, ran = failures + 1, loop.time() - begun
-            _log.error("a further router ended", number=router.number, status=status, ran_s=round(ran, 1))
-            if not self._started.done():
-                if failures >= GIVE_UP:
-                    text = f"router {router.number} ended {GIVE_UP} times at its start (last status {status})"
-                    self._started.set_exception(StartError(f"{text}; the log lines above say why"))
-                    return
-            elif not router.stood_in:
-                router.stood_in = True
-                self._listener.stand_in(router.sockets)
-            if ran >= HEALTHY_S:
-                delay = FIRST_DELAY_S
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, LAST_DELAY_S)
+
+        def run() -> Awaitable[int]:
+            return self._run(router)
+
+        def ended(status: int | str, ran_s: float) -> Awaitable[bool]:
+            return self._has_ended(router, status, ran_s)
+
+        router.keep(run, ended, lambda: not self._stopping)
+
+    async def _has_ended(self, router: RouterProcess, status: int | str, ran_s: float) -> bool:
+        """A process has ended; whether it is started again."""
+        self._table.clear(router.number)
+        router.failures += 1
+        _log.error("a further router ended", number=router.number, status=str(status), ran_s=round(ran_s, 1))
+        if not self._started.done():
+            if router.failures >= GIVE_UP:
+                text = f"router {router.number} ended {GIVE_UP} times at its start (last status {status})"
+                self._started.set_exception(StartError(f"{text}; the log lines above say why"))
+                return False
+        elif not router.stood_in:
+            router.stood_in = True
+            self._listener.stand_in(router.sockets)
+        return True
 
     async def _run(self, router: RouterProcess) -> int:
         """Run one process, from start to end; returns its exit status, negative for a signal."""

@@ -64,7 +64,7 @@ def test_who_asked_what_nobody_can_answer_any_more_is_cut_off(tmp_path: Path) ->
 
 
 def test_commands_for_a_shard_that_is_down_are_refused_at_once(tmp_path: Path) -> None:
-    changes = {"supervisor.FIRST_DELAY_S": 60.0, "supervisor.LAST_DELAY_S": 60.0}
+    changes = {"child_process.FIRST_DELAY_S": 60.0, "child_process.LAST_DELAY_S": 60.0}
     with RouterServer(tmp_path, fake=True, changes=changes) as server, server.connect() as client:
         os.kill(server.shard_pids()[0], signal.SIGKILL)
         wait_for(lambda: "shard ended" in server.log())
@@ -90,7 +90,7 @@ def test_a_connection_that_ends_is_told_to_a_shard_that_was_restarted(tmp_path: 
 
 
 def test_a_shard_that_is_killed_at_any_moment_of_its_start_comes_back(tmp_path: Path) -> None:
-    changes = {"supervisor.FIRST_DELAY_S": 0.01, "supervisor.LAST_DELAY_S": 0.01}
+    changes = {"child_process.FIRST_DELAY_S": 0.01, "child_process.LAST_DELAY_S": 0.01}
     with RouterServer(tmp_path, fake=True, changes=changes) as server, server.connect() as client:
         for kill in range(20):
             if pids := server.shard_pids():

@@ -7,7 +7,7 @@ import sys
 if "CRASH_PLAN" in os.environ and "router" in sys.orig_argv:
     import crash_shard
 
-    from router import supervisor
+    from router import child_process
 
     crash_shard.install()
-    supervisor.LAST_DELAY_S = supervisor.FIRST_DELAY_S  # shards die so often here that they would wait long
+    child_process.LAST_DELAY_S = child_process.FIRST_DELAY_S  # shards die often here
