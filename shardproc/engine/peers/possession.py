@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bunqueue.model.ids import slot_of_queue
+from bunqueue.protocol.commands import CommandError
 from bunqueue.server.links import peers as messages
 
 from ..peer_calls import Steps
@@ -33,7 +34,10 @@ def _had(state: State, job_id: str) -> messages.Holding:
     if job is not None or state.granted[job_id]:
         mark = job.extra.flow if job is not None and job.extra is not None else None
         return messages.Holding(messages.LIVE, "" if mark is None else mark.flow)
-    job = state.archive.find(job_id)
+    try:
+        job = state.archive.find(job_id)
+    except CommandError:  # in a damaged part of the file: it has ended, and nothing may be done for its flow
+        return messages.Holding(messages.ENDED)
     if job is not None:
         mark = None if job.extra is None else job.extra.flow
         return messages.Holding(messages.ENDED, "" if mark is None else mark.flow)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from msgspec import json
 
+from bunqueue.protocol.commands import CommandError
 from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
@@ -74,10 +75,17 @@ def _take(state: State, shard: int, found: Iterable[tuple[str, bool]]) -> None:
             continue
         if home is not None:
             disputed.setdefault(home, []).append((job_id, live))
-        elif live or state.archive.find(job_id) is None:
+        elif live or not _is_archived(state, job_id):
             enter(state, job_id, shard)
     for home, jobs in disputed.items():
         peer_calls.start(state, _settle(state, shard, home, jobs))
+
+
+def _is_archived(state: State, job_id: str) -> bool:
+    try:
+        return state.archive.find(job_id) is not None
+    except CommandError:  # it is, in a damaged part of the file
+        return True
 
 
 def _is_here(state: State, job_id: str) -> bool:
