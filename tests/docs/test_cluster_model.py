@@ -69,5 +69,5 @@ def test_costs_are_taken_from_figures_of_the_benchmark(model, tmp_path: Path) ->
     (tmp_path / "figures.json").write_text(json.dumps({"throughput": figures}))
     command = [sys.executable, "scripts/cluster_model.py", str(tmp_path / "figures.json"), "--hosts", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "a core         does what one did in the measurement" in done.stdout
+    assert "a core         is as fast as in the measurement" in done.stdout
     assert "bounded by" in done.stdout

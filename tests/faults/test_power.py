@@ -104,7 +104,7 @@ def test_the_database_is_opened_with_the_right_level(tmp_path: Path, full_sync: 
 @pytest.mark.parametrize(("sync", "level"), [("full", FULL), ("normal", NORMAL)])
 def test_the_setting_reaches_the_database(tmp_path: Path, sync: str, level: int) -> None:
     settings = Settings(data_dir=str(tmp_path), shards=2, sync=sync)  # type: ignore[arg-type]
-    start = process.Start(1, 2, "unused", "secret", "epoch", settings.to_json().decode())
+    start = process.ShardStart(1, 2, "unused", "secret", "epoch", settings.to_json().decode())
     ours, theirs = socket.socketpair()
     with ours, theirs:
         shard = process._open(start, settings, ours)
