@@ -68,7 +68,6 @@ class ShardLink(asyncio.Protocol):
     def __init__(self, hub: Hub, owner: Owner) -> None:
         self._hub = hub
         self._owner = owner
-        self._clients = hub.clients
         self._outgoing: list[Buffer] = []  # sent at the end of this turn of the event loop
         self._carry: bytearray | None = None  # the beginning of an envelope
         self._need = 0
@@ -102,7 +101,7 @@ class ShardLink(asyncio.Protocol):
             if len(self._carry) < self._need:
                 return
             data, self._carry = bytes(self._carry), None
-        clients, start, size = self._clients, 0, len(data)
+        clients, start, size = self._hub.clients, 0, len(data)
         need = _HEADER
         while size - start >= _HEADER:
             length, conn, kind, replies, slow = _unpack(data, start)
@@ -190,7 +189,7 @@ class ShardLink(asyncio.Protocol):
         """Handle an envelope that is not for a connected client of this router."""
         if self.shard < 0 and kind != link_protocol.HELLO:
             self.abort()
-        elif link_protocol.origin_of(conn) != self._clients.origin and conn != link_protocol.CONTROL:
+        elif link_protocol.origin_of(conn) != self._hub.clients.origin and conn != link_protocol.CONTROL:
             self._hub.answer_elsewhere(self.shard, conn, kind, replies, slow, body)
         elif conn >= link_protocol.TICKET:
             self._hub.tickets.answer(conn, self.shard, body)

@@ -109,7 +109,8 @@ class Cluster(SingleHost):
             await self.store.join(self._settings.cluster)
         except StoreError as error:
             raise StartError(f"cluster: {error}") from error
-        links.me, links.number, links.secret = self.me.id, self.me.number, self.store.secret
+        greeting = links.greeting
+        greeting.me, greeting.number, greeting.secret = self.me.id, self.me.number, self.store.secret
         links.cluster = self
         self._hub.join_cluster(self, self.me.number)
         self._hub.commands.cluster_status = self.commands.status

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import MsgspecError
@@ -16,35 +15,38 @@ from bunqueue.server.host.acceptor import Counted
 from bunqueue.server.links import host_link
 from bunqueue.server.links import shard_link as link_protocol
 
-from ..core.cluster_view import HostRow
 from ..hub import Hub
+from .greeting import Greeting
 from .wire import HostConnection, Listener
 
 _log = get_logger("cluster")
+
+
+class Known(Protocol):
+    """The connections of other hosts, as one of their links sees them."""
+
+    def known_of(self, downlink: Downlink) -> set[int]: ...
+
+    def report(self, downlink: Downlink, connections: frozenset[int]) -> None: ...
 
 
 class Downlinks(Protocol):
     """All connections of other hosts, as one of them sees them."""
 
     cluster: Listener
-    hosts: Mapping[str, HostRow]
 
     @property
     def hub(self) -> Hub: ...
 
+    @property
+    def greeting(self) -> Greeting: ...
+
+    @property
+    def origins(self) -> Known: ...
+
     def came(self, downlink: Downlink) -> None: ...
 
     def went(self, downlink: Downlink) -> None: ...
-
-    def problem_of(self, hello: host_link.Hello) -> str | None: ...
-
-    def proves(self, host: str, challenge: bytes, proof: bytes) -> bool: ...
-
-    def welcome(self, version: int) -> host_link.Welcome: ...
-
-    def known_of(self, downlink: Downlink) -> set[int]: ...
-
-    def lives(self, downlink: Downlink, connections: frozenset[int]) -> None: ...
 
     def downlink_made(self, downlink: Downlink) -> None: ...
 
@@ -85,9 +87,9 @@ class Downlink(HostConnection):
         except MsgspecError:
             self.abort("it does not speak this protocol")
             return
-        problem = self._links.problem_of(hello)
+        problem = self._links.greeting.problem_of(hello)
         shown = self.certificate()
-        known = self._links.hosts.get(hello.host)
+        known = self._links.greeting.hosts.get(hello.host)
         if problem is None and known is not None and shown != ssl.PEM_cert_to_DER_cert(known.certificate):
             problem = "the certificate is not the one that this host has in the store"
         if problem is not None:
@@ -97,13 +99,13 @@ class Downlink(HostConnection):
         self.say(host_link.CHALLENGE, self._challenge)
 
     def _hear_proof(self, hello: host_link.Hello, proof: bytes) -> None:
-        if not self._links.proves(hello.host, self._challenge, proof):
+        if not self._links.greeting.proves(hello.host, self._challenge, proof):
             self._refuse("the proof is wrong: the store's secret is another one")
             return
         version = host_link.agree(hello.oldest, hello.newest)
         assert version is not None  # else it was refused
         self.peer, self.origin, self.life = hello.host, hello.number, hello.life
-        self.say(host_link.WELCOME, host_link.encode(self._links.welcome(version)))
+        self.say(host_link.WELCOME, host_link.encode(self._links.greeting.welcome(version)))
         self.begin_watching()
         self._links.downlink_made(self)
 
@@ -126,7 +128,7 @@ class Downlink(HostConnection):
                     self.is_holding.add(shard)
                     self._links.cluster.holding(shard)
                 case host_link.LIVE:
-                    self._links.lives(self, frozenset(link_protocol.unpack_connections(body)))
+                    self._links.origins.report(self, frozenset(link_protocol.unpack_connections(body)))
                 case host_link.PING:
                     self.say(host_link.PONG)
                 case _:
@@ -135,9 +137,9 @@ class Downlink(HostConnection):
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
         link = self._links.hub.shards.local(shard)
         if kind in link_protocol.COMMAND_KINDS and conn < link_protocol.TICKET:
-            self._links.known_of(self).add(conn)
+            self._links.origins.known_of(self).add(conn)
         elif kind in link_protocol.END_KINDS:
-            self._links.known_of(self).discard(conn)
+            self._links.origins.known_of(self).discard(conn)
         if link is None:
             if kind in link_protocol.COMMAND_KINDS:
                 self._refuse_commands(shard, conn, body)

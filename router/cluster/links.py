@@ -7,11 +7,9 @@ clients to the shards here. A connection's number encodes its host (`shard_link.
 from __future__ import annotations
 
 import asyncio
-import hmac
-import secrets
 import ssl
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from bunqueue.logs import get_logger
 from bunqueue.server.host.acceptor import Acceptor
@@ -23,15 +21,15 @@ from ..hub import Hub
 from ..sockets import BoundSockets
 from . import certificates
 from .downlink import Downlink
+from .greeting import Greeting
+from .origins import Origins
 from .uplink import Uplink
 from .wire import Listener
 
-LIVE_S = 1.0  # for the other hosts to report their open connections
 REDIAL_S, LAST_REDIAL_S = 0.2, 2.0  # doubled each time
 DIAL_S = 3.0
 MAX_OPEN = 128  # incoming connections, including those in a TLS handshake; each other host has one
 BACKLOG = 128
-GONE_S = 10.0  # after it, the connections of a host that does not come back count as closed
 
 _log = get_logger("cluster")
 
@@ -41,14 +39,9 @@ class Links:
 
     def __init__(self, hub: Hub, cluster: str, store: str, identity: certificates.Identity) -> None:
         self.hub = hub
-        self.hosts: Mapping[str, HostRow] = {}
-        self.me = ""  # the id of this host
-        self.number = 0
-        self.secret = ""
-        self.life = secrets.token_hex(8)
         self.cluster: Listener
-        self.cluster_name = cluster
-        self._store, self._identity = store, identity
+        self.greeting = Greeting(cluster, store, lambda: self.cluster.look_soon())
+        self._identity = identity
         self._tls = certificates.server_context(identity, ())
         self._trusted: set[str] = set()
         self._bound: BoundSockets | None = None
@@ -58,10 +51,7 @@ class Links:
         self._uplinks: dict[str, Uplink] = {}
         self._dialling: dict[str, tuple[HostRow, asyncio.Task[None]]] = {}
         self._downlinks: dict[str, Downlink] = {}
-        self._known: defaultdict[int, set[int]] = defaultdict(set)  # origin -> its connections, as known here
-        self._lives: dict[int, str] = {}  # origin -> its current incarnation
-        self._going: dict[int, asyncio.TimerHandle] = {}  # origins that are disconnected
-        self._asked: dict[str, asyncio.Future[frozenset[int]]] = {}
+        self.origins = Origins(hub)
 
     # -- start and stop ------------------------------------------------------------------------
 
@@ -88,8 +78,7 @@ class Links:
         self._acceptor.close()
         if self._bound is not None:
             self._bound.close()
-        for timer in self._going.values():
-            timer.cancel()
+        self.origins.close()
         for connection in (*self._uplinks.values(), *self._open):
             connection.abort()
 
@@ -98,7 +87,7 @@ class Links:
     def reach(self, hosts: Iterable[HostRow]) -> None:
         """Keep a connection to each of these hosts, and to no others."""
         rows = {host.id: host for host in hosts}
-        self.hosts = rows
+        self.greeting.hosts = rows
         for host in rows.values():
             if host.certificate not in self._trusted:
                 self._trusted.add(host.certificate)
@@ -111,7 +100,7 @@ class Links:
                 if host_id in self._uplinks:
                     self._uplinks[host_id].abort("it has left, or started again")
         for host in rows.values():
-            if host.id != self.me and host.id not in self._dialling:
+            if host.id != self.greeting.me and host.id not in self._dialling:
                 task = asyncio.get_running_loop().create_task(self._dial(host))
                 self._dialling[host.id] = host, task
 
@@ -167,43 +156,8 @@ class Links:
             _log.warning("lost the connection to another host", host=self.name(uplink.peer))
 
     def name(self, host: str) -> str:
-        """The host's name, for people."""
-        return self.hosts[host].name if host in self.hosts else host
-
-    # -- identity and greeting -----------------------------------------------------------------
-
-    def hello(self) -> host_link.Hello:
-        oldest, newest = host_link.VERSIONS
-        return host_link.Hello(
-            self.cluster_name, self._store, self.me, self.number, self.life, oldest, newest
-        )
-
-    def welcome(self, version: int) -> host_link.Welcome:
-        return host_link.Welcome(version, self.me, self.life)
-
-    def prove(self, challenge: bytes) -> bytes:
-        return host_link.prove(self.secret, challenge, self.me)
-
-    def proves(self, host: str, challenge: bytes, proof: bytes) -> bool:
-        return hmac.compare_digest(host_link.prove(self.secret, challenge, host), proof)
-
-    def problem_of(self, hello: host_link.Hello) -> str | None:
-        """Why a host is refused; None if it may prove its identity."""
-        if (hello.cluster, hello.store) != (self.cluster_name, self._store):
-            return f"this is the cluster {self.cluster_name} of another store"
-        if host_link.agree(hello.oldest, hello.newest) is None:
-            oldest, newest = host_link.VERSIONS
-            return (
-                f"no common version: this host speaks {oldest} to {newest} of the protocol between hosts, "
-                f"not {hello.oldest} to {hello.newest}; upgrade the older host"
-            )
-        row = self.hosts.get(hello.host)
-        if row is None:
-            self.cluster.look_soon()
-            return "this host is not known from the store yet: try again"
-        if row.number != hello.number or hello.host == self.me:
-            return "the store has this host under another number"
-        return None
+        """For people."""
+        return self.greeting.name(host)
 
     # -- hosts that have dialled ---------------------------------------------------------------
 
@@ -212,12 +166,7 @@ class Links:
         if before is not None and before is not downlink:
             before.abort("it has connected again")
         self._downlinks[downlink.peer] = downlink
-        origin = downlink.origin
-        if (timer := self._going.pop(origin, None)) is not None:
-            timer.cancel()
-        if self._lives.get(origin, downlink.life) != downlink.life:
-            self._gone(origin)
-        self._lives[origin] = downlink.life
+        self.origins.arrived(downlink)
         for link in self.hub.shards.served_here:
             downlink.say(host_link.UP, link.epoch.to_bytes(8), shard=link.shard)
 
@@ -226,32 +175,7 @@ class Links:
             return
         del self._downlinks[downlink.peer]
         self.cluster.parted(downlink.peer)
-        future = self._asked.get(downlink.peer)
-        if future is not None and not future.done():
-            future.set_result(frozenset())
-        for link in self.hub.shards.served_here:  # lest they hand out jobs that nobody gets
-            link.control(link_protocol.ORIGIN_CUT, downlink.origin << link_protocol.ORIGIN_SHIFT)
-        loop = asyncio.get_running_loop()
-        self._going[downlink.origin] = loop.call_later(GONE_S, self._gone, downlink.origin)
-
-    def _gone(self, origin: int) -> None:
-        """A host's router has ended, or was unreachable for too long: its connections count as closed."""
-        self._going.pop(origin, None)
-        self._lives.pop(origin, None)
-        self._ended(origin, self._known.pop(origin, set()))
-        for link in self.hub.shards.served_here:
-            link.control(link_protocol.ORIGIN_GONE, origin << link_protocol.ORIGIN_SHIFT)
-
-    def _ended(self, origin: int, connections: Iterable[int]) -> None:
-        """These connections are not there any more; their workers may come back over others."""
-        links = self.hub.shards.served_here
-        for conn in connections:
-            for link in links:
-                link.control(link_protocol.BROKEN, conn)
-
-    def known_of(self, downlink: Downlink) -> set[int]:
-        """The connections of a host that shards here may know."""
-        return self._known[downlink.origin]
+        self.origins.left(downlink)
 
     def live(self) -> bytes:
         """The connections of this host that are open."""
@@ -262,32 +186,9 @@ class Links:
         for uplink in self._uplinks.values():
             uplink.say(host_link.LIVE, self.live())
 
-    def lives(self, downlink: Downlink, connections: frozenset[int]) -> None:
-        """A host reports which of its connections are open."""
-        known = self._known[downlink.origin]
-        self._ended(downlink.origin, known - connections)
-        known &= connections
-        future = self._asked.get(downlink.peer)
-        if future is not None and not future.done():
-            future.set_result(connections)
-
     async def others_live(self) -> list[int]:
         """The open connections of all other hosts: a shard that has just started leaves them their jobs."""
-        loop = asyncio.get_running_loop()
-        asked = [downlink for downlink in self._downlinks.values() if downlink.is_heard]
-        for downlink in asked:
-            if downlink.peer not in self._asked or self._asked[downlink.peer].done():
-                self._asked[downlink.peer] = loop.create_future()
-            downlink.say(host_link.LIVE)
-        if asked:
-            await asyncio.wait([self._asked[downlink.peer] for downlink in asked], timeout=LIVE_S)
-        found: list[int] = []
-        for downlink in asked:
-            future = self._asked[downlink.peer]
-            if future.done():
-                found += future.result()
-                self._known[downlink.origin] |= future.result()
-        return found
+        return await self.origins.ask([link for link in self._downlinks.values() if link.is_heard])
 
     # -- reports about shards of this host -----------------------------------------------------
 

@@ -10,6 +10,7 @@ from bunqueue.server.links import host_link
 
 from ..core.cluster_view import HostRow
 from ..hub import Hub
+from .greeting import Greeting
 from .remote_shard import RemoteShard, hear
 from .wire import HostConnection, Listener
 
@@ -24,9 +25,8 @@ class Uplinks(Protocol):
     @property
     def hub(self) -> Hub: ...
 
-    def hello(self) -> host_link.Hello: ...
-
-    def prove(self, challenge: bytes) -> bytes: ...
+    @property
+    def greeting(self) -> Greeting: ...
 
     def live(self) -> bytes: ...
 
@@ -54,12 +54,12 @@ class Uplink(HostConnection):
         if shown != ssl.PEM_cert_to_DER_cert(self._host.certificate):
             self.abort("its certificate is not the one that it has in the store")
             return
-        self.say(host_link.HELLO, host_link.encode(self._links.hello()))
+        self.say(host_link.HELLO, host_link.encode(self._links.greeting.hello()))
 
     def greet(self, kind: int, body: bytes) -> None:
         match kind:
             case host_link.CHALLENGE:
-                self.say(host_link.PROOF, self._links.prove(body))
+                self.say(host_link.PROOF, self._links.greeting.prove(body))
             case host_link.WELCOME:
                 self._welcomed(body)
             case host_link.REFUSED:

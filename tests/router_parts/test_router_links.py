@@ -44,11 +44,11 @@ A, B, C = (certificates.make(name) for name in "abc")
 def listening() -> Iterator[tuple[Links, int]]:
     """The host a, which knows the hosts b and c from the store."""
     made: Any = Links(None, CLUSTER, STORE, A)  # type: ignore[arg-type]  # nobody gets as far as the hub
-    made.me, made.number, made.cluster = "a", 1, Listener()
+    made.greeting.me, made.greeting.number, made.cluster = "a", 1, Listener()
     port = made.listen("127.0.0.1", 0)
     rows = {"b": Row("b", 2, B.certificate), "c": Row("c", 3, C.certificate)}
     certificates.trust(made._tls, [B.certificate, C.certificate])
-    made.hosts = rows
+    made.greeting.hosts = rows
     yield made, port
 
 
