@@ -20,7 +20,7 @@ from bunqueue.worker.active_job import CANCELLED, ActiveJob, Ending
 from bunqueue.worker.job_channel import DONE
 from bunqueue.worker.job_runner import end
 from bunqueue.worker.middleware import around_steps, observing
-from bunqueue.worker.reporting.persistence import passes
+from bunqueue.worker.reporting.retrying_caller import passes
 from bunqueue.worker.threads import Outcome, Threads
 from bunqueue.workflow.channel import Answers
 
@@ -98,7 +98,7 @@ class SandboxChannel:
         return answer
 
     async def persist(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
-        """Like `Persistence.ask`, but without pauses and with a limited number of attempts."""
+        """Like `RetryingCaller.ask`, but without pauses and with a limited number of attempts."""
         unsure = False
         for _ in range(MAX_REPORTS):
             try:

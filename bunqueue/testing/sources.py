@@ -18,8 +18,8 @@ from bunqueue.client.connection.options import shown
 from bunqueue.protocol.commands.core import FAIR, GroupRule
 from bunqueue.worker.active_job import Handler
 from bunqueue.worker.job_runner import RunConfig
+from bunqueue.worker.outcomes import Callbacks
 from bunqueue.worker.routes import PROCESS, THREAD, Table, Work
-from bunqueue.worker.stats import Callbacks
 from bunqueue.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from bunqueue.worker.control import Control
 from bunqueue.worker.fetching.intake import Intake
 from bunqueue.worker.job_logging import forward
 from bunqueue.worker.job_runner import JobRunner, end
+from bunqueue.worker.outcomes import Outcomes
 from bunqueue.worker.reporting.reporter import Reporter
-from bunqueue.worker.stats import RunStats
 from bunqueue.worker.threads import Threads
 
 from .channel import ADDRESS, SandboxChannel
@@ -65,7 +65,7 @@ class Ran:
 Note = Callable[[Ran], None]
 
 
-class SandboxStats(RunStats):
+class SandboxOutcomes(Outcomes):
     """Record the outcome of each job for the test, and call the hooks of the worker."""
 
     def __init__(self, channel: SandboxChannel, spec: WorkerSpec, note: Note, raise_: _Problems) -> None:
@@ -225,8 +225,8 @@ class SandboxWorker:
         self._problems = problems = _Problems(raising=raising)
         self._is_ending = False
         self._channel = channel = SandboxChannel(engine, faults, spec, threads)
-        self._stats = SandboxStats(channel, spec, note, problems)
-        channel.trouble = self._stats.trouble
+        self._stats = SandboxOutcomes(channel, spec, note, problems)
+        channel.trouble = self._stats.unreachable
         nothing: Callable[..., None] = lambda *_: None  # noqa: E731
         self._reporter = Reporter(channel.persist, self._stats, nothing, nothing, batch=1, delay=0.0)
         self._runner = _Runner(

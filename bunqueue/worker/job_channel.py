@@ -18,13 +18,13 @@ from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.workflows import StepRecord
 from bunqueue.worker.forks import Origin
 from bunqueue.worker.middleware import Middleware, around_steps, observing
-from bunqueue.worker.reporting.recorder import Recorder
+from bunqueue.worker.reporting.step_writer import StepWriter
 from bunqueue.worker.threads import Outcome, Threads
 from bunqueue.workflow.channel import Answers
 
 if TYPE_CHECKING:
     from bunqueue.worker.active_job import ActiveJob
-    from bunqueue.worker.reporting.persistence import Persistence
+    from bunqueue.worker.reporting.retrying_caller import RetryingCaller
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -65,7 +65,7 @@ class WorkerChannel:
     def __init__(
         self,
         caller: AsyncCaller,
-        persistence: Persistence,
+        retrying: RetryingCaller,
         middleware: Sequence[Middleware] = (),
         concurrency: int = 1,
     ) -> None:
@@ -74,8 +74,8 @@ class WorkerChannel:
         self.around_step = around_steps(middleware)
         self.observers = observing(middleware)
         self._caller = caller
-        self._persistence = persistence
-        self._recorder = Recorder(persistence)
+        self._retrying = retrying
+        self._step_writer = StepWriter(retrying)
         self._concurrency = concurrency
         self._threads: Threads | None = None  # for steps that are plain functions
         self._loop = asyncio.get_running_loop()
@@ -128,10 +128,10 @@ class WorkerChannel:
         return self._loop
 
     def record(self, job: ActiveJob, records: list[StepRecord]) -> asyncio.Future[Answers]:
-        return self._recorder.record(job, records)
+        return self._step_writer.record(job, records)
 
     async def ask(self, command: Struct, reply: type[R]) -> R:
-        answer, _ = await self._persistence.ask(command, reply)
+        answer, _ = await self._retrying.ask(command, reply)
         if isinstance(answer, CommandFailed):
             raise answer
         return answer
@@ -148,8 +148,8 @@ class WorkerChannel:
 
     async def stop(self) -> None:
         """No more jobs will come."""
-        self._persistence.closed = True
-        await self._recorder.stop()
+        self._retrying.closed = True
+        await self._step_writer.stop()
         if self._threads is not None:
             self._threads.stop()
 

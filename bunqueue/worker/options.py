@@ -21,11 +21,11 @@ from bunqueue.worker.fetching.order import Order, checked_order
 from bunqueue.worker.job_logging import level_of
 from bunqueue.worker.job_runner import RunConfig
 from bunqueue.worker.middleware import Middleware, checked
+from bunqueue.worker.outcomes import Callbacks
 from bunqueue.worker.processes.pool import Recycle
 from bunqueue.worker.retry_rules import RetryRules
 from bunqueue.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
 from bunqueue.worker.run import WorkerConfig
-from bunqueue.worker.stats import Callbacks
 
 MAX_NAME = 200
 MAX_POLL_MS = 60_000  # the protocol's limit

@@ -12,7 +12,7 @@ from bunqueue.worker import log
 from bunqueue.worker.active_job import ActiveJob
 from bunqueue.worker.control import Control
 from bunqueue.worker.fetching.slots import Slots
-from bunqueue.worker.stats import RunStats
+from bunqueue.worker.outcomes import Outcomes
 
 MAX_NAMES = 1000  # names of jobs that a worker reports, over all its queues; with more it reports none
 
@@ -27,7 +27,7 @@ class Presence:
         owner: str,
         control: Control,
         slots: Slots[ActiveJob],
-        stats: RunStats,
+        stats: Outcomes,
         names: Mapping[str, Sequence[str] | None],
     ) -> None:
         """`owner` is the id of the worker and of its locks; `names` are the names of the jobs it runs, by

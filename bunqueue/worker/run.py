@@ -32,10 +32,10 @@ from bunqueue.worker.job_runner import PROCESS_PATIENCE, JobRunner, RunConfig, e
 from bunqueue.worker.locks.lock_renewer import LockRenewer, heartbeat
 from bunqueue.worker.locks.loop_monitor import LoopMonitor
 from bunqueue.worker.log import logger
+from bunqueue.worker.outcomes import Callbacks, Outcomes
 from bunqueue.worker.presence import Presence
-from bunqueue.worker.reporting.persistence import Persistence
 from bunqueue.worker.reporting.reporter import Reporter
-from bunqueue.worker.stats import Callbacks, RunStats
+from bunqueue.worker.reporting.retrying_caller import RetryingCaller
 
 NOTICED = 0.1  # seconds from the end of a task to the end of the worker, unless that was stopping anyway
 STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, and again for last reports
@@ -85,13 +85,13 @@ class WorkerRun:
             endpoint, config.renewal_interval, cancel=self._cancel, look=self._look, control=self._wished
         )
         address = endpoint.address
-        self.stats = RunStats(
+        self.stats = Outcomes(
             config.callbacks, config.queue, address, self._settled, self._renewer.keeps, self._renewer.nudge
         )
-        persistence = Persistence(self._caller, self.stats)
-        self._channel = WorkerChannel(self._caller, persistence, config.run.middleware, config.concurrency)
+        retrying = RetryingCaller(self._caller, self.stats)
+        self._channel = WorkerChannel(self._caller, retrying, config.run.middleware, config.concurrency)
         self._reporter = Reporter(
-            persistence.ask,
+            retrying.ask,
             self.stats,
             self._change.set,
             self._part_ended,
@@ -168,7 +168,7 @@ class WorkerRun:
         if self.fatal is None:
             self.fatal = error
             if isinstance(error, BunqueueError) and not isinstance(error, WorkerBroken):
-                self.stats.complain(error)  # exceptions of handlers are also outcomes of their jobs
+                self.stats.report_error(error)  # exceptions of handlers are also outcomes of their jobs
         self.over.set()
 
     def _is_ending(self) -> bool:
@@ -381,7 +381,7 @@ class WorkerRun:
                 f"the worker stops, and {len(self._renewer.held)} outcomes could not be "
                 f"reported to {address}; these jobs will run again"
             )
-            self.stats.complain(BunqueueError(message, queue=queue, address=address))
+            self.stats.report_error(BunqueueError(message, queue=queue, address=address))
 
     async def _close(self) -> None:
         await self._caller.close()

@@ -31,10 +31,10 @@ from bunqueue.client.models.jobs import OneJob
 from bunqueue.protocol.commands import core, query
 from bunqueue.protocol.commands.base import Refusal
 from bunqueue.worker.active_job import ActiveJob, JobChannel
-from bunqueue.worker.reporting import persistence
+from bunqueue.worker.outcomes import Outcomes
 from bunqueue.worker.reporting import reporter as module
+from bunqueue.worker.reporting import retrying_caller
 from bunqueue.worker.reporting.reporter import Reporter
-from bunqueue.worker.stats import RunStats
 
 FAR = 1000.0  # seconds: a delay that never ends in a test
 
@@ -94,7 +94,7 @@ class Notes:
         told = [*self.completed, *self.lost, *self.stopped, *((each, None) for each in self.failed)]
         return job.id not in [each[0] for each in told]
 
-    def trouble(self, error: BunqueueError) -> None:
+    def unreachable(self, error: BunqueueError) -> None:
         self.troubles.append(error)
 
 
@@ -113,9 +113,9 @@ class Bench:
         self.caller = StubCaller()
         self.notes = Notes()
         self.sent = 0
-        caller = persistence.Persistence(cast(AsyncCaller, self.caller), cast(RunStats, self.notes))
+        caller = retrying_caller.RetryingCaller(cast(AsyncCaller, self.caller), cast(Outcomes, self.notes))
         self.outcomes = Reporter(
-            caller.ask, cast(RunStats, self.notes), self._sent, lambda task: None, batch=10, delay=delay
+            caller.ask, cast(Outcomes, self.notes), self._sent, lambda task: None, batch=10, delay=delay
         )
 
     def _sent(self) -> None:
@@ -132,7 +132,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(persistence, "reconnect_delay", lambda failures, chance: 0.0)
+    monkeypatch.setattr(retrying_caller, "reconnect_delay", lambda failures, chance: 0.0)
     return
 
 

@@ -16,10 +16,10 @@ from msgspec import MsgspecError, Raw
 from bunqueue import JobCancelled, JobStopped, JobTimeout
 from bunqueue.worker.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobChannel
 from bunqueue.worker.job_runner import JobRunner, RunConfig, end
+from bunqueue.worker.outcomes import Outcomes
 from bunqueue.worker.reporting.failures import MAX_ERROR, MAX_STACK, error_stack, error_text
 from bunqueue.worker.reporting.reporter import Reporter
 from bunqueue.worker.routes import Table
-from bunqueue.worker.stats import RunStats
 
 NO_CHANNEL = cast(JobChannel, None)
 
@@ -53,7 +53,7 @@ class Bench:
 
     def __init__(self, handler: Any, threads: int = 1) -> None:
         self.notes = Notes()
-        outcomes, stats = cast(Reporter, self.notes), cast(RunStats, self.notes)
+        outcomes, stats = cast(Reporter, self.notes), cast(Outcomes, self.notes)
         config = RunConfig(table=Table(handler, None), threads=threads)
         self.runner = JobRunner(config, outcomes, stats, self.notes.give_up, NO_CHANNEL)
 

@@ -272,8 +272,8 @@ async def test_a_server_that_is_not_there_is_told_once(caplog: pytest.LogCapture
     async with working("q", print, port=port, connection=options) as worker:
         await eventually(lambda: f"cannot reach 127.0.0.1:{port}, trying again" in caplog.text, "it is said")
         tries = []
-        trouble = worker._current.stats.trouble  # type: ignore[union-attr]
-        worker._current.stats.trouble = lambda error: (tries.append(error), trouble(error))  # type: ignore[union-attr, method-assign, assignment, return-value, func-returns-value]
+        trouble = worker._current.stats.unreachable  # type: ignore[union-attr]
+        worker._current.stats.unreachable = lambda error: (tries.append(error), trouble(error))  # type: ignore[union-attr, method-assign, assignment, return-value, func-returns-value]
         await eventually(lambda: len(tries) > 2, "it has tried again")
     assert len(caplog.records) == 1
 

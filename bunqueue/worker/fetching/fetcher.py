@@ -17,7 +17,7 @@ from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands.core import FAIR, GroupRule, PullBatch
 from bunqueue.worker.fetching.intake import Intake
 from bunqueue.worker.fetching.order import Order
-from bunqueue.worker.stats import RunStats
+from bunqueue.worker.outcomes import Outcomes
 
 MAX_PULL = 1000  # jobs in one reply; the protocol's limit
 POLLS = 2  # for a single queue: while one is parked for few jobs, the other asks for slots freed since then
@@ -58,7 +58,7 @@ class Fetcher:
         self,
         config: FetchConfig,
         intake: Intake,
-        stats: RunStats,
+        stats: Outcomes,
         give_up: Callable[[BaseException], None],
         ended: Callable[[asyncio.Task[None]], None],
         change: asyncio.Event,
@@ -176,7 +176,7 @@ class Fetcher:
     async def _failed(self, error: BunqueueError, failures: int) -> None:
         if self._stopping.is_set():
             return
-        self._stats.trouble(error)
+        self._stats.unreachable(error)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(reconnect_delay(failures, random.random()), MAX_POLL_DELAY)):
                 await self._stopping.wait()

@@ -14,9 +14,9 @@ from bunqueue.protocol.commands.jobs import AddLog
 from bunqueue.protocol.encoded import MARK
 from bunqueue.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
 from bunqueue.worker.control import Control
+from bunqueue.worker.outcomes import Outcomes
 from bunqueue.worker.reporting.failures import made_final
 from bunqueue.worker.reporting.reporter import Reporter
-from bunqueue.worker.stats import RunStats
 
 DATA = "the data of the job"
 KEY_MISSING_MS = 30_000  # until a job whose key is missing here is offered again; another worker may have it
@@ -49,7 +49,7 @@ class Intake:
         slots: Places,
         renewer: Locks,
         reporter: Reporter,
-        stats: RunStats,
+        stats: Outcomes,
         channel: JobChannel,
         *,
         control: Control,
@@ -88,10 +88,10 @@ class Intake:
 
     def take(self, reply: PulledJobs) -> None:
         """Run the received jobs."""
-        self._stats.works()
+        self._stats.reachable()
         if len(reply.tokens) != len(reply.jobs):
             text = f"{self._address} gave jobs without tokens; is it a bunqueue server?"
-            self._stats.trouble(BunqueueError(text))
+            self._stats.unreachable(BunqueueError(text))
             return
         jobs = []
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
@@ -113,7 +113,7 @@ class Intake:
         try:
             job = ActiveJob(raw, token, self._channel)
         except MsgspecError as error:  # it stays locked until its lock expires: there is no id to report
-            self._stats.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
+            self._stats.unreachable(BunqueueError(f"a job that was pulled is not readable: {error}"))
             return None
         if not self._renewer.keep(job):
             return None
@@ -139,7 +139,7 @@ class Intake:
             return
         if not together:
             self._channel.say_soon(AddLog(id=job.id, message=text))
-            self._stats.complain(problem)
+            self._stats.report_error(problem)
         later = Postpone(TOGETHER_MS if together else KEY_MISSING_MS, text)
         later.counts = False
         later.__cause__ = problem

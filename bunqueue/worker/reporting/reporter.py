@@ -30,8 +30,8 @@ from bunqueue.errors import (
 from bunqueue.protocol.commands import Reply, core, query
 from bunqueue.protocol.commands.core import Ack, AckBatch, Fail, FailAnswer, FailBatch, FailFields
 from bunqueue.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
+from bunqueue.worker.outcomes import Outcomes
 from bunqueue.worker.reporting.failures import Report, checked, fail_command, made_final, stop_command
-from bunqueue.worker.stats import RunStats
 from bunqueue.workflow.outcomes import Undone
 
 R = TypeVar("R", bound=Reply)
@@ -44,7 +44,7 @@ TOO_LATE = "something else, usually its timeout, had decided the job before"
 
 
 class Ask(Protocol):
-    """Like `Persistence.ask`."""
+    """Like `RetryingCaller.ask`."""
 
     async def __call__(self, command: Struct, reply: type[R], /) -> tuple[R | CommandFailed, bool]: ...
 
@@ -117,7 +117,7 @@ class Reporter:
     def __init__(
         self,
         ask: Ask,
-        stats: RunStats,
+        stats: Outcomes,
         sent: Callable[[], None],
         ended: Callable[[asyncio.Task[None]], None],
         *,

@@ -31,7 +31,7 @@ class Callbacks:
     on_error: Callable[[Exception], object] | None = None
 
 
-class RunStats:
+class Outcomes:
     """Notified of the outcome of each attempt. Callbacks never raise here. The lock of a job is released
     before any code that might raise.
     """
@@ -118,19 +118,19 @@ class RunStats:
             error = LockLost(message, reason=why, queue=job.queue, job_id=job.id)
             self._calls.call(self._callbacks.on_error, error)
 
-    def trouble(self, error: BunqueueError) -> None:
+    def unreachable(self, error: BunqueueError) -> None:
         """Polling or reporting failed and will be repeated."""
         if self.stopping and isinstance(error, ConnectionLost):  # we closed it ourselves; this is repeated
             logger.debug("queue %r: %s", self._queue, error)
         else:
             self._disturbed()
-            self.complain(error)
+            self.report_error(error)
 
-    def works(self) -> None:
+    def reachable(self) -> None:
         """The server has answered: the next outage is logged again."""
         self._logged.clear()
 
-    def complain(self, error: BunqueueError) -> None:
+    def report_error(self, error: BunqueueError) -> None:
         """Call `on_error`; without it, log. An outage gets one line in the log, not one for each attempt."""
         kind = type(error)
         if self._callbacks.on_error:

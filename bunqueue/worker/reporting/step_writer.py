@@ -18,7 +18,7 @@ from bunqueue.workflow.channel import Answers
 
 if TYPE_CHECKING:
     from bunqueue.worker.active_job import ActiveJob
-    from bunqueue.worker.reporting.persistence import Persistence
+    from bunqueue.worker.reporting.retrying_caller import RetryingCaller
 
 MAX_RECORDS = 500  # in one command
 MAX_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
@@ -59,11 +59,11 @@ class _Lane:
         return taken
 
 
-class Recorder:
+class StepWriter:
     """Made and used in the worker's event loop."""
 
-    def __init__(self, persistence: Persistence) -> None:
-        self._persistence = persistence
+    def __init__(self, retrying: RetryingCaller) -> None:
+        self._retrying = retrying
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[str, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +98,7 @@ class Recorder:
     async def _say(self, queue: str, items: list[_Item]) -> None:
         """Split in halves if refused as a whole: one workflow's records must not fail the others."""
         command = RecordSteps(queue=queue, steps=[each for item in items for each in item.records])
-        reply, _ = await self._persistence.ask(command, RecordStepsReply)
+        reply, _ = await self._retrying.ask(command, RecordStepsReply)
         if not isinstance(reply, CommandFailed):
             _answer(items, reply.results)
         elif len(items) > 1:

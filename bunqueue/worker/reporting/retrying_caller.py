@@ -25,7 +25,7 @@ from bunqueue.errors import (
     ShardUnavailable,
 )
 from bunqueue.protocol.codes import Code
-from bunqueue.worker.stats import RunStats
+from bunqueue.worker.outcomes import Outcomes
 
 MAX_DELAY = 5.0  # seconds between repetitions
 _PASSING = frozenset(
@@ -41,10 +41,10 @@ _PASSING = frozenset(
 )
 
 
-class Persistence:
+class RetryingCaller:
     """Repeats commands; `stats` is notified of failures."""
 
-    def __init__(self, caller: AsyncCaller, stats: RunStats) -> None:
+    def __init__(self, caller: AsyncCaller, stats: Outcomes) -> None:
         self.closed = False
         """The worker has ended: nothing is repeated any more."""
         self._caller = caller
@@ -68,7 +68,7 @@ class Persistence:
                 if self.closed:
                     return CommandFailed(str(error), reason=str(error)), True
                 unsure = unsure or isinstance(error, ConnectionLost | CommandTimeout)
-                self._stats.trouble(error)
+                self._stats.unreachable(error)
             await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
         raise AssertionError("count never ends")
 
