@@ -11,8 +11,10 @@ from bunqueue.server.commands.commands import ServerCommands
 from bunqueue.server.commands.workers import Worker, Workers
 from bunqueue.server.host.busy_poll import LoopPoll
 from bunqueue.server.host.descriptors import MAX_LINGERING
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
+from router.own_commands import now_ms
+from router.unauthenticated import MAX_EACH, Strangers
 
 from .admission import Tokens
 from .bounds import Bounds
@@ -24,9 +26,7 @@ from .core.single_host import Pending, SingleHost
 from .deaths import Deaths
 from .kernel_processes import born
 from .lag import LoopLag
-from .local import now_ms
 from .routing import Routes
-from .strangers import MAX_EACH, Strangers
 from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns

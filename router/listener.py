@@ -14,7 +14,7 @@ from socket import socket
 from bunqueue.logs import get_logger
 from bunqueue.server.host.acceptor import Acceptor
 from bunqueue.server.host.watched_file import WatchedFile
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
 from .connection import ClientConnection

@@ -212,7 +212,7 @@ class RouterProcess:
 
     def _have_siblings(self) -> None:
         """There are to be other routers on this host."""
-        from .further.supervisor import FurtherRouters
+        from router.secondary.supervisor import FurtherRouters
 
         folder = self._supervisor.folder
         FurtherRouters(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from bunqueue.logs import get_logger
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from .backpressure import full_shard
 from .core.ports import Feeder, Host

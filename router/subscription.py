@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.events import lost_frame
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from .core.ports import Client, Clients, Endpoint
 

@@ -15,8 +15,8 @@ import msgspec
 
 from bunqueue.logs import get_logger
 from bunqueue.server.host.systemd import notify
-from bunqueue.server.links import shard_link as link_protocol
-from bunqueue.server.links.process_start import OwnerObservation, ShardStart
+from bunqueue.server.links import shard_protocol as link_protocol
+from bunqueue.server.links.pipe_messages import OwnerObservation, ShardStart
 from bunqueue.server.settings.settings import Settings
 
 from .child_process import ChildProcess

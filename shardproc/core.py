@@ -21,10 +21,10 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError, refused
 from bunqueue.server.links import peers
+from shardproc.disk_messages import locked, unreadable
 
 from . import missed_runs
 from .clock import Clock
-from .disk_words import locked, unreadable
 from .dropped_letters import DroppedLog
 from .engine.dispatch import answer, send
 from .engine.engine import Engine

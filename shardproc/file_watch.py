@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bunqueue.logs import get_logger
+from shardproc.storage.deleted_files import Absence
 
 from .core import StorageFailed
 from .storage.database import Database
-from .storage.presence import Absence
 from .storage.repair.rescue import RescueError, rescue, rescued
 
 LOOK_S = 1.0  # between two checks: a salvage also covers what is pushed between the deletion and the check

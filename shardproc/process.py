@@ -20,12 +20,12 @@ from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.server.folder.data_folder import DataFolderError, shard_file
 from bunqueue.server.host.machine_memory import share_of
 from bunqueue.server.host.process_arguments import name_process
-from bunqueue.server.links import shard_link as link
-from bunqueue.server.links.process_start import ShardStart
+from bunqueue.server.links import shard_protocol as link
+from bunqueue.server.links.pipe_messages import ShardStart
 from bunqueue.server.settings.settings import Settings
+from shardproc.disk_messages import locked
 
 from .core import StorageFailed
-from .disk_words import locked
 from .engine.memory.vitals import MB
 from .engine.state import State
 from .replication.owner import Fenced

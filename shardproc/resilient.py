@@ -35,9 +35,9 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError
+from shardproc.disk_messages import Found, Warnings, error_of, press, request_of, trouble_of
 
 from .core import SLICES_S, Shard, StorageFailed
-from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
 from .engine import peer_calls
 from .engine.dispatch import answer, answer_late
 from .engine.engine import Engine

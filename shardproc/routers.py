@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import MsgspecError
 
 from bunqueue.logs import get_logger
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 
 READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes everything
 MAX_UNREAD = 128 << 20  # bytes that a router has not taken; above it, the router is stalled and is dropped

@@ -24,7 +24,7 @@ from bunqueue.protocol.codec import encode_frame
 from bunqueue.protocol.events import lost_frame
 from bunqueue.server.host.busy_poll import SMALL, give_way
 from bunqueue.server.host.pace import AT_ONCE_S, SLICE_S, Pace, Slice
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 
 from .core import Shard
 from .engine.state import Client

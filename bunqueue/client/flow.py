@@ -11,8 +11,8 @@ from msgspec.msgpack import Decoder
 from bunqueue.client import flow_names, flow_plan
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.codecs.envelope import check_opened
+from bunqueue.client.connection.concurrent_calls import AsyncGather
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import AsyncGather
 from bunqueue.client.flow_graph import AsyncFlowBatch, AsyncFlowGraph
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.models.flows import ChildValuesReply, FlowPage, SomeFlows

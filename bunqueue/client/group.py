@@ -6,8 +6,8 @@ import re
 from typing import Unpack, cast
 
 from bunqueue.client.base import AsyncClient
+from bunqueue.client.connection.concurrent_calls import AsyncGather
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import AsyncGather
 from bunqueue.client.connection.options import refused
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardproc.storage.database import Database
-    from shardproc.storage.presence import Absence
+    from shardproc.storage.deleted_files import Absence
 
 LOOK_S = 1.0  # between two checks; jobs that are added between the deletion and the check are also saved
 logger = logging.getLogger("bunqueue.embedded")

@@ -24,7 +24,7 @@ def open_engine(path: str) -> EmbeddedEngine:
     """The engine of a file, opened if necessary.  Raises FileInUse or StorageError.  The caller must hold
     `lock`."""
     from bunqueue.server.folder.data_folder import DataFolderError
-    from shardproc.disk_words import locked
+    from shardproc.disk_messages import locked
     from shardproc.storage.damage import ShardDamaged
     from shardproc.storage.database import DatabaseBusy, DatabaseError, disk_problem
     from shardproc.storage.schema import SchemaTooNew

@@ -19,9 +19,9 @@ from typing import Protocol
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol.commands.cluster import ClusterView
-from bunqueue.server.links import host_link
-from bunqueue.server.links import shard_link as link_protocol
-from bunqueue.server.links.process_start import OwnerObservation, Report
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import shard_protocol as link_protocol
+from bunqueue.server.links.pipe_messages import OwnerObservation, Report
 from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError
 

@@ -12,8 +12,8 @@ from msgspec import MsgspecError
 
 from bunqueue.logs import get_logger
 from bunqueue.server.host.acceptor import Counted
-from bunqueue.server.links import host_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..hub import Hub
 from .greeting import Greeting

@@ -7,10 +7,10 @@ import os
 from msgspec.msgpack import Decoder
 
 from bunqueue.protocol.commands.workers import WorkerList
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
+from router.own_commands import now_ms
 
 from ..hub import Hub
-from ..local import now_ms
 from .links import Links
 
 _decode_workers = Decoder(WorkerList).decode

@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.server.links.process_start import FollowerStart, Orders, Report
+from bunqueue.server.links.pipe_messages import FollowerStart, Orders, Report
 from bunqueue.server.settings.settings import Settings
 
 from ..child_process import ChildProcess

@@ -16,10 +16,10 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.protocol.framing import HEADER
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
+from router.own_commands import now_ms, refusal
 
 from ..hub import Hub
-from ..local import now_ms, refusal
 from ..routing import decode
 from .links import Links
 from .uplink import Uplink

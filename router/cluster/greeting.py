@@ -6,7 +6,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
 
 from ..core.cluster_view import HostRow
 

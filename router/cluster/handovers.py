@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bunqueue.logs import get_logger
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
 
 from ..hub import Hub
 from .links import Links

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..core.ports import Asks, Buffer, Client, Endpoint
 from ..core.single_host import Pending

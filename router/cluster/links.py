@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from bunqueue.logs import get_logger
 from bunqueue.server.host.acceptor import Acceptor
-from bunqueue.server.links import host_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..core.cluster_view import HostRow
 from ..hub import Hub

@@ -10,8 +10,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from bunqueue.server.links import host_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..hub import Hub
 from .downlink import Downlink

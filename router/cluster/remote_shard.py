@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bunqueue.server.links import host_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..backpressure import full_shard
 from ..core.ports import Feeder

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bunqueue import __version__
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
 from bunqueue.store.database import SESSION, StoreError, StoreNotReady, StoreUnavailable, conninfo, shown
 
 from ..core.cluster_view import HostRow, ShardRow, View

@@ -6,7 +6,7 @@ import ssl
 from typing import Protocol
 
 from bunqueue.logs import get_logger
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
 
 from ..core.cluster_view import HostRow
 from ..hub import Hub

@@ -1,6 +1,6 @@
 """One connection between the routers of two hosts: parses incoming bytes and sends envelopes.
 
-The peer proves its identity before anything else is read: see `bunqueue.server.links.host_link`.
+The peer proves its identity before anything else is read: see `bunqueue.server.links.host_protocol`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 from typing import Protocol, cast
 
 from bunqueue.logs import get_logger
-from bunqueue.server.links import host_link
-from bunqueue.server.links.host_link import HEADER
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links.host_protocol import HEADER
 
 GREETING_S = 5.0  # for the peer to prove its identity
 HIGH_WATER = 4 << 20  # bytes that the other host has not taken; above it, the clients that feed it wait

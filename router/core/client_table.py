@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from .ports import Client
 

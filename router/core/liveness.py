@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bunqueue.server.links.process_start import LEASE_S
+from bunqueue.server.links.pipe_messages import LEASE_S
 
 from .cluster_view import HostRow
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from bunqueue.server.links.process_start import OwnerObservation
+from bunqueue.server.links.pipe_messages import OwnerObservation
 
 from . import placement
 from .cluster_view import ShardRow, View

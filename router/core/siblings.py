@@ -1,7 +1,7 @@
 """The other routers of this host, as a router that has none sees them: nobody to tell, nobody to ask.
 
-A router that has some gets an object with the same methods: `router.further.supervisor.FurtherRouters` in the
-first one, `router.further.first.FirstRouter` in the others.
+A router that has some gets an object with the same methods: `router.secondary.supervisor.FurtherRouters` in
+the first one, `router.secondary.first_router.FirstRouter` in the others.
 """
 
 from __future__ import annotations

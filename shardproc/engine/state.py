@@ -19,6 +19,7 @@ from bunqueue.model.retention import Retention
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, Reply, Spec
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
+from shardproc.engine.ready.ready_queue import ReadyQueue
 
 from .memory.clock_doubt import Doubt
 from .memory.dropped_letters import DroppedLetters
@@ -33,7 +34,6 @@ from .memory.vitals import Vitals
 from .memory.worker_presence import Hearing
 from .outbox import Archive, Outbox, QueueRow
 from .ready import deadlines, space
-from .ready.ready import ReadyQueue
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule

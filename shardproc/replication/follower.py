@@ -26,7 +26,7 @@ import msgspec
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.server.folder.data_folder import DataFolderError, shard_file
 from bunqueue.server.host.process_arguments import name_process
-from bunqueue.server.links.process_start import FollowerStart, Orders, OwnerObservation, Report
+from bunqueue.server.links.pipe_messages import FollowerStart, Orders, OwnerObservation, Report
 from bunqueue.server.settings.settings import Settings
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, connected

@@ -25,7 +25,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bunqueue.server.links.process_start import LEASE_S, OwnerObservation
+from bunqueue.server.links.pipe_messages import LEASE_S, OwnerObservation
 
 PROOF_S = LEASE_S / 2  # how long an answer of the log proves that the shard is still owned
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # before connecting again

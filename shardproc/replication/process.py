@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bunqueue.server.folder.data_folder import DataFolderError, read_manifest, shard_file
-from bunqueue.server.links.process_start import ShardStart
+from bunqueue.server.links.pipe_messages import ShardStart
 from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError, StoreNotReady
 from shardproc.storage.database import DISK_ERRORS, DatabaseBusy

@@ -27,7 +27,7 @@ from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.base import CommandError, refused
 from bunqueue.protocol.framing import frame
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 from shardproc.core import StorageFailed, spec_of
 from shardproc.engine.memory.vitals import Trouble
 from shardproc.engine.state import Client

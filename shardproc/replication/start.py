@@ -13,8 +13,8 @@ from typing import Any
 
 from bunqueue.logs import get_logger
 from bunqueue.server.folder.data_folder import place_of
-from bunqueue.server.links import shard_link as link
-from bunqueue.server.links.process_start import OwnerObservation
+from bunqueue.server.links import shard_protocol as link
+from bunqueue.server.links.pipe_messages import OwnerObservation
 from bunqueue.store import snapshots
 from bunqueue.store.database import StoreUnavailable, connected, usable
 from bunqueue.store.places import PlaceError

@@ -15,11 +15,11 @@ from typing import Literal, TextIO
 
 from bunqueue.server.folder.data_folder import check_place, place_of, private, sync
 from bunqueue.server.folder.file_lock import lock_file
+from shardproc.storage.deleted_files import Presence
 
 from . import second_look
 from .damage import Damage, Unstorable, is_damage
 from .marking import mark
-from .presence import Presence
 from .schema import migrate
 
 PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measured

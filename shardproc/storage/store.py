@@ -17,8 +17,9 @@ from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import LogRow, Outbox, Trim
+from shardproc.storage import attempts, event_log, rows, run_rows, statements
+from shardproc.storage import incarnation as lives
 
-from . import attempts, event_log, lives, rows, run_rows, statements
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .finished_jobs import FinishedJobs

@@ -30,7 +30,7 @@ from bunqueue.server.folder.data_folder import (
     shard_file,
 )
 from bunqueue.server.folder.shard_identity import identity_of as identity_in
-from bunqueue.server.links.process_start import LEASE_S
+from bunqueue.server.links.pipe_messages import LEASE_S
 from bunqueue.store import moving
 from bunqueue.store.database import LEFT, Store, StoreError, connected, read, usable
 from bunqueue.store.moving import Holding

@@ -12,7 +12,7 @@ import typer
 from bunqueue import text as readable
 from bunqueue.cli.commands.top.numbers import samples_of, server_now
 from bunqueue.cli.commands.top.view import spark
-from bunqueue.cli.framework.place import endpoint_of, url_of
+from bunqueue.cli.framework.server_address import endpoint_of, url_of
 from bunqueue.cli.framework.values import begun, data, span, span_or_moment
 from bunqueue.client.connection.tls import TlsOptions
 from bunqueue.server.settings.settings import SettingsError

@@ -18,9 +18,9 @@ from support.server import Server
 from support.web import client, fresh_queue
 from websockets.asyncio.client import connect
 
-from bunqueue.gateway.http import weight
+from bunqueue.gateway.http import json_memory as weight
 from bunqueue.gateway.http.bodies import MAX_BODY
-from bunqueue.gateway.http.weight import is_too_heavy
+from bunqueue.gateway.http.json_memory import is_too_heavy
 
 MIB = 1024 * 1024
 TEXTS = st.sampled_from(["a,b[{:", '"', "\\", '\\"', "", "x", "é"]) | st.text(max_size=4)

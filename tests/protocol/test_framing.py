@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bunqueue.protocol.framing import HEADER, MAX_FRAME, FrameSplitter, frame
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 
 payloads = st.lists(st.binary(max_size=40), max_size=12)
 u32 = st.integers(0, 2**32 - 1)

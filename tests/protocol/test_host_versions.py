@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
 
 
 @pytest.mark.parametrize(

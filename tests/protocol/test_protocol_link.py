@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bunqueue.protocol.framing import MAX_FRAME, FrameTooLarge, frame
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 
 U32 = 2**32 - 1
 

@@ -14,7 +14,7 @@ import pytest
 from replication.simulated_log import Link, SimulatedLog
 from support.budget import budget
 
-from bunqueue.server.links.process_start import LEASE_S
+from bunqueue.server.links.pipe_messages import LEASE_S
 from shardproc.replication.owner import (
     Answer,
     Append,

@@ -19,7 +19,7 @@ from support.waiting import wait_until
 from support.wire import Wire, at_router
 
 from bunqueue import Queue, Worker
-from bunqueue.server.links.process_start import LEASE_S
+from bunqueue.server.links.pipe_messages import LEASE_S
 from bunqueue.store.setup import init
 
 QUEUES = [f"q{number}" for number in range(8)]

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count
 from random import Random
 
-from bunqueue.server.links.process_start import LEASE_S, OwnerObservation
+from bunqueue.server.links.pipe_messages import LEASE_S, OwnerObservation
 from router.core import placement
 from router.core.cluster_view import HostRow, ShardRow, View
 from router.core.membership import READY_S, Action, End, Follow, Membership, Move, Start, Takeover

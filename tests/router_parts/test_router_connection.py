@@ -15,7 +15,7 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.monitoring import ShardFigures
 from bunqueue.protocol.framing import MAX_FRAME
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 from router import bounds
 from router import connection as module

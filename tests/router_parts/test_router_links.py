@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from bunqueue.server.links import host_link
+from bunqueue.server.links import host_protocol as host_link
 from router.cluster import certificates, links
 from router.cluster.links import Links
 

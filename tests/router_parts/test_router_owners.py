@@ -10,16 +10,17 @@ from typing import Any
 
 from router_parts.stand_ins import Uplink
 
-from bunqueue.server.links import host_link, router_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import router_protocol as router_link
+from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 from router.cluster.cluster import Cluster
 from router.cluster.remote_shard import RemoteShard
 from router.cluster.store import HostRow
 from router.core.single_host import Pending
-from router.further.first import FirstRouter
 from router.hub import Hub
 from router.launcher import Launcher
+from router.secondary.first_router import FirstRouter
 from router.supervisor import Supervisor
 
 ME = HostRow("a", "a", 1, "127.0.0.1:1", "", "", "", 1, 1, 1, 0, draining=False)

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 from test_router_connection import Bench, framed
 
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import shard_protocol as link_protocol
 
 
 @pytest.fixture(autouse=True)

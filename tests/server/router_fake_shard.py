@@ -18,7 +18,7 @@ import time
 import msgpack
 
 from bunqueue.protocol.framing import frame
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 
 
 def reply(conn: int, payload: dict[str, object], slow: int = 0) -> bytes:

@@ -119,7 +119,7 @@ def test_shards_that_answer_pings_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_stranger_on_the_private_socket_is_not_taken_for_a_shard(tmp_path: Path) -> None:
-    from bunqueue.server.links import shard_link as link
+    from bunqueue.server.links import shard_protocol as link
 
     with RouterServer(tmp_path, fake=True) as server:
         (folder,) = server.runtime_folders()

@@ -12,7 +12,7 @@ import pytest
 from router_harness import Client, RouterServer, framed, wait_for
 
 from bunqueue.server.host.auth_throttle import FREE
-from router.strangers import MAX_REFUSALS, MAX_WRONG
+from router.unauthenticated import MAX_REFUSALS, MAX_WRONG
 
 TOKEN = "right-one"
 TOKENS: dict[str, Any] = {"fake": True, "auth_token": (TOKEN,)}

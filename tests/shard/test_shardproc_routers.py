@@ -12,7 +12,7 @@ import pytest
 from engine.shard_driver import Driver
 
 from bunqueue.protocol.framing import frame
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 from shardproc import routers as module
 from shardproc.routers import Routers
 from shardproc.server import Server

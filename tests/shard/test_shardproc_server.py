@@ -14,7 +14,7 @@ from engine.shard_driver import Driver
 from bunqueue.protocol.framing import frame
 from bunqueue.server.host import pace
 from bunqueue.server.host.pace import Pace
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 from shardproc import core
 from shardproc import server as module
 from shardproc.server import Server

@@ -39,7 +39,7 @@ MODULES = (
     "bunqueue.worker.worker",
     "bunqueue.gateway.process",
     "router.process",
-    "router.further.process",
+    "router.secondary.process",
     "shardproc.process",
 )
 MAX_ORDER = 1 << 20

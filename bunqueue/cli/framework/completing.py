@@ -21,10 +21,10 @@ def _ask(context: typer.Context, question: Callable[[Admin], Iterable[str]], inc
     """Names that begin with ``incomplete``, from the server that the command line names so far."""
     from dataclasses import replace
 
+    from bunqueue.cli.framework.server_address import endpoint_of
     from bunqueue.client.connection.caller import Caller
 
     from .checked import CheckedAdmin
-    from .place import endpoint_of
 
     place: dict[str, Any] = {}
     level: Any = context

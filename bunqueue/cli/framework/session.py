@@ -44,7 +44,7 @@ class Session:
     @property
     def endpoint(self) -> Endpoint:
         """The server's address and options."""
-        from .place import endpoint_of
+        from bunqueue.cli.framework.server_address import endpoint_of
 
         return endpoint_of(self._place, self.timeout_ms, patient=self._patient)
 

@@ -245,9 +245,8 @@ def keeper() -> Callable[..., None]:
 
 def point_at(place: Mapping[str, Any]) -> None:
     """Make that server the default for this process and its children."""
+    from bunqueue.cli.framework.server_address import endpoint_of, url_of
     from bunqueue.client.connection.address import TOKEN_VARIABLE, URL_VARIABLE
-
-    from .place import endpoint_of, url_of
 
     url = url_of(place)
     if url is not None:

@@ -13,8 +13,8 @@ from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.flow_graph import FlowBatch, FlowGraph
 from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.codecs.envelope import check_opened
+from bunqueue.client.connection.concurrent_calls import Gather
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import Gather
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.models.flows import ChildValuesReply, FlowPage, SomeFlows
 from bunqueue.client.models.jobs import as_result, decode_job

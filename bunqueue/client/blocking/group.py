@@ -7,8 +7,8 @@ from typing import Unpack, cast
 
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import Queue
+from bunqueue.client.connection.concurrent_calls import Gather
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import Gather
 from bunqueue.client.connection.options import refused
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo

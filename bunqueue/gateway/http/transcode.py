@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import Ext
 
+from bunqueue.gateway.http.json_memory import MAX_WEIGHT, is_too_heavy
 from bunqueue.protocol.readable import salvaged
 from bunqueue.text import json_problem
-
-from .weight import MAX_WEIGHT, is_too_heavy
 
 MAX_DEPTH = 200  # of values converted in Python; no job is nested so deeply
 

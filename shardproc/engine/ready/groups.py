@@ -14,12 +14,12 @@ from collections.abc import Iterator
 
 from bunqueue.model.groups import NO_DEFAULTS, GroupDefaults
 from bunqueue.model.job import Job
+from shardproc.engine.ready.ready_queue import ReadyQueue
 
 from ..memory.clock_correction import SetBack
 from ..memory.lazy_heap import LazyHeap
 from .group import FIFO, Entry, Group, GroupRecord, Policy
 from .lanes import Heads, Lane, Turns
-from .ready import ReadyQueue
 from .shares import Shares
 
 MAX_LANES = 8  # above this, the oldest lane is dropped

@@ -9,8 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bunqueue.server.folder.data_folder import private, sync
-
-from ..presence import Absence
+from shardproc.storage.deleted_files import Absence
 
 STEP = 8192  # pages copied at a time, 64 MiB: then progress is reported
 RescueError = (OSError, sqlite3.Error)  # what `rescue` may raise

@@ -11,7 +11,7 @@ import pytest
 from bunqueue.model.job import ACTIVE, COMPLETED, NIL, WAITING, Job, JobOptions
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, share_options
 from shardproc.engine.memory.lazy_heap import MIN_STALE
-from shardproc.engine.ready.ready import ReadyQueue
+from shardproc.engine.ready.ready_queue import ReadyQueue
 
 LIFO = share_options(JobOptions(lifo=True))
 

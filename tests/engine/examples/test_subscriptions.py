@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from engine.shard_driver import Driver
 
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 from shardproc.engine.lifecycle.events import MAX_DATA
 from shardproc.engine.outbox import Outbox
 

@@ -9,7 +9,7 @@ from replication.simulation.host import Kinds
 from replication.simulation.parts import SimulatedLink
 
 from bunqueue.protocol.codec import encode_frame
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 from shardproc.replication.owner import Answer, Done, Doubt, Records
 from shardproc.replication.server import ReplicatedServer
 from shardproc.replication.shard import ReplicatedShard

@@ -16,7 +16,7 @@ from replication.simulated_log import SimulatedLog
 from replication.simulation.parts import Disk, HostClock, SimulatedLink, Socket
 from replication.simulation.scheduler import Scheduler, Task
 
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 from shardproc.core import StorageFailed
 from shardproc.replication.owner import Fenced, LogDamaged, LogShorter
 from shardproc.replication.replay import applied

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bunqueue.server.links import peers as messages
-from bunqueue.server.links import shard_link as link
+from bunqueue.server.links import shard_protocol as link
 from shardproc.engine import peer_calls
 from shardproc.resilient import ResilientShard
 from shardproc.server import Server

@@ -16,9 +16,10 @@ from bunqueue import process_stats as vitals
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.server.host.descriptors import raise_file_limit, share
 from bunqueue.server.host.process_arguments import name_process
-from bunqueue.server.links import router_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import router_protocol as router_link
+from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
+from router.secondary.first_router import FirstRouter
 
 from ..cluster.holds import Holds
 from ..event_loop import calm_collector, event_loop
@@ -27,7 +28,6 @@ from ..listener import TcpListener
 from ..own_figures import complete_answers
 from ..sockets import BoundSockets
 from ..tls import server_context
-from .first import FirstRouter
 from .link import connected
 from .table import Table
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.server.links import router_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import router_protocol as router_link
+from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
 from ..child_process import ChildProcess
@@ -26,7 +26,7 @@ from .link import connected
 from .peer import PeerRouter
 from .table import Table
 
-COMMAND = (*PYTHON, "router.further")
+COMMAND = (*PYTHON, "router.secondary")
 PING_S = 1.0
 SILENT_PINGS = 15  # far longer than the largest command takes, so it hangs
 GIVE_UP = 3  # failures before the first start: what keeps it from starting will not pass without help

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 from bunqueue.protocol.commands import COMMANDS, Route
-from bunqueue.server.links import host_link, router_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import router_protocol as router_link
+from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..cluster.remote_shard import RemoteShard, hear
 from ..core.ports import Asks, Endpoint

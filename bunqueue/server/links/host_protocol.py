@@ -5,7 +5,7 @@ connections between two hosts.  Both directions carry envelopes with the same he
 channel | u8 shard | u32 connection | u8 kind | u32 replies | u16 slow``.
 
 - TO_SHARD, from the connecting router: the messages that it would send to a shard of its own, see
-  `bunqueue.server.links.shard_link`.
+  `bunqueue.server.links.shard_protocol`.
 - FROM_SHARD, in the other direction: the messages that the shard would send back.
 - HOST, both ways: messages between the routers; kinds and bodies are below.
 

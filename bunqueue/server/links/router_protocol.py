@@ -1,6 +1,6 @@
 """The protocol between the first router of a host and a secondary router, over a socket pair.
 
-The envelopes are those of `bunqueue.server.links.host_link`.  TO_SHARD and FROM_SHARD carry the secondary
+The envelopes are those of `bunqueue.server.links.host_protocol`.  TO_SHARD and FROM_SHARD carry the secondary
 router's requests to shards of other hosts, and their answers; the first router has the links to those hosts.
 HOST carries the messages between the two routers, of the kinds below.
 """
@@ -45,11 +45,11 @@ class Start(Struct):
     """The configuration of a secondary router when it starts, as JSON on its standard input."""
 
     number: int  # of the router on its host
-    origin: int  # of the host's connections, see `bunqueue.server.links.shard_link`
+    origin: int  # of the host's connections, see `bunqueue.server.links.shard_protocol`
     life: int  # how many times it was started before
     link: int  # its descriptor; next, those of the listening sockets
     sockets: list[int]
-    table: str  # see `router.further.table`
+    table: str  # see `router.secondary.table`
     settings: str
 
 

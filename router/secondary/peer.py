@@ -7,14 +7,15 @@ from functools import partial
 from typing import Protocol
 
 from bunqueue.server.commands.commands import ServerCommands
-from bunqueue.server.links import host_link, router_link
-from bunqueue.server.links import shard_link as link_protocol
+from bunqueue.server.links import host_protocol as host_link
+from bunqueue.server.links import router_protocol as router_link
+from bunqueue.server.links import shard_protocol as link_protocol
+from router.own_commands import answer
 
 from ..admission import Tokens
 from ..backpressure import ReadGate
 from ..core.ports import Subscribed
 from ..hub import Hub
-from ..local import answer
 from ..routing import HERE, peek
 from .link import RouterLink
 
