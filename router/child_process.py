@@ -24,6 +24,11 @@ class ChildProcess:
         self.task: asyncio.Task[None] | None = None  # keeps it running
 
     @property
+    def was_ready(self) -> bool:
+        """Whether its last run came as far as to do its work; else the delay keeps growing."""
+        return True
+
+    @property
     def runs(self) -> bool:
         """Whether there is a process now."""
         return self.process is not None and self.process.returncode is None
@@ -64,7 +69,7 @@ class ChildProcess:
             ran_s = loop.time() - begun
             if not wanted() or not await ended(status, ran_s):
                 return
-            if ran_s >= HEALTHY_S:
+            if ran_s >= HEALTHY_S and self.was_ready:
                 delay = FIRST_DELAY_S
             await asyncio.sleep(delay)
             delay = min(2 * delay, LAST_DELAY_S)

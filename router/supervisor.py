@@ -62,6 +62,10 @@ class ShardProcess(ChildProcess):
         self.silent = 0  # pings without an answer
         self.started_at = self.reported_at = 0.0
 
+    @property
+    def was_ready(self) -> bool:
+        return self.ready
+
 
 class Supervisor:
     """All shards of the server."""

@@ -223,7 +223,7 @@ class Cluster(SingleHost):
                     _log.info("a shard gets another host", shard=change.shard, host=self.name(change.home))
             self._wake_others()
             self.look_soon()
-        self._carry_out(self.membership.arrange(self._now))
+        self._carry_out(self.membership.arrange(self._followers.open, self._now))
         self._say_standbys()
         self._exchange.tell()
 
@@ -380,5 +380,6 @@ class Cluster(SingleHost):
             case host_link.FORWARDED:
                 self.forwards.answered(conn, body)
             case host_link.STANDBY:
-                self._carry_out(self.membership.wanted(shard, connection.peer, self._now))
+                open_files = self._followers.open
+                self._carry_out(self.membership.wanted(shard, connection.peer, open_files, self._now))
                 self.look_soon()

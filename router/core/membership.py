@@ -20,10 +20,7 @@ from .cluster_view import ShardRow, View
 from .liveness import Liveness
 from .placement import Change
 
-SUSPECT_S = (
-    2.0  # an owner that is silent for so long: its shard's next process starts, so that it is ready at
-)
-# the end of the lease
+SUSPECT_S = 2.0  # of an owner's silence: its shard's next process starts, to be ready at the end of the lease
 HUNG_UP_S = 0.2  # the same, of an owner whose host has just closed its connection
 TURN_S = 1.0  # for each host whose copy is nearer to the end of the log
 BUSY_S = 20.0  # for shards without an owner: so long no new copies are made, which would be in the way
@@ -91,7 +88,6 @@ class Membership:
         self._served_at = 0.0  # when each shard had an owner that was alive
         self._processes: dict[int, Process] = {}
         self._observed: dict[int, tuple[OwnerObservation, float]] = {}  # by shard; and when
-        self._open: frozenset[int] = frozenset()  # shards whose files the follower has open
         self._taking: dict[int, str] = {}  # shards that this host takes over -> the owner that is gone
         self._standing_by: dict[int, float] = {}  # shards whose process waits for the owner's end
         self._wanted_by: dict[int, tuple[str, float]] = {}  # shards here that a host is ready for; when
@@ -120,8 +116,9 @@ class Membership:
             is_calm=self._is_calm(view, now),
         )
 
-    def arrange(self, now: float) -> list[Action]:
-        """What is to be done about the shards, as they were seen last."""
+    def arrange(self, open_files: frozenset[int], now: float) -> list[Action]:
+        """What is to be done about the shards, as they were seen last. ``open_files``: shards whose files the
+        follower has open at this moment, or may be about to open; their processes must not open them."""
         if self.view is None:
             return []
         actions: list[Action] = []
@@ -130,7 +127,7 @@ class Membership:
             if shard.id in self._processes:
                 actions += self._judge(shard, now)
             elif shard.home == self._me or shard.id in self._taking:
-                if shard.id not in self._open:  # else the follower is told to, and its next report is not far
+                if shard.id not in open_files:  # else the follower is told to, and its next report is not far
                     actions.append(self._start(shard.id, now))
             elif self._me in shard.followers:
                 follow.add(shard.id)
@@ -140,8 +137,8 @@ class Membership:
     def reported(
         self, seen: Iterable[OwnerObservation], open_files: frozenset[int], now: float, *, store_answers: bool
     ) -> list[Action]:
-        """The follower has looked at the shards' owners; it has these files open."""
-        seen, self._open = list(seen), open_files
+        """The follower has looked at the shards' owners. ``open_files``: as of `arrange`."""
+        seen = list(seen)
         for observed in seen:
             self._observed[observed.shard] = observed, now
         if self.view is None:
@@ -152,24 +149,21 @@ class Membership:
             if store_answers and shard.id not in self._taking and self._is_orphan(shard, observed, now):
                 actions.append(Takeover(shard.id, shard.owner))
                 self._taking[shard.id] = shard.owner
-        return actions + self.arrange(now)
-
-    def follower_ended(self) -> None:
-        """Its files are closed."""
-        self._open = frozenset()
+        return actions + self.arrange(open_files, now)
 
     def stands_by(self, shard: int, now: float) -> None:
         """A process here waits for the end of the shard's owner, and lacks nothing else."""
         self._standing_by.setdefault(shard, now)
 
-    def wanted(self, shard: int, host: str, now: float) -> list[Action]:
+    def wanted(self, shard: int, host: str, open_files: frozenset[int], now: float) -> list[Action]:
         """Another host says that it is ready to own a shard of this one."""
         self._wanted_by[shard] = host, now
-        return self.arrange(now)
+        return self.arrange(open_files, now)
 
     def recovered(self, shard: int) -> str:
         """A process here owns its shard now; the owner whom it took it from, "" if that gave it up."""
-        self._processes[shard] = Process.READY
+        if shard in self._processes:  # else it has ended in the meantime
+            self._processes[shard] = Process.READY
         self._standing_by.pop(shard, None)
         return self._taking.pop(shard, "")
 

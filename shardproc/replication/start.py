@@ -70,8 +70,9 @@ def bring_up(
     Raises StoreNotReady, RecordTooNew, RecordDamaged, LogDamaged, FilesMismatch, SQLite's errors, and
     RouterGone.
     """
+    began = time.monotonic()
     fetch_snapshot(url, file=file, shard=shard, shards=shards, sock=sock, report=report)
-    return catch_up(str(file), PostgresLink(url, shard), token, sock, report, observed)
+    return catch_up(str(file), PostgresLink(url, shard), token, sock, report, observed, began)
 
 
 def catch_up(
@@ -81,13 +82,14 @@ def catch_up(
     sock: socket.socket,
     report: Report,
     observed: OwnerObservation | None = None,
+    observed_at: float = 0.0,
     kind: type[RecordingConnection] = RecordingConnection,
 ) -> Opened:
     """Like `bring_up`, for a file that only lacks records which the log still has."""
     recorder = Recorder()
     database = Database(path, full_sync=False, factory=recording(recorder, kind), migrates=False)
     try:
-        log = ShardLog(Owner(token, replay.applied(database.connection), observed, time.monotonic()), store)
+        log = ShardLog(Owner(token, replay.applied(database.connection), observed, observed_at), store)
         catching = _Catching(database.connection, log, sock, report)
         catching.run()
         database.take_place()

@@ -83,6 +83,8 @@ class Host:
         self.processes: dict[int, Process] = {}
         self.following: dict[int, tuple[tuple[str, int, int], float]] = {}
         self.wanted: frozenset[int] = frozenset()
+        self.open: frozenset[int] = frozenset()  # as `router.cluster.followers.Followers.open`
+        self.loads_until = self.follower_starts = 0.0  # it downloads a snapshot; it was killed
         self.alive = True
         self.thaws_at = 0.0
         self.store_away = False
@@ -109,7 +111,7 @@ class Host:
         changes = self.membership.looked(world.view(), world.now)
         for change in changes:
             world.apply(change)
-        self._do(self.membership.arrange(world.now))
+        self._do(self.membership.arrange(self.open, world.now))
         self._say_standbys()
 
     def _say_standbys(self) -> None:
@@ -118,7 +120,7 @@ class Host:
 
     def stood_by(self, shard: int, by: str) -> None:
         self.world.ready[by, shard] = self.world.now
-        self._do(self.membership.wanted(shard, by, self.world.now))
+        self._do(self.membership.wanted(shard, by, self.open, self.world.now))
 
     def beat(self) -> None:
         """Owners raise their heartbeats; processes that wait look at the owner."""
@@ -155,9 +157,15 @@ class Host:
 
     def report(self) -> None:
         world = self.world
+        if world.now < max(self.loads_until, self.follower_starts):
+            return
         for shard in list(self.following):
             if shard not in self.wanted:
                 del self.following[shard]
+        if self.wanted - self.following.keys() and world.random.random() < 0.2:
+            self.following |= dict.fromkeys(self.wanted - self.following.keys(), (("", 0, 0), world.now))
+            self.loads_until = world.now + world.random.uniform(0.5, 5)
+            return
         for number in self.wanted:
             if self.store_away:
                 break
@@ -178,11 +186,8 @@ class Host:
             OwnerObservation(number, 100, token, epoch, beat, world.now - since)
             for number, ((token, epoch, beat), since) in self.following.items()
         ]
-        self._do(
-            self.membership.reported(
-                observed, frozenset(self.following), world.now, store_answers=not self.store_away
-            )
-        )
+        self.open = frozenset(self.following)
+        self._do(self.membership.reported(observed, self.open, world.now, store_answers=not self.store_away))
 
     def _do(self, actions: list[Action]) -> None:
         world = self.world
@@ -203,6 +208,8 @@ class Host:
                     world.last_change = world.now
                     world.after(0.05, partial(self._gone, shard, self.processes[shard]))
                 case Follow(shards):
+                    if shards != self.wanted and world.now >= self.follower_starts:
+                        self.open |= shards
                     self.wanted = shards
                 case Move(shard, to):
                     world.last_change = world.now
@@ -232,6 +239,17 @@ class Host:
         process.token, process.epoch = f"{self.name}/{next(self.world.numbers)}", 0
         process.seen, process.since = ("", 0, 0), self.world.now
         self.membership.ended(shard)
+
+    def kill_follower(self) -> None:
+        """It is started again in a moment, and opens what it is told to."""
+        self.following.clear()
+        self.open, self.loads_until = frozenset(), 0.0
+        self.follower_starts = self.world.now + self.world.random.uniform(0.3, 6)
+        self.world.at(self.follower_starts, self._follower_started)
+
+    def _follower_started(self) -> None:
+        if self.alive:
+            self.open |= self.wanted
 
     def crash(self, shard: int) -> None:
         """A process is killed."""

@@ -59,6 +59,11 @@ def crash(world: World) -> None:
         world.random.choice(list(world.running.values())).crash(world.random.randrange(len(world.shards)))
 
 
+def kill_follower(world: World) -> None:
+    if world.running:
+        world.random.choice(list(world.running.values())).kill_follower()
+
+
 def drain(world: World) -> None:
     name = world.random.choice(world.names)
     world.draining.add(name)
@@ -69,7 +74,18 @@ def want(world: World) -> None:
     world.random.choice(world.shards).wanted = world.random.choice(world.names)
 
 
-FAULTS: tuple[Fault, ...] = (kill, kill, freeze, lose_store, lose_store_everywhere, cut, crash, drain, want)
+FAULTS: tuple[Fault, ...] = (
+    kill,
+    kill,
+    freeze,
+    lose_store,
+    lose_store_everywhere,
+    cut,
+    crash,
+    kill_follower,
+    drain,
+    want,
+)
 
 
 def live(seed: int) -> World:
@@ -159,3 +175,14 @@ def test_the_check_sees_a_host_that_does_not_take_over(monkeypatch: pytest.Monke
     monkeypatch.setattr(membership.Membership, "_is_orphan", lambda self, shard, observed, now: False)
     with pytest.raises(AssertionError):
         test_a_shard_is_not_without_an_owner_for_long(kill, 5.0)
+
+
+def test_the_check_sees_a_shard_that_is_started_while_its_file_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrange = membership.Membership.arrange
+    monkeypatch.setattr(
+        membership.Membership, "arrange", lambda self, open_files, now: arrange(self, frozenset(), now)
+    )
+    with pytest.raises(AssertionError, match="the follower has its file open"):
+        check_lives(60)

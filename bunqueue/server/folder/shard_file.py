@@ -1,7 +1,6 @@
 """The file of a shard, read as it was at one moment, while its server may keep writing.
 
-Never writes to it, nor creates files beside it that could block a server.  This is the only module of the
-package that opens SQLite.
+Never writes to it, and creates no files beside it that could block a server.
 """
 
 from __future__ import annotations
