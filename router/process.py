@@ -214,10 +214,10 @@ class RouterProcess:
         """There are to be other routers on this host."""
         from router.secondary.supervisor import FurtherRouters
 
-        folder = self._supervisor.folder
-        FurtherRouters(
-            self._hub, self._settings, self._listener, self._sockets.others, folder, self._launcher
-        )
+        hub, settings, folder = self._hub, self._settings, self._supervisor.folder
+        others = self._sockets.others
+        siblings = FurtherRouters(hub, settings, self._listener, others, folder, self._launcher)
+        hub.one_of(siblings, settings.routers, 0, hub.clients.origin)
 
     async def _store(self) -> str:
         """The id of the store, "" without one; waits until it answers. StartError if it may not be used."""

@@ -69,7 +69,6 @@ class FurtherRouters(Siblings):
         self._holding: dict[int, tuple[set[PeerRouter], Callable[[], None]]] = {}
         self._stopping = False
         self._pinger: asyncio.Task[None] | None = None
-        hub.one_of(self, settings.routers, 0, hub.clients.origin)
         hub.strangers.tell = lambda address: self.guessed(address, None)
 
     # Start and stop

@@ -10,6 +10,11 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import router
+from router.cluster.cluster import Cluster
+from router.core.siblings import Siblings
+from router.core.single_host import SingleHost
+from router.secondary.first_router import FirstRouter
+from router.secondary.supervisor import FurtherRouters
 
 ROOT = Path(router.__file__).parent
 MODES = r"\b_?(cluster|further|first|holds|pending|table|siblings|hosts) is (not )?None\b"
@@ -53,3 +58,16 @@ def test_nobody_asks_which_mode_the_server_is_in() -> None:
         if re.search(MODES, line)
     ]
     assert asked == []
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_what_stands_for_nobody_is_overridden_where_there_is_somebody() -> None:
+    """A method that is forgotten would quietly do nothing."""
+    assert public(SingleHost) - public(Cluster) == set()
+    first_one_alone = {"answers", "ask"}  # it answers itself
+    assert public(Siblings) - public(FurtherRouters) == first_one_alone
+    others_alone = {"all_connections", "joined", "left", "answers", "ask"}
+    assert public(Siblings) & public(FirstRouter) == others_alone
