@@ -11,7 +11,7 @@ database.execute("create table visits (page text)")
 sizes: list[int] = []
 
 
-@app.batch("visit", size=100, max_wait=50)
+@app.batch("visit", size=100, max_wait=500)
 async def insert(jobs: list[ActiveJob]) -> list[object]:
     sizes.append(len(jobs))
     good = [job for job in jobs if job.data]

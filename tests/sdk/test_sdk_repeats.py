@@ -95,7 +95,7 @@ async def test_jobs_added_side_by_side_are_there_once(shared_server: Server, pro
         for start in range(0, 1000, 50):
             await asyncio.gather(*[queue.add("n", number) for number in range(start, start + 50)])
         proxy.every = 0
-    assert proxy.lost > 5
+    assert proxy.lost >= 5
     assert await contents(shared_server, "side-by-side") == Counter(range(1000))
 
 
@@ -119,7 +119,7 @@ async def test_jobs_added_by_threads_are_there_once(
             *[asyncio.to_thread(add_some, queue, range(start, start + 100)) for start in range(0, 300, 100)]
         )
         proxy.every = 0
-    assert proxy.lost > 5
+    assert proxy.lost >= 5
     assert await contents(shared_server, name) == Counter(range(300))
 
 
