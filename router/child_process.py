@@ -29,15 +29,21 @@ class ChildProcess:
         return True
 
     @property
-    def runs(self) -> bool:
-        """Whether there is a process now."""
-        return self.process is not None and self.process.returncode is None
+    def running(self) -> Process | None:
+        """The process, while there is one."""
+        process = self.process
+        return process if process is not None and process.returncode is None else None
 
     def kill(self) -> None:
         """End the process, if there is one, now."""
-        if self.process is not None and self.process.returncode is None:
+        if (process := self.running) is not None:
             with suppress(ProcessLookupError):
-                self.process.kill()
+                process.kill()
+
+    def close_input(self) -> None:
+        """Close its standard input, by which some processes are told to stop."""
+        if (process := self.running) is not None and process.stdin is not None:
+            process.stdin.close()
 
     def keep(
         self,
@@ -78,7 +84,7 @@ class ChildProcess:
         """Wait until it has ended for good; whether it had to be killed, as that took too long."""
         if self.task is None:
             return False
-        if not self.runs:
+        if self.running is None:
             self.task.cancel()  # it waits to start the process again
         _, late = await asyncio.wait([self.task], timeout=limit_s)
         if late:

@@ -94,8 +94,7 @@ class Gateway(ChildProcess):
     async def stop(self) -> None:
         """Let it answer pending requests, and end it; safe to call twice."""
         self._stopping = True
-        if self.runs and self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()  # which makes it stop
+        self.close_input()
         if await self.stopped(STOP_S):
             _log.warning("the HTTP gateway did not stop in time and was killed")
         if self._server is not None:
@@ -104,9 +103,9 @@ class Gateway(ChildProcess):
 
     def renew_certificate(self) -> None:
         """Have it reload the certificate."""
-        if self.runs and self.process is not None:
+        if (process := self.running) is not None:
             with suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGHUP)
+                process.send_signal(signal.SIGHUP)
 
     async def _has_ended(self, status: int | str, ran_s: float) -> bool:
         """The process has ended; whether it is started again."""

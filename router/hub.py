@@ -13,8 +13,6 @@ from bunqueue.server.host.busy_poll import LoopPoll
 from bunqueue.server.host.descriptors import MAX_LINGERING
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
-from router.own_commands import now_ms
-from router.unauthenticated import MAX_EACH, Strangers
 
 from .admission import Tokens
 from .bounds import Bounds
@@ -26,10 +24,12 @@ from .core.single_host import Pending, SingleHost
 from .deaths import Deaths
 from .kernel_processes import born
 from .lag import LoopLag
+from .own_commands import now_ms
 from .routing import Routes
 from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns
+from .unauthenticated import MAX_EACH, Strangers
 
 SWEEP_S = 5.0
 GONE_S = 0.25  # from the end of a connection to that of its process: the kernel closes files first
@@ -207,12 +207,6 @@ class Hub:
         """Those that other hosts have."""
         origin = self.clients.origin
         return [conn for conn in connections if link_protocol.origin_of(conn) != origin]
-
-    def answer_elsewhere(
-        self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
-    ) -> None:
-        """What a shard here says to a connection, or a ticket, of another router."""
-        self.hosts.answer(shard, conn, kind, replies, slow, body)
 
     def remote_up(self, remote: RemoteEndpoint) -> None:
         """Another host says that it owns a shard.  Of two that say so the later owner is right."""

@@ -9,9 +9,9 @@ from bunqueue import process_stats as vitals
 from bunqueue.server.commands import prometheus as prometheus  # loaded now: no command shall wait for that
 from bunqueue.server.commands.additions import Additions
 from bunqueue.server.commands.router_figures import RouterFigures
-from router.own_commands import now_ms
 
 from .hub import Hub
+from .own_commands import now_ms
 
 
 def complete_answers(hub: Hub) -> None:

@@ -10,14 +10,12 @@ from bunqueue.logs import get_logger
 from bunqueue.server.links import shard_protocol as link_protocol
 
 from .backpressure import full_shard
-from .core.ports import Feeder, Host
+from .core.ports import Buffer, Feeder, Host
 from .hub import Hub
 
 HELLO_S = 10.0  # for a new connection to identify itself; a shard does so at once
 HIGH_WATER = 1024 * 1024  # bytes not yet taken by the shard; above it, the clients that feed it wait
 LARGE_BODY = 64 * 1024  # at this size and above, a separate write costs less than a copy
-
-Buffer = bytes | memoryview
 
 _HEADER = link_protocol.TO_ROUTER.size
 _unpack = link_protocol.TO_ROUTER.unpack_from
@@ -190,7 +188,7 @@ class ShardLink(asyncio.Protocol):
         if self.shard < 0 and kind != link_protocol.HELLO:
             self.abort()
         elif link_protocol.origin_of(conn) != self._hub.clients.origin and conn != link_protocol.CONTROL:
-            self._hub.answer_elsewhere(self.shard, conn, kind, replies, slow, body)
+            self._hub.hosts.answer(self.shard, conn, kind, replies, slow, body)
         elif conn >= link_protocol.TICKET:
             self._hub.tickets.answer(conn, self.shard, body)
         elif conn == link_protocol.CONTROL:

@@ -310,7 +310,7 @@ class Run:
         return undo is not None and undo.status in (COMPLETED, SKIPPED)
 
     def reopen(self) -> None:
-        """Begin, or continue after `_stop`."""
+        """Begin, or continue after `stop`."""
         self.outcome = None
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.parking = Parking(self.loop, self.channel.short_ms, self.watch.look_soon)

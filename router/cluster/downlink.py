@@ -122,17 +122,17 @@ class Downlink(HostConnection):
     ) -> None:
         if channel == host_link.TO_SHARD:
             self._to_shard(shard, conn, kind, body)
-        else:
-            match kind:
-                case host_link.HOLDING:
-                    self.is_holding.add(shard)
-                    self._links.cluster.holding(shard)
-                case host_link.LIVE:
-                    self._links.origins.report(self, frozenset(link_protocol.unpack_connections(body)))
-                case host_link.PING:
-                    self.say(host_link.PONG)
-                case _:
-                    self._links.cluster.heard(self, kind, shard, conn, body)
+            return
+        match kind:
+            case host_link.HOLDING:
+                self.is_holding.add(shard)
+                self._links.cluster.holding(shard)
+            case host_link.LIVE:
+                self._links.origins.report(self, frozenset(link_protocol.unpack_connections(body)))
+            case host_link.PING:
+                self.say(host_link.PONG)
+            case _:
+                self._links.cluster.heard(self, kind, shard, conn, body)
 
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
         link = self._links.hub.shards.local(shard)

@@ -55,8 +55,8 @@ class Followers(ChildProcess):
             self._order()
 
     def _order(self) -> None:
-        process = self.process
-        if process is not None and process.stdin is not None and process.returncode is None:
+        process = self.running
+        if process is not None and process.stdin is not None:
             self.open |= self._wanted  # until a report acknowledges another order
             with suppress(ConnectionError, RuntimeError):
                 order = Orders(sorted(self._wanted), self._orders)
@@ -65,8 +65,7 @@ class Followers(ChildProcess):
     async def stop(self) -> None:
         """End the process, which closes the files. Safe to call twice."""
         self._stopping = True
-        if self.runs and self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
+        self.close_input()
         await self.stopped(STOP_S)
 
     async def _has_ended(self, status: int | str, ran_s: float) -> bool:

@@ -17,9 +17,9 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.protocol.framing import HEADER
 from bunqueue.server.links import host_protocol as host_link
-from router.own_commands import now_ms, refusal
 
 from ..hub import Hub
+from ..own_commands import now_ms, refusal
 from ..routing import decode
 from .links import Links
 from .uplink import Uplink

@@ -9,11 +9,9 @@ from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..backpressure import full_shard
-from ..core.ports import Feeder
+from ..core.ports import Buffer, Feeder
 from ..hub import Hub
 from .wire import HostConnection
-
-Buffer = bytes | memoryview
 
 
 class RemoteShard:

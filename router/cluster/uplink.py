@@ -82,24 +82,24 @@ class Uplink(HostConnection):
     ) -> None:
         if channel == host_link.FROM_SHARD:
             hear(self._links.hub, shard, conn, kind, replies, slow, body)
-        else:
-            match kind:
-                case host_link.UP:
-                    self._up(shard, int.from_bytes(body))
-                case host_link.DOWN:
-                    self._down(shard)
-                case host_link.MOVING:
-                    self._moving(shard)
-                case host_link.RELEASED:
-                    self._released(shard)
-                case host_link.RETURNED:
-                    self._links.cluster.returned(shard, conn, body)
-                case host_link.LIVE:  # it asks for the open connections
-                    self.say(host_link.LIVE, self._links.live())
-                case host_link.PING:
-                    self.say(host_link.PONG)
-                case _:
-                    self._links.cluster.heard(self, kind, shard, conn, body)
+            return
+        match kind:
+            case host_link.UP:
+                self._up(shard, int.from_bytes(body))
+            case host_link.DOWN:
+                self._down(shard)
+            case host_link.MOVING:
+                self._moving(shard)
+            case host_link.RELEASED:
+                self._released(shard)
+            case host_link.RETURNED:
+                self._links.cluster.returned(shard, conn, body)
+            case host_link.LIVE:  # it asks for the open connections
+                self.say(host_link.LIVE, self._links.live())
+            case host_link.PING:
+                self.say(host_link.PONG)
+            case _:
+                self._links.cluster.heard(self, kind, shard, conn, body)
 
     def _up(self, shard: int, epoch: int) -> None:
         remote = self.shards[shard] = RemoteShard(shard, epoch, self)

@@ -8,7 +8,7 @@ harm: who owns a shard is decided by the shard's log.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -135,10 +135,9 @@ class Membership:
         return actions
 
     def reported(
-        self, seen: Iterable[OwnerObservation], open_files: frozenset[int], now: float, *, store_answers: bool
+        self, seen: Sequence[OwnerObservation], open_files: frozenset[int], now: float, *, store_answers: bool
     ) -> list[Action]:
         """The follower has looked at the shards' owners. ``open_files``: as of `arrange`."""
-        seen = list(seen)
         for observed in seen:
             self._observed[observed.shard] = observed, now
         if self.view is None:

@@ -11,9 +11,7 @@ from typing import Protocol
 from bunqueue.protocol.commands.cluster import ClusterView
 
 from ..routing import Peek
-from .ports import Asks, Client, Endpoint, LocalEndpoint, RemoteEndpoint
-
-Buffer = bytes | memoryview
+from .ports import Asks, Buffer, Client, Endpoint, LocalEndpoint, RemoteEndpoint
 
 
 class Pending:

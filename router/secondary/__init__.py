@@ -6,6 +6,6 @@ router: the shards' processes, the links to other hosts of a cluster, the HTTP g
 shards, the registry of workers, the answers about the whole server. A client of a secondary router gets these
 answers through the link between the two routers.
 
-In the first router runs `supervisor`, with its end of each link in `peer`; `process` and `first` are the
-other end.
+In the first router runs `supervisor`, with its end of each link in `peer`; `process` and `first_router` are
+the other end.
 """

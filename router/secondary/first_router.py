@@ -49,36 +49,36 @@ class FirstRouter(Siblings, RouterLink):
     ) -> None:
         if channel == host_link.FROM_SHARD:
             hear(self._hub, shard, conn, kind, replies, slow, body)
-        else:
-            match kind:
-                case router_link.ANSWER:
-                    client = self._hub.clients.get(conn)
-                    if client is not None:
-                        client.gathered(body)
-                case router_link.SHARD_UP:
-                    self._up(shard, router_link.decode_up(body))
-                case router_link.SHARD_DOWN:
-                    self._down(shard, int.from_bytes(body))
-                case router_link.MOVING:
-                    self._moving(shard)
-                case router_link.RETURNED:
-                    self.returned(shard, conn, body)
-                case router_link.SHARD_DAMAGED:
-                    self._hub.shards.damaged[shard] = body.decode()
-                case router_link.CUT:
-                    client = self._hub.clients.get(conn)
-                    if client is not None:
-                        client.finish(link_protocol.SEVERED)
-                case router_link.GUESS:
-                    self._hub.strangers.wrong_elsewhere(body.decode())
-                case router_link.PING:
-                    self.say(router_link.PONG)
-                case router_link.BEGIN:
-                    self._dialling[-1] = asyncio.get_running_loop().create_task(self._begin())
-                case router_link.RENEW:
-                    self.renew()
-                case router_link.STOP:
-                    self.stopped.set()
+            return
+        match kind:
+            case router_link.ANSWER:
+                client = self._hub.clients.get(conn)
+                if client is not None:
+                    client.gathered(body)
+            case router_link.SHARD_UP:
+                self._up(shard, router_link.decode_up(body))
+            case router_link.SHARD_DOWN:
+                self._down(shard, int.from_bytes(body))
+            case router_link.MOVING:
+                self._moving(shard)
+            case router_link.RETURNED:
+                self.returned(shard, conn, body)
+            case router_link.SHARD_DAMAGED:
+                self._hub.shards.damaged[shard] = body.decode()
+            case router_link.CUT:
+                client = self._hub.clients.get(conn)
+                if client is not None:
+                    client.finish(link_protocol.SEVERED)
+            case router_link.GUESS:
+                self._hub.strangers.wrong_elsewhere(body.decode())
+            case router_link.PING:
+                self.say(router_link.PONG)
+            case router_link.BEGIN:
+                self._dialling[-1] = asyncio.get_running_loop().create_task(self._begin())
+            case router_link.RENEW:
+                self.renew()
+            case router_link.STOP:
+                self.stopped.set()
 
     async def _begin(self) -> None:
         if tasks := [task for shard, task in self._dialling.items() if shard >= 0]:

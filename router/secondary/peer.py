@@ -10,12 +10,12 @@ from bunqueue.server.commands.commands import ServerCommands
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
-from router.own_commands import answer
 
 from ..admission import Tokens
 from ..backpressure import ReadGate
 from ..core.ports import Subscribed
 from ..hub import Hub
+from ..own_commands import answer
 from ..routing import HERE, peek
 from .link import RouterLink
 
@@ -92,20 +92,20 @@ class PeerRouter(RouterLink):
         self.heard_since = True
         if channel == host_link.TO_SHARD:
             self._to_shard(shard, conn, kind, body)
-        else:
-            match kind:
-                case router_link.JOINED:
-                    self.live.add(conn)
-                case router_link.LEFT:
-                    self._left(conn)
-                case router_link.ASK:
-                    self._asked(conn, replies, body)
-                case router_link.GUESS:
-                    self._routers.guessed(body.decode(), self)
-                case router_link.BEGUN:
-                    self._routers.begun(self)
-                case router_link.HOLDING:
-                    self._routers.holds(self, shard)
+            return
+        match kind:
+            case router_link.JOINED:
+                self.live.add(conn)
+            case router_link.LEFT:
+                self._left(conn)
+            case router_link.ASK:
+                self._asked(conn, replies, body)
+            case router_link.GUESS:
+                self._routers.guessed(body.decode(), self)
+            case router_link.BEGUN:
+                self._routers.begun(self)
+            case router_link.HOLDING:
+                self._routers.holds(self, shard)
 
     def _left(self, conn: int) -> None:
         self.live.discard(conn)

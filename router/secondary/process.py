@@ -19,13 +19,13 @@ from bunqueue.server.host.process_arguments import name_process
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
-from router.secondary.first_router import FirstRouter
 
 from ..cluster.holds import Holds
 from ..event_loop import calm_collector, event_loop
 from ..hub import SWEEP_S, Hub
 from ..listener import TcpListener
 from ..own_figures import complete_answers
+from ..secondary.first_router import FirstRouter
 from ..sockets import BoundSockets
 from ..tls import server_context
 from .link import connected
