@@ -27,6 +27,7 @@ import yaml
 
 from .postgres import ACCOUNT, account, binaries
 from .procfs import command_line, kill_tree, signal_all, tree
+from .reaper import folder_prefix
 from .server import quiet_port
 from .waiting import wait_until
 
@@ -74,7 +75,8 @@ class Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environ = {**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine, **self._environ}
+        environ = {**os.environ, "TMPDIR": str(self._log.parent), "ETCD_UNSUPPORTED_ARCH": os.uname().machine}
+        environ |= self._environ
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, cwd=self._log.parent, env=environ, **self._account
@@ -216,7 +218,7 @@ class PatroniCluster:
         """``machines``: three, where the members are to run; the etcds are on the first of them."""
         programs()
         machines = machines or [Machine()] * 3
-        self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-patroni-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=folder_prefix() + "patroni-"))
         self._disks = [machine.disk for machine in machines if machine.disk is not None]
         at = [(machine, quiet_port(), quiet_port()) for machine in machines[:etcds]]
         peers = ",".join(f"e{n}=http://{machine.address}:{peer}" for n, (machine, _, peer) in enumerate(at))

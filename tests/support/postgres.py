@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from .reaper import folder_prefix
 from .server import quiet_port
 from .waiting import wait_until
 
@@ -98,7 +99,11 @@ class Node:
     def start(self) -> None:
         program = [str(binaries() / "postgres"), "-D", str(self.folder)]
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
-            environ = {**os.environ, **self.environ}
+            environ = {
+                **os.environ,
+                "TMPDIR": str(self.folder.parent),
+                **self.environ,
+            }  # as the reaper knows it
             self._process = subprocess.Popen(program, stdout=log, stderr=log, env=environ, **account())
         wait_until(self._answers, "PostgreSQL answers")
 
@@ -179,7 +184,7 @@ class Postgres:
         ``leaders_environ``: what differs in the environment of its processes."""
         binaries()
         self._network = network
-        self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-pg-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=folder_prefix() + "pg-"))
         if os.geteuid() == 0:
             for folder in (self._folder, *([disk] if disk else [])):
                 shutil.chown(folder, ACCOUNT, ACCOUNT)
