@@ -4,7 +4,8 @@ Everything here is derived from the declared types.  `clean` accepts how other e
 and whole numbers.  For anything else it raises a CommandError that names the field and the bound.
 
 A refusal must not cost more than an acceptance, so a value is checked before it is decoded: a scalar by its
-first byte, a list or a map by the length that it declares.
+first byte, a list or a map by the length that it declares.  `msgpack` decodes the scalars: it has no opinion
+about types, so a value of the wrong type can be shown in the refusal.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from functools import cache
 from typing import Any
 
 import msgspec.inspect as mi
+from msgpack import ExtType, unpackb
 from msgspec import NODEFAULT, MsgspecError, Raw, Struct
-from msgspec.msgpack import Decoder, Ext
+from msgspec.msgpack import Decoder
 
 from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
@@ -32,7 +34,6 @@ UNDEFINED = 0  # the extension type some encoders send for "no value"
 
 MAX_FIELDS = 1000  # of an object; no declared type has even a tenth of that
 
-_decode_any = Decoder().decode
 _decode_fields = Decoder(dict[str, Raw]).decode
 _decode_list = Decoder(list[Raw]).decode
 
@@ -86,7 +87,7 @@ def _absent(raw: Raw, field: mi.Field) -> bool:
     if first not in (b"\xc7", b"\xd4"):
         return False
     value = scalar(raw, field.encode_name)
-    return isinstance(value, Ext) and value.code == UNDEFINED
+    return isinstance(value, ExtType) and value.code == UNDEFINED
 
 
 def _takes_null(field: mi.Field) -> bool:
@@ -110,7 +111,7 @@ def scalar(raw: bytes | Raw, name: str) -> Any:
     if is_container(head):
         return {} if is_map(head) else [None] * min(1, parts(head))
     try:
-        return _decode_any(raw)
+        return unpackb(raw)
     except DECODE_ERRORS as error:
         text = f"{name} is malformed: {reason(error)}"
         raise CommandError(text, Code.INVALID_DATA, field=name) from None
