@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from engine.shard_driver import Driver
 from hypothesis import HealthCheck, settings
+from support import files_in_memory
 from support.budget import NIGHTLY, budget
 from support.server import Server, StartServer, dispose, quiet_port
 
@@ -22,6 +23,8 @@ from support.server import Server, StartServer, dispose, quiet_port
 # would each compile everything that they import: half of the time that a server takes to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+files_in_memory.use()
 
 settings.register_profile(
     "ours",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support import warm
 from support.cli import Cli
-from support.server import PROGRAM, ROOT, Server
+from support.server import ROOT, Server
 from support.table import table
 
 from bunqueue.cli.framework import exits
@@ -39,13 +39,11 @@ def verbs() -> Iterator[tuple[str, Any]]:
 
 def test_the_examples_run(shared_server: Server, tmp_path: Path) -> None:
     """In one shell and one folder, one after the other."""
-    program = tmp_path / "bin" / "bunqueue"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{PROGRAM}\n")
-    program.chmod(0o755)
-    folder = tmp_path / "here"
+    folder, programs = tmp_path / "here", tmp_path / "bin"
     folder.mkdir()
-    environ = Cli(shared_server).environ({"PATH": f"{program.parent}:{os.environ['PATH']}"})
+    programs.mkdir()
+    warm.program(programs)
+    environ = Cli(shared_server).environ({"PATH": f"{programs}:{os.environ['PATH']}"})
     for block in BLOCKS:
         assert not re.search(r"https?://(?!\S*(localhost|127\.0\.0\.1|\.invalid))", block), block
         script = f"set -eu\n{block}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from replication.conftest import StoredServer
-from support.server import PROGRAM, ROOT
+from support import warm
+from support.server import ROOT
 
 from bunqueue import Queue
 
@@ -17,12 +17,11 @@ PAGE = (ROOT / "docs" / "store.md").read_text(encoding="utf-8")
 
 
 def test_the_examples_run(database: str, stored_server: StoredServer, tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "bunqueue"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{PROGRAM}\n")
-    program.chmod(0o755)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    warm.program(programs)
     environ = {**os.environ, "STORE": database, "BUNQUEUE_STORE": database, "PYTHONPATH": str(ROOT)}
-    environ["PATH"] = f"{program.parent}:{environ['PATH']}"
+    environ["PATH"] = f"{programs}:{environ['PATH']}"
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 2
     for number, block in enumerate(blocks):

@@ -240,8 +240,12 @@ async def test_a_job_is_cancelled_while_its_process_is_being_started(
 async def test_a_job_that_is_out_of_time_is_told(
     queue: AsyncQueue, make_worker: MakeWorker, tmp_path: Path
 ) -> None:
-    path = tmp_path / "pid"
+    path, before = tmp_path / "pid", tmp_path / "before"
     async with make_worker(in_process.wait) as worker:
+        first = await queue.add("n", str(before))  # its time is not that which a process takes to start
+        await eventually(before.exists, "a process runs jobs")
+        await first.cancel(grace=60_000)
+        await until(worker, cancelled=1)
         handle = await queue.add("n", str(path), timeout=1500)
         await until(worker, failed=1)
         assert (await handle.job()).error == "Job timeout exceeded"

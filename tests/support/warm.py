@@ -17,16 +17,20 @@ import json
 import os
 import platform
 import runpy
+import selectors
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
+
+from .reaper import folder_prefix
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import sys; from bunqueue.cli import main; sys.exit(main())"
@@ -38,9 +42,13 @@ MODULES = (
     "bunqueue.client.blocking.queue",
     "bunqueue.worker.worker",
     "bunqueue.gateway.process",
+    "concurrent.futures.thread",
     "router.process",
     "router.secondary.process",
     "shardproc.process",
+    "sqlite_utils.db",  # for the schema of a new file
+    "typer._adapters",
+    "uvloop",
 )
 MAX_ORDER = 1 << 20
 ROOM = 16_384  # bytes for what /proc shows of a copy's arguments, and of its environment
@@ -116,13 +124,44 @@ def _environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
+def program(folder: Path) -> Path:
+    """Put a program ``bunqueue`` into a folder, for shells.  It asks for a copy, passes on its own files, and
+    ends as that does; if it is killed, the copy gets SIGTERM."""
+    _template()
+    file = folder / "bunqueue"
+    file.write_text(_CALLER.format(python=sys.executable, address=str(_address())))
+    file.chmod(0o755)
+    return file
+
+
+_CALLER = """#!{python} -SE
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as template:
+    template.connect("{address}")
+    how = {{"folder": os.getcwd(), "environ": dict(os.environ), "session": False}}
+    socket.send_fds(template, [json.dumps({{"arguments": sys.argv[1:], **how}}).encode()], [0, 1, 2])
+    sys.exit(int(template.recv(16)))
+"""
+
+
+@cache
+def _address() -> Path:
+    """Where the template takes orders of shells."""
+    return Path(tempfile.mkdtemp(prefix=folder_prefix())) / "template"
+
+
 @cache
 def _template() -> socket.socket:
     """What takes orders."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from tests.support.warm import serve; serve()", "-" * ROOM],
+            [
+                sys.executable,
+                "-c",
+                f"from tests.support.warm import serve; serve({str(_address())!r})",
+                "-" * ROOM,
+            ],
             env={**_environ(), "ROOM": "-" * ROOM},
             stdin=its,
             cwd=ROOT,
@@ -140,29 +179,75 @@ def _template() -> socket.socket:
 # In the process that is copied
 
 
-def serve() -> NoReturn:
+def serve(address: str) -> NoReturn:
     """Load everything; then start a copy for each order, until nobody is there who gives any."""
     orders = socket.socket(fileno=os.dup(0))
     os.set_inheritable(orders.fileno(), False)
+    callers = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    callers.bind(address)
+    callers.listen(64)
     for module in MODULES:
         __import__(module)
     sys.path[:] = ["", *sys.path[1:]]
     gc.collect()
     gc.freeze()
+    waits = selectors.DefaultSelector()
+    waits.register(orders, selectors.EVENT_READ, lambda: _start(orders))
+    waits.register(callers, selectors.EVENT_READ, lambda: _start_for(callers.accept()[0], waits))
     while True:
-        text, files, _, _ = socket.recv_fds(orders, MAX_ORDER, 3)
-        if not text:
-            os._exit(0)
-        ctypes.pythonapi.PyOS_BeforeFork()
-        pid = ctypes.PyDLL(None).syscall(SYS_CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
-        if not pid:
-            ctypes.pythonapi.PyOS_AfterFork_Child()
-            orders.close()
-            _be(json.loads(text), files)
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
-        for file in files:
-            os.close(file)
-        orders.send(str(pid).encode())
+        for key, _ in waits.select():
+            key.data()
+
+
+def _start(orders: socket.socket) -> None:
+    """A copy that is a child of the test process."""
+    text, files, _, _ = socket.recv_fds(orders, MAX_ORDER, 3)
+    if not text:
+        os._exit(0)
+    pid = _copy(text, files, CLONE_PARENT)
+    orders.send(str(pid).encode())
+
+
+def _start_for(caller: socket.socket, waits: selectors.BaseSelector) -> None:
+    """A copy for a shell's program, which waits for its exit status."""
+    text, files, _, _ = socket.recv_fds(caller, MAX_ORDER, 3)
+    if not text:
+        caller.close()
+        return
+    pid = _copy(text, files, 0)
+    ended = os.pidfd_open(pid)
+
+    def end() -> None:
+        waits.unregister(ended)
+        os.close(ended)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with suppress(OSError):
+            caller.send(str(status if status >= 0 else 128 - status).encode())
+        with suppress(KeyError):
+            waits.unregister(caller)
+        caller.close()
+
+    def left() -> None:
+        waits.unregister(caller)
+        os.kill(pid, signal.SIGTERM)
+
+    waits.register(ended, selectors.EVENT_READ, end)
+    waits.register(caller, selectors.EVENT_READ, left)
+
+
+def _copy(text: bytes, files: list[int], flags: int) -> int:
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = int(ctypes.PyDLL(None).syscall(SYS_CLONE, flags | signal.SIGCHLD, 0, 0, 0, 0))
+    if not pid:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        for number in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2, *files}:
+            with suppress(OSError):
+                os.close(number)
+        _be(json.loads(text), files)
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    for file in files:
+        os.close(file)
+    return pid
 
 
 def _be(order: dict[str, Any], files: list[int]) -> NoReturn:

@@ -87,7 +87,7 @@ class ShardMachine(RuleBasedStateMachine):
         super().__init__()
         self.watch = ExitStack()
         self.watch.enter_context(watched_jobs())
-        self.folder = Path(tempfile.mkdtemp(prefix="bunqueue-model-", dir=shared_memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="bunqueue-model-"))
         self.driver = Driver(str(self.folder / "shard-00.db"))
         self.model = Model(self.driver.now)
         self.expected_frames: list[Answer] = []  # replies that wait for the commit
@@ -615,11 +615,6 @@ class ShardMachine(RuleBasedStateMachine):
             self.finish_batch()
 
 
-def shared_memory() -> str | None:
-    """Where files cost no disk."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
-
-
 def copy_database(path: Path, folder: Path) -> None:
     """The files as a kill at this moment would leave them."""
     folder.mkdir()
@@ -709,7 +704,7 @@ def picture(driver: Driver, *, timeline: bool) -> dict[str, Any]:
 
 def kill_after(steps: list[str], tail: list[str], *, timeline: bool) -> None:
     """Batches, a commit, then commands that are never committed: a kill leaves the state of the commit."""
-    folder = Path(tempfile.mkdtemp(prefix="bunqueue-kill-", dir=shared_memory()))
+    folder = Path(tempfile.mkdtemp(prefix="bunqueue-kill-"))
     driver = Driver(str(folder / "one.db"))
     try:
         for step in steps:
