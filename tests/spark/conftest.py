@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,17 +19,18 @@ from support.spark import Full, fill
 from bunqueue.spark import spark_session
 
 
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("conf"))  # also for the programs that tests start
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session: two cores, and three attempts for each task, so that retries can be tried."""
     session = spark_session(
         "tests",
         master="local[2,3]",
-        spark__sql__shuffle__partitions="2",
         spark__ui__showConsoleProgress="false",
         spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
         spark__log__level="ERROR",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1",  # most of what runs here runs once
     )
     yield session
     session.stop()

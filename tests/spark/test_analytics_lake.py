@@ -185,6 +185,7 @@ def test_from_a_moment_on(spark: SparkSession, two_parts: tuple[Path, Path], tmp
     assert export(spark, [str(late)], place, hosts=["other"]).rows == nothing
 
 
+@pytest.mark.nightly
 def test_fewer_files(spark: SparkSession, past: Path, tmp_path: Path) -> None:
     """Days that are over have one file for each queue afterwards, and the same rows."""
     folder, place = at_another_time(past, tmp_path / "web", 1_774_000_000_000, 10_000), tmp_path / "lake"
@@ -210,6 +211,7 @@ def test_fewer_files(spark: SparkSession, past: Path, tmp_path: Path) -> None:
     assert _files_by_folder(place) == after
 
 
+@pytest.mark.nightly
 def test_days_that_are_not_over(spark: SparkSession, past: Path, tmp_path: Path) -> None:
     """They are left alone; as is tomorrow, which is today if it becomes midnight meanwhile."""
     tomorrow, place = time.time_ns() // 1_000_000 + 24 * HOUR_MS, tmp_path / "lake"
@@ -297,6 +299,7 @@ def _forget(folder: Path, reached: dict[int, int]) -> tuple[set[tuple[int, int, 
     raise AssertionError("no shard has the queue")
 
 
+@pytest.mark.nightly
 def test_figures_of_a_lake(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """They are those of the server, but for jobs that have not ended."""
     place = tmp_path / "lake"
@@ -314,6 +317,7 @@ def test_figures_of_a_lake(spark: SparkSession, folder: Path, tmp_path: Path) ->
             assert found[queue][name] == (None if value is None else pytest.approx(value)), (queue, name)
 
 
+@pytest.mark.nightly
 def test_days_before_the_range_are_not_read(spark: SparkSession, past: Path, tmp_path: Path) -> None:
     """And the figures are the same."""
     folder, place = at_another_time(past, tmp_path / "web", 1_774_000_000_000, 200_000), tmp_path / "lake"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from support.folders import opened
 from support.naming import queue_on
@@ -79,6 +80,7 @@ def kill(place: Path) -> None:
             process.kill()
 
 
+@pytest.mark.nightly
 def test_streams_killed_in_the_middle_of_a_batch(
     spark: SparkSession, make_server: StartServer, tmp_path: Path
 ) -> None:
