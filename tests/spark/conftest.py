@@ -18,7 +18,6 @@ from support.spark import Full, fill
 
 from bunqueue.spark import spark_session
 
-
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("conf"))  # also for the programs that tests start
 
 
