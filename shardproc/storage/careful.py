@@ -41,6 +41,7 @@ from .finished_jobs import MAX_SEQ
 from .repair.live_around import live_around
 from .repair.remains import remains_of
 from .repair.walking import by_number, walk, walk_back
+from .schema import OF_JOBS, Table
 from .search.reader import CarefulReader
 from .store import Store
 
@@ -48,7 +49,8 @@ T = TypeVar("T")
 
 _log = get_logger("shard")
 
-TABLES = ("jobs", "completed", "large_outcomes", "dead_letters", "locks")
+_STATES = tuple(table for table in OF_JOBS[1:] if table.is_single and not table.is_rare)
+"""A job is read from its own row, and from its rows in these tables."""
 _EVENTS = (
     "select first_seq, at, count, payload from events where first_seq between ? and ? order by first_seq"
 )
@@ -152,12 +154,12 @@ class CarefulStore(Store):
 
     def _table_of(self, seq: int) -> str:
         """The table in which a job cannot be read."""
-        for table in TABLES[1:]:
-            where = "queue_id in (select id from queues) and seq = ?" if table == "completed" else "seq = ?"
+        for table in _STATES:
+            query = _rows_of(table, "in (select id from queues)")
             try:
-                self._db.execute(f"select * from {table} where {where}", (seq,)).fetchall()
+                self._db.execute(query, {"seq": seq}).fetchall()
             except DAMAGE:
-                return table
+                return table.name
         return "jobs"
 
     def log(self, seq: int) -> list[LogEntry]:
@@ -420,25 +422,21 @@ class CarefulStore(Store):
         return "jobs"
 
 
+def _rows_of(table: Table, queue: str) -> str:
+    """A query for the rows of a job; ``queue`` is the condition for the id of its queue."""
+    where = f"queue_id {queue} and seq = :seq" if "queue_id" in table.key else "seq = :seq"
+    return f"select * from {table.name} where {where}"
+
+
 # Where the rows of a job are, or would be: these queries read the pages that writing would touch.
 _PLACES = {
-    "jobs": "select * from jobs where seq = :seq",
+    **{table.name: _rows_of(table, "= :queue") for table in OF_JOBS},
     "jobs by id": "select seq from jobs where id = :id and own_id = 1",
-    "locks": "select seq from locks where seq = :seq",
-    "completed": "select seq from completed where queue_id = :queue and seq = :seq",
-    "large_outcomes": "select seq from large_outcomes where seq = :seq",
-    "dead_letters": "select seq from dead_letters where seq = :seq",
     "dead_letters by age": """select seq from dead_letters indexed by dead_letters_by_age
                               where queue_id = :queue and finished_at = :at and seq = :seq""",
     "dead_letters by arrival": """select seq from dead_letters indexed by dead_letters_by_arrival
                                   where queue_id = :queue and seq = :seq""",
     "stragglers": "select seq from stragglers where seq = :seq",
-    "attempts": "select number from attempts where seq = :seq",
-    "attempt_notes": "select number from attempt_notes where seq = :seq",
-    "job_logs": "select number from job_logs where seq = :seq",
-    "steps": "select * from steps where seq = :seq",
-    "signals": "select * from signals where seq = :seq",
-    "expiries": "select * from expiries where seq = :seq",
 }
 _ENDS = {
     "events": "select min(first_seq) from events union all select max(first_seq) from events",

@@ -14,12 +14,12 @@ from bunqueue.model.workflow import STEP_ROWS
 from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, ROW, STATE
 
 from . import rows, statements
+from .schema import OF_JOBS
 from .search.index import SearchIndex
 
-OF_ATTEMPTS = (statements.DELETE_ATTEMPTS, statements.DELETE_NOTES, statements.DELETE_LOGS)
-PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, *OF_ATTEMPTS)
-PURGE_EXPIRIES = (statements.DELETE_EXPIRIES,)
-PURGE_RUNS = (statements.DELETE_STEPS, statements.DELETE_SIGNALS)
+_SEVERAL = tuple(table for table in OF_JOBS if not table.is_single)
+RUNS = tuple(table for table in _SEVERAL if table.is_rare)  # what jobs with steps have recorded
+REMOVE = (statements.DELETE_JOBS, *(table.delete for table in _SEVERAL if not table.is_rare))
 
 # An outcome is deleted before another may take its place; a job's other rows are deleted after everything
 # that may still be written about it.
@@ -42,13 +42,13 @@ ORDER = (
     statements.PUT_LARGE,
     statements.PUT_DEAD_LETTER,
     statements.PUT_EXPIRY,
-    statements.DELETE_JOBS,
-    *OF_ATTEMPTS,
+    *REMOVE,
 )
 
 
 _FIRST = itemgetter(0)
 WAS_ACTIVE = JOB_ROW | LOCK_ROW
+_COUNTED = {"completed": COMPLETED_ROW, "dead_letters": DEAD_ROW}
 
 
 class Journal:
@@ -61,8 +61,7 @@ class Journal:
         self._ended: list[int] = []  # jobs that finished, except those whose lock ended with them
         self._removed: list[int] = []
         self._without_steps: list[int] = []  # of the removed ones, those whose steps are deleted as well
-        self.has_steps = False  # or signals; else no purge looks for them
-        self.has_expiries = False  # else no purge looks for them
+        self.used: set[str] = set()  # rare tables that may have rows; no purge looks into the others
         self.live_from = 0  # live jobs with lower numbers are in the table of stragglers
         self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> change of the count
 
@@ -113,30 +112,29 @@ class Journal:
         """Delete the rows of removed jobs."""
         gone = runs(self._removed)
         self._search.removed()
-        for sql in (statements.DELETE_JOBS, *OF_ATTEMPTS):
+        for sql in REMOVE:
             self._parameters[sql].extend(gone)
         self._removed.clear()
         if self._without_steps:
             gone = runs(self._without_steps)
-            for sql in PURGE_RUNS:
-                connection.executemany(sql, gone)
+            for table in RUNS:
+                connection.executemany(table.delete, gone)
             self._without_steps.clear()
 
     def purge(self, purges: dict[int, list[int]], connection: sqlite3.Connection) -> None:
         """Delete all rows of finished jobs, given by number for each queue id."""
         self._search.removed()
+        tables = [
+            table for table in OF_JOBS if table.delete and (table.name in self.used or not table.is_rare)
+        ]
         for queue_id, seqs in purges.items():
             gone = runs(seqs)
-            completed = connection.executemany(statements.PURGE_COMPLETED, [(queue_id, *run) for run in gone])
-            self._counts[queue_id, COMPLETED_ROW] -= completed.rowcount
-            dead = connection.executemany(statements.PURGE_DEAD, gone)
-            self._counts[queue_id, DEAD_ROW] -= dead.rowcount
-            for sql in (
-                *PURGE,
-                *(PURGE_RUNS if self.has_steps else ()),
-                *(PURGE_EXPIRIES if self.has_expiries else ()),
-            ):
-                connection.executemany(sql, gone)
+            of_queue = [(queue_id, *run) for run in gone]
+            for table in tables:
+                where = of_queue if table.key[0] == "queue_id" else gone
+                deleted = connection.executemany(table.delete, where).rowcount
+                if table.name in _COUNTED:
+                    self._counts[queue_id, _COUNTED[table.name]] -= deleted
         self._book(connection)
 
     def _book(self, connection: sqlite3.Connection) -> None:
@@ -199,7 +197,7 @@ class Journal:
         row = rows.expiry_row(job, queue_id)
         if row is not None:
             self._parameters[statements.PUT_EXPIRY].append(row)
-            self.has_expiries = True
+            self.used.add("expiries")
 
     def _remove(self, job: Job, queue_id: int) -> None:
         self._removed.append(job.seq)
@@ -212,7 +210,7 @@ class Journal:
         self._forget_outcome(job, queue_id)
 
     def _forget_outcome(self, job: Job, queue_id: int) -> None:
-        if self.has_expiries and job.extra is not None and job.stored & (DEAD_ROW | COMPLETED_ROW):
+        if job.extra is not None and job.stored & (DEAD_ROW | COMPLETED_ROW) and "expiries" in self.used:
             self._parameters[statements.DELETE_EXPIRIES].append((job.seq, job.seq))
         if job.stored & DEAD_ROW and job.state != FAILED:
             self._parameters[statements.DELETE_DEAD].append((job.seq,))

@@ -16,20 +16,11 @@ from shardproc.engine.memory.clock_correction import Pending, SetBack
 from . import statements
 from .damage import DAMAGE
 from .event_log import EventLog
+from .schema import TABLES, Table
 from .search.index import SearchIndex
 
 KEY = "set_back"  # in meta: times are being shifted back
 ROWS = 1_000  # of a table read in one step: some 5 ms, if all of them are shifted
-
-_MOVES = (
-    ("dead_letters", statements.MOVE_DEAD_LETTERS),
-    ("attempts", statements.MOVE_ATTEMPTS),
-    ("attempt_notes", statements.MOVE_NOTES),
-    ("job_logs", statements.MOVE_LOGS),
-    ("steps", statements.MOVE_STEPS),
-    ("signals", statements.MOVE_SIGNALS),
-    ("expiries", statements.MOVE_EXPIRIES),
-)
 
 
 class Rebase:
@@ -77,34 +68,39 @@ class Rebase:
             self._met(error)
 
     def _steps(self, pending: Pending) -> Iterator[int]:
-        db, back = self._db, pending.back._asdict()
-        for after, until in _ranges(db, "jobs", "seq", pending.jobs):
-            db.execute(statements.MOVE_CREATED, {**back, "after": after, "until": until})
-            yield 0
-        for after, until in _ranges(db, "events", "first_seq", pending.events):
-            db.execute(statements.MOVE_EVENTS, {**back, "after": after, "until": until})
-            yield 0
-        for table, move in _MOVES:
-            for after, until in _ranges(db, table, "seq", pending.jobs):
-                places = {**back, "now": self._now(), "after": after, "until": until}
-                retries = (
-                    db.execute(statements.MOVE_RETRIES, places).rowcount if table == "dead_letters" else 0
-                )
-                db.execute(move, places)
+        back = pending.back._asdict()
+        for table in TABLES:
+            for rows in self._pieces(table, pending) if table.shift else ():
+                retries, places = 0, {**back, **rows}
+                if table.name == "dead_letters":
+                    retries = self._db.execute(statements.MOVE_RETRIES, places).rowcount
+                self._db.execute(table.shift, places)
                 yield retries
-        db.execute(statements.MOVE_BROADCASTS, {**back, "now": self._now()})
-        yield 0
-        for (queue_id,) in db.execute("select id from queues").fetchall():
-            where = f"queue_id = {queue_id:d} and"
-            for after, until in _ranges(db, "completed", "seq", pending.jobs, where):
-                places = {**back, "now": self._now(), "after": after, "until": until}
-                db.execute(statements.MOVE_COMPLETED, {**places, "queue": queue_id})
-                yield 0
+
+    def _pieces(self, table: Table, pending: Pending) -> Iterator[dict[str, int]]:
+        """The parameters for a table's rows, ROWS at a time.
+
+        Jobs and events below the numbers in ``pending`` are older than the correction. Other rows may be
+        younger, so the time of each step is their present.
+        """
+        db, name = self._db, table.name
+        if name == "broadcasts":
+            yield {"now": self._now()}
+        elif name in ("jobs", "events"):
+            end = pending.jobs if name == "jobs" else pending.events
+            yield from _ranges(db, name, table.key[0], end)
+        elif name == "completed":  # its rows are found by their queue
+            for (queue_id,) in db.execute("select id from queues").fetchall():
+                for rows in _ranges(db, name, "seq", pending.jobs, f"queue_id = {queue_id:d} and"):
+                    yield {"now": self._now(), "queue": queue_id, **rows}
+        else:
+            for rows in _ranges(db, name, "seq", pending.jobs):
+                yield {"now": self._now(), **rows}
 
 
 def _ranges(
     db: sqlite3.Connection, table: str, key: str, end: int, where: str = ""
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[dict[str, int]]:
     """Ranges of keys with about ROWS rows of a table each, up to the last one below ``end``."""
     after, last = -1, end - 1
     query = (
@@ -113,5 +109,5 @@ def _ranges(
     while after < last:
         row = db.execute(query, (after, last, ROWS - 1)).fetchone()
         until = last if row is None else row[0]
-        yield after, until
+        yield {"after": after, "until": until}
         after = until

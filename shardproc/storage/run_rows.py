@@ -28,7 +28,6 @@ from . import statements
 from .rows import Row
 
 MAX_PAGE = 8 << 20  # bytes of results and cursors in one page of steps
-ANY = "select exists(select 1 from steps) or exists(select 1 from signals)"
 _SQL = tuple(getattr(statements, op.name) for op in Op)
 _FIRST = itemgetter(0)
 

@@ -12,6 +12,10 @@ A migration that has been released is never edited; a new one is added below it.
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
+from typing import Literal
+
+from . import statements as sql
 
 _FIRST = """
 create table meta (key text primary key, value text not null) without rowid;
@@ -368,6 +372,52 @@ create table if not exists expiries (
 );
 create index if not exists expiries_by_time on expiries (at, seq);
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, and what code that handles all tables has to know of it."""
+
+    name: str
+    key: tuple[str, ...]  # the primary key
+    of: Literal["job", "queue", "shard"]
+    """What its rows belong to. Rows of a job have its number in `seq`, and move with it to another file."""
+    delete: str = ""  # deletes the rows that a range of finished jobs has; "": finished jobs have none
+    shift: str = ""  # shifts the times of some rows; "": it has none, or they are not shifted in the file
+    is_rare: bool = False  # most files have no rows of it, so nothing is deleted until there is one
+    is_derived: bool = False  # follows from other tables, so it is not copied but made again
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a job has at most one row."""
+        return self.key[-1] == "seq"
+
+
+TABLES = (
+    Table("meta", ("key",), "shard"),
+    Table("queues", ("id",), "queue"),
+    Table("records", ("kind", "key"), "shard"),
+    Table("jobs", ("seq",), "job", sql.DELETE_JOBS, sql.MOVE_CREATED),
+    Table("locks", ("seq",), "job"),
+    Table("completed", ("queue_id", "seq"), "job", sql.PURGE_COMPLETED, sql.MOVE_COMPLETED),
+    Table("large_outcomes", ("seq",), "job", sql.PURGE_LARGE),
+    Table("dead_letters", ("seq",), "job", sql.PURGE_DEAD, sql.MOVE_DEAD_LETTERS),
+    Table("attempts", ("seq", "number", "ended_at"), "job", sql.DELETE_ATTEMPTS, sql.MOVE_ATTEMPTS),
+    Table("attempt_notes", ("seq", "number", "ended_at"), "job", sql.DELETE_NOTES, sql.MOVE_NOTES),
+    Table("job_logs", ("seq", "number"), "job", sql.DELETE_LOGS, sql.MOVE_LOGS),
+    Table("steps", ("seq", "number"), "job", sql.DELETE_STEPS, sql.MOVE_STEPS, is_rare=True),
+    Table("signals", ("seq", "number"), "job", sql.DELETE_SIGNALS, sql.MOVE_SIGNALS, is_rare=True),
+    Table("expiries", ("seq",), "job", sql.DELETE_EXPIRIES, sql.MOVE_EXPIRIES, is_rare=True),
+    Table("broadcasts", ("id",), "shard", shift=sql.MOVE_BROADCASTS),
+    Table("events", ("first_seq",), "shard", shift=sql.MOVE_EVENTS),
+    Table("stragglers", ("seq",), "shard", is_derived=True),
+    Table("search_blocks", ("block",), "shard", is_derived=True),
+    Table("search_finishes", ("block", "since"), "shard", is_derived=True),
+)
+"""All tables. What copies, repairs, deletes or shifts rows takes its list from here."""
+
+OF_JOBS = tuple(table for table in TABLES if table.of == "job")
+"""Those with rows of jobs; the jobs' own first."""
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
 CURRENT = len(MIGRATIONS)

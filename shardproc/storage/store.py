@@ -23,10 +23,11 @@ from shardproc.storage import incarnation as lives
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .finished_jobs import FinishedJobs
-from .job_writes import Journal, write_records
+from .job_writes import RUNS, Journal, write_records
 from .keys import KeyReads
 from .preloaded import Preloaded
 from .rebase import Rebase
+from .schema import TABLES
 from .search.index import SearchIndex, Write
 from .search.reader import Reader
 
@@ -97,10 +98,11 @@ class Store(FinishedJobs):
         self._journal.live_from = int(stored[0]) if stored else 0
         reserved = engine.state.next_seq  # by records
         engine.state.next_seq = max((last or 0) + 1, self._journal.live_from, reserved)
-        self._journal.has_steps = bool(self._db.execute(run_rows.ANY).fetchone()[0])
-        self._journal.has_expiries = bool(
-            self._db.execute("select exists (select 1 from expiries)").fetchone()[0]
-        )
+        self._journal.used = {
+            table.name
+            for table in TABLES
+            if table.is_rare and self._db.execute(f"select 1 from {table.name} limit 1").fetchone()
+        }
         self._carry_out(self._search.recover(engine.state.next_seq))
         self._carry_out([(statements.DELETE_LOCKS, (seq, seq)) for seq in self._locks_of_ended()])
         self.without_jobs = vitals.memory()
@@ -259,7 +261,7 @@ class Store(FinishedJobs):
             self._write_logs(out)
         if out.runs:  # before jobs that are removed, as their steps are removed with them
             run_rows.write(db, out.runs)
-            self._journal.has_steps = True
+            self._journal.used.update(table.name for table in RUNS)
             out.runs.clear()
         if out.dirty:
             next_seq = self._next_seq()

@@ -21,7 +21,7 @@ from bunqueue.server.folder.shard_identity import Identity
 from . import statements
 from .database import LOCK_WAIT_S, PAGE_SIZE, own
 from .marking import put_mark
-from .schema import CURRENT, SchemaTooNew, migrate
+from .schema import CURRENT, OF_JOBS, SchemaTooNew, migrate
 
 Record = tuple[str, str, str]  # kind, key, value
 EventRow = tuple[int, int, int, bytes, bytes | None]  # first_seq, at, count, payload, pushed
@@ -30,16 +30,6 @@ BroadcastRow = tuple[str, str, str, int, int, int, bytes]  # the columns of broa
 
 TransferError = sqlite3.Error  # what any method here may raise
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
-
-# Tables that have rows of a job, the job's own first.
-PER_JOB = (
-    "jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "attempt_notes",
-    "job_logs", "steps", "signals", "expiries",
-)  # fmt: skip
-# The others: stragglers and those after it follow from these.
-APART = (
-    "queues", "records", "events", "broadcasts", "stragglers", "meta", "search_blocks", "search_finishes",
-)  # fmt: skip
 
 CACHE_KIB = 8192  # for each file: there may be 64 at once
 
@@ -186,7 +176,7 @@ class Target:
         execute(f"pragma cache_size = -{CACHE_KIB}")
         migrate(self._db)
         execute("create temp table moved (old integer primary key, new integer not null)")
-        self._copies = [_copy(self._db, table) for table in PER_JOB]
+        self._copies = [_copy(self._db, table.name) for table in OF_JOBS]
         execute("begin")
 
     def attach(self, source: Source, moved: Iterable[tuple[int, int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -24,29 +25,9 @@ from bunqueue.protocol.measure import MAX_BYTES
 from shardproc.core import Shard
 from shardproc.storage import database, schema, store
 from shardproc.storage.database import Database, DatabaseBusy
-from shardproc.storage.schema import CURRENT, SchemaTooNew
+from shardproc.storage.schema import CURRENT, OF_JOBS, TABLES, SchemaTooNew, Table
 
-TABLES = {
-    "attempt_notes",
-    "expiries",
-    "records",
-    "meta",
-    "queues",
-    "jobs",
-    "locks",
-    "completed",
-    "dead_letters",
-    "large_outcomes",
-    "attempts",
-    "stragglers",
-    "events",
-    "job_logs",
-    "steps",
-    "signals",
-    "broadcasts",
-    "search_blocks",
-    "search_finishes",
-}
+NAMES = {table.name for table in TABLES}
 ROOT = Path(schema.__file__).parents[1]
 
 
@@ -61,10 +42,46 @@ def names(connection: sqlite3.Connection, kind: str) -> set[str]:
 @pytest.mark.parametrize("where", [":memory:", "file"])
 def test_the_schema_applies(where: str, path: str) -> None:
     opened = Database(path if where == "file" else where, full_sync=False)
-    assert names(opened.connection, "table") == TABLES
+    assert names(opened.connection, "table") == NAMES
     assert names(opened.connection, "view") == {"cron", "job_history"}
     assert opened.connection.execute("pragma user_version").fetchone() == (CURRENT,)
     opened.close()
+
+
+# Times that no statement of `TABLES` shifts, and why.
+KEPT_TIMES = {
+    ("queues", "created_at"): "nothing is counted from it",
+    ("locks", "started_at"): "live jobs are shifted in memory, and written as they are then",
+    ("locks", "until"): "like started_at",
+    ("dead_letters", "next_retry_at"): "MOVE_RETRIES shifts it, as the engine has to know of it",
+}
+
+
+def test_the_list_of_tables_agrees_with_the_schema() -> None:
+    """Whoever adds a table, or a time, declares it there."""
+    opened = Database(":memory:", full_sync=False)
+    kept = set()
+    for table in TABLES:
+        columns = opened.connection.execute(f"pragma table_info({table.name})").fetchall()
+        key = {place: name for _, name, *_, place in columns if place}
+        assert table.key == tuple(key[place] for place in sorted(key)), table.name
+        times = {name for _, name, *_ in columns if re.fullmatch(r"at|since|until|\w+_at", name)}
+        if not table.is_derived:
+            kept |= {(table.name, name) for name in times if not re.search(rf"\b{name} =", table.shift)}
+        _check_statements(table, {name for _, name, *_ in columns})
+    opened.close()
+    assert kept == set(KEPT_TIMES)
+    assert OF_JOBS[0].name == "jobs"
+
+
+def _check_statements(table: Table, columns: set[str]) -> None:
+    assert (table.of == "job") == (not table.is_derived and "seq" in columns)
+    assert bool(table.delete) == (table.of == "job" and table.name != "locks")
+    if table.delete:
+        assert table.delete.startswith(f"delete from {table.name} where ")
+        assert "seq between ? and ?" in table.delete
+    if table.shift:
+        assert re.match(rf"update (or ignore )?{table.name} set ", table.shift)
 
 
 def test_opening_again_changes_nothing(path: str) -> None:
@@ -241,7 +258,7 @@ def test_a_kill_while_the_file_is_made(path: str, at: str) -> None:
         assert process.wait() == 9
     assert problem_of_opening(path) == ""
     opened = Database(path, full_sync=False)
-    assert names(opened.connection, "table") == TABLES
+    assert names(opened.connection, "table") == NAMES
     opened.close()
 
 

@@ -11,20 +11,12 @@ from typing import Any
 
 import msgpack
 
+from shardproc.storage.schema import OF_JOBS
+
 from .naming import shard_of, slot_of
 
 Row = dict[str, Any]
 
-OF_JOBS = (
-    "locks",
-    "completed",
-    "large_outcomes",
-    "dead_letters",
-    "attempts",
-    "attempt_notes",
-    "job_logs",
-    "expiries",
-)
 LIVE = """
 select id from jobs
 where (seq >= (select cast(value as integer) from meta where key = 'live_from')
@@ -90,9 +82,9 @@ def _add_jobs(found: dict[str, Any], db: sqlite3.Connection, names: dict[int, st
         queue = names[row["queue_id"]]
         found["order"].setdefault(queue, []).append(job_id)
         found["jobs"][job_id] = {"jobs": [_plain(row, names)]}
-    for table in OF_JOBS:
-        for row in db.execute(f"select * from {table}"):
-            found["jobs"][ids[row["seq"]]].setdefault(table, []).append(_plain(row, names))
+    for table in OF_JOBS[1:]:
+        for row in db.execute(f"select * from {table.name} order by {', '.join(table.key)}"):
+            found["jobs"][ids[row["seq"]]].setdefault(table.name, []).append(_plain(row, names))
 
 
 def _plain(row: sqlite3.Row, names: dict[int, str]) -> Row:

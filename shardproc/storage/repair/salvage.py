@@ -24,22 +24,13 @@ from .. import rows
 from ..damage import DAMAGE, PARKED, is_damage
 from ..database import PAGE_SIZE
 from ..event_log import decode
-from ..schema import migrate
+from ..schema import OF_JOBS, TABLES, Table, migrate
 from ..search.index import KEY as SEARCH
 from .live_around import Fates
 from .mend import CURES
 from .walking import Row, by_number, walk
 
-BY_NUMBER = {
-    "queues": "id", "jobs": "seq", "locks": "seq", "large_outcomes": "seq", "dead_letters": "seq",
-    "expiries": "seq",
-}  # fmt: skip
-SEVERAL = ("attempts", "attempt_notes", "job_logs", "steps", "signals")  # several rows per job
 NOT_KEPT = frozenset({"live_from", "probe", PARKED, SEARCH})  # of meta: they follow from the rest
-OF_JOBS = (
-    "completed", "dead_letters", "locks", "large_outcomes", "attempts", "attempt_notes", "job_logs",
-    "steps", "signals", "expiries",
-)  # fmt: skip
 BEYOND = 3000  # the most keys that one unreadable page at the end may have held
 FIRST_FREE = 100_000  # numbers of events skipped when the newest ones cannot be read: they must not be reused
 SEARCHED = 32_768  # numbers of events without a row, after which the search ends; about a second
@@ -153,6 +144,10 @@ class _Enough(Exception):
 class _Salvage:
     def __init__(self, old: sqlite3.Connection, new: sqlite3.Connection, progress: Progress) -> None:
         self._old, self._new, self._progress = old, new, progress
+        self._columns = {
+            table.name: [row[1] for row in new.execute(f"pragma table_info({table.name})")]
+            for table in TABLES
+        }
         self._bad: dict[str, set[int]] = {}
         self.found = Salvaged()
         self._told_at = time.monotonic()
@@ -160,17 +155,10 @@ class _Salvage:
     def run(self) -> Salvaged:
         new = self._new
         new.execute("begin")
-        self._texts("meta", "key")
-        self._texts("records", "kind", "key")
-        self._texts("broadcasts", "id")
         self._last = self._highest()
-        for table, key in BY_NUMBER.items():
-            self._copy(table, key, self._last)
-        self._queue_names()
-        self._completed()
-        for table in SEVERAL:
-            self._copy(table, "seq", self._last, repeated=True)
-        self._events()
+        for table in TABLES:
+            if not table.is_derived:
+                self._copy(table)
         self._agree()
         new.execute("commit")
         self.found.lost |= {table: len(bad) for table, bad in self._bad.items() if bad}
@@ -178,12 +166,27 @@ class _Salvage:
 
     # -- copying ------------------------------------------------------------------------------
 
+    def _copy(self, table: Table) -> None:
+        if table.name == "queues":
+            self._numbered(table)
+            self._queue_names()
+        elif table.name == "completed":
+            self._completed()
+        elif table.name == "events":
+            self._events()
+        elif table.of == "job":
+            self._numbered(table)
+        else:
+            self._small(table)
+
     def _highest(self) -> int:
         """An upper bound of the numbers of jobs."""
         known, short = [0], False
-        for table in ("jobs", "locks", "dead_letters", "large_outcomes", "stragglers"):
+        for table in TABLES:
+            if table.key != ("seq",):
+                continue
             try:
-                known.append(self._old.execute(f"select max(seq) from {table}").fetchone()[0] or 0)
+                known.append(self._old.execute(f"select max(seq) from {table.name}").fetchone()[0] or 0)
             except DAMAGE:
                 short = True
         with suppress(*DAMAGE):
@@ -193,22 +196,23 @@ class _Salvage:
             known.append(int(stored[0]) - 1 if stored else 0)
         return max(known) + BEYOND * short
 
-    def _columns(self, table: str) -> list[str]:
-        return [row[1] for row in self._new.execute(f"pragma table_info({table})")]
-
     def _bad_of(self, table: str) -> Callable[[int], None]:
         return self._bad.setdefault(table, set()).add
 
-    def _copy(self, table: str, key: str, last: int, *, repeated: bool = False) -> None:
-        columns = self._columns(table)
-        query = f"select {', '.join(columns)} from {table} where {key} between ? and ? order by {key}"
-        self._put(table, walk(by_number(self._old, query), 0, last, self._bad_of(table), repeated=repeated))
+    def _numbered(self, table: Table) -> None:
+        """Copy a table whose key begins with a number."""
+        name, key = table.name, table.key[0]
+        columns = ", ".join(self._columns[name])
+        query = f"select {columns} from {name} where {key} between ? and ? order by {key}"
+        read, repeated = by_number(self._old, query), len(table.key) > 1
+        self._put(name, walk(read, 0, self._last, self._bad_of(name), repeated=repeated))
 
     def _put(self, table: str, found: Iterable[Row]) -> None:
-        put = f"insert or ignore into {table} values ({','.join('?' * len(self._columns(table)))})"
+        columns = self._columns[table]
+        put = f"insert or ignore into {table} values ({','.join('?' * len(columns))})"
         kept = 0
         for row in found:
-            if table == "jobs" and not _is_job(row):
+            if table == "jobs" and not _is_job(dict(zip(columns, row, strict=True))):
                 self._bad_of(table)(row[0])
                 continue
             kept += self._new.execute(put, row).rowcount
@@ -230,7 +234,7 @@ class _Salvage:
                 self._new.execute(put, (queue_id, name, time.time_ns() // 1_000_000))
 
     def _completed(self) -> None:
-        columns = ", ".join(self._columns("completed"))
+        columns = ", ".join(self._columns["completed"])
         query = f"""select seq, {columns} from completed where queue_id = ? and seq between ? and ?
                     order by seq"""
         ids = [row[0] for row in self._new.execute("select id from queues")]
@@ -243,15 +247,16 @@ class _Salvage:
 
         self._put("completed", found())
 
-    def _texts(self, table: str, *keys: str) -> None:
-        """Copy a small table with text keys: from its beginning, and from its end, up to the damage."""
-        columns = self._columns(table)
+    def _small(self, table: Table) -> None:
+        """Copy a small table, whose keys are texts: from its beginning, and from its end, up to the
+        damage."""
+        name, keys, columns = table.name, table.key, ", ".join(self._columns[table.name])
         kept: dict[Row, Row] = {}
         whole = True
         for order in ("asc", "desc"):
             ordered = ", ".join(f"{key} {order}" for key in keys)
             try:
-                for row in self._old.execute(f"select {', '.join(columns)} from {table} order by {ordered}"):
+                for row in self._old.execute(f"select {columns} from {name} order by {ordered}"):
                     kept[row[: len(keys)]] = row
             except DAMAGE as error:
                 if not is_damage(error):
@@ -260,8 +265,8 @@ class _Salvage:
             else:
                 break
         if not whole:
-            self.found.lost[table] = 1  # the number is unknown
-        self._put(table, (row for row in kept.values() if table != "meta" or row[0] not in NOT_KEPT))
+            self.found.lost[name] = 1  # the number is unknown
+        self._put(name, (row for row in kept.values() if name != "meta" or row[0] not in NOT_KEPT))
 
     def _events(self) -> None:
         last, short = 0, False
@@ -270,8 +275,8 @@ class _Salvage:
         except DAMAGE:
             short = True
             last = self._last_event()
-        columns = self._columns("events")
-        query = f"select {', '.join(columns)} from events where first_seq between ? and ? order by first_seq"
+        columns = ", ".join(self._columns["events"])
+        query = f"select {columns} from events where first_seq between ? and ? order by first_seq"
         read = walk(by_number(self._old, query), 1, last, self._bad_of("events"))
         self._put("events", (row for row in read if _is_events(row)))
         if short:
@@ -300,8 +305,8 @@ class _Salvage:
         new = self._new
         self._lost_jobs()
         new.execute("delete from jobs where queue_id not in (select id from queues)")
-        for table in OF_JOBS:
-            new.execute(f"delete from {table} where seq not in (select seq from jobs)")
+        for table in OF_JOBS[1:]:
+            new.execute(f"delete from {table.name} where seq not in (select seq from jobs)")
         self._end_unknown()
         new.execute(f"insert into stragglers select seq from ({_UNDECIDED})")
         new.execute("insert or replace into meta values ('live_from', ?)", (str(self._last + 1),))
@@ -352,9 +357,8 @@ class _Salvage:
 _FIRST = "select first_seq from events where first_seq between ? and ? order by first_seq"
 
 
-def _is_job(row: Row) -> bool:
-    """Whether a row of jobs can be decoded. Columns are in the order of the table."""
-    named: dict[str, Any] = dict(zip(_JOB_TABLE, row, strict=True))
+def _is_job(named: dict[str, Any]) -> bool:
+    """Whether a row of jobs, given by the names of its columns, can be decoded."""
     try:
         rows.live_job((*(named[name.strip()] for name in rows.JOB_COLUMNS.split(",")), *(None,) * 9), _ANY)
     except DAMAGE:
@@ -377,8 +381,3 @@ class _AnyQueue(dict[int, str]):
 
 
 _ANY = _AnyQueue()
-_JOB_TABLE = (
-    "seq", "id", "queue_id", "name", "priority", "created_at", "run_at", "attempts", "stalls", "error",
-    "unique_key", "holds_key", "timeline", "lost_token", "timed_out", "options", "extra", "own_id", "data",
-    "run", "waits",
-)  # fmt: skip

@@ -11,18 +11,7 @@ from shardproc.engine.outbox import LogEntry
 from shardproc.engine.state import QueueState
 from shardproc.storage import rows as stored
 from shardproc.storage.event_log import read
-
-TABLES = (
-    "jobs",
-    "locks",
-    "completed",
-    "large_outcomes",
-    "dead_letters",
-    "attempts",
-    "attempt_notes",
-    "expiries",
-    "job_logs",
-)
+from shardproc.storage.schema import OF_JOBS
 
 
 def complete(driver: Driver, queue: str = "q", *, result: object = 1) -> str:
@@ -58,7 +47,7 @@ def purge_dead(driver: Driver, until: int, limit: int = 100) -> list[str]:
 
 
 def rows(driver: Driver) -> dict[str, int]:
-    return {table: driver.rows(f"select count(*) from {table}")[0][0] for table in TABLES}
+    return {table.name: driver.rows(f"select count(*) from {table.name}")[0][0] for table in OF_JOBS}
 
 
 @pytest.mark.parametrize("result", [1, "r" * 5000])
