@@ -35,7 +35,7 @@ from .server import Server
 from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
 from .storage.event_log import Retention
-from .storage.schema import SchemaTooNew
+from .storage.schema import WrongSchema
 from .storage.second_look import reading_fails
 
 HOUR_MS = 3_600_000
@@ -92,7 +92,7 @@ def _run(start: ShardStart, settings: Settings, sock: socket.socket) -> int:
         sock.sendall(link.answer(link.CONTROL, link.DAMAGED, text.encode()))
         sock.recv(1)  # the router ends this process once it has read that
         return 1
-    except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
+    except (DatabaseBusy, WrongSchema, DatabaseError, DataFolderError) as error:
         return _refused(start, settings, error, sock)
     return _serve(shard, Server(shard, sock, settings.busy_poll), sock, start)
 
@@ -158,7 +158,7 @@ def _refused(start: ShardStart, settings: Settings, error: Exception, sock: sock
     where = shard_file(Path(settings.data_dir), start.shard).name
     _log.error("cannot open the data", file=where, error=str(error))
     _say_why(sock, f"it cannot open {where}: {error}")
-    return link.NEVER if isinstance(error, SchemaTooNew) else 1
+    return link.NEVER if isinstance(error, WrongSchema) else 1
 
 
 def _open(start: ShardStart, settings: Settings, sock: socket.socket) -> ResilientShard:

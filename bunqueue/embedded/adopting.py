@@ -49,7 +49,7 @@ def _settle(file: Path, place: Place | None = None) -> None:
     new place."""
     from shardproc.storage.database import Database, DatabaseBusy, DatabaseError
     from shardproc.storage.marking import mark
-    from shardproc.storage.schema import SchemaTooNew
+    from shardproc.storage.schema import WrongSchema
 
     try:
         open_engines.check(str(file))
@@ -61,7 +61,7 @@ def _settle(file: Path, place: Place | None = None) -> None:
             database.close()  # empties the files beside it
     except DatabaseBusy:
         raise BunqueueError(f"{file} is in use by another process; end that one first") from None
-    except (OSError, DatabaseError, SchemaTooNew) as error:
+    except (OSError, DatabaseError, WrongSchema) as error:
         raise BunqueueError(f"{file} cannot be taken over: {error}") from error
     if Path(f"{file}-wal").exists():
         raise BunqueueError(f"{file} is still being read by another program; end that one first")

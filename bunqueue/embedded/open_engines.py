@@ -27,7 +27,7 @@ def open_engine(path: str) -> EmbeddedEngine:
     from shardproc.disk_messages import locked
     from shardproc.storage.damage import ShardDamaged
     from shardproc.storage.database import DatabaseBusy, DatabaseError, disk_problem
-    from shardproc.storage.schema import SchemaTooNew
+    from shardproc.storage.schema import WrongSchema
 
     engine = engines.get(path)
     if engine is None or engine.closed:
@@ -41,7 +41,7 @@ def open_engine(path: str) -> EmbeddedEngine:
             ) from None
         except OSError as error:
             raise StorageError(f"{path} cannot be opened: {error.strerror or error}") from None
-        except (DatabaseError, SchemaTooNew, DataFolderError, ShardDamaged) as error:
+        except (DatabaseError, WrongSchema, DataFolderError, ShardDamaged) as error:
             why = locked(path) if disk_problem(error) == "locked" else str(error)
             raise StorageError(f"{path} cannot be opened: {why}") from error
     return engine

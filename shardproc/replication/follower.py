@@ -31,6 +31,7 @@ from bunqueue.server.settings.settings import Settings
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, connected
 from shardproc.storage.database import Database, DatabaseBusy
+from shardproc.storage.schema import WrongSchema
 
 from . import replay
 from .owner import Entry, LogDamaged, seen_since
@@ -161,7 +162,7 @@ class Follower:
         try:
             bring_snapshot(self._connection, self._settings.store, file, shard)
             database = Database(str(file), full_sync=False, migrates=False, lock_wait_s=0.0)
-        except (DatabaseBusy, DataFolderError, OSError, sqlite3.Error, StoreError) as error:
+        except (DatabaseBusy, DataFolderError, OSError, sqlite3.Error, StoreError, WrongSchema) as error:
             self._shut_out(shard, error)
             return
         self._open[shard] = Followed(shard, file, database, replay.applied(database.connection))

@@ -13,7 +13,7 @@ from bunqueue.server.links.pipe_messages import ShardStart
 from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError, StoreNotReady
 from shardproc.storage.database import DISK_ERRORS, DatabaseBusy
-from shardproc.storage.schema import SchemaTooNew
+from shardproc.storage.schema import WrongSchema
 
 from .owner import Fenced, LogDamaged
 from .record import RecordDamaged, RecordTooNew
@@ -24,7 +24,7 @@ from .start import bring_up
 
 OWNERS_PATIENCE = 2.0  # as an owner has better things to do than a follower
 
-REFUSED = (StoreNotReady, RecordTooNew, RecordDamaged, SchemaTooNew, DataFolderError, DatabaseBusy)
+REFUSED = (StoreNotReady, RecordTooNew, RecordDamaged, WrongSchema, DataFolderError, DatabaseBusy)
 """A new process would fail in the same way: an operator has to act."""
 LOST = (StoreError, Fenced, LogDamaged, *DISK_ERRORS)
 """A new process can recover, with a snapshot or another file."""

@@ -41,8 +41,8 @@ def apply(
         record = decode(entry.body, CURRENT)
         if record.schema > schema:
             _apply_run(connection, run)
-            migrate(connection, record.schema)
-            run, schema = [], record.schema
+            migrate(connection)
+            run, schema = [], CURRENT
         run.append((entry, record))
         changed(record.changes)
     _apply_run(connection, run)

@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec import DecodeError
 
 from shardproc.storage.database import DatabaseBusy, disk_problem
-from shardproc.storage.schema import SchemaTooNew
-from shardproc.storage.transfer import SchemaTooOld, TransferError, is_damage
+from shardproc.storage.schema import WrongSchema
+from shardproc.storage.transfer import TransferError, is_damage
 
 UNCHANGED = "nothing was changed"
 
@@ -26,7 +26,7 @@ def explained(file: Path) -> Iterator[None]:
         yield
     except DatabaseBusy as error:
         raise ReshardError(f"{error}; {UNCHANGED}") from error
-    except (SchemaTooNew, SchemaTooOld) as error:
+    except WrongSchema as error:
         raise ReshardError(f"{file}: {error}; {UNCHANGED}") from error
     except DecodeError as error:
         raise damaged(file, str(error)) from error

@@ -2,7 +2,6 @@
 
 While the shard serves, `shrinking` does so slice by slice. The file is written anew only when that saves
 much: when the server stops and no client waits, and when the disk is full and little is left in the file.
-This also turns a file of an older version into one that can shrink.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from shardproc.storage.deleted_files import Presence
 from . import second_look
 from .damage import Damage, Unstorable, is_damage
 from .marking import mark
-from .schema import migrate
+from .schema import migrate, version_of
 
 PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measured
 CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, still quick to replay
@@ -98,7 +98,8 @@ class Database:
         a log is not migrated here (``migrates`` false), as its log decides when: call `take_place`
         afterwards.
 
-        FilesMismatch when it is in a data folder that expects another file there, or had one.
+        WrongSchema when another version has written the file. FilesMismatch when it is in a data folder that
+        expects another file there, or had one.
         """
         self.path = path
         self._full_sync = full_sync
@@ -131,6 +132,8 @@ class Database:
             if migrates:
                 migrate(self.connection)
                 self.take_place()
+            else:
+                version_of(self.connection)
         except BaseException:
             self.close()
             raise
@@ -273,7 +276,7 @@ class Database:
         return execute("pragma page_count").fetchone()[0], execute("pragma freelist_count").fetchone()[0]
 
     def is_incremental(self) -> bool:
-        """Whether `cut` can do anything: files of older versions have to be written anew first."""
+        """Whether `cut` can do anything: not in a file that another program has written anew."""
         return bool(self.connection.execute("pragma auto_vacuum").fetchone()[0] == _INCREMENTAL)
 
     def cut(self, pages: int) -> int:
@@ -322,7 +325,7 @@ class Database:
 class FileLock:
     """The exclusive lock of a shard's file, for as long as it is open.
 
-    Two locks: one beside the file, which older versions and Spark know, and one on the file itself.
+    Two locks: one beside the file, which whoever only reads it looks at, and one on the file itself.
     """
 
     def __init__(self, beside: TextIO, descriptor: int) -> None:

@@ -144,8 +144,8 @@ class Preloaded:
 
 
 def preload(db: sqlite3.Connection) -> Preloaded | None:
-    """Read the live jobs of a file; None if it has another schema, or cannot be read whole, which the
-    recovery will find."""
+    """Read the live jobs of a file; None if it has no tables yet, or cannot be read whole, which the recovery
+    will find."""
     if db.execute("pragma user_version").fetchone()[0] != CURRENT:
         return None
     gc.disable()  # as in a recovery: all objects stay

@@ -1,12 +1,10 @@
-"""Tables and numbered migrations, applied with sqlite-utils.
+"""The tables of a shard's file, as SQL and as a list.
 
 A job touches the disk as little as possible: pushing inserts one row of ``jobs``, which contains the payload
 and is not changed after that; an active job has a small row of ``locks``; the outcome is a row of
 ``completed`` or ``dead_letters``. (Updating the job's row at every step was measured at twice the cost, as a
 row that grows splits pages, and each update rewrites the payload.) The view ``job_history`` shows all of it
 as one row per job.
-
-A migration that has been released is never edited; a new one is added below it.
 """
 
 from __future__ import annotations
@@ -17,7 +15,10 @@ from typing import Literal
 
 from . import statements as sql
 
-_FIRST = """
+CURRENT = 7
+"""The number of this schema, as `pragma user_version`. Lower ones were used only before the first release."""
+
+_SCHEMA = """
 create table meta (key text primary key, value text not null) without rowid;
 
 create table queues (
@@ -57,7 +58,9 @@ create table jobs (
     options blob,                       -- MessagePack; null for the defaults
     extra blob,                         -- MessagePack; null for most: bunqueue.model.job.Extra
     own_id integer not null default 0,  -- the id does not tell the seq: a client chose it, or see transfer.py
-    data blob not null                  -- MessagePack, as it came
+    data blob not null,                 -- MessagePack, as it came
+    run blob,                           -- MessagePack; null without steps: bunqueue.model.workflow.Run
+    waits text                          -- 'signal' or 'children' while it is suspended
 );
 create index jobs_by_own_id on jobs (id) where own_id = 1;
 
@@ -130,6 +133,17 @@ create table attempts (
     primary key (seq, number, ended_at)
 ) without rowid;
 
+-- What else is known of failed attempts.  It is a table of its own because attempts cannot get more columns:
+-- the log of a replicated shard has rows for that table as it was made.
+create table attempt_notes (
+    seq integer not null,
+    number integer not null,
+    ended_at integer not null,
+    error_type text,                    -- the class of the error
+    delay integer,                      -- ms until the next attempt, as they were chosen; null: there is none
+    primary key (seq, number, ended_at)
+) without rowid;
+
 -- What workers say about a job: the last lines of each (number counts on).
 create table job_logs (
     seq integer not null,
@@ -140,91 +154,14 @@ create table job_logs (
     primary key (seq, number)
 ) without rowid;
 
--- What happened, in the order of the commits; for analytics and streaming.  A row holds what one batch
--- did (at most 1000 events), as a row for each event would cost more than storing the job.  The events of a
--- row have the numbers first_seq, first_seq + 1, ... first_seq + count - 1; numbers never come again.
--- The payload is a MessagePack list of lists [kind, queue id, job id ("" when it is about the queue), and for
--- some kinds a map of fields]; null stands for an event that was forgotten on request.  Kinds are indexes of
--- bunqueue.model.events.NAMES.  shardproc.storage.event_log.read reads it.
-create table events (
-    first_seq integer primary key,
-    at integer not null,
-    count integer not null,
-    payload blob not null
+-- Finished jobs that say themselves how long they are kept; the others go as their queue or the server says.
+create table expiries (
+    seq integer primary key,
+    queue_id integer not null,
+    finished_at integer not null,
+    at integer not null                 -- when the job is to be removed
 );
-
-create view job_history as
-select jobs.id, queues.name as queue, jobs.name, jobs.priority,
-       case when completed.seq is not null then 'completed'
-            when dead_letters.reason = 'cancelled' then 'cancelled'
-            when dead_letters.seq is not null then 'failed'
-            when locks.seq is not null then 'active'
-            when jobs.run_at > (julianday('now') - 2440587.5) * 86400000 then 'delayed'
-            else 'waiting' end as state,
-       jobs.created_at, jobs.run_at,
-       coalesce(completed.started_at, dead_letters.started_at, locks.started_at) as started_at,
-       coalesce(completed.finished_at, dead_letters.finished_at) as finished_at,
-       coalesce(completed.attempts, dead_letters.attempts, jobs.attempts) as attempts,
-       nullif(coalesce(completed.worker, dead_letters.worker, locks.owner), '') as worker,
-       dead_letters.reason as failure_reason,
-       coalesce(dead_letters.error, jobs.error) as error
-from jobs
-join queues on queues.id = jobs.queue_id
-left join locks on locks.seq = jobs.seq
-left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
-left join dead_letters on dead_letters.seq = jobs.seq;
-
--- Schedules.
-create view cron as
-select key as name,
-       json_extract(value, '$.queue') as queue,
-       json_extract(value, '$.jobName') as job_name,
-       json_extract(value, '$.schedule') as schedule,
-       json_extract(value, '$.repeatEvery') as repeat_every,
-       json_extract(value, '$.timezone') as timezone,
-       json_extract(value, '$.nextRun') as next_run,
-       coalesce(json_extract(value, '$.executions'), 0) as executions,
-       json_extract(value, '$.maxLimit') as max_limit,
-       coalesce(json_extract(value, '$.priority'), 0) as priority
-from records
-where kind = 'cron';
-"""
-
-
-_SECOND = """
--- The pushes with idempotency keys of the batch: a MessagePack list of [queue and key with a blank between,
--- answer]; null for most.  They are read for some minutes: shardproc.engine.handlers.idempotency.
-alter table events add column pushed blob;
-"""
-
-_THIRD = """
-drop view cron;
-create view cron as
-select key as name,
-       json_extract(value, '$.queue') as queue,
-       json_extract(value, '$.jobName') as job_name,
-       json_extract(value, '$.schedule') as schedule,
-       json_extract(value, '$.repeatEvery') as repeat_every,
-       json_extract(value, '$.timezone') as timezone,
-       json_extract(value, '$.nextRun') as next_run,
-       coalesce(json_extract(value, '$.executions'), 0) as executions,
-       json_extract(value, '$.maxLimit') as max_limit,
-       coalesce(json_extract(value, '$.priority'), 0) as priority,
-       json_extract(value, '$.app') as app,
-       coalesce(json_extract(value, '$.paused'), 0) as paused,
-       coalesce(json_extract(value, '$.missed'), 0) as missed,
-       json_extract(value, '$.lastRun.at') as last_run,
-       json_extract(value, '$.lastRun.jobId') as last_job,
-       json_extract(value, '$.lastRun.outcome') as last_outcome
-from records
-where kind = 'cron';
-"""
-
-_FOURTH = """
--- Of workflows, and of other jobs that have steps: bunqueue.model.workflow.Run as MessagePack.
-alter table jobs add column run blob;
--- What a suspended job waits for: 'signal', or 'children'; null of all others.
-alter table jobs add column waits text;
+create index expiries_by_time on expiries (at, seq);
 
 -- What jobs have recorded, in the order in which each was first recorded.  Times are epoch ms.  Number 0 is
 -- no step: its result is what the workflow has set as its state.
@@ -281,34 +218,25 @@ create table broadcasts (
 );
 create index broadcasts_by_key on broadcasts (key, name, at);
 
-drop view job_history;
-create view job_history as
-select jobs.id, queues.name as queue, jobs.name, jobs.priority,
-       case when completed.seq is not null then 'completed'
-            when dead_letters.reason in ('cancelled', 'stuck') then dead_letters.reason
-            when dead_letters.seq is not null then 'failed'
-            when locks.seq is not null then 'active'
-            when jobs.waits is not null then 'waiting-' || jobs.waits
-            when jobs.run_at > (julianday('now') - 2440587.5) * 86400000 then 'delayed'
-            else 'waiting' end as state,
-       jobs.created_at, jobs.run_at,
-       coalesce(completed.started_at, dead_letters.started_at, locks.started_at) as started_at,
-       coalesce(completed.finished_at, dead_letters.finished_at) as finished_at,
-       coalesce(completed.attempts, dead_letters.attempts, jobs.attempts) as attempts,
-       nullif(coalesce(completed.worker, dead_letters.worker, locks.owner), '') as worker,
-       dead_letters.reason as failure_reason,
-       coalesce(dead_letters.error, jobs.error) as error
-from jobs
-join queues on queues.id = jobs.queue_id
-left join locks on locks.seq = jobs.seq
-left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
-left join dead_letters on dead_letters.seq = jobs.seq;
-"""
+-- What happened, in the order of the commits; for analytics and streaming.  A row holds what one batch
+-- did (at most 1000 events), as a row for each event would cost more than storing the job.  The events of a
+-- row have the numbers first_seq, first_seq + 1, ... first_seq + count - 1; numbers never come again.
+-- The payload is a MessagePack list of lists [kind, queue id, job id ("" when it is about the queue), and for
+-- some kinds a map of fields]; null stands for an event that was forgotten on request.  Kinds are indexes of
+-- bunqueue.model.events.NAMES.  shardproc.storage.event_log.read reads it.
+-- `pushed` has the pushes with idempotency keys: a MessagePack list of [queue and key with a blank between,
+-- answer]; null for most.  They are read for some minutes: shardproc.engine.handlers.idempotency.
+create table events (
+    first_seq integer primary key,
+    at integer not null,
+    count integer not null,
+    payload blob not null,
+    pushed blob
+);
 
-_FIFTH = """
 -- What a search need not look at, for each block of 1024 numbers of jobs (block = seq / 1024): see
 -- shardproc.storage.search.  Both tables follow from the others; a block without a row is looked at.
-create table if not exists search_blocks (
+create table search_blocks (
     block integer primary key,
     since integer not null,             -- created_at of its jobs: the first
     until integer not null,             -- and the last
@@ -316,27 +244,13 @@ create table if not exists search_blocks (
 );
 
 -- When jobs of a block finished.
-create table if not exists search_finishes (
+create table search_finishes (
     block integer not null,
     since integer not null,
     until integer not null,
     primary key (block, since)
 ) without rowid;
-"""
 
-_SIXTH = """
--- What else is known of failed attempts.  It is a table of its own because attempts cannot get more columns:
--- the log of a replicated shard has rows for that table as it was made.
-create table if not exists attempt_notes (
-    seq integer not null,
-    number integer not null,
-    ended_at integer not null,
-    error_type text,                    -- the class of the error
-    delay integer,                      -- ms until the next attempt, as they were chosen; null: there is none
-    primary key (seq, number, ended_at)
-) without rowid;
-
-drop view job_history;
 create view job_history as
 select jobs.id, queues.name as queue, jobs.name, jobs.priority,
        case when completed.seq is not null then 'completed'
@@ -360,17 +274,27 @@ join queues on queues.id = jobs.queue_id
 left join locks on locks.seq = jobs.seq
 left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
 left join dead_letters on dead_letters.seq = jobs.seq;
-"""
 
-_SEVENTH = """
--- Finished jobs that say themselves how long they are kept; the others go as their queue or the server says.
-create table if not exists expiries (
-    seq integer primary key,
-    queue_id integer not null,
-    finished_at integer not null,
-    at integer not null                 -- when the job is to be removed
-);
-create index if not exists expiries_by_time on expiries (at, seq);
+-- Schedules.
+create view cron as
+select key as name,
+       json_extract(value, '$.queue') as queue,
+       json_extract(value, '$.jobName') as job_name,
+       json_extract(value, '$.schedule') as schedule,
+       json_extract(value, '$.repeatEvery') as repeat_every,
+       json_extract(value, '$.timezone') as timezone,
+       json_extract(value, '$.nextRun') as next_run,
+       coalesce(json_extract(value, '$.executions'), 0) as executions,
+       json_extract(value, '$.maxLimit') as max_limit,
+       coalesce(json_extract(value, '$.priority'), 0) as priority,
+       json_extract(value, '$.app') as app,
+       coalesce(json_extract(value, '$.paused'), 0) as paused,
+       coalesce(json_extract(value, '$.missed'), 0) as missed,
+       json_extract(value, '$.lastRun.at') as last_run,
+       json_extract(value, '$.lastRun.jobId') as last_job,
+       json_extract(value, '$.lastRun.outcome') as last_outcome
+from records
+where kind = 'cron';
 """
 
 
@@ -419,27 +343,31 @@ TABLES = (
 OF_JOBS = tuple(table for table in TABLES if table.of == "job")
 """Those with rows of jobs; the jobs' own first."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
-CURRENT = len(MIGRATIONS)
+
+class WrongSchema(Exception):
+    """The file was written by a version with another schema."""
 
 
-class SchemaTooNew(Exception):
-    """The file was written by a newer version."""
-
-
-def migrate(connection: sqlite3.Connection, to: int = CURRENT) -> None:
-    """Migrate a file to a schema, by default the current one; SchemaTooNew if the file has a newer one."""
-    version = connection.execute("pragma user_version").fetchone()[0]
+def version_of(connection: sqlite3.Connection) -> int:
+    """CURRENT; or 0 for a file that has no tables yet. WrongSchema for any other."""
+    version: int = connection.execute("pragma user_version").fetchone()[0]
     if version > CURRENT:
-        raise SchemaTooNew(
+        raise WrongSchema(
             f"the data was written by a newer version (schema {version}, this one knows {CURRENT}):"
             " install that version or restore a backup"
         )
-    if version >= to:
-        return
-    from sqlite_utils import Database  # a quarter of the time that a shard takes to start
+    if 0 < version < CURRENT:
+        raise WrongSchema(
+            f"the data was written by a version before 0.1.0 (schema {version}, this one knows {CURRENT}):"
+            " finish its jobs with that version, or begin with a new data folder"
+        )
+    return version
 
-    db = Database(connection)
-    for number in range(version, to):
-        done = f"pragma user_version = {number + 1};"
-        db.executescript(f"begin immediate;\n{MIGRATIONS[number]}\n{done}\ncommit;")
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a file to the current schema: a new one gets its tables. WrongSchema if it has another one."""
+    if version_of(connection) < CURRENT:
+        from sqlite_utils import Database  # a quarter of the time that a shard takes to start
+
+        done = f"pragma user_version = {CURRENT};"
+        Database(connection).executescript(f"begin immediate;\n{_SCHEMA}\n{done}\ncommit;")

@@ -226,7 +226,6 @@ MOVE_NOTES = _numbered(
     "update or ignore attempt_notes set ended_at = min(ended_at - :by, :now) where seq > :after and seq <= "
     ":until and ended_at > :now and ended_at <= :last",
 )
-FORGET_SIGNALS = _numbered(100, "delete from signals where seq=? and taken_by is not null and at<?")
 REOPEN_WAITS = _numbered(
     101,
     "update steps set status='waiting', ended_at=null, error=null where seq=? "

@@ -21,7 +21,7 @@ from bunqueue.server.folder.shard_identity import Identity
 from . import statements
 from .database import LOCK_WAIT_S, PAGE_SIZE, own
 from .marking import put_mark
-from .schema import CURRENT, OF_JOBS, SchemaTooNew, migrate
+from .schema import OF_JOBS, WrongSchema, migrate, version_of
 
 Record = tuple[str, str, str]  # kind, key, value
 EventRow = tuple[int, int, int, bytes, bytes | None]  # first_seq, at, count, payload, pushed
@@ -77,7 +77,7 @@ class Source:
     """The file of a shard, locked until it is closed, and never written to."""
 
     def __init__(self, path: Path) -> None:
-        """DatabaseBusy when another process has it; SchemaTooNew; SchemaTooOld."""
+        """DatabaseBusy when another process has it; WrongSchema."""
         self.path = path
         self._open = ExitStack()
         with self._open:  # closed here if there is an error
@@ -86,7 +86,8 @@ class Source:
             self._db = sqlite3.connect(self.uri, uri=True, isolation_level=None)
             self._open.enter_context(closing(self._db))
             self._db.execute(f"pragma cache_size = -{CACHE_KIB}")
-            _check_version(self._db)
+            if not version_of(self._db):
+                raise WrongSchema("it has no tables yet: start the server once and stop it")
             self.last_seq = max(self._db.execute(_SPAN).fetchone())  # numbers above it are free
             self._open = self._open.pop_all()
 
@@ -147,18 +148,6 @@ def _uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro" + ("" if is_logged else "&immutable=1")
 
 
-class SchemaTooOld(Exception):
-    """The file was written by an older version."""
-
-
-def _check_version(db: sqlite3.Connection) -> None:
-    version = db.execute("pragma user_version").fetchone()[0]
-    if version > CURRENT:
-        raise SchemaTooNew(f"it was written by a newer version (schema {version}): upgrade bunqueue")
-    if version < CURRENT:
-        raise SchemaTooOld("it was written by an older version: start the server once and stop it")
-
-
 class Target:
     """A file under construction. Between `attach` and `detach` it takes the jobs of one source."""
 
@@ -170,6 +159,7 @@ class Target:
         self._db = sqlite3.connect(path.absolute().as_uri(), uri=True, isolation_level=None)
         execute = self._db.execute
         execute(f"pragma page_size = {PAGE_SIZE}")
+        execute("pragma auto_vacuum = incremental")
         execute("pragma journal_mode = off")
         execute("pragma synchronous = off")
         execute("pragma temp_store = memory")

@@ -33,7 +33,6 @@ from bunqueue.store.database import ADOPTING, connected, read
 from bunqueue.store.snapshots import Snapshot
 from shardproc.storage.database import Database
 from shardproc.storage.repair.recount import damage_of
-from shardproc.storage.schema import CURRENT, SchemaTooNew
 
 from .folder import Moved, check_quiet, each_file, forget_position, has_tables, jobs_in, set_position, use_of
 from .progress import Progress
@@ -102,9 +101,6 @@ def _keep(url: str, folder: Path, shard: int, shards: int, where: str, report: P
     with closing(Database(str(file), full_sync=True, migrates=False)) as database:
         if not has_tables(database.connection):
             return None
-        (schema,) = database.connection.execute("pragma user_version").fetchone()
-        if schema > CURRENT:
-            raise SchemaTooNew(f"{file} was written by a newer version of bunqueue: upgrade this one")
         forget_position(database)  # of a store that it belonged to before
         read, size = 0, database.size()
         what = f"shard {shard} of {shards} ({jobs_in(database.connection):,} jobs)"

@@ -26,7 +26,7 @@ from bunqueue.text import plural
 from shardproc.replication.owner import LogDamaged
 from shardproc.replication.record import RecordDamaged, RecordTooNew
 from shardproc.storage.database import DatabaseBusy
-from shardproc.storage.schema import SchemaTooNew
+from shardproc.storage.schema import WrongSchema
 
 from .adopt import adopt
 from .leave import leave, leave_without
@@ -34,7 +34,7 @@ from .progress import Progress
 from .verify import COLUMNS, verify
 
 # The texts of REFUSED say what to do; in _STATUSES the first match gives status and code.
-REFUSED = (StoreError, DataFolderError, LogDamaged, RecordDamaged, RecordTooNew, DatabaseBusy, SchemaTooNew)
+REFUSED = (StoreError, DataFolderError, LogDamaged, RecordDamaged, RecordTooNew, DatabaseBusy, WrongSchema)
 BROKEN = (OSError, sqlite3.Error, UnreadableShard, NoRoom)
 _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (StoreUnavailable, exits.NO_CONNECTION, "store_unavailable"),

@@ -191,13 +191,12 @@ def test_a_flipped_bit_is_seen() -> None:
             decode(body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :], CURRENT)
 
 
-def test_a_follower_with_an_older_schema_migrates_first(tmp_path: Path) -> None:
-    old = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
-    migrate(old, 1)
-    replay.apply(old, [Entry(1, 1, record((statements.NUMBER_OF[statements.PUT_META], [("key", "value")])))])
-    assert old.execute("pragma user_version").fetchone() == (CURRENT,)
-    assert replay.differences(old, memory()) == ["meta, row 1: ('key', 'value') and no row"]
-    old.close()
+def test_a_new_file_gets_its_tables_with_the_first_record(tmp_path: Path) -> None:
+    new = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    replay.apply(new, [Entry(1, 1, record((statements.NUMBER_OF[statements.PUT_META], [("key", "value")])))])
+    assert new.execute("pragma user_version").fetchone() == (CURRENT,)
+    assert replay.differences(new, memory()) == ["meta, row 1: ('key', 'value') and no row"]
+    new.close()
 
 
 def test_a_difference_names_table_and_row(owner: sqlite3.Connection, twin: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.everything import QUEUES, Made, fill, shown, work_off
-from support.folders import check_directory, contents, is_sound
+from support.folders import check_directory, contents, is_sound, opened
 from support.server import NotStarted, Server, StartServer
 from support.warm import COMMAND, ROOT, run
 from support.wire import Wire
@@ -53,6 +53,7 @@ async def test_nobody_notices(make_server: StartServer, tmp_path: Path, numbers:
         reshard(folder, shards)
         assert contents(folder) == stored
         assert is_sound(folder)
+        assert can_shrink(folder)
         check_directory(folder)
 
     server = make_server(data_dir=folder, shards=numbers[-1])
@@ -64,6 +65,12 @@ async def test_nobody_notices(make_server: StartServer, tmp_path: Path, numbers:
         await check_repeats(wire, made)
         await check_work(wire, made)
         await check_ids(wire)
+
+
+def can_shrink(folder: Path) -> bool:
+    """Whether all files can return free pages to the disk."""
+    with opened(folder) as shards:
+        return all(db.execute("pragma auto_vacuum").fetchone()[0] == 2 for db in shards)
 
 
 async def check_repeats(wire: Wire, made: Made) -> None:

@@ -128,13 +128,15 @@ def test_a_newer_format(folder: Path, refusal: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "words"), [(99, "upgrade bunqueue"), (0, "start the server once and stop it")]
+    ("version", "words"),
+    [
+        (99, "shard-01.db: the data was written by a newer version (schema 99"),
+        (0, "shard-01.db: it has no tables yet: start the server once and stop it"),
+    ],
 )
 def test_another_schema(folder: Path, refusal: Run, version: int, words: str) -> None:
     sql(folder / "shard-01.db", f"pragma user_version = {version}")
-    text = refusal()
-    assert "shard-01.db: it was written by" in text
-    assert words in text
+    assert words in refusal()
 
 
 def test_a_missing_file(folder: Path, refusal: Run) -> None:

@@ -25,7 +25,7 @@ from bunqueue.protocol.measure import MAX_BYTES
 from shardproc.core import Shard
 from shardproc.storage import database, schema, store
 from shardproc.storage.database import Database, DatabaseBusy
-from shardproc.storage.schema import CURRENT, OF_JOBS, TABLES, SchemaTooNew, Table
+from shardproc.storage.schema import CURRENT, OF_JOBS, TABLES, Table, WrongSchema
 
 NAMES = {table.name for table in TABLES}
 ROOT = Path(schema.__file__).parents[1]
@@ -106,10 +106,10 @@ def test_pragmas(path: str, full_sync: bool, level: int) -> None:
     opened.close()
 
 
-def made_by_the_future(path: str) -> None:
+def made_by_another_version(path: str, version: int = CURRENT + 1) -> None:
     Database(path, full_sync=False).close()
     other = sqlite3.connect(path)
-    other.execute(f"pragma user_version = {CURRENT + 1}")
+    other.execute(f"pragma user_version = {version}")
     other.close()
 
 
@@ -119,7 +119,7 @@ def problem_of_opening(path: str) -> str:
         warnings.simplefilter("ignore", ResourceWarning)  # see test_a_refused_file_is_let_go
         try:
             Database(path, full_sync=False).close()
-        except (SchemaTooNew, DatabaseBusy, sqlite3.Error) as error:
+        except (WrongSchema, DatabaseBusy, sqlite3.Error) as error:
             text = f"{type(error).__name__}: {error}"
         else:
             text = ""
@@ -127,28 +127,34 @@ def problem_of_opening(path: str) -> str:
     return text
 
 
-def test_a_file_of_a_newer_version_is_refused(path: str) -> None:
-    made_by_the_future(path)
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (CURRENT + 1, "by a newer version (schema {}, this one knows {}): install that version or restore"),
+        (CURRENT - 1, "by a version before 0.1.0 (schema {}, this one knows {}): finish its jobs with that"),
+    ],
+)
+def test_a_file_of_another_version_is_refused(path: str, version: int, words: str) -> None:
+    made_by_another_version(path, version)
     before = Path(path).read_bytes()
     text = problem_of_opening(path)
-    assert text.startswith("SchemaTooNew")
-    assert f"schema {CURRENT + 1}" in text
-    assert f"knows {CURRENT}" in text
+    assert text.startswith("WrongSchema")
+    assert words.format(version, CURRENT) in text
     assert "\n" not in text
     assert Path(path).read_bytes() == before
 
 
 def test_a_refused_file_is_let_go(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LOCK_WAIT_S", 0.0)
-    made_by_the_future(path)
+    made_by_another_version(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         try:
             Database(path, full_sync=False)
-        except SchemaTooNew:
+        except WrongSchema:
             second = problem_of_opening(path)
         gc.collect()
-    assert second.startswith("SchemaTooNew"), "and not DatabaseBusy"
+    assert second.startswith("WrongSchema"), "and not DatabaseBusy"
 
 
 # -- one owner -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from support.server import ROOT, StartServer
 from support.spark import Full, read
 
 from bunqueue import Queue
+from bunqueue.server.folder.shard_file import SCHEMA
 from bunqueue.spark import snapshot
 from bunqueue.spark.options import columns_named
 from bunqueue.spark.read.folders import find_shards
@@ -279,8 +280,16 @@ def _damage(file: Path) -> None:
 
 
 def _newer(file: Path) -> None:
+    _number(file, 99)
+
+
+def _older(file: Path) -> None:
+    _number(file, SCHEMA - 1)
+
+
+def _number(file: Path, schema: int) -> None:
     with sqlite3.connect(file) as db:
-        db.execute("pragma user_version = 99")
+        db.execute(f"pragma user_version = {schema}")
     db.close()
 
 
@@ -296,6 +305,7 @@ def _other(file: Path) -> None:
     [
         (_damage, r"shard-01\.db is damaged \(.*restore it from a backup"),
         (_newer, r"shard-01.db was written by a newer version of bunqueue \(schema 99"),
+        (_older, r"shard-01.db was written by a version of bunqueue before 0.1.0 \(schema "),
         (_other, "shard-01.db is a database, but not one of bunqueue"),
         (Path.unlink, "shard-01.db is missing; restore it from a backup, or leave it out with the option"),
     ],

@@ -268,7 +268,7 @@ def test_a_shard_without_rows_gives_none(spark: SparkSession, tmp_path: Path, na
 
 
 def test_the_newest_schema_is_known() -> None:
-    """Whoever adds a migration looks at the tables here, and then at `SCHEMA`."""
+    """Whoever changes the schema looks at the tables here, and then at `SCHEMA`."""
     from bunqueue.server.folder.shard_file import SCHEMA
 
     assert SCHEMA == CURRENT

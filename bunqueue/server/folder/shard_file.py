@@ -20,7 +20,7 @@ from bunqueue.server.folder.data_folder import DataFolderError, is_served, read_
 from bunqueue.server.folder.shard_values import FUNCTIONS
 from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 
-SCHEMA = 7  # the newest that `tables` describes, with what older ones lack; see also `_LATER`
+SCHEMA = 7  # the one that is read; the shards' own number is `shardproc.storage.schema.CURRENT`
 ROWS = 8192  # fetched at a time: more is not faster
 STEP = 4096  # pages that are copied at a time, 16 MiB
 KEPT_FREE = 16 << 20  # bytes: a copy must not fill the disk of a server
@@ -72,7 +72,6 @@ class ShardFile:
         self.path = path
         self._db = connection
         self.is_empty = False  # it has no tables yet
-        self.schema = SCHEMA
 
     def check(self) -> None:
         """Raise UnreadableShard unless the version is known.  This fixes the moment that queries see."""
@@ -81,13 +80,15 @@ class ShardFile:
         if version > SCHEMA:
             raise UnreadableShard(
                 f"{self.path} was written by a newer version of bunqueue (schema {version}, this one reads "
-                f"up to {SCHEMA}): upgrade bunqueue"
+                f"{SCHEMA}): upgrade bunqueue"
+            )
+        if 0 < version < SCHEMA:
+            raise UnreadableShard(
+                f"{self.path} was written by a version of bunqueue before 0.1.0 (schema {version}, this one "
+                f"reads {SCHEMA}): read it with that version"
             )
         tables = self._db.execute("select count(*) from sqlite_schema").fetchone()[0]
-        self.is_empty, self.schema = version == 0 and not tables, version
-        for since, statement in _LATER.items():
-            if 0 < version < since:
-                self._db.execute(statement)
+        self.is_empty = version == 0 and not tables
         if version == 0 and tables:
             raise UnreadableShard(f"{self.path} is a database, but not one of bunqueue: check the path")
 
@@ -182,10 +183,6 @@ _ELSEWHERE = (
     "read it on a host that does (bunqueue cluster status --shards), let each host keep copies of all shards "
     "(--cluster-copies), or leave it out with the option unreadable=skip"
 )
-_NO_NOTES = """create temp view attempt_notes as
-select 0 as seq, 0 as number, 0 as ended_at, null as error_type, null as delay where false"""
-_LATER = {6: _NO_NOTES}
-"""Replacements for tables that files with an older schema lack."""
 
 
 def _check_same(path: Path, expected: Identity | None, found: Identity | None) -> None:

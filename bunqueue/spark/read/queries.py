@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .conditions import Condition, where
-from .tables import ADDED, Column, Table
+from .tables import Column, Table
 
 
 class Span(NamedTuple):
@@ -30,12 +30,10 @@ def query(
     conditions: Sequence[Condition],
     span: Span | None,
     now: int,
-    schema: int,
 ) -> Query:
     """The rows of a table, or only those of ``span``.  ``now`` (epoch ms) decides which jobs are delayed.
 
-    ``columns`` are those that SQLite can compute.  Without any, each row is a single null.  ``schema`` is
-    that of the file.
+    ``columns`` are those that SQLite can compute.  Without any, each row is a single null.
     """
     chosen = ", ".join(column.sql for column in columns) or "null"
     clause, parameters = where(table, conditions)
@@ -46,9 +44,6 @@ def query(
     sql = f"select {chosen} from {table.source}"
     if clauses:
         sql += f" where {' and '.join(clauses)}"
-    for column, since in ADDED.items():
-        if schema < since:
-            sql = sql.replace(column, "null")
     return Query(sql.replace(":now", str(now)), parameters)
 
 

@@ -100,13 +100,13 @@ def _readable(whole: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _read(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
     table = selection.table
     with fetched(piece.shard.path) as path, current(path, piece.identity) as file:
-        if file.is_empty or file.schema < table.since:
+        if file.is_empty:
             return
         if table.name == "events":
             yield from _event_batches(piece.shard, selection, selected(file, selection.conditions))
             return
         known = [column for column in selection.columns if column.sql]
-        asked = query(table, known, selection.conditions, piece.span, selection.now, file.schema)
+        asked = query(table, known, selection.conditions, piece.span, selection.now)
         batch = batcher(selection.columns, _given(piece.shard))
         for rows in file.chunks(asked.sql, asked.parameters):
             yield batch(rows)

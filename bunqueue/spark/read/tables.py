@@ -37,8 +37,7 @@ class Table:
     """A table.  ``source`` follows FROM, and ``time`` is the column for the option ``since``.
 
     ``key`` is a whole number, as SQL.  A copy can be read in pieces by ranges of it.  Its largest value is
-    that of ``seq`` in the table ``key_of``.  A table without a key is too small for that.  ``since`` is the
-    schema of the first files that have the table.
+    that of ``seq`` in the table ``key_of``.  A table without a key is too small for that.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Table:
     time: str
     key: str = ""
     key_of: str = ""
-    since: int = 1
 
     def column(self, name: str) -> Column | None:
         """The column with that name, ignoring case."""
@@ -285,7 +283,6 @@ join queues on queues.id = jobs.queue_id""",
     "started_at",
     "steps.seq",
     "jobs",
-    since=4,
 )
 
 _EVENTS = Table(
@@ -390,6 +387,4 @@ _CRON = Table(
 TABLES: Mapping[str, Table] = {
     table.name: table for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
 }
-ADDED: Mapping[str, int] = {"jobs.waits": 4}
-"""Columns that older files lack, where they count as null, and the schema of the first file that has them."""
 DEFAULT_TABLE = "jobs"

@@ -58,7 +58,7 @@ def mend(file: Path) -> Mended:
     """Fix what can be fixed, in one transaction. May raise sqlite3.Error."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         if db.execute("pragma user_version").fetchone()[0] != CURRENT:
-            return Mended()  # its next start migrates it
+            return Mended()  # the next start makes its tables, or refuses it
         before = _problems(db)
         if not before:
             return Mended()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from bunqueue.model.ids import slot_of_queue
 
 from .. import rows
-from ..schema import CURRENT
+from ..schema import WrongSchema, version_of
 from .remains import unreadable
 
 SHOWN = 5  # examples of an error
@@ -145,9 +145,12 @@ def _unreadable(file: Path) -> str | None:
 
 
 def _look(connection: sqlite3.Connection, file: Path, shard: int, shards: int) -> Iterator[Finding | Counts]:
-    version = connection.execute("pragma user_version").fetchone()[0]
-    if version != CURRENT:
-        yield Finding("schema", f"it is {version}, this program knows {CURRENT}: start the server once")
+    try:
+        problem = None if version_of(connection) else "it has no tables yet: start the server once"
+    except WrongSchema as error:
+        problem = str(error)
+    if problem is not None:
+        yield Finding("schema", problem)
         return
     damage = [str(row[0]) for row in connection.execute("pragma quick_check(5)")]
     yield Finding("file", None if damage == ["ok"] else "; ".join(damage).replace("\n", " "))

@@ -2,8 +2,8 @@
 
 While jobs are stored, the words of their block are collected in memory, at some ten nanoseconds per job; once
 its last number is used, they are written as one row. Finishes are recorded with their batch, once per block
-and second. A block whose words were not collected, because the process ended in between or the file is of an
-earlier version, is read and summarized in the background, one block at a time.
+and second. A block whose words were not collected, because the process ended in between or a reshard made the
+file, is read and summarized in the background, one block at a time.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def test_a_name_of_another_queue_or_app_is_refused_to_who_would_not_move_it(driv
     assert clash(driver, move=False, app="a")["ok"]
 
 
-def test_an_app_takes_over_what_it_declared_before_schedules_had_apps(driver: Driver) -> None:
+def test_an_app_takes_over_a_schedule_of_no_app(driver: Driver) -> None:
     put(driver, repeatEvery=1000, preventOverlap=False)
     run(driver, START + 1500)
     cron = put(driver, repeatEvery=1000, preventOverlap=False, app="a", move=False)
@@ -258,26 +258,3 @@ def test_an_app_deletes_only_what_it_declares(driver: Driver) -> None:
         assert driver.ask(cmd="CronDelete", name=name, app=app)["error"] == "Cron job not found"
     assert driver.ask(cmd="CronDelete", name="c", app="a")["ok"]
     assert get(driver) is None
-
-
-# Storage
-
-
-def test_a_file_of_the_version_before_opens(driver: Driver) -> None:
-    put(driver, repeatEvery=1000, data=1, preventOverlap=False)
-    for sql in (
-        "drop view cron",
-        "create view cron as select key as name from records where kind = 'cron'",
-        "drop view job_history",
-        *(f"drop table {table}" for table in ("steps", "signals", "broadcasts")),
-        *(f"alter table jobs drop column {column}" for column in ("run", "waits")),
-        "create view job_history as select id from jobs",
-        "pragma user_version = 2",
-    ):
-        driver.tamper(sql)
-    before = shown(driver)
-    driver.restart()
-    assert shown(driver) == before
-    run(driver, START + 1500)
-    query = "select name, app, paused, missed, last_run, last_job, last_outcome from cron"
-    assert driver.rows(query) == [("c", None, 0, 0, START + 1000, last(driver)["jobId"], None)]
