@@ -38,7 +38,7 @@ def adopt(file: Path, folder: Path) -> None:
         if not file.is_file():
             raise BunqueueError(f"there is no file {file}; give the data_path of embedded queues")
         _settle(file)
-        open_data_folder(folder, shards=1, is_new=True)
+        open_data_folder(folder, shards=1)
         _settle(file, place_of(target))
         _move(file, target)
         note_files(folder)

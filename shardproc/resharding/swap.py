@@ -29,7 +29,7 @@ class Change(msgspec.Struct):
     format: int
     old: Shards = 0
     new: Shards = 0
-    id: str = ""  # of the folder; "" from an older version, which made files without an identity
+    id: str = ""  # of the folder
     generation: int = 1
 
 
@@ -80,8 +80,9 @@ def finish(folder: Path) -> Change:
 
 
 def _manifest(change: Change) -> Manifest:
-    created = list(range(change.new)) if change.id else []
-    return Manifest(data_folder.FORMAT, change.new, change.id, change.generation, created)
+    return Manifest(
+        data_folder.FORMAT, change.new, change.id, change.generation, created=list(range(change.new))
+    )
 
 
 def _read(folder: Path) -> Change:

@@ -17,7 +17,6 @@ from support.server import ROOT, Server, StartServer
 from support.waiting import wait_until
 
 from bunqueue.cli.framework import exits
-from bunqueue.server.folder.data_folder import write_manifest
 
 FILE = "shard-00.db"
 
@@ -106,7 +105,7 @@ def test_folders_that_cannot_be_counted(server: Server, tmp_path: Path) -> None:
 
 
 def test_the_process_that_counts_ends_with_doctor(tmp_path: Path) -> None:
-    write_manifest(tmp_path, 1)
+    (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 1}')
     os.mkfifo(tmp_path / FILE)  # whoever opens it to read waits for a writer
     program = [sys.executable, "-m", "bunqueue", "doctor", "--data-dir", str(tmp_path)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -75,7 +75,7 @@ def test_a_newer_format_is_refused_whatever_else_it_says(tmp_path: Path) -> None
         '{"format": 1, "shards": 65}',
         '{"format": 1, "shards": 1000000000}',
         '{"format": 1, "shards": 2, "created": [64]}',
-        '{"format": 1, "shards": 2, "unmarked": [%s0]}' % ("0, " * 100),
+        '{"format": 1, "shards": 2, "created": [%s0]}' % ("0, " * 100),
         '{"format": 1, "shards": 2, "id": "%s"}' % ("x" * (1 << 20)),
     ],
 )

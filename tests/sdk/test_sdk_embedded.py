@@ -26,6 +26,7 @@ from bunqueue import (
     StorageError,
     Worker,
 )
+from bunqueue.server.folder.data_folder import open_data_folder
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -178,8 +179,7 @@ def test_taking_over_goes_on_after_an_interruption(tmp_path: Path) -> None:
     file, folder = tmp_path / "jobs.db", tmp_path / "data"
     with Queue("q", embedded=True, data_path=file) as queue:
         queue.add("n")
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"format": 1, "shards": 1}')
+    open_data_folder(folder, 1)
     assert adopt(file, folder).returncode == 0
     with Queue("q", embedded=True, data_path=folder / "shard-00.db") as queue:
         assert queue.count() == 1

@@ -79,16 +79,6 @@ def refusals(server: Server, folder: Path) -> Callable[[], list[str]]:
     return refusals
 
 
-def as_before_identities(folder: Path) -> None:
-    """Make the folder one that an older version has left."""
-    found = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, "shards": found["shards"]}))
-    for file in folder.glob("shard-*.db"):
-        with closing(sqlite3.connect(file)) as db:
-            db.execute("delete from meta where key = 'identity'")
-            db.commit()
-
-
 def remove(folder: Path, shard: int) -> None:
     for file in folder.glob(f"shard-{shard:02d}.db*"):
         file.unlink()
@@ -147,16 +137,6 @@ def test_exchanged_files(folder: Path, refusals: Callable[[], list[str]]) -> Non
     assert "shard-01.db is the file of shard 0, not of shard 1" in second
 
 
-async def test_exchanged_files_of_an_older_version(
-    folder: Path, server: Server, refusals: Callable[[], list[str]]
-) -> None:
-    as_before_identities(folder)
-    exchange(folder)
-    first, second = refusals()
-    assert f"is not the file of shard 0: its queue {QUEUES[1]} belongs to shard 1" in first
-    assert f"is not the file of shard 1: its queue {QUEUES[0]} belongs to shard 0" in second
-
-
 async def test_the_file_of_another_folder(
     make_server: StartServer, tmp_path: Path, folder: Path, refusals: Callable[[], list[str]]
 ) -> None:
@@ -210,35 +190,7 @@ def test_an_embedded_queue_does_not_begin_anew(make_server: StartServer, tmp_pat
 # What does
 
 
-async def test_a_folder_of_an_older_version_goes_on(server: Server, folder: Path) -> None:
-    as_before_identities(folder)
-    server.start()
-    assert await held(server) == [JOBS, JOBS]
-    server.stop()
-    manifest = read_manifest(folder)
-    assert manifest.id
-    assert (manifest.created, manifest.unmarked) == ([0, 1], [])
-
-
-async def test_a_crash_of_an_older_version_too(make_server: StartServer, tmp_path: Path) -> None:
-    """All that tells whose the files are is in their logs."""
-    server = make_server()
-    server.start()
-    await fill(server)
-    server.kill_all()
-    folder = Path(server.data_dir)
-    as_before_identities(folder)
-    remove(folder, 1)
-    with pytest.raises(NotStarted) as refused:
-        server.start()
-    assert "shard-01.db is missing" in refused.value.refusals[0]
-    run("accept-loss", "--data-dir", folder, "--shard", 1, "--yes")
-    server.start()
-    assert await held(server) == [JOBS, 0]
-
-
 async def test_one_file_of_an_older_backup(server: Server, folder: Path, tmp_path: Path) -> None:
-    """From today's version, and from one that did not mark files."""
     backup = shutil.copytree(folder, tmp_path / "backup")
     server.start()
     await fill(server)
@@ -246,11 +198,6 @@ async def test_one_file_of_an_older_backup(server: Server, folder: Path, tmp_pat
     shutil.copy(backup / "shard-01.db", folder)
     server.start()
     assert await held(server) == [2 * JOBS, JOBS]
-    server.stop()
-    as_before_identities(backup)
-    shutil.copy(backup / "shard-00.db", folder)
-    server.start()
-    assert await held(server) == [JOBS, JOBS]
 
 
 async def test_a_copy_at_another_place(make_server: StartServer, folder: Path, tmp_path: Path) -> None:

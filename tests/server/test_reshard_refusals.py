@@ -199,11 +199,11 @@ def test_jobs_of_no_queue(folder: Path, refusal: Run) -> None:
     assert "jobs belong to no queue" in refusal()
 
 
-def test_queues_of_another_shard(folder: Path, refusal: Run) -> None:
+def test_the_file_of_another_shard(folder: Path, refusal: Run) -> None:
     """Somebody has mixed files up."""
     shutil.copy(folder / "shard-01.db", folder / "shard-00.db")
     shutil.copy(folder / "shard-01.db-wal", folder / "shard-00.db-wal")
-    assert "shard-00.db is not the file of shard 0: its queue small-" in refusal()
+    assert "shard-00.db is the file of shard 1, not of shard 0" in refusal()
 
 
 @pytest.mark.parametrize("shards", [1, 4])

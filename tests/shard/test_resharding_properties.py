@@ -17,7 +17,7 @@ from support.budget import budget
 from support.folders import check_directory, contents, is_sound
 from support.naming import shard_of
 
-from bunqueue.server.folder.data_folder import shard_file, write_manifest
+from bunqueue.server.folder.data_folder import open_data_folder, shard_file
 from shardproc.resharding.process import reshard
 
 QUEUES = tuple(f"q-{number}" for number in range(10))
@@ -41,7 +41,7 @@ class Life:
         self.now = START
         self.serial = 0
         self.once: dict[tuple[str, str], list[str]] = {}
-        write_manifest(folder, shards)
+        open_data_folder(folder, shards)
         self.open(shards)
 
     def open(self, shards: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.shard_driver import START, Driver
 
-from bunqueue.server.folder.data_folder import shard_file, write_manifest
+from bunqueue.server.folder.data_folder import note_files, open_data_folder, shard_file
 
 from .naming import queues_on
 
@@ -16,12 +16,13 @@ def make(folder: Path, shards: int, jobs: int = 12) -> None:
     """Make it as a crash leaves it: the last commits are in the write-ahead logs."""
     made = folder.with_name(f"{folder.name}-made")
     made.mkdir()
-    write_manifest(made, shards)
+    open_data_folder(made, shards)
     drivers = [Driver(str(shard_file(made, number)), shard=number, shards=shards) for number in range(shards)]
     for number, driver in enumerate(drivers):
         names = queues_on(number, "small", shards)
         for queue in (next(names) for _ in range(4)):
             _use(driver, queue, jobs)
+    note_files(made)
     shutil.copytree(made, folder)
     for driver in drivers:
         driver.close()

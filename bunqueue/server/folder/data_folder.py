@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,7 @@ from .shard_identity import Identity, Place, file_name, identity_of, misfit
 NAME = "manifest.json"
 LOCK = "server.lock"
 FORMAT = 1
-FORMAT_WITH_STORE = 2  # an older version would serve such a folder without its store
+FORMAT_WITH_STORE = 2  # a program that knows no stores must not serve such a folder
 REPAIR = ".repair"  # where `bunqueue doctor --repair` makes new files
 RESHARD = ".reshard"  # where `bunqueue reshard` makes new files; can be deleted unless it contains `COMPLETE`
 DATABASE = b"SQLite format 3\0"  # how every file of jobs begins, unless it is empty
@@ -89,10 +89,9 @@ class Manifest(msgspec.Struct, omit_defaults=True):
 
     format: int
     shards: Annotated[int, msgspec.Meta(le=MAX_SHARDS)] = 0
-    id: str = ""  # of the folder; "" until a version that assigns ids has started
+    id: str = ""  # of the folder; "" if somebody has written the manifest by hand
     generation: int = 1  # increased by each reshard
-    created: Shards = []  # the shards that have a file with an identity
-    unmarked: Shards = []  # the shards whose file may be older than identities
+    created: Shards = []  # the shards that have a file
     losses: list[Loss] = []
     store: str = ""  # the id of the store that keeps the jobs; the files here are copies then
 
@@ -102,8 +101,7 @@ class Manifest(msgspec.Struct, omit_defaults=True):
         return [
             Place(
                 Identity(self.id, shard, self.shards, self.generation),
-                filled=known and (shard in self.created or shard in self.unmarked),
-                marked=known and shard in self.created,
+                filled=known and shard in self.created,
             )
             for shard in range(self.shards)
         ]
@@ -113,11 +111,10 @@ class Manifest(msgspec.Struct, omit_defaults=True):
         return Manifest(FORMAT, shards, self.id, self.generation + 1, list(range(shards)))
 
 
-def open_data_folder(folder: Path, shards: int, *, is_new: bool = False, store: str = "") -> None:
+def open_data_folder(folder: Path, shards: int, *, store: str = "") -> None:
     """Make ``folder`` and its manifest if needed.  Raise DataFolderError, and change nothing, if it is not a
     folder for ``shards``, or a file in it does not belong there.
 
-    ``is_new``: the folder has no files yet, even if the manifest of an older version does not say so.
     ``store``: the id of the store that keeps the jobs; "" without one.
     """
     with _usable(folder):
@@ -135,7 +132,7 @@ def open_data_folder(folder: Path, shards: int, *, is_new: bool = False, store: 
         if found is None:
             manifest = Manifest(FORMAT, shards, _new_id())
         else:
-            manifest = found if found.id else _identified(folder, found, [] if is_new else range(shards))
+            manifest = _identified(folder, found)
         manifest = _with_store(folder, manifest, store)
         check_places(folder, manifest)
         _check_files(folder)
@@ -155,7 +152,7 @@ def _with_store(folder: Path, manifest: Manifest, store: str) -> Manifest:
         )
     if manifest.store:
         refuse(folder, f"belongs to the store {manifest.store}, not to {store}; give another --data-dir")
-    if manifest.created or manifest.unmarked:
+    if manifest.created:
         refuse(
             folder,
             "has jobs of its own: take it into the store with bunqueue store adopt, or give another "
@@ -168,18 +165,20 @@ def _new_id() -> str:
     return secrets.token_hex(8)
 
 
-def _identified(folder: Path, found: Manifest, filled: Iterable[int]) -> Manifest:
-    """The manifest with an id, for a folder that had none: the id in its files if they have one."""
-    said = (identity_of(shard_file(folder, shard)) for shard in filled)
+def _identified(folder: Path, found: Manifest) -> Manifest:
+    """The manifest with an id. One that was written by hand gets the id that is in the files, and all its
+    shards must have one."""
+    if found.id:
+        return found
+    said = (identity_of(shard_file(folder, shard)) for shard in range(found.shards))
     known = Counter((one.folder, one.generation) for one in said if one is not None)
     number, generation = known.most_common(1)[0][0] if known else (_new_id(), found.generation)
-    return msgspec.structs.replace(found, id=number, generation=generation, unmarked=list(filled))
+    return msgspec.structs.replace(found, id=number, generation=generation, created=list(range(found.shards)))
 
 
 def read_identified(folder: Path) -> Manifest:
     """The manifest, always with an id; DataFolderError if the manifest is missing."""
-    found = read_manifest(folder)
-    return found if found.id else _identified(folder, found, range(found.shards))
+    return _identified(folder, read_manifest(folder))
 
 
 def check_places(folder: Path, manifest: Manifest) -> None:
@@ -202,8 +201,7 @@ def check_place(file: Path, place: Place | None) -> None:
 def losses_ahead(folder: Path) -> list[Loss]:
     """The losses of shards that have no new file yet."""
     found = read_manifest(folder)
-    filled = {*found.created, *found.unmarked}
-    return [loss for loss in found.losses if loss.shard not in filled]
+    return [loss for loss in found.losses if loss.shard not in found.created]
 
 
 def note_files(folder: Path) -> None:
@@ -215,9 +213,8 @@ def note_files(folder: Path) -> None:
         if identity_of(shard_file(folder, shard)) == place.identity
     }
     created = sorted(there.union(found.created))
-    unmarked = [shard for shard in found.unmarked if shard not in there]
-    if found.id and (created, unmarked) != (found.created, found.unmarked):
-        save_manifest(folder, msgspec.structs.replace(found, created=created, unmarked=unmarked))
+    if created != found.created:
+        save_manifest(folder, msgspec.structs.replace(found, created=created))
 
 
 def place_of(file: Path) -> Place | None:
@@ -273,8 +270,8 @@ def own_data_folder(folder: Path) -> FolderLock:
     """Make ``folder`` if needed, and keep other servers out until the lock is closed.  DataFolderError if
     another server has the folder already.
 
-    There are two locks: one on a file, which older versions check, and one on the folder, which cannot be
-    removed.
+    There are two locks: one on the folder, which cannot be removed, and one on a file, as network file
+    systems may lock files only.
     """
     with _usable(folder):
         lock = FolderLock((folder / LOCK).open("w"), os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
@@ -327,11 +324,6 @@ def shard_file(folder: Path, shard: int) -> Path:
 
 def refuse(folder: Path, why: str) -> NoReturn:
     raise DataFolderError(f"the data folder {folder} {why}")
-
-
-def write_manifest(folder: Path, shards: int) -> None:
-    """Store the folder's number of shards; the next start gives the folder an id."""
-    save_manifest(folder, Manifest(FORMAT, shards))
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:

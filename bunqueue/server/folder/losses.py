@@ -79,7 +79,6 @@ def give_up(folder: Path, manifest: Manifest, shard: int, what: str) -> Path | N
     changed = msgspec.structs.replace(
         manifest,
         created=[other for other in manifest.created if other != shard],
-        unmarked=[other for other in manifest.unmarked if other != shard],
         losses=[*manifest.losses, Loss(shard, now.isoformat(timespec="seconds"), what)],
     )
     save_manifest(folder, changed)

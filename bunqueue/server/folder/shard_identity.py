@@ -1,7 +1,7 @@
 """Which data folder a shard's file belongs to, and as which shard.
 
-Each file has a row in ``meta`` that says so, and the folder's manifest says what it expects.  Files without
-that row are from older versions; they are recognized by their queues.  Everything here only reads.
+Each file has a row in ``meta`` that says so, and the folder's manifest says what it expects.  Everything here
+only reads.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-
-from bunqueue.model.ids import slot_of_queue
 
 KEY = "identity"  # of the row in ``meta``
 
@@ -32,14 +30,6 @@ class Place(NamedTuple):
 
     identity: Identity
     filled: bool  # there was a file, so a missing or empty one is a loss
-    marked: bool  # the file had an identity; if not, it may be older than identities
-
-
-class Look(NamedTuple):
-    """The content of a file that shows which folder and shard it belongs to."""
-
-    identity: Identity | None
-    queues: list[str]  # not read if there is an identity
 
 
 def file_name(shard: int) -> str:
@@ -60,9 +50,9 @@ def misfit(file: Path, place: Place) -> str | None:
         return None
     except msgspec.DecodeError:
         return "does not say in a known way which data folder it belongs to"
-    if found.identity is not None:
-        return _difference(found.identity, place.identity) or _foreign_log(file, found.identity)
-    return _stranger(found.queues, place)
+    if found is not None:
+        return _difference(found, place.identity) or _foreign_log(file, found)
+    return "does not say which data folder it belongs to" if place.filled else None
 
 
 def _foreign_log(file: Path, identity: Identity) -> str | None:
@@ -71,7 +61,7 @@ def _foreign_log(file: Path, identity: Identity) -> str | None:
     if not _is_logged(file):
         return None
     try:
-        logged = _look(file, "mode=ro").identity
+        logged = _look(file, "mode=ro")
     except (sqlite3.Error, msgspec.DecodeError):  # damage is not judged here
         return None
     return None if logged == identity else "has the -wal of another file beside it"
@@ -91,28 +81,16 @@ def _difference(found: Identity, expected: Identity) -> str | None:
     return None
 
 
-def _stranger(queues: list[str], place: Place) -> str | None:
-    """Like `misfit`, for a file without an identity."""
-    expected = place.identity
-    for queue in queues:
-        home = slot_of_queue(queue) & (expected.shards - 1)
-        if home != expected.shard:
-            return f"is not the file of shard {expected.shard}: its queue {queue} belongs to shard {home}"
-    if place.marked and (not queues or expected.generation > 1):
-        return "does not say which data folder it belongs to"
-    return None
-
-
-def look(file: Path) -> Look:
-    """Read the identity and queues of a file.  Raises sqlite3.Error and msgspec.DecodeError."""
+def look(file: Path) -> Identity | None:
+    """Read the identity of a file.  Raises sqlite3.Error and msgspec.DecodeError."""
     is_logged = _is_logged(file)
     try:  # the file has the identity even without its log: it is written before anything else
         found = _look(file, "mode=ro&immutable=1")
     except sqlite3.Error:
         if not is_logged:
             raise
-        found = Look(None, [])
-    if found.identity is None and is_logged:
+        found = None
+    if found is None and is_logged:
         found = _look(file, "mode=ro")
     return found
 
@@ -122,22 +100,18 @@ def _is_logged(file: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _look(file: Path, how: str) -> Look:
+def _look(file: Path, how: str) -> Identity | None:
     with _opened(file, how) as database:
-        names = {str(name) for (name,) in database.execute("select name from sqlite_schema")}
-        if "meta" in names:
-            row = database.execute("select value from meta where key = ?", (KEY,)).fetchone()
-            if row is not None:
-                return Look(msgspec.json.decode(row[0], type=Identity), [])
-        if "queues" not in names:
-            return Look(None, [])
-        return Look(None, [str(name) for (name,) in database.execute("select name from queues")])
+        if database.execute("select 1 from sqlite_schema where name = 'meta'").fetchone() is None:
+            return None
+        row = database.execute("select value from meta where key = ?", (KEY,)).fetchone()
+        return None if row is None else msgspec.json.decode(row[0], type=Identity)
 
 
 def identity_of(file: Path) -> Identity | None:
     """The identity of a file; None if there is no identity or it cannot be read."""
     try:
-        return look(file).identity if file.exists() else None
+        return look(file) if file.exists() else None
     except (sqlite3.Error, msgspec.DecodeError):
         return None
 
