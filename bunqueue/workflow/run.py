@@ -156,7 +156,7 @@ class Run:
         nobody has to wait for it. `what` separates kinds of values that may have the same name.
         """
         self.check()
-        claim = self.log.claim_decided(checked_name(name), what)
+        claim = self.log.claim_own(checked_name(name), VALUE, what)
         self._note(claim.name)
         if claim.known is not None and claim.known.raw_result is not UNSET:
             return values.value_of(claim.known.raw_result, values.converter_of(kind, name), claim.name)

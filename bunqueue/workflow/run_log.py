@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bunqueue.client.connection.options import refused, unfit
 from bunqueue.client.models.workflows import Step
-from bunqueue.model.workflow import COMPLETED, LEFT, MAX_STEP_NAME, SIGNAL, UNDO_MARK, VALUE
+from bunqueue.model.workflow import COMPLETED, LEFT, MAX_STEP_NAME, SIGNAL, UNDO_MARK
 
 MOST = MAX_STEP_NAME - 16  # characters of a name; a number may follow, and "undo:" precede it
 _NUMBERED = re.compile(r"#\d+$")
@@ -93,11 +93,6 @@ class RunLog:
         step = free[arguments].popleft()
         self._used(free, step)
         return Claim(step.name, step)
-
-    def claim_decided(self, base: str, what: str) -> Claim:
-        """Claim a value that was decided once. Records of earlier versions do not have a `what`."""
-        free = self._free.get((VALUE, base), {})
-        return self.claim_own(base, VALUE, None if what not in free and None in free else what)
 
     def settle(self, conflict: Conflict) -> Claim | None:
         """Resolve a conflict; None if it still is one."""

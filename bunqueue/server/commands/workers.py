@@ -305,7 +305,7 @@ def _wishes(worker: Worker, said: Heartbeat) -> Wishes:
     changes that the worker makes itself are not undone."""
     if said.wish is not None and said.wish >= worker.wish:
         worker.wanted_paused = worker.wanted_concurrency = None
-    elif said.wish is None:  # a worker of an earlier version, which only reports its state
+    elif said.wish is None:  # a worker of another client, which only reports its state
         if worker.wanted_paused == said.paused:
             worker.wanted_paused = None
         if worker.wanted_concurrency == said.concurrency:

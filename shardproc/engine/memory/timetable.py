@@ -52,25 +52,23 @@ class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=
     executions: int = 0
     paused: bool = False
     missed: int = 0  # times that passed during the server's downtime
-    backlog: int = 0  # runs that wait for the job of the last run to end
-    waiting_for: list[int] = field(
-        default_factory=list
-    )  # the times of these runs; earlier versions did not store them
+    waiting_for: list[int] = field(default_factory=list)
+    """The times of runs that wait for the job of the last run to end."""
     last_run: LastRun | None = None
 
     def put_off(self, at: int) -> None:
         """Let the run of this time wait until the last run's job has ended."""
-        self.backlog += 1
         self.waiting_for = [*self.waiting_for, at]
 
-    def take_back(self, now: int) -> int:
+    def take_back(self) -> int:
         """Take the first of the waiting runs; returns its time."""
-        is_known = len(self.waiting_for) == self.backlog
-        self.backlog -= 1
-        if not is_known:
-            return now
         at, *self.waiting_for = self.waiting_for
         return at
+
+    @property
+    def backlog(self) -> int:
+        """The number of waiting runs."""
+        return len(self.waiting_for)
 
     @property
     def is_running(self) -> bool:

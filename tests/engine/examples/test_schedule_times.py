@@ -82,15 +82,3 @@ def test_runs_that_wait_for_the_last_one_keep_theirs(driver: Driver, restarts: b
         "one by hand runs for the moment at which it was asked for"
     )
     assert "backlog" not in shown(driver)
-
-
-def test_a_backlog_of_an_earlier_version_runs_as_it_did(driver: Driver) -> None:
-    put(driver, repeatEvery=1000, overlap="queue")
-    run(driver, START + 2500)
-    driver.shard.engine.state.timetable.by_name["c"].waiting_for = []
-    run(driver, START + 3500)
-    assert shown(driver)["backlog"] == 2
-    for _ in range(2):
-        end(driver, taken(driver))
-        run(driver, START + 3500)
-    assert times(driver) == [1000, 3000, 3500], "the first one's time is unknown"

@@ -90,8 +90,7 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
         schedule.app = command.app or known.app
         schedule.next_run = known.next_run if _rhythm(known) == _rhythm(command) else first
         if schedule.overlap == QUEUE:
-            schedule.backlog = min(known.backlog, backlog_of(schedule))
-            schedule.waiting_for = known.waiting_for[: schedule.backlog]
+            schedule.waiting_for = known.waiting_for[: backlog_of(schedule)]
     if schedule.overlap is not None:
         schedule.prevent_overlap = schedule.overlap != ALLOW
     if schedule.on_missed is not None:

@@ -40,7 +40,7 @@ def run_due(state: State) -> None:
     """
     left = MAX_A_TICK
     while left > 0 and (schedule := state.timetable.take_ready()) is not None:
-        _push_if_allowed(state, schedule, schedule.take_back(state.now))
+        _push_if_allowed(state, schedule, schedule.take_back())
         if schedule.backlog and not schedule.is_running:  # the push added no job
             state.timetable.ready.append(schedule.name)
         keep(state, schedule)
