@@ -33,6 +33,8 @@ from bunqueue.protocol.commands.queues import CleanReply, PriorityCountsReply
 from bunqueue.protocol.commands.server import ListQueuesReply
 from bunqueue.protocol.commands.workflows import RecordStepsReply, StepsReply, StepView, WorkflowReply
 
+from .registry import HANDLERS
+
 if TYPE_CHECKING:
     from .state import Client, State
 
@@ -87,7 +89,7 @@ _COUNTED: Mapping[type, int] = {
 
 def carry_out(state: State, client: Client, command: Command) -> None:
     """Carry out a command and put its reply into the outbox, unless the reply comes later."""
-    handler = state.tables.handlers.get(type(command), _not_here)
+    handler = HANDLERS.get(type(command), _not_here)
     try:
         reply = handler(state, client, command)
     except CommandError as error:

@@ -37,7 +37,7 @@ from .outbox import Archive, Outbox, PushedEntry
 from .peers import callbacks, children, dependencies, directory, flows, moves, reconcile, roll_call
 from .ready import queue_limits
 from .state import SPARE, Client, QueueState, State
-from .table import RECORDS, TABLES
+from .table import RECORDS
 
 
 class Engine:
@@ -52,7 +52,6 @@ class Engine:
         shards: int = 1,
     ) -> None:
         self.state = State(archive, IdFactory(random_bits), chance, shard, shards)
-        self.state.tables = TABLES
         self.state.kept.bounds = KEPT
 
     @property

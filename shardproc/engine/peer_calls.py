@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from bunqueue.server.links import peers as messages
 
 from . import slices
 from .dispatch import answer
+from .registry import ANSWERS, LATE_ANSWERS, Deliver
 from .state import RELAYED, Client
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _READS = (messages.Forward, messages.Where, messages.Values, messages.Members, m
 
 Questions = list[tuple[int, messages.Message]]
 Steps = Generator[Questions, list[Any], Any]
-Deliver = Callable[[Any], None]  # receives the result, or a CommandError
+C = TypeVar("C", bound=Struct)
 
 
 def too_much() -> CommandError:
@@ -80,10 +81,10 @@ def has_room(state: State) -> bool:
     return state.asked_size < MAX_ASKED
 
 
-def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, Client, Any], Reply | None]:
+def across(steps_of: Callable[[State, Client, C], Steps]) -> Callable[[State, Client, C], Reply | None]:
     """Turn a generator of questions into the handler of a command."""
 
-    def handler(state: State, client: Client, command: Command) -> Reply | None:
+    def handler(state: State, client: Client, command: Any) -> Reply | None:
         if not has_room(state):
             raise too_much()
         results: list[Any] = []
@@ -205,12 +206,12 @@ def _fill(state: State, task: Task, place: int, answer: Any) -> None:
 
 
 def _answer(state: State, source: int, message: messages.Message, deliver: Deliver) -> None:
-    later = state.tables.deferred.get(type(message))
+    later = LATE_ANSWERS.get(type(message))
     if later is not None:
         later(state, source, message, deliver)
         return
     try:
-        answer = state.tables.answers[type(message)](state, source, message)
+        answer = ANSWERS[type(message)](state, source, message)
     except Exception as error:
         answer = state.outlive_question(message, error)
     if isinstance(answer, Generator):
@@ -223,7 +224,7 @@ def notify(state: State, shard: int, message: messages.Message) -> None:
     """Send a message that needs no answer; it is lost if the other shard is unavailable."""
     if shard == state.shard:
         state.unfinished += 1
-        state.tables.answers[type(message)](state, shard, message)
+        ANSWERS[type(message)](state, shard, message)
         state.unfinished -= 1
     else:
         _send(state, shard, messages.NOTIFIES, 0, message)
@@ -252,7 +253,7 @@ def receive(state: State, source: int, body: bytes) -> None:
             else:
                 _answer(state, source, packet.message, deliver)
     elif packet.kind == messages.NOTIFIES:
-        state.tables.answers[type(packet.message)](state, source, packet.message)
+        ANSWERS[type(packet.message)](state, source, packet.message)
     else:
         asked = _forget(state, packet.number)
         if asked is not None and asked.shard == source:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from .dispatch import answer_late
 from .state import Client, LongWork, State
 
 Steps = Generator[None, None, "Reply | Later"]
+C = TypeVar("C", bound=Struct)
 
 
 MORE = object()  # more slices to come
@@ -35,12 +36,12 @@ class Later(Struct, eq=False):
 
 
 def sliced(
-    steps_of: Callable[[State, Client, Any], Steps],
-) -> Callable[[State, Client, Any], Reply | None]:
+    steps_of: Callable[[State, Client, C], Steps],
+) -> Callable[[State, Client, C], Reply | None]:
     """Turn a generator into a handler: work that fits into one slice is answered at once, like any
     command."""
 
-    def handler(state: State, client: Client, command: Command) -> Reply | None:
+    def handler(state: State, client: Client, command: Any) -> Reply | None:
         steps = steps_of(state, client, command)
         try:
             next(steps)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from .peer_calls import Asked
     from .ready.groups import Groups
     from .ready.queue_limits import Gate
-    from .table_types import Tables
 
 SPARE = 3_000  # jobs that chores may handle per tick, about 3 µs each
 RELAYED = 0xC000_0000  # the first connection number for clients of other shards
@@ -286,9 +285,6 @@ class Upkeep:
 class State:
     """The complete state; `now` is the time of the current batch."""
 
-    tables: Tables
-    """The tables of commands and peer messages; set by the engine."""
-
     __slots__ = (
         "_shared",
         "alarms",
@@ -361,7 +357,6 @@ class State:
         "shards",
         "spare",
         "started_at",
-        "tables",
         "timeouts",
         "timetable",
         "tombstones",

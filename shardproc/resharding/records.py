@@ -11,8 +11,8 @@ from shardproc.engine.memory.pointers import KIND as DIRECTORY
 from shardproc.engine.memory.pointers import Home
 from shardproc.engine.memory.timetable import KIND as SCHEDULE
 from shardproc.engine.peers.callbacks import KIND as CALL
+from shardproc.engine.registry import Apart
 from shardproc.engine.table import RECORDS
-from shardproc.engine.table_types import Apart
 from shardproc.storage.transfer import Record
 
 from .errors import UNCHANGED, ReshardError

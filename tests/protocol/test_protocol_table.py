@@ -6,12 +6,15 @@ from typing import Any
 
 import msgspec
 import msgspec.inspect as mi
+import pytest
 from support.table import table
 
-import shardproc.engine.engine  # noqa: F401  # enters the handlers
 from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, Spec, is_slow
-from bunqueue.protocol.commands.core import JobFields, Push
-from shardproc.engine.table import HANDLERS
+from bunqueue.protocol.commands.core import JobFields, PlainPush, Push
+from bunqueue.protocol.commands.queues import Pause
+from bunqueue.server.commands import commands as of_router
+from shardproc.engine.registry import handles
+from shardproc.engine.table import HANDLERS, unhandled
 
 SEVERAL = (Route.IDS, Route.ALL, Route.QUEUE_OR_ALL, Route.QUEUE_OR_EACH)
 SPECS = list(COMMANDS.values())
@@ -65,12 +68,24 @@ def test_is_merged_exactly_if_it_goes_to_several_shards(spec: Spec) -> None:
 
 
 @every_command
-def test_has_a_handler_unless_the_router_answers(spec: Spec) -> None:
+def test_has_one_handler(spec: Spec) -> None:
     assert (spec.request in HANDLERS) == (spec.route is not Route.ROUTER)
+    assert (spec.request in of_router.HANDLERS) == (spec.route is Route.ROUTER)
+
+
+def test_a_command_without_a_handler_is_noticed() -> None:
+    assert unhandled(HANDLERS) == []
+    assert unhandled(HANDLERS.keys() - {Pause, PlainPush}) == ["PUSH", "Pause"]
+
+
+def test_a_command_has_one_handler_only() -> None:
+    with pytest.raises(TypeError, match=r"Pause.* has two functions"):
+        handles(Pause)(HANDLERS[Pause])
 
 
 def test_handlers_are_of_declared_commands() -> None:
-    assert HANDLERS.keys() <= {kind for spec in SPECS for kind in (spec.request, spec.plain)}
+    declared = {kind for spec in SPECS for kind in (spec.request, spec.plain)}
+    assert HANDLERS.keys() | of_router.HANDLERS.keys() <= declared
 
 
 @every_command

@@ -12,7 +12,6 @@ from bunqueue.model.ids import IdFactory, slot_of_id, slot_of_queue
 from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.server.commands.commands import HANDLERS
 from router import routing
 from router.routing import (
     ALL,
@@ -159,10 +158,6 @@ def test_what_can_park_belongs_to_one_shard_and_the_slow_go_there() -> None:
     job_id = ids_of(6, 1)[0]
     assert routes.of_look(peek(packed({"cmd": "WaitJob", "id": job_id}))) == routes.of_id(job_id) == 6 % 4
     assert routes.of_look(peek(packed({"cmd": "PULL", "queue": "q"}))) == routes.of_queue("q")
-
-
-def test_every_command_of_the_router_has_a_handler() -> None:
-    assert set(HANDLERS) == {spec.name for spec in COMMANDS.values() if spec.route is Route.ROUTER}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.naming import shard_of
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
+from shardproc.engine.registry import Apart
 from shardproc.engine.table import RECORDS
-from shardproc.engine.table_types import Apart
 from shardproc.resharding import build, logs, plan, records
 from shardproc.resharding.errors import ReshardError
 from shardproc.storage import transfer

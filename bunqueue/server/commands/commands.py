@@ -6,14 +6,22 @@ Both the router of a server and the embedded engine use it. `Connection` covers 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue import __version__
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
-from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
+from bunqueue.protocol.commands.cluster import (
+    ClusterDrain,
+    ClusterForget,
+    ClusterMove,
+    ClusterRebalance,
+    ClusterStatus,
+)
+from bunqueue.protocol.commands.events import UnsubscribeEvents
+from bunqueue.protocol.commands.server import Auth, Hello, Ping, PingReply, Pong, agreement
 from bunqueue.protocol.commands.workers import (
     ControlWorker,
     Heartbeat,
@@ -46,6 +54,27 @@ class Connection(Protocol):
         """When the worker's process started; None if that cannot be known."""
 
 
+C = TypeVar("C", bound=Command)
+
+HANDLERS: dict[type[Struct], Callable[[ServerCommands, Connection, Any], Reply]] = {}
+
+
+def handles(
+    *commands: type[C],
+) -> Callable[
+    [Callable[[ServerCommands, Connection, C], Reply]], Callable[[ServerCommands, Connection, C], Reply]
+]:
+    """The method carries out these commands."""
+
+    def enter(
+        method: Callable[[ServerCommands, Connection, C], Reply],
+    ) -> Callable[[ServerCommands, Connection, C], Reply]:
+        HANDLERS.update(dict.fromkeys(commands, method))
+        return method
+
+    return enter
+
+
 class ServerCommands:
     """Answers the commands of one server, or one embedded engine."""
 
@@ -59,46 +88,57 @@ class ServerCommands:
     def answer(self, connection: Connection, command: Struct) -> Reply:
         """The reply to a command of ``Route.ROUTER``."""
         try:
-            return HANDLERS[str(command.__struct_config__.tag)](self, connection, command)
+            return HANDLERS[type(command)](self, connection, command)
         except CommandError as error:
             return refused(error)
 
+    @handles(Hello)
     def _hello(self, connection: Connection, command: Hello) -> Reply:
         reply = agreement(command, __version__)
         connection.agree(reply.protocol_version)
         return reply
 
+    @handles(Auth)
     def _auth(self, connection: Connection, command: Auth) -> Reply:
         if connection.authenticate(command.token):
             return Ok()
         return ErrorReply(error="Invalid token", code=Code.INVALID_TOKEN, field="token")
 
+    @handles(Ping)
     def _ping(self, connection: Connection, command: Command) -> Reply:
         # A float, like all times on the wire: some clients cannot read integers beyond 32 bits.
         return PingReply(data=Pong(pong=True, time=float(self.now()), router=self.router))
 
+    @handles(RegisterWorker)
     def _register_worker(self, connection: Connection, command: RegisterWorker) -> Reply:
         born = connection.born(command)
         return self.workers.register(connection.number, command, self.now(), born=born)
 
+    @handles(UnregisterWorker)
     def _unregister_worker(self, connection: Connection, command: UnregisterWorker) -> Reply:
         return self.workers.unregister(command.worker_id)
 
+    @handles(ListWorkers)
     def _list_workers(self, connection: Connection, command: ListWorkers) -> Reply:
         return ListWorkersReply(data=self.workers.listing(self.now()))
 
+    @handles(ClusterStatus)
     def _cluster_status(self, connection: Connection, command: Command) -> Reply:
         return self.cluster_status()
 
+    @handles(ClusterDrain, ClusterMove, ClusterRebalance, ClusterForget)
     def _change_cluster(self, connection: Connection, command: Command) -> Reply:
         return _no_cluster()  # a cluster answers these elsewhere, because they take time
 
+    @handles(Heartbeat)
     def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
         return self.workers.beat(command, self.now())
 
+    @handles(ControlWorker)
     def _control_worker(self, connection: Connection, command: ControlWorker) -> Reply:
         return self.workers.control(command, self.now())
 
+    @handles(UnsubscribeEvents)
     def _unsubscribe(self, connection: Connection, command: Command) -> Reply:
         connection.unsubscribe()
         return Ok()
@@ -108,21 +148,3 @@ def _no_cluster() -> Reply:
     raise CommandError(
         "this server is not a host of a cluster: see bunqueue start --cluster", Code.NO_CLUSTER
     )
-
-
-HANDLERS: dict[str, Callable[[ServerCommands, Connection, Any], Reply]] = {
-    "Hello": ServerCommands._hello,
-    "Auth": ServerCommands._auth,
-    "Ping": ServerCommands._ping,
-    "RegisterWorker": ServerCommands._register_worker,
-    "UnregisterWorker": ServerCommands._unregister_worker,
-    "ListWorkers": ServerCommands._list_workers,
-    "Heartbeat": ServerCommands._heartbeat,
-    "ControlWorker": ServerCommands._control_worker,
-    "UnsubscribeEvents": ServerCommands._unsubscribe,
-    "ClusterStatus": ServerCommands._cluster_status,
-    "ClusterDrain": ServerCommands._change_cluster,
-    "ClusterMove": ServerCommands._change_cluster,
-    "ClusterRebalance": ServerCommands._change_cluster,
-    "ClusterForget": ServerCommands._change_cluster,
-}

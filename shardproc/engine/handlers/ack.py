@@ -28,6 +28,7 @@ from bunqueue.protocol.readable import check_readable, is_readable
 
 from ..lifecycle import transitions
 from ..outbox import ROW
+from ..registry import handles
 from ..state import Client, State
 
 TOO_LATE = "already-finalized"
@@ -45,6 +46,7 @@ class _TooLate(Exception):
         self.running = running  # to be ended as cancelled now that its worker has stopped
 
 
+@handles(Ack)
 def ack(state: State, client: Client, command: Ack) -> AckReply:
     try:
         job = _held(state, command.id, command.token)
@@ -55,6 +57,7 @@ def ack(state: State, client: Client, command: Ack) -> AckReply:
     return AckReply()
 
 
+@handles(AckBatch)
 def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply | ErrorReply:
     """Complete several jobs.  A wrong token refuses the whole batch; an unknown job is reported and the
     others complete."""
@@ -91,11 +94,13 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
     return AckBatchReply()
 
 
+@handles(Fail)
 def fail(state: State, client: Client, command: Fail) -> FailReply:
     answer = _fail(state, command.id, command.token, command)
     return FailReply(delay=answer.delay, data=answer.data)
 
 
+@handles(FailBatch)
 def fail_batch(state: State, client: Client, command: FailBatch) -> FailBatchReply:
     """Apply or refuse each report on its own."""
     ids, tokens, failures = command.ids, command.tokens, command.failures

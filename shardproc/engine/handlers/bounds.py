@@ -13,11 +13,13 @@ from ..lookup import known_queue
 from ..memory import queue_configs
 from ..memory.queue_configs import of_queue
 from ..ready import space
+from ..registry import at_queue, handles, recovers, when_obliterated
 from ..state import Client, QueueState, State
 
 _decode = Decoder(Bounds).decode
 
 
+@handles(SetBounds)
 def set_bounds(state: State, client: Client, command: SetBounds) -> Ok:
     queue = known_queue(state, command.queue)
     bounds = changed(of_queue(state, command.queue, Bounds), command.config)
@@ -27,6 +29,7 @@ def set_bounds(state: State, client: Client, command: SetBounds) -> Ok:
     return Ok()
 
 
+@handles(GetBounds)
 def get_bounds(state: State, client: Client, command: GetBounds) -> BoundsReply:
     queue = known_queue(state, command.queue)
     config = of_queue(state, command.queue, Bounds)
@@ -42,6 +45,7 @@ def space_of(queue: QueueState) -> Space:
     return Space(space.waiting(queue), space.waiting_bytes(queue), *turned_away)
 
 
+@recovers("bounds", at_queue)
 def recover(state: State, key: str, value: str) -> None:
     bounds = _decode(value)
     state.configs[Bounds, key] = bounds
@@ -49,5 +53,6 @@ def recover(state: State, key: str, value: str) -> None:
         space.bound(state.queues[key], bounds)
 
 
+@when_obliterated
 def forget(state: State, queue: QueueState) -> None:
     space.bound(queue, NO_BOUNDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import json, to_builtins
 
 from bunqueue.model.breaker import OPEN, BreakerConfig
-from bunqueue.model.ids import slot_of_queue
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.breakers import (
@@ -25,6 +24,7 @@ from ..lifecycle import breakers
 from ..lookup import known_queue
 from ..ready import queue_limits
 from ..ready.breaker import Breaker, BreakerRecord, Breakers
+from ..registry import at_queue_in, handles, recovers, when_obliterated
 from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .limits import named_queue
@@ -35,6 +35,7 @@ MAX_BREAKERS = 1000  # per queue: pulls check each one while it is open
 _decode = json.Decoder(BreakerRecord).decode
 
 
+@handles(SetBreaker)
 def set_breaker(state: State, client: Client, command: SetBreaker) -> BreakerReply:
     found = _find(state, command.queue, command.name)
     config = BreakerConfig() if found is None else found[1].record.config
@@ -67,6 +68,7 @@ def _admit(state: State, queue: str, name: str) -> None:
     state.kept.admit(breakers.RECORD, breakers.key_of(queue, name), field, value)
 
 
+@handles(ClearBreaker)
 def clear_breaker(state: State, client: Client, command: ClearBreaker) -> Ok:
     found = _find(state, command.queue, command.name)
     if found is not None:
@@ -89,18 +91,21 @@ def _remove(state: State, queue: QueueState, breaker: Breaker) -> None:
         state.woken[queue] = None
 
 
+@handles(TripBreaker)
 def trip_breaker(state: State, client: Client, command: TripBreaker) -> BreakerReply:
     queue, breaker = _known(state, command.queue, command.name)
     breakers.trip(state, queue, breaker, command.reason or "opened by hand", command.pause)
     return BreakerReply(breaker=_view(state, queue, breaker))
 
 
+@handles(ResetBreaker)
 def reset_breaker(state: State, client: Client, command: ResetBreaker) -> BreakerReply:
     queue, breaker = _known(state, command.queue, command.name)
     breakers.close(state, queue, breaker, "closed by hand")
     return BreakerReply(breaker=_view(state, queue, breaker))
 
 
+@handles(ListBreakers)
 @sliced
 def list_breakers(state: State, client: Client, command: ListBreakers) -> Steps:
     if command.queue is not None:
@@ -158,6 +163,7 @@ def _view(state: State, queue: QueueState, breaker: Breaker) -> BreakerView:
     )
 
 
+@recovers(breakers.RECORD, at_queue_in)
 def recover(state: State, key: str, value: str) -> None:
     name, _, of = key.partition("/")
     queue = state.queues.get(name)
@@ -167,10 +173,7 @@ def recover(state: State, key: str, value: str) -> None:
         gate.breakers.put(Breaker(of, _decode(value)))
 
 
-def slot_of_record(key: str, value: str) -> int:
-    return slot_of_queue(key.partition("/")[0])
-
-
+@when_obliterated
 def forget(state: State, queue: QueueState) -> None:
     """Remove the breakers of a queue that is being obliterated."""
     if queue.gate is not None and queue.gate.breakers is not None:

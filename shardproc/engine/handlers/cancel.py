@@ -13,9 +13,11 @@ from bunqueue.protocol.commands.jobs import Cancel, CancelReply
 
 from ..lifecycle.cancellation import stop
 from ..lookup import wrong_state
+from ..registry import handles
 from ..state import Client, State
 
 
+@handles(Cancel)
 def cancel(state: State, client: Client, command: Cancel) -> CancelReply:
     job = state.jobs.get(command.id)
     if job is None or (job.state == ACTIVE and not command.running):

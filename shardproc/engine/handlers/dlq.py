@@ -42,6 +42,7 @@ from ..lifecycle import dropped_letters, removal, transitions
 from ..lookup import known_queue
 from ..memory.queue_configs import dlq_config, of_queue, store
 from ..outbox import DeadLetter
+from ..registry import handles
 from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .views.dead_letters import Entries
@@ -56,18 +57,21 @@ _ALL = DlqFilter()
 Wanted = Callable[[DeadLetter], bool]
 
 
+@handles(SetDlqConfig)
 def set_dlq_config(state: State, client: Client, command: SetDlqConfig) -> Ok:
     known_queue(state, command.queue)
     store(state, command.queue, changed(of_queue(state, command.queue, OwnDlqConfig), command.config))
     return Ok()
 
 
+@handles(GetDlqConfig)
 def get_dlq_config(state: State, client: Client, command: GetDlqConfig) -> DlqConfigReply:
     queue = known_queue(state, command.queue)
     dropped = queue.dropped if queue is not None else None
     return DlqConfigReply(config=dlq_config(state, command.queue), dropped=dropped or Dropped())
 
 
+@handles(Dlq)
 @sliced
 def dlq(state: State, client: Client, command: Dlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -86,6 +90,7 @@ def dlq(state: State, client: Client, command: Dlq) -> Steps:
     return reply
 
 
+@handles(CountDlq)
 @sliced
 def count_dlq(state: State, client: Client, command: CountDlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -99,6 +104,7 @@ def count_dlq(state: State, client: Client, command: CountDlq) -> Steps:
     return CountReply(count=count)
 
 
+@handles(RetryDlq)
 @sliced
 def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -123,6 +129,7 @@ def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     return reply
 
 
+@handles(RetryCompleted)
 @sliced
 def retry_completed(state: State, client: Client, command: RetryCompleted) -> Steps:
     queue = known_queue(state, command.queue)
@@ -148,6 +155,7 @@ def retry_completed(state: State, client: Client, command: RetryCompleted) -> St
     return CountReply(count=count)
 
 
+@handles(PurgeDlq)
 @sliced
 def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -164,6 +172,7 @@ def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     return CountReply(count=count)
 
 
+@handles(RemoveDlqJob)
 def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> RemovedReply:
     queue = known_queue(state, command.queue)
     job = state.archive.find(command.job_id)
@@ -175,6 +184,7 @@ def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> Remov
     return RemovedReply(data=Removed(found))
 
 
+@handles(GetDlqStats)
 @sliced
 def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
     queue = known_queue(state, command.queue)

@@ -55,8 +55,8 @@ from ..lookup import known_queue
 from ..ready import queue_limits
 from ..ready.group import Group, GroupRecord
 from ..ready.groups import Groups
+from ..registry import at_queue, at_queue_in, handles, recovers, when_obliterated
 from ..state import Client, QueueState, State
-from ..table_types import at_queue
 from .limits import admit, named_queue
 
 NO_WINDOW = -2  # the reply to GetGroupRateLimitTtl when no window runs
@@ -92,30 +92,36 @@ class GroupSpace:
         self._taken[group_id] = taken + 1
 
 
+@handles(GetGroupJobsCount)
 def get_group_jobs_count(state: State, client: Client, command: GetGroupJobsCount) -> GroupCountReply:
     return GroupCountReply(data=CountOf(_asked(state, command).queued))
 
 
+@handles(GetGroupsJobsCount)
 def get_groups_jobs_count(state: State, client: Client, command: GetGroupsJobsCount) -> GroupCountReply:
     groups = _groups(known_queue(state, command.queue))
     return GroupCountReply(data=CountOf(0 if groups is None else groups.queued))
 
 
+@handles(GetGroupActiveCount)
 def get_group_active_count(state: State, client: Client, command: GetGroupActiveCount) -> GroupCountReply:
     return GroupCountReply(data=CountOf(_asked(state, command).active))
 
 
+@handles(SetGroupRateLimit)
 def set_group_rate_limit(state: State, client: Client, command: SetGroupRateLimit) -> Ok:
     _change(state, command, max=command.max, duration=command.duration)
     return Ok()
 
 
+@handles(GetGroupRateLimit)
 def get_group_rate_limit(state: State, client: Client, command: GetGroupRateLimit) -> GroupRateReply:
     found = _asked(state, command).record
     limit = None if found.max is None else GroupRate(number(found.max), number(found.duration))
     return GroupRateReply(data=RateOf(limit))
 
 
+@handles(RemoveGroupRateLimit)
 def remove_group_rate_limit(state: State, client: Client, command: RemoveGroupRateLimit) -> RemovedLimitReply:
     removed = _asked(state, command).record.max is not None
     if removed:
@@ -123,16 +129,19 @@ def remove_group_rate_limit(state: State, client: Client, command: RemoveGroupRa
     return RemovedLimitReply(data=RemovedLimits(int(removed)))
 
 
+@handles(GetGroupRateLimitTtl)
 def get_group_rate_limit_ttl(state: State, client: Client, command: GetGroupRateLimitTtl) -> GroupTtlReply:
     left = _asked(state, command).window_end() - state.now
     return GroupTtlReply(data=TtlOf(number(left) if left > 0 else NO_WINDOW))
 
 
+@handles(SetGroupConcurrency)
 def set_group_concurrency(state: State, client: Client, command: SetGroupConcurrency) -> Ok:
     _change(state, command, concurrency=command.concurrency)
     return Ok()
 
 
+@handles(GetGroupConcurrency)
 def get_group_concurrency(
     state: State, client: Client, command: GetGroupConcurrency
 ) -> GroupConcurrencyReply:
@@ -140,6 +149,7 @@ def get_group_concurrency(
     return GroupConcurrencyReply(data=ConcurrencyOf(None if found is None else number(found)))
 
 
+@handles(RemoveGroupConcurrency)
 def remove_group_concurrency(
     state: State, client: Client, command: RemoveGroupConcurrency
 ) -> RemovedLimitReply:
@@ -149,6 +159,7 @@ def remove_group_concurrency(
     return RemovedLimitReply(data=RemovedLimits(int(removed)))
 
 
+@handles(SetGroupDefaults)
 def set_group_defaults(state: State, client: Client, command: SetGroupDefaults) -> Ok:
     defaults = changed(queue_limits.group_defaults(known_queue(state, command.queue)), command.config)
     admit(state, queue_limits.DEFAULTS_RECORD, command.queue)
@@ -156,6 +167,7 @@ def set_group_defaults(state: State, client: Client, command: SetGroupDefaults) 
     return Ok()
 
 
+@handles(GetGroupDefaults)
 def get_group_defaults(state: State, client: Client, command: GetGroupDefaults) -> GroupDefaultsReply:
     return GroupDefaultsReply(config=queue_limits.group_defaults(known_queue(state, command.queue)))
 
@@ -168,15 +180,18 @@ def _store_defaults(state: State, queue: QueueState, defaults: GroupDefaults) ->
         state.woken[queue] = None
 
 
+@handles(SetGroupWeight)
 def set_group_weight(state: State, client: Client, command: SetGroupWeight) -> Ok:
     _change(state, command, weight=command.weight)
     return Ok()
 
 
+@handles(GetGroupWeight)
 def get_group_weight(state: State, client: Client, command: GetGroupWeight) -> GroupWeightReply:
     return GroupWeightReply(data=WeightOf(_asked(state, command).record.weight))
 
 
+@handles(RemoveGroupWeight)
 def remove_group_weight(state: State, client: Client, command: RemoveGroupWeight) -> RemovedLimitReply:
     removed = _asked(state, command).record.weight is not None
     if removed:
@@ -184,18 +199,22 @@ def remove_group_weight(state: State, client: Client, command: RemoveGroupWeight
     return RemovedLimitReply(data=RemovedLimits(int(removed)))
 
 
+@handles(PauseGroup)
 def pause_group(state: State, client: Client, command: PauseGroup) -> ChangeReply:
     return _pause(state, command, paused=True)
 
 
+@handles(ResumeGroup)
 def resume_group(state: State, client: Client, command: ResumeGroup) -> ChangeReply:
     return _pause(state, command, paused=False)
 
 
+@handles(IsGroupPaused)
 def is_group_paused(state: State, client: Client, command: IsGroupPaused) -> GroupPausedReply:
     return GroupPausedReply(data=Pause(_asked(state, command).record.paused))
 
 
+@handles(RateLimitGroup)
 def rate_limit_group(state: State, client: Client, command: RateLimitGroup) -> Ok:
     _change(state, command, held_until=state.now + command.duration, held_from=state.now)
     return Ok()
@@ -207,11 +226,7 @@ def _names(key: str) -> tuple[str, str]:
     return queue, group_id
 
 
-def slot_of_record(key: str, value: str) -> int:
-    """The slot of a stored record."""
-    return at_queue(_names(key)[0], value)
-
-
+@recovers(queue_limits.GROUP_RECORD, at_queue_in)
 def recover_group(state: State, key: str, value: str) -> None:
     name, group_id = _names(key)
     queue = state.queues.get(name)
@@ -219,12 +234,14 @@ def recover_group(state: State, key: str, value: str) -> None:
         queue_limits.groups_of(queue).recover(group_id, _decode(value))
 
 
+@recovers(queue_limits.DEFAULTS_RECORD, at_queue)
 def recover_defaults(state: State, key: str, value: str) -> None:
     queue = state.queues.get(key)
     if queue is not None:
         queue_limits.set_group_defaults(queue, _decode_defaults(value))
 
 
+@when_obliterated
 def forget_groups(state: State, queue: QueueState) -> None:
     if queue_limits.group_defaults(queue) != NO_DEFAULTS:
         _store_defaults(state, queue, NO_DEFAULTS)

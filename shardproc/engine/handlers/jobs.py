@@ -38,6 +38,7 @@ from ..lookup import being_cancelled, find, key_is_taken, known_job, wrong_state
 from ..outbox import ROW
 from ..peers import families
 from ..ready import space
+from ..registry import handles
 from ..state import Client, State
 from .ack import check_token
 from .push import check_arguments, check_data
@@ -46,6 +47,7 @@ MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
 MOVABLE_NAMES = "waiting, delayed, active"
 
 
+@handles(RemoveJob)
 def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply:
     job = find(state, command.id)
     if job is None:
@@ -61,6 +63,7 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
     return RemovedReply(data=Removed(True))
 
 
+@handles(Update)
 def update(state: State, client: Client, command: Update) -> Ok:
     job = state.jobs.get(command.id) or last_of(state, command.id)
     if job is None:
@@ -75,6 +78,7 @@ def update(state: State, client: Client, command: Update) -> Ok:
     return Ok()
 
 
+@handles(ChangePriority)
 def change_priority(state: State, client: Client, command: ChangePriority) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in (WAITING, DELAYED):
@@ -83,6 +87,7 @@ def change_priority(state: State, client: Client, command: ChangePriority) -> Ok
     return Ok()
 
 
+@handles(Promote)
 def promote(state: State, client: Client, command: Promote) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state != DELAYED:
@@ -91,6 +96,7 @@ def promote(state: State, client: Client, command: Promote) -> Ok:
     return Ok()
 
 
+@handles(MoveToDelayed)
 def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
     job = known_job(state, command.id)
     if job.state not in MOVABLE:
@@ -105,6 +111,7 @@ def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
     return Ok()
 
 
+@handles(ChangeDelay)
 def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in MOVABLE:
@@ -114,6 +121,7 @@ def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
     return Ok()
 
 
+@handles(MoveToWait)
 def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
     job = find(state, command.id)
     if job is None or job.state in (COMPLETED, BLOCKED):
@@ -133,6 +141,7 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
     return Ok()
 
 
+@handles(Discard)
 def discard(state: State, client: Client, command: Discard) -> Ok:
     job = state.live(command.id)
     if job.state == BLOCKED:

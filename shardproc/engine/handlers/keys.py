@@ -20,6 +20,7 @@ from bunqueue.protocol.job_view import decode_on_dead
 from ..outbox import ROW
 from ..peers import families
 from ..ready import space
+from ..registry import handles
 from ..run_writes import Op
 from ..slices import Steps, sliced
 from ..state import Client, State
@@ -33,6 +34,7 @@ SLICE = 200  # rows of jobs read per slice: a few ms, unless their payloads are 
 _encode = Encoder().encode
 
 
+@handles(ListKeys)
 @sliced
 def list_keys(state: State, client: Client, command: ListKeys) -> Steps:
     uses: dict[tuple[object, ...], KeyUse] = {}
@@ -56,6 +58,7 @@ def _count(uses: dict[tuple[object, ...], KeyUse], names: dict[int, str], found:
             uses[place] = KeyUse(each.key, each.what, 1, each.owner, queue)
 
 
+@handles(Reencode)
 def reencode(state: State, client: Client, command: Reencode) -> ReencodeReply:
     job = runs.held(state, command.id, command.token)
     data, on_dead = bytes(command.data), bytes(command.on_dead)

@@ -23,6 +23,7 @@ from bunqueue.protocol.numbers import number
 from ..lookup import admit_queues, known_queue
 from ..ready import queue_limits
 from ..ready.queue_limits import Limits, TokenBucket
+from ..registry import at_queue, handles, recovers, when_obliterated
 from ..state import Client, QueueState, State
 
 NO_LIMIT = -2  # rateLimitTtl without a limit
@@ -44,6 +45,7 @@ def admit(state: State, kind: str, queue: str) -> None:
     state.kept.admit(kind, queue, "queue", queue)
 
 
+@handles(RateLimit)
 def rate_limit(state: State, client: Client, command: RateLimit) -> Ok:
     most, duration = _limit(command.limit), command.duration
     until = state.now + int(command.ttl) if command.ttl else None
@@ -52,20 +54,24 @@ def rate_limit(state: State, client: Client, command: RateLimit) -> Ok:
     return _change(state, named_queue(state, command.queue), bucket=bucket)
 
 
+@handles(RateLimitClear)
 def rate_limit_clear(state: State, client: Client, command: RateLimitClear) -> Ok:
     return _change(state, known_queue(state, command.queue), bucket=None)
 
 
+@handles(SetConcurrency)
 def set_concurrency(state: State, client: Client, command: SetConcurrency) -> Ok:
     most = _limit(command.limit)  # checked before the queue is created
     admit(state, queue_limits.RECORD, command.queue)
     return _change(state, named_queue(state, command.queue), concurrency=most)
 
 
+@handles(ClearConcurrency)
 def clear_concurrency(state: State, client: Client, command: ClearConcurrency) -> Ok:
     return _change(state, known_queue(state, command.queue), concurrency=None)
 
 
+@handles(GetQueueLimits)
 def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> LimitsReply:
     queue = known_queue(state, command.queue)
     found = requests.Limits(None, NO_LIMIT, None, False)
@@ -81,12 +87,14 @@ def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> L
     return LimitsReply(data=LimitsOfQueue(found))
 
 
+@recovers(queue_limits.RECORD, at_queue)
 def recover_limits(state: State, key: str, value: str) -> None:
     queue = state.queues.get(key)
     if queue is not None:
         queue_limits.gate_of(queue).limits = _decode(value)
 
 
+@when_obliterated
 def forget_limits(state: State, queue: QueueState) -> None:
     if queue.gate is not None:
         _change(state, queue, bucket=None, concurrency=None)

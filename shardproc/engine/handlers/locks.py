@@ -30,6 +30,7 @@ from ..lifecycle import transitions
 from ..lifecycle.cancellation import notice_of
 from ..lookup import known_queue
 from ..memory.queue_configs import of_queue, store
+from ..registry import handles
 from ..state import Client, State
 from . import disconnects
 from .ack import check_lengths
@@ -41,6 +42,7 @@ ORPHAN_MS = 30 * 60_000  # silence that makes a job without a connection suspect
 GRACE_MS = 5_000  # after start, before the first sweep
 
 
+@handles(JobHeartbeat)
 def heartbeat(state: State, client: Client, command: JobHeartbeat) -> HeartbeatReply:
     if not _beat(state, command.id, command.token, command.duration):
         text = "Job not found or not active (or invalid token)"
@@ -49,6 +51,7 @@ def heartbeat(state: State, client: Client, command: JobHeartbeat) -> HeartbeatR
     return HeartbeatReply(data=Alive(cancelled=[notice] if notice else UNSET))
 
 
+@handles(JobHeartbeatBatch)
 def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) -> HeartbeatBatchReply:
     ids, tokens = command.ids, command.tokens
     check_lengths("JobHeartbeatB", ids, tokens=tokens)
@@ -64,12 +67,14 @@ def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) ->
     return HeartbeatBatchReply(data=AliveCount(count, cancelled=notices or UNSET))
 
 
+@handles(ExtendLock)
 def extend_lock(state: State, client: Client, command: ExtendLock) -> Ok:
     if not _extend(state, command.id, command.token, command.duration):
         raise CommandError("Lock not found or invalid token", Code.LOCK_LOST, field="id", value=command.id)
     return Ok()
 
 
+@handles(ExtendLocks)
 def extend_locks(state: State, client: Client, command: ExtendLocks) -> ExtendedReply:
     ids, tokens, durations = command.ids, command.tokens, command.durations
     check_lengths("ExtendLocks", ids, tokens=tokens, durations=durations)
@@ -108,12 +113,14 @@ def _beat(state: State, job_id: str, token: str | None, duration: int | None) ->
     return True
 
 
+@handles(SetStallConfig)
 def set_stall_config(state: State, client: Client, command: SetStallConfig) -> Ok:
     known_queue(state, command.queue)
     store(state, command.queue, changed(of_queue(state, command.queue, StallConfig), command.config))
     return Ok()
 
 
+@handles(GetStallConfig)
 def get_stall_config(state: State, client: Client, command: GetStallConfig) -> StallConfigReply:
     known_queue(state, command.queue)
     return StallConfigReply(config=of_queue(state, command.queue, StallConfig))

@@ -18,12 +18,14 @@ from bunqueue.protocol.commands.jobs import (
 
 from ..lookup import find, known_job
 from ..outbox import LogEntry
+from ..registry import handles
 from ..state import Client, State
 from .views.insight import next_number, numbered_attempts
 
 MAX_MESSAGE = 65_536  # characters kept of a line
 
 
+@handles(AddLog)
 def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
     job = known_job(state, command.id)
     kept = job.extra.keep_logs if job.extra is not None else None
@@ -32,6 +34,7 @@ def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
     return AddLogReply(data=Added())
 
 
+@handles(GetLogs)
 def get_logs(state: State, client: Client, command: GetLogs) -> GetLogsReply:
     job = find(state, command.id)
     entries = _log(state, job)
@@ -59,6 +62,7 @@ def _attempt_at(runs: list[tuple[int, int, int]], at: int) -> int | None:
     return next((number for began, ended, number in runs if began <= at <= ended), None)
 
 
+@handles(ClearLogs)
 def clear_logs(state: State, client: Client, command: ClearLogs) -> Ok:
     job = find(state, command.id)
     if job is not None and _log(state, job):  # reading makes the archive write lines that were just added

@@ -18,12 +18,14 @@ from ..lifecycle import transitions
 from ..lookup import known_queue
 from ..ready import queue_limits
 from ..ready.group import Policy, policy_of
+from ..registry import handles
 from ..state import Client, QueueState, State, Waiter
 from . import disconnects
 
 MAX_REPLY = 32 * 1024 * 1024  # bytes of jobs in one reply, half the limit of a frame
 
 
+@handles(Pull)
 def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     owner = command.owner or ""
     client.signals, client.own_timeouts = command.signals, command.own_timeouts
@@ -39,6 +41,7 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     return _one(job, owner)
 
 
+@handles(PullBatch)
 def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
     owner = command.owner or ""
     client.signals, client.own_timeouts = command.signals, command.own_timeouts

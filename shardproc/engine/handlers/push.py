@@ -50,6 +50,7 @@ from ..lookup import admit_queues, known_queue
 from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families
 from ..ready import space
+from ..registry import handles
 from ..state import DEFAULT_OPTIONS, Client, QueueState, State
 from . import idempotency
 from .group_rules import GroupSpace
@@ -62,6 +63,7 @@ _encode = Encoder().encode
 _NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # no maximum, no jitter, no delays
 
 
+@handles(PlainPush)
 def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
         return _reply(command, known)
@@ -77,6 +79,7 @@ def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
     return PushReply(id=ids[0])
 
 
+@handles(PlainPushBatch)
 def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> Reply:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
         return _reply(command, known)
@@ -88,6 +91,7 @@ def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> R
     return PushBatchReply(ids=ids)
 
 
+@handles(Push)
 def push(state: State, client: Client, command: Push) -> Reply | None:
     if command.idempotency_key is not None and idempotency.answered(state, command):
         return push_again(state, client, command)
@@ -104,6 +108,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     return _added(state, command, add(state, queue, [command], [data]))
 
 
+@handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
     if command.idempotency_key is not None and idempotency.answered(state, command):
         return push_again(state, client, command)

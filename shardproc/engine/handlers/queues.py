@@ -33,6 +33,7 @@ from ..lifecycle.events import emit_queue
 from ..lookup import admit_queues, known_queue
 from ..memory import queue_configs
 from ..ready import queue_limits
+from ..registry import FORGETS, at_queue, handles, recovers, when_obliterated
 from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .views.paging import job_of
@@ -54,6 +55,7 @@ class Paused(Struct):
 # -- pausing -------------------------------------------------------------------------------------------------
 
 
+@handles(Pause)
 def pause(state: State, client: Client, command: Pause) -> Ok:
     """Pause a queue; one that does not exist yet is created."""
     queue = state.queues.get(command.queue)
@@ -70,6 +72,7 @@ def pause(state: State, client: Client, command: Pause) -> Ok:
     return Ok()
 
 
+@handles(Resume)
 def resume(state: State, client: Client, command: Resume) -> Ok:
     queue = known_queue(state, command.queue)
     if queue is not None:
@@ -77,6 +80,7 @@ def resume(state: State, client: Client, command: Resume) -> Ok:
     return Ok()
 
 
+@when_obliterated
 def forget_pause(state: State, queue: QueueState) -> None:
     if queue.paused:
         queue.paused = False
@@ -86,11 +90,13 @@ def forget_pause(state: State, queue: QueueState) -> None:
             state.woken[queue] = None
 
 
+@recovers(PAUSE, at_queue)
 def recover_pause(state: State, key: str, value: str) -> None:
     if key in state.queues:
         state.queues[key].paused = True
 
 
+@handles(IsPaused)
 def is_paused(state: State, client: Client, command: IsPaused) -> PausedReply:
     queue = known_queue(state, command.queue)
     return PausedReply(paused=queue is not None and queue.paused)
@@ -99,6 +105,7 @@ def is_paused(state: State, client: Client, command: IsPaused) -> PausedReply:
 # -- emptying ------------------------------------------------------------------------------------------------
 
 
+@handles(Drain)
 @sliced
 def drain(state: State, client: Client, command: Drain) -> Steps:
     queue = known_queue(state, command.queue)
@@ -112,6 +119,7 @@ def drain(state: State, client: Client, command: Drain) -> Steps:
     return CountReply(count=count)
 
 
+@handles(Clean)
 @sliced
 def clean(state: State, client: Client, command: Clean) -> Steps:
     queue = known_queue(state, command.queue)
@@ -218,6 +226,7 @@ def _chunks(queue: QueueState, seqs: list[int], wanted: Callable[[Job], bool]) -
 # -- deleting ------------------------------------------------------------------------------------------------
 
 
+@handles(Obliterate)
 @sliced
 def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
     """Delete a queue with all of its jobs.  Jobs pushed in the meantime may stay; then the queue stays as
@@ -240,8 +249,8 @@ def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
         yield
     if state.queues.get(queue.name) is queue:  # another Obliterate may have been faster
         queue_configs.forget(state, queue.name)
-        for farewell in state.tables.farewells:
-            farewell(state, queue)
+        for forget in FORGETS:
+            forget(state, queue)
         if not (queue.jobs or queue.late or queue.completed or queue.failed):
             emit_queue(state, events.OBLITERATED, queue)
             state.drop(queue)
@@ -251,6 +260,7 @@ def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
 # -- others --------------------------------------------------------------------------------------------------
 
 
+@handles(PromoteJobs)
 @sliced
 def promote_jobs(state: State, client: Client, command: PromoteJobs) -> Steps:
     queue = known_queue(state, command.queue)
@@ -265,6 +275,7 @@ def promote_jobs(state: State, client: Client, command: PromoteJobs) -> Steps:
     return CountReply(count=count)
 
 
+@handles(GetCountsPerPriority)
 @sliced
 def counts_per_priority(state: State, client: Client, command: GetCountsPerPriority) -> Steps:
     queue = known_queue(state, command.queue)

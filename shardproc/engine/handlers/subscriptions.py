@@ -8,10 +8,12 @@ from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.events import SubscribeEvents, TrimEvents, Trimmed, TrimReply
 
 from ..lookup import known_queue
+from ..registry import handles
 from ..slices import Steps, sliced
 from ..state import Client, State
 
 
+@handles(SubscribeEvents)
 def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
     if problem := queue_name_problem(command.queue):
         raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
@@ -29,6 +31,7 @@ def resume(state: State, client: Client, name: str) -> None:
         state.queues[name].listeners = listeners
 
 
+@handles(TrimEvents)
 @sliced
 def trim_events(state: State, client: Client, command: TrimEvents) -> Steps:
     queue = known_queue(state, command.queue)

@@ -16,6 +16,7 @@ from bunqueue.protocol.commands.webhooks import (
 
 from ..dispatch import answer_late
 from ..memory.parked_trials import ParkedTrial
+from ..registry import handles
 from ..state import Client, State
 from .webhooks import SLOT, delivery, known
 
@@ -25,6 +26,7 @@ NOBODY = "Webhooks are not delivered at present: the HTTP gateway of the server 
 LATE = "it is not known in time what came of it"
 
 
+@handles(TryWebhook)
 def try_webhook(state: State, client: Client, command: TryWebhook) -> None:
     hook = known(state, command.webhook_id)
     if state.now - state.trials.asked_at > AWAY_MS:
@@ -35,6 +37,7 @@ def try_webhook(state: State, client: Client, command: TryWebhook) -> None:
     state.trials.ends.add(state.now + int(command.timeout), trial)
 
 
+@handles(GetDeliveries)
 def get_deliveries(state: State, client: Client, command: GetDeliveries) -> DeliveriesReply:
     state.trials.asked_at = state.now
     if command.deliverer and not _is_deliverer(state, command):
@@ -65,6 +68,7 @@ def _untold(state: State) -> list[WantedTrial]:
     return found
 
 
+@handles(RecordTrial)
 def record_trial(state: State, client: Client, command: RecordTrial) -> Ok:
     trial = state.trials.parked.pop(command.trial, None)
     if trial is not None and not trial.done:

@@ -26,6 +26,7 @@ from bunqueue.protocol.commands.webhooks import (
 )
 from bunqueue.protocol.commands.workers import Removed, RemovedReply
 
+from ..registry import handles, recovers
 from ..state import Client, State
 
 KIND = "webhook"
@@ -59,6 +60,7 @@ def slot_of_record(key: str, value: str) -> int:
     return SLOT
 
 
+@recovers(KIND, slot_of_record)
 def recover(state: State, key: str, value: str) -> None:
     hook = state.webhooks[key] = _decode(value)
     if hook.places is not None and len(hook.places) != state.shards:  # the number of logs has changed
@@ -66,6 +68,7 @@ def recover(state: State, key: str, value: str) -> None:
         state.out.keep(KIND, key, hook)
 
 
+@handles(AddWebhook)
 def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhookReply:
     _check(state, command)
     if len(state.webhooks) >= MAX_WEBHOOKS:
@@ -115,6 +118,7 @@ def _check(state: State, command: AddWebhook) -> None:
         raise CommandError(problem, Code.INVALID_QUEUE, field="queue", value=command.queue)
 
 
+@handles(RemoveWebhook)
 def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> RemovedReply:
     hook = known(state, command.webhook_id)
     del state.webhooks[hook.id]
@@ -122,6 +126,7 @@ def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> Remo
     return RemovedReply(data=Removed())
 
 
+@handles(SetWebhookEnabled)
 def set_webhook_enabled(state: State, client: Client, command: SetWebhookEnabled) -> Ok:
     hook = known(state, command.id)
     hook.enabled = command.enabled
@@ -136,6 +141,7 @@ def known(state: State, webhook_id: str) -> Webhook:
     return hook
 
 
+@handles(ListWebhooks)
 def list_webhooks(state: State, client: Client, command: ListWebhooks) -> ListWebhooksReply:
     hooks = sorted(state.webhooks.values(), key=lambda hook: hook.id)  # ids ascend
     shown = [_shown(hook) for hook in hooks]
@@ -177,6 +183,7 @@ def delivery(hook: Webhook) -> Delivery:
     )
 
 
+@handles(RecordDelivery)
 def record_delivery(state: State, client: Client, command: RecordDelivery) -> Ok:
     hook = known(state, command.webhook_id)
     if command.places is not None:

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct, json
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.server.links.peers import Value
 
+from ..registry import at_id, recovers, when_obliterated
 from ..state import QueueState, State
 from .outcomes import KEPT_MS, MAX_GONE
 
@@ -97,10 +98,12 @@ def _drop(state: State, job_id: str) -> None:
     state.freed_ids.append(job_id)  # the directory entry that led others here was kept until now
 
 
+@recovers(KIND, at_id)
 def recover(state: State, key: str, value: str) -> None:
     state.child_results[key] = _decode_kept(value)
 
 
+@when_obliterated
 def obliterate(state: State, queue: QueueState) -> None:
     for job_id in [job_id for job_id, kept in state.child_results.items() if kept.queue == queue.name]:
         _drop(state, job_id)

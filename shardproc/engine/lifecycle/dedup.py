@@ -30,6 +30,7 @@ from bunqueue.protocol.commands.dedup import (
 
 from ..lookup import find, known_queue
 from ..outbox import ROW
+from ..registry import handles
 from ..state import Client, EndedKey, QueueState, State
 from . import transitions, unique_keys
 from .cancellation import has_begun, stop
@@ -37,12 +38,14 @@ from .cancellation import has_begun, stop
 NO_DEDUP = Dedup()
 
 
+@handles(GetDeduplicationJobId)
 def holder_of(state: State, client: Client, command: GetDeduplicationJobId) -> HolderReply:
     queue = known_queue(state, command.queue)
     found = None if queue is None else holder_id(state, queue, command.deduplication_id)
     return HolderReply(data=Holder(found))
 
 
+@handles(RemoveDeduplicationKey)
 def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) -> FreedReply:
     queue, key = known_queue(state, command.queue), command.deduplication_id
     if queue is None or holder_id(state, queue, key) is None:
@@ -51,6 +54,7 @@ def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) ->
     return FreedReply(data=Freed(1))
 
 
+@handles(RemoveJobDeduplicationKey)
 def remove_key_of_job(state: State, client: Client, command: RemoveJobDeduplicationKey) -> RemovedReply:
     job = find(state, command.id)
     queue = state.queues.get(job.queue) if job is not None else None

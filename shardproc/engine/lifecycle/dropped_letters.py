@@ -20,6 +20,7 @@ from ..memory.dropped_letters import LETTER, MAX_KNOWN, decode_letter
 from ..memory.pointers import pointer
 from ..memory.queue_configs import dlq_config
 from ..outbox import OldLetter
+from ..registry import answers, at_id, at_queue, recovers, when_obliterated
 from ..state import QueueState, State
 from . import events, job_waiters
 
@@ -80,6 +81,7 @@ def _remember(state: State, job_id: str, letter: messages.DroppedLetter) -> None
         forget(state, next(iter(known)))
 
 
+@answers(messages.DroppedLetters)
 def told(state: State, source: int, message: messages.DroppedLetters) -> None:
     """Remember jobs of another shard whose ids point here."""
     for job_id, letter in zip(message.ids, message.letters, strict=True):
@@ -101,6 +103,7 @@ def purged(state: State, queue: QueueState) -> None:
         state.out.keep(KIND, queue.name, None)
 
 
+@when_obliterated
 def obliterate(state: State, queue: QueueState) -> None:
     """Forget everything about the queue's dropped dead letters."""
     purged(state, queue)
@@ -113,6 +116,7 @@ def is_recent(state: State, queue: QueueState) -> bool:
     return queue.dropped is not None and state.now - (queue.dropped.last_at_ms or 0) < RECENT_MS
 
 
+@recovers(KIND, at_queue)
 def recover(state: State, key: str, value: str) -> None:
     """Restore the count of a queue."""
     queue = state.queues.get(key)
@@ -122,6 +126,7 @@ def recover(state: State, key: str, value: str) -> None:
         queue.dropped = _decode(value)
 
 
+@recovers(LETTER, at_id)
 def recover_letter(state: State, key: str, value: str) -> None:
     letter = decode_letter(value)
     state.dropped.known[key] = letter.at, letter.queue

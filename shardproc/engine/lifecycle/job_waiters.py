@@ -12,6 +12,7 @@ from bunqueue.server.links.peers import DroppedLetter
 
 from ..dispatch import answer_late
 from ..lookup import not_found
+from ..registry import handles
 from ..state import Client, JobWait, State
 
 MAX_ENDED = 100  # finished jobs per reply: each is read from disk, about 20 us
@@ -19,6 +20,7 @@ MAX_KEPT = 10_000  # removed jobs whose outcomes are remembered; an error has 4 
 MAX_RESULTS = 4 << 20  # bytes of results per reply; the result that exceeds this is the last one
 
 
+@handles(WaitJob)
 def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None:
     job = state.jobs.get(command.id)
     if job is not None and command.timeout:
@@ -32,6 +34,7 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
     return WaitReply(completed=True, result=_shown(job.result))
 
 
+@handles(WaitJobs)
 def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply | None:
     ids = tuple(dict.fromkeys(command.ids))
     found: list[Ended] = []

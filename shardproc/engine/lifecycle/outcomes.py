@@ -14,6 +14,7 @@ from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..outbox import ROW
+from ..registry import answers, at_id, recovers, when_obliterated
 from ..state import QueueState, State
 
 KIND = "gone"
@@ -107,6 +108,7 @@ def forget(state: State, job_id: str) -> None:
         state.out.keep(KIND, job_id, None)
 
 
+@when_obliterated
 def obliterate(state: State, queue: QueueState) -> None:
     _forget_queue(state, queue.name)
     for shard in range(state.shards):
@@ -114,6 +116,7 @@ def obliterate(state: State, queue: QueueState) -> None:
             peer_calls.notify(state, shard, messages.Obliterated(queue.name))
 
 
+@answers(messages.Obliterated)
 def obliterated(state: State, source: int, message: messages.Obliterated) -> None:
     _forget_queue(state, message.queue)
 
@@ -129,6 +132,7 @@ def _forget_queue(state: State, queue: str) -> None:
             outcome.obliterated = True
 
 
+@recovers(KIND, at_id)
 def recover(state: State, key: str, value: str) -> None:
     gone = _decode(value)
     if gone.at < state.now - KEPT_MS:

@@ -19,6 +19,7 @@ from bunqueue.model.unique import CANCELLED, holds
 
 from ..memory.clock_correction import SetBack
 from ..memory.kept import A_KEY_CHARACTER, KEY
+from ..registry import at_queue_in, recovers, when_obliterated
 from ..state import EndedKey, QueueState, State
 
 KIND = "key"
@@ -189,12 +190,14 @@ def forget(state: State, queue: QueueState, job: Job) -> None:
         drop_ended(state, queue, job.unique_key or "")
 
 
+@when_obliterated
 def forget_queue(state: State, queue: QueueState) -> None:
     """Free all keys of ended jobs of a queue."""
     for key in list(queue.ended_keys):
         drop_ended(state, queue, key)
 
 
+@recovers(KIND, at_queue_in)
 def recover(state: State, key: str, value: str) -> None:
     name, _, unique_key = key.partition("/")  # a queue's name contains no "/"
     queue, ended = state.queues.get(name), _decode(value)

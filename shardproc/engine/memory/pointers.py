@@ -6,6 +6,7 @@ from msgspec import Struct, json
 
 from bunqueue.model.ids import slot_of_id
 
+from ..registry import Apart, recovers
 from ..state import State
 
 KIND = "home"
@@ -20,6 +21,7 @@ class Home(Struct):
 _decode_home = json.Decoder(Home).decode
 
 
+@recovers(KIND, Apart.DERIVED)
 def recover(state: State, key: str, value: str) -> None:
     state.directory[key] = _decode_home(value).shard
 

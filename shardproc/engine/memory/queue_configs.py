@@ -12,6 +12,7 @@ from bunqueue.model.dead_letters import DlqConfig, OwnDlqConfig
 from bunqueue.model.stall import StallConfig
 from bunqueue.model.workflow import SignalTypes
 
+from ..registry import at_queue, recovers
 from ..state import State
 
 KINDS: dict[type[Struct], str] = {
@@ -59,9 +60,11 @@ def forget(state: State, queue: str) -> None:
             state.out.keep(name, queue, None)
 
 
+@recovers("dlq", at_queue)
 def recover_dlq(state: State, key: str, value: str) -> None:
     state.configs[OwnDlqConfig, key] = msgspec.json.decode(value, type=OwnDlqConfig)
 
 
+@recovers("stall", at_queue)
 def recover_stall(state: State, key: str, value: str) -> None:
     state.configs[StallConfig, key] = msgspec.json.decode(value, type=StallConfig)

@@ -25,6 +25,7 @@ from .. import peer_calls
 from ..handlers.push import push_fields
 from ..outbox import ROW, LogEntry
 from ..peer_calls import Steps
+from ..registry import Apart, answers, recovers
 from ..state import State
 
 KIND, CALLED = "call", "called"
@@ -136,6 +137,7 @@ def _some(state: State, keys: list[str]) -> dict[str, messages.Call]:
     return calls
 
 
+@recovers(KIND, Apart.UNSETTLED)
 def recover(state: State, key: str, value: str) -> None:
     state.calls.setdefault(int(key.partition("/")[0]), {})[key] = None
 
@@ -149,6 +151,7 @@ def begin(state: State) -> None:
 # The shard of the added job
 
 
+@answers(messages.Calls)
 def answer_calls(state: State, source: int, message: messages.Calls) -> messages.Called:
     answers = [_answer(state, each) for each in message.calls]
     return messages.Called([job_id for job_id, _ in answers], [problem for _, problem in answers])
@@ -169,11 +172,13 @@ def _forget(state: State, key: str) -> None:
         state.out.keep(CALLED, key, None)
 
 
+@answers(messages.CallsKnown)
 def known(state: State, source: int, message: messages.CallsKnown) -> None:
     for key in message.keys:
         _forget(state, key)
 
 
+@recovers(CALLED, Apart.DERIVED)
 def recover_called(state: State, key: str, value: str) -> None:
     added = _decode_added(value)
     if added.at < state.now - KEPT_MS:

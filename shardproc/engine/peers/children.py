@@ -24,6 +24,7 @@ from ..lifecycle.cancellation import stop
 from ..memory.runs import Child, Children
 from ..outbox import ROW
 from ..peer_calls import Steps
+from ..registry import answers, recovers
 from ..run_writes import Op
 from ..state import Awaited, ChildEnd, State
 from . import dependencies, directory
@@ -252,17 +253,19 @@ def _until_cancelled(state: State, child_id: str, order: Order) -> Steps:
         state.out.keep(KIND, child_id, None)
 
 
-def recover(state: State, key: str, value: str) -> None:
-    state.cancels[key] = _decode_order(value)
-
-
 def slot_of_record(key: str, value: str) -> int:
     return slot_of_queue(_decode_order(value).queue)
+
+
+@recovers(KIND, slot_of_record)
+def recover(state: State, key: str, value: str) -> None:
+    state.cancels[key] = _decode_order(value)
 
 
 # The shard of the child
 
 
+@answers(messages.StartChildren)
 def start_children(state: State, source: int, message: messages.StartChildren) -> Steps:
     new = [child for child in message.children if not _is_known(state, child, message.parent)]
     errors: dict[str, str] = {}
@@ -322,6 +325,7 @@ def _detach(state: State, child_id: str, parent: str) -> None:
         state.out.touch(job, ROW)
 
 
+@answers(messages.CancelChildren)
 def cancel_children(
     state: State, source: int, message: messages.CancelChildren
 ) -> messages.ChildrenCancelled:

@@ -18,6 +18,7 @@ from ..lifecycle import child_results, transitions
 from ..lifecycle.outcomes import outcome_of, outcome_of_ended, watch
 from ..outbox import ROW
 from ..peer_calls import Steps
+from ..registry import answers
 from ..state import Awaited, ChildEnd, State
 from .directory import flows_decided, locate
 
@@ -73,6 +74,7 @@ def looked(state: State, ids: Iterable[str]) -> None:
             drop_idle(state, job_id, awaited)
 
 
+@answers(messages.Watch)
 def answer_watch(state: State, source: int, message: messages.Watch) -> Steps:
     yield from flows_decided(state, message.ids)
     state.out.durable |= message.durable
@@ -86,6 +88,7 @@ def answer_watch(state: State, source: int, message: messages.Watch) -> Steps:
     return messages.Outcomes(jobs)
 
 
+@answers(messages.Unwatch)
 def answer_unwatch(state: State, source: int, message: messages.Unwatch) -> None:
     for job_id in message.ids:
         _forget_watcher(state, job_id, source)
@@ -186,6 +189,7 @@ def settle(state: State) -> None:
         hear(state, outcome)
 
 
+@answers(messages.Outcomes)
 def heard(state: State, source: int, message: messages.Outcomes) -> None:
     for outcome in message.jobs:
         hear(state, outcome)
@@ -302,6 +306,7 @@ def peer_is_back(state: State, shard: int) -> None:
 # Results of children
 
 
+@answers(messages.Values)
 def values(state: State, source: int, message: messages.Values) -> messages.ValuesAre:
     found: list[messages.Value | None] = []
     gone: list[str] = []

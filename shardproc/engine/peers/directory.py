@@ -27,7 +27,8 @@ from ..handlers.views.query import Shown
 from ..lifecycle import child_results, dropped_letters, outcomes, removal
 from ..lookup import not_found
 from ..memory.pointers import enter, pointer
-from ..peer_calls import Deliver, Steps
+from ..peer_calls import Steps
+from ..registry import Deliver, answers, answers_late, handles
 from ..state import RELAYED, Client, State
 from . import possession, roll_call
 
@@ -58,6 +59,7 @@ def locate(state: State, ids: Iterable[str]) -> Steps:
     return shard_of
 
 
+@answers(messages.Where)
 def where(state: State, source: int, message: messages.Where) -> Steps:
     yield from roll_call.find(state, message.ids)
     return messages.Homes([state.directory.get(job_id, state.shard) for job_id in message.ids])
@@ -169,6 +171,7 @@ def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> 
     return min(homes, default=0) >= 0
 
 
+@answers(messages.Claim)
 def answer_claim(state: State, source: int, message: messages.Claim) -> Steps:
     ids, here = message.ids, state.shard
     yield from flows_decided(state, ids, wait=message.wait)
@@ -209,6 +212,7 @@ def _home(word: int, home: int, source: int) -> int:
     return {messages.FREE: source, messages.BUSY: BUSY, messages.UNDECIDED: UNDECIDED}[word]
 
 
+@answers(messages.Verify)
 def verified(state: State, source: int, message: messages.Verify) -> Steps:
     yield from flows_decided(state, message.ids, wait=message.wait)
     state.out.durable |= message.durable  # the reply that a job exists is a promise as well
@@ -251,6 +255,7 @@ def announce_dropped(state: State) -> None:
             )
 
 
+@answers(messages.Forget)
 def forget(state: State, source: int, message: messages.Forget) -> None:
     for job_id, outcome in zip(message.ids, message.outcomes, strict=True):
         if state.directory.get(job_id) == source:
@@ -259,6 +264,7 @@ def forget(state: State, source: int, message: messages.Forget) -> None:
                 outcomes.keep_in_mind(state, outcome)
 
 
+@handles(GetJobByCustomId)
 def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId) -> JobReply:
     """Find unfinished jobs only, as in the reference server."""
     job = state.jobs.get(command.custom_id)
@@ -358,6 +364,7 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
     send(state, client, Raw(gather.result(command.req_id)[HEADER:]), slow=is_slow(command))
 
 
+@answers_late(messages.Forward)
 def forwarded(state: State, source: int, message: messages.Forward, deliver: Deliver) -> None:
     """Carry out a command for a client that this shard does not know; the answer may come late."""
     state.serial += 1

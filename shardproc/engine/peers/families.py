@@ -37,6 +37,7 @@ from ..lookup import being_cancelled, find, not_found, wrong_state
 from ..outbox import ROW
 from ..peer_calls import Questions, Steps, across
 from ..ready import space
+from ..registry import answers, handles
 from ..state import Client, State
 from . import dependencies
 from .dependencies import extra_of
@@ -49,6 +50,7 @@ FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of
 MAX_CHILDREN, MAX_BYTES = 100_000, 10 << 20  # of one job, and bytes of their ids: stored with the job
 
 
+@handles(GetChildrenValues)
 @across
 def get_children_values(state: State, client: Client, command: GetChildrenValues) -> Steps:
     job = find(state, command.id)
@@ -68,16 +70,19 @@ def _has_completed(extra: Extra, child: str) -> bool:
     return not any(key.endswith(f":{child}") for key in extra.ignored or ())
 
 
+@handles(GetFailedChildrenValues)
 def get_failed(state: State, client: Client, command: GetFailedChildrenValues) -> ChildErrorsReply:
     job = find(state, command.id)
     return ChildErrorsReply(values=(job.extra.failures if job is not None and job.extra else None) or {})
 
 
+@handles(GetIgnoredChildrenFailures)
 def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailures) -> ChildErrorsReply:
     job = find(state, command.id)
     return ChildErrorsReply(values=(job.extra.ignored if job is not None and job.extra else None) or {})
 
 
+@handles(UpdateParent)
 @across
 def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     """Link a child to a parent.  Either may have run already: clients that push children first link them
@@ -197,6 +202,7 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
     yield [(shard_of[parent], _kin_of(messages.JOIN, parent, child, durable)) for parent, child in unheard]
 
 
+@handles(RemoveChildDependency)
 @across
 def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:
     job = find(state, command.id)
@@ -215,6 +221,7 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
     return RemovedReply(removed=True)
 
 
+@handles(MoveToWaitingChildren)
 @across
 def move_to_waiting_children(state: State, client: Client, command: MoveToWaitingChildren) -> Steps:
     """Let a job wait for its children that have not completed; without any, until it is moved by command."""
@@ -245,6 +252,7 @@ def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
     return job
 
 
+@handles(RemoveUnprocessedChildren)
 @across
 def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
     job = state.jobs.get(command.id)
@@ -288,6 +296,7 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
 # Questions to the shard of a parent or child
 
 
+@answers(messages.FamilyOperation)
 def operate(state: State, source: int, message: messages.FamilyOperation) -> Steps:
     yield from flows_decided(state, [message.id])
     state.out.durable |= message.durable

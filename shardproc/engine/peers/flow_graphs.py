@@ -42,6 +42,7 @@ from bunqueue.protocol.commands.flows import (
 from bunqueue.server.links import peers as messages
 
 from ..peer_calls import Steps, across
+from ..registry import handles
 from ..state import Client, State
 from . import dependencies, directory, flow_checks, flows
 from .flow_members import AFTER_NODES
@@ -88,6 +89,7 @@ def _known(state: State, flow: str) -> Steps:
 # Adding
 
 
+@handles(AddFlow)
 @across
 def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
     flow = command.flow
@@ -171,6 +173,7 @@ def _job_of(flow: str, node: FlowNode) -> FlowJob:
     return FlowJob(id=id_of(flow, node.name), queue=node.queue, input=fields)
 
 
+@handles(CloseFlow)
 @across
 def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
     """Close a flow.  Jobs that are already prepared when the last gatherer closes are included, because
@@ -190,6 +193,7 @@ def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
 # Reading
 
 
+@handles(GetFlow)
 @across
 def get_flow(state: State, client: Client, command: GetFlow) -> Steps:
     found = yield from _known(state, command.flow)
@@ -216,6 +220,7 @@ def _batch(flow: str, found: Sequence[messages.Member]) -> BatchView | None:
     )
 
 
+@handles(ListFlows)
 @across
 def list_flows(state: State, client: Client, command: ListFlows) -> Steps:
     """List flows by id.  Shards answer up to different ids: everything after the smallest of these is left
@@ -288,6 +293,7 @@ def _name(flow: str, job_id: str) -> str:
 # Cancelling and retrying
 
 
+@handles(CancelFlow)
 @across
 def cancel_flow(state: State, client: Client, command: CancelFlow) -> Steps:
     found = yield from _known(state, command.flow)
@@ -300,6 +306,7 @@ def cancel_flow(state: State, client: Client, command: CancelFlow) -> Steps:
     return FlowStoppedReply(data=FlowStopped(stopped, sum(answer.running for answer in answers)))
 
 
+@handles(RetryFlow)
 @across
 def retry_flow(state: State, client: Client, command: RetryFlow) -> Steps:
     """Retry a flow: first bring back all jobs, then let them ask for those that they wait for.  So none of

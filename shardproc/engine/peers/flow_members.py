@@ -8,6 +8,7 @@ from bunqueue.server.links import peers as messages
 from ..lifecycle import cancellation, transitions
 from ..outbox import ROW
 from ..peer_calls import Steps
+from ..registry import answers
 from ..state import State
 from . import dependencies, directory
 
@@ -16,6 +17,7 @@ LOOKS, AT_ONCE = 1_000, 20  # ids inspected per question when flows are listed, 
 AFTER_NODES = chr(ord(":") + 1)  # sorts a flow's id after all of its nodes
 
 
+@answers(messages.Members)
 def list_some(state: State, source: int, message: messages.Members) -> Steps:
     mark = f"{message.flow}:"
     hidden = [job_id for job_id in state.prepared if job_id.startswith(mark)]
@@ -29,6 +31,7 @@ def list_some(state: State, source: int, message: messages.Members) -> Steps:
     return messages.MembersAre(found, more)
 
 
+@answers(messages.Flows)
 def list_flows(state: State, source: int, message: messages.Flows) -> messages.FlowsAre:
     """List flows.  A single node is enough to identify a flow; the search then skips to the next one."""
     flows: list[str] = []
@@ -79,6 +82,7 @@ def _member(job: Job) -> messages.Member:
     )
 
 
+@answers(messages.StopMembers)
 def stop(state: State, source: int, message: messages.StopMembers) -> messages.MembersStopped:
     """Cancel nodes.  Those that have not begun become dead letters as well, because the flow may be
     retried."""
@@ -96,6 +100,7 @@ def stop(state: State, source: int, message: messages.StopMembers) -> messages.M
     return messages.MembersStopped(stopped, running)
 
 
+@answers(messages.ReviveMembers)
 def revive(state: State, source: int, message: messages.ReviveMembers) -> messages.MembersRevived:
     revived = []
     for job_id, pending in message.nodes:
@@ -124,6 +129,7 @@ def _wait_again(state: State, job: Job, pending: list[str]) -> None:
     state.out.touch(job, ROW)
 
 
+@answers(messages.AskForMembers)
 def ask(state: State, source: int, message: messages.AskForMembers) -> messages.AskForMembers:
     jobs = [state.jobs[job_id] for job_id in message.ids if job_id in state.jobs]
     waiting = {dep: None for job in jobs for dep in (job.extra.pending if job.extra is not None else ())}
@@ -134,6 +140,7 @@ def ask(state: State, source: int, message: messages.AskForMembers) -> messages.
 # Nodes that gather
 
 
+@answers(messages.Gather)
 def gather(state: State, source: int, message: messages.Gather) -> Steps:
     yield from directory.flows_decided(state, message.ids)
     return messages.Gathering([_gather(state, job_id, closing=message.closing) for job_id in message.ids])
@@ -149,6 +156,7 @@ def _gather(state: State, job_id: str, *, closing: bool = False) -> int:
     return messages.OPEN if job.extra.gathering and not job.extra.closing else messages.CLOSED
 
 
+@answers(messages.CloseGathering)
 def close(state: State, source: int, message: messages.CloseGathering) -> messages.Gathering:
     job = state.jobs.get(message.id)
     if job is not None and job.extra is not None and job.state == BLOCKED and job.extra.gathering:

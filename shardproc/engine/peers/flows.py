@@ -27,8 +27,9 @@ from ..handlers.push import new_job
 from ..lifecycle import outcomes, transitions
 from ..lookup import admit_queues
 from ..memory.queue_configs import of_queue
-from ..peer_calls import Deliver, Steps, across
+from ..peer_calls import Steps, across
 from ..ready import space
+from ..registry import Apart, Deliver, answers, answers_late, handles, recovers
 from ..state import Client, QueueState, State
 from . import dependencies, directory, flow_checks, possession
 from .possession import JobRef
@@ -63,11 +64,13 @@ _decode_part = json.Decoder(Part).decode
 _decode_decision = json.Decoder(Decision).decode
 
 
+@recovers(UNDECIDED, Apart.UNSETTLED)
 def recover_part(state: State, key: str, value: str) -> None:
     state.recovery.parts.add(key)
     _hold(state, key, _decode_part(value))
 
 
+@recovers(DECIDED, Apart.UNSETTLED)
 def recover_decision(state: State, key: str, value: str) -> None:
     state.decisions[key] = _decode_decision(value)
 
@@ -75,6 +78,7 @@ def recover_decision(state: State, key: str, value: str) -> None:
 # The shard that got the flow
 
 
+@handles(PushFlow)
 @across
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     """See the module; the reply is sent after the decision is stored, and after all shards have it."""
@@ -215,6 +219,7 @@ def peer_is_back(state: State, shard: int) -> None:
         peer_calls.start(state, directory.recall(state, flows))
 
 
+@answers_late(messages.Recall)
 def recalled(state: State, source: int, message: messages.Recall, deliver: Deliver) -> None:
     waiting = state.undecided.get(message.flow)
     if waiting is None:
@@ -228,6 +233,7 @@ def recalled(state: State, source: int, message: messages.Recall, deliver: Deliv
 # A shard that has jobs of the flow
 
 
+@answers(messages.Prepare)
 def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
     jobs = _decode_jobs(message.jobs)
     if message.flow in state.parts:  # a repeated question
@@ -288,6 +294,7 @@ def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
     return new_job(state, queue, job.id, job.input, bytes(job.input.data))
 
 
+@answers(messages.Decide)
 def decide(state: State, source: int, message: messages.Decide) -> messages.Decided:
     state.out.durable |= message.durable  # before the shard that made the decision forgets it
     part = state.parts.pop(message.flow, None)

@@ -25,7 +25,8 @@ from .. import peer_calls
 from ..lifecycle import dedup, events, transitions, unique_keys
 from ..lifecycle.last_runs import ended as run_ended
 from ..memory.pointers import enter, pointer
-from ..peer_calls import Deliver, Steps
+from ..peer_calls import Steps
+from ..registry import Apart, Deliver, answers, answers_late, recovers
 from ..state import QueueState, State
 from .carried_jobs import Carried, begin_anew, carried_of, decode_all, encode_all, job_of, keep_rows
 
@@ -219,6 +220,7 @@ def _put_back(state: State, carried: Carried) -> None:
     queue.late[job.seq] = queue.jobs.pop(job.seq)
 
 
+@recovers(LEAVING, Apart.UNSETTLED)
 def recover_leaving(state: State, key: str, value: str) -> None:
     move = _decode_move(value)
     state.leaving[key] = move
@@ -235,6 +237,7 @@ def recovered(state: State) -> None:
         peer_calls.start(state, steps)
 
 
+@answers_late(messages.Settled)
 def settled(state: State, source: int, message: messages.Settled, deliver: Deliver) -> None:
     """Answer when a job is no longer moving."""
     waiting = state.moving.get(message.id)
@@ -247,6 +250,7 @@ def settled(state: State, source: int, message: messages.Settled, deliver: Deliv
 # The shard where jobs arrive
 
 
+@answers(messages.MoveIn)
 def move_in(state: State, source: int, message: messages.MoveIn) -> messages.MovedIn:
     """Take jobs over; a repeated question gets the same answer."""
     known = state.arrived.get(message.move)
@@ -300,10 +304,12 @@ def _hold(state: State, move: str, arrived: Arrived) -> None:
     state.settling.update(arrived.here)
 
 
+@recovers(ARRIVED, Apart.UNSETTLED)
 def recover_arrived(state: State, key: str, value: str) -> None:
     _hold(state, key, _decode_arrived(value))
 
 
+@answers(messages.MoveEnded)
 def move_ended(state: State, source: int, message: messages.MoveEnded) -> messages.MoveEnded:
     """Forget a move that no shard will ask about again."""
     arrived = state.arrived.pop(message.move, None)
@@ -313,6 +319,7 @@ def move_ended(state: State, source: int, message: messages.MoveEnded) -> messag
     return message
 
 
+@answers(messages.Rehome)
 def rehome(state: State, source: int, message: messages.Rehome) -> messages.Rehome:
     """Note the new shard of moved jobs whose ids point here."""
     for job_id in message.ids:

@@ -13,6 +13,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.server.links import peers as messages
 
 from ..peer_calls import Steps
+from ..registry import answers
 from ..state import State
 
 JobRef = tuple[str, str]  # queue and id of a job
@@ -21,6 +22,7 @@ Wanted = tuple[str, JobRef, int | None]  # flow, one of its jobs, and when the f
 LOST, PREPARED, APPEARED, OTHER = range(4)  # what a shard has of a flow; OTHER: perhaps not of that flow
 
 
+@answers(messages.Have)
 def have(state: State, source: int, message: messages.Have) -> messages.Had:
     return messages.Had([_had(state, job_id) for job_id in message.ids], state.recovery.stored_until)
 

@@ -18,6 +18,7 @@ from ..lifecycle import transitions
 from ..memory.pointers import pointer
 from ..memory.recovery import FLOWS, GAP, KIND
 from ..peer_calls import Steps
+from ..registry import answers
 from ..state import State
 from . import dependencies, families, possession
 
@@ -64,6 +65,7 @@ def peer_is_back(state: State, shard: int) -> None:
         peer_calls.notify(state, shard, messages.Reconciled())
 
 
+@answers(messages.Reconciled)
 def reconciled(state: State, source: int, message: messages.Reconciled) -> None:
     recovery = state.recovery
     recovery.reconciled.add(source)

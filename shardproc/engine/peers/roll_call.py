@@ -23,12 +23,14 @@ from .. import peer_calls
 from ..memory.pointers import enter, pointer
 from ..memory.recovery import GAP, IDS, KIND, Gap
 from ..peer_calls import Steps
+from ..registry import Apart, answers, recovers
 from ..state import State
 
 _decode_gap = json.Decoder(Gap).decode
 PAGE = 500  # ids inspected per answer: about 5 ms
 
 
+@recovers(KIND, Apart.DERIVED)
 def recover(state: State, key: str, value: str) -> None:
     if key == IDS:
         state.recovery.unheard = set(range(state.shards)) - {state.shard}
@@ -55,6 +57,7 @@ def _listen(state: State, shard: int) -> Steps:
         state.out.keep(KIND, IDS, None)
 
 
+@answers(messages.Announce)
 def announce(state: State, source: int, message: messages.Announce) -> messages.Announced:
     ids, after = state.archive.own_ids_after(message.after, PAGE)
     if not message.after:  # a prepared job may appear between two pages, in the part already sent

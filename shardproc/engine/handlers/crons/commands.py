@@ -39,6 +39,7 @@ from bunqueue.protocol.numbers import number
 from ...memory.clock_correction import SetBack
 from ...memory.timetable import KIND, Schedule
 from ...peer_calls import Steps, across
+from ...registry import handles, recovers
 from ...slices import Steps as Slices
 from ...slices import sliced
 from ...state import Client, State
@@ -54,6 +55,7 @@ NOT_FOUND = "Cron job not found"
 _decode = msgspec.json.Decoder(Schedule).decode
 
 
+@handles(Cron)
 def put(state: State, client: Client, command: Cron) -> Reply | None:
     _check(command)
     next_after(command, state.now, state.now)
@@ -108,6 +110,7 @@ def _check_limit(known: Schedule, limit: int | None) -> None:
     raise CommandError(text, Code.INVALID_FIELD, field="maxLimit", value=limit, bound=more)
 
 
+@handles(CronDelete)
 def delete(state: State, client: Client, command: CronDelete) -> Ok:
     known = known_schedule(state, command.name)
     if command.app is not None and known.app != command.app:
@@ -116,6 +119,7 @@ def delete(state: State, client: Client, command: CronDelete) -> Ok:
     return Ok()
 
 
+@handles(CronGet)
 def get(state: State, client: Client, command: CronGet) -> CronReply:
     return _shown(state, known_schedule(state, command.name))
 
@@ -127,10 +131,12 @@ def known_schedule(state: State, name: str) -> Schedule:
     return schedule
 
 
+@handles(CronPause)
 def pause(state: State, client: Client, command: CronPause) -> CronReply:
     return _set_paused(state, command.name, True)
 
 
+@handles(CronResume)
 def resume(state: State, client: Client, command: CronResume) -> CronReply:
     return _set_paused(state, command.name, False)
 
@@ -144,6 +150,7 @@ def _set_paused(state: State, name: str, paused: bool) -> CronReply:
     return _shown(state, schedule)
 
 
+@handles(CronNext)
 def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
     schedule = known_schedule(state, command.name)
     left, limit = command.count, schedule.max_limit
@@ -160,6 +167,7 @@ def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
     return CronRunsReply(data=CronRuns([float(run) for run in runs]))
 
 
+@handles(CronList)
 @sliced
 def list_all(state: State, client: Client, command: CronList) -> Slices:
     by_name, found = state.timetable.by_name, []
@@ -187,6 +195,7 @@ def slot_of_record(key: str, value: str) -> int:
     return slot_of_queue(_decode(value).queue)
 
 
+@recovers(KIND, slot_of_record)
 def recover(state: State, key: str, value: str) -> None:
     """Restore a schedule from storage; missed runs are handled by the first tick."""
     schedule = _decode(value)

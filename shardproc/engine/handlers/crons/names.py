@@ -15,6 +15,7 @@ from bunqueue.server.links import peers as messages
 
 from ...memory.timetable import Claim
 from ...peer_calls import Steps
+from ...registry import answers
 from ...state import State
 
 
@@ -50,6 +51,7 @@ def _check_here(state: State, command: Cron) -> None:
         raise _taken(known.name, known.queue, known.app or "")
 
 
+@answers(messages.CronClaim)
 def held(state: State, source: int, message: messages.CronClaim) -> messages.CronHolder:
     known = state.timetable.by_name.get(message.name)
     if known is not None:

@@ -18,6 +18,7 @@ from bunqueue.protocol.commands.cron import CronRunReply, CronTrigger, SpawnOpti
 
 from ...lifecycle import last_runs
 from ...memory.timetable import Missed, Schedule
+from ...registry import handles
 from ...state import Client, State
 from .. import push
 from .commands import ALL, CANCEL, QUEUE, SKIP, backlog_of, keep, known_schedule, next_after, remove
@@ -119,6 +120,7 @@ def _times_until(schedule: Schedule, until: int) -> int:
     )
 
 
+@handles(CronTrigger)
 def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
     schedule = known_schedule(state, command.name)
     if schedule.overlap == QUEUE and schedule.is_running and schedule.last_run is not None:

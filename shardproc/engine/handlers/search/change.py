@@ -18,6 +18,7 @@ from bunqueue.protocol.search import cursor as cursors
 from bunqueue.protocol.search.cursor import DONE, Cursor
 
 from ...criteria import LIVE
+from ...registry import handles
 from ...slices import Later, Steps, sliced
 from ...state import Client, State
 from .actions import Actions
@@ -34,6 +35,7 @@ _OWN = {"priority": ("priority",), "move": ("to",), "cancel": ("reason", "grace"
 _NEEDED = {"priority": "priority", "move": "to"}
 
 
+@handles(ChangeJobs)
 @sliced
 def change_jobs(state: State, client: Client, command: ChangeJobs) -> Steps:
     _check(command)

@@ -12,6 +12,7 @@ from bunqueue.protocol.search import cursor as cursors
 from bunqueue.protocol.search.cursor import BEGIN, DONE, Cursor
 
 from ...criteria import LIVE
+from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, State
 from ..views.query import SLICE, Shown
@@ -24,6 +25,7 @@ MAX_BYTES = 8 << 20  # of jobs per page; the page ends with the job that exceeds
 Slices = Generator[None, None, None]
 
 
+@handles(FindJobs)
 @sliced
 def find_jobs(state: State, client: Client, command: FindJobs) -> Steps:
     cursor = cursors.of(command, command.cursor, state.shards, state.now)

@@ -36,6 +36,7 @@ from ...memory.history import lately
 from ...memory.sums import of_queues
 from ...memory.vitals import MB
 from ...ready import queue_limits
+from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from ..crons.commands import next_ones
@@ -51,6 +52,7 @@ MAX_CRONS = 100
 RATE_MINUTES = 4  # full minutes over which the rates of queues are averaged
 
 
+@handles(DashboardOverview)
 @sliced
 def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
     jobs = yield from of_queues(state)
@@ -93,6 +95,7 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
     )
 
 
+@handles(DashboardQueues)
 @sliced
 def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> Steps:
     found = []
@@ -126,6 +129,7 @@ def _overview_of(state: State, queue: QueueState) -> QueueOverview:
     )
 
 
+@handles(DashboardQueue)
 @sliced
 def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> Steps:
     queue = known_queue(state, command.queue)
@@ -182,6 +186,7 @@ def _preview(state: State, queue: QueueState) -> list[Raw]:
     return shown
 
 
+@handles(CompactMemory)
 @sliced
 def compact_memory(state: State, client: Client, command: CompactMemory) -> Steps:
     for queue in list(state.queues.values()):

@@ -15,6 +15,7 @@ from bunqueue.model.events import NAMES
 from bunqueue.protocol.commands.events import EventsReply, GetEvents, LogPlace
 
 from ...outbox import LogRow
+from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, State
 
@@ -34,6 +35,7 @@ class Wanted(NamedTuple):
     job_id: str | None
 
 
+@handles(GetEvents)
 @sliced
 def get_events(state: State, client: Client, command: GetEvents) -> Steps:
     oldest, following = state.archive.event_bounds()

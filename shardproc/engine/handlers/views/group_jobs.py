@@ -14,6 +14,7 @@ from bunqueue.protocol.job_view import job_list
 
 from ...lookup import known_queue
 from ...ready.group import Group
+from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from .paging import job_of
@@ -22,6 +23,7 @@ from .query import SLICE, Shown, check_states, listed_state
 MEMBERS_A_SLICE = 1_000
 
 
+@handles(GetGroupJobs)
 @sliced
 def get_group_jobs(state: State, client: Client, command: GetGroupJobs) -> Steps:
     """List jobs by number.  The cost grows with the size of the group, not of the queue."""

@@ -30,6 +30,7 @@ from ...lookup import known_job, known_queue
 from ...memory.vitals import MB
 from ...outbox import Attempt
 from ...ready.group import Group
+from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, State
 from .stats import store_view
@@ -39,6 +40,7 @@ GROUPS_A_SLICE = 500
 SHOWN_A_SLICE = 100
 
 
+@handles(GetAttempts)
 def get_attempts(state: State, client: Client, command: GetAttempts) -> AttemptsReply:
     job = known_job(state, command.id)
     return AttemptsReply(data=Attempts([_attempt(*each) for each in numbered_attempts(state, job)]))
@@ -90,11 +92,13 @@ def _attempt(attempt: Attempt, number: int) -> AttemptView:
     )
 
 
+@handles(WhyWaiting)
 def why_waiting(state: State, client: Client, command: WhyWaiting) -> WaitingReply:
     job = known_job(state, command.id)
     return WaitingReply(data=Waiting(state_name(job, 3), reasons_of(state, job)))
 
 
+@handles(ListGroups)
 @sliced
 def list_groups(state: State, client: Client, command: ListGroups) -> Steps:
     queue = known_queue(state, command.queue)
@@ -131,6 +135,7 @@ def _group(group: Group) -> GroupView:
     )
 
 
+@handles(ListShards)
 def list_shards(state: State, client: Client, command: ListShards) -> ShardViewsReply:
     vitals = state.vitals()
     view = ShardView(

@@ -43,6 +43,7 @@ from bunqueue.protocol.job_view import job_list, queried_job, state_name, unread
 from ...lifecycle import events
 from ...lookup import explanation, find, known_job, known_queue, wrong_state
 from ...outbox import Remains
+from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
@@ -123,6 +124,7 @@ class Shown:
         return JobsReply(jobs=job_list(self._jobs), more=self.is_full or UNSET)
 
 
+@handles(GetJob)
 def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     job = known_job(state, command.id)
     answer = Shown(state, client)
@@ -130,6 +132,7 @@ def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     return JobReply(job=answer.one())
 
 
+@handles(GetState)
 def get_state(state: State, client: Client, command: GetState) -> StateReply:
     job = find(state, command.id)
     name = "unknown" if job is None else state_name(job, client.version)
@@ -137,12 +140,14 @@ def get_state(state: State, client: Client, command: GetState) -> StateReply:
     return StateReply(id=command.id, state=name, explanation=why or UNSET)
 
 
+@handles(GetResult)
 def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
     job = find(state, command.id)
     result = job.result if job is not None and job.state == COMPLETED else None
     return ResultReply(id=command.id, result=UNSET if result is None else Raw(result))
 
 
+@handles(GetJobs)
 @sliced
 def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     queue = known_queue(state, command.queue)
@@ -233,6 +238,7 @@ def listed_state(queue: QueueState, job: Job, version: int) -> str:
     return state_name(job, version)
 
 
+@handles(GetJobCounts)
 def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCountsReply:
     queue = known_queue(state, command.queue)
     if queue is None:
@@ -258,6 +264,7 @@ def counts_of(queue: QueueState, version: int) -> Counts:
     return counts
 
 
+@handles(Count)
 def count(state: State, client: Client, command: Count) -> CountReply:
     queue = known_queue(state, command.queue)
     if queue is None:
@@ -277,6 +284,7 @@ def _active(state: State, job_id: str) -> Job:
     return job
 
 
+@handles(Progress)
 def progress(state: State, client: Client, command: Progress) -> Ok:
     job = _active(state, command.id)
     if command.progress != command.progress:  # NaN
@@ -291,6 +299,7 @@ def progress(state: State, client: Client, command: Progress) -> Ok:
     return Ok()
 
 
+@handles(GetProgress)
 def get_progress(state: State, client: Client, command: GetProgress) -> ProgressReply:
     job = _active(state, command.id)
     return ProgressReply(progress=job.progress, message=job.progress_message)

@@ -46,6 +46,7 @@ from ...memory.history import MINUTE_MS, by_minute
 from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
 from ...memory.vitals import MB, Disk, Vitals
 from ...ready import queue_limits
+from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 
@@ -57,6 +58,7 @@ MAX_QUEUES = 200  # queues with series of their own in Prometheus, over all shar
 SHOWN_A_SLICE = 20  # queues shown per slice
 
 
+@handles(ListQueues)
 @sliced
 def list_queues(state: State, client: Client, command: ListQueues) -> Steps:
     found: list[bytes] = []
@@ -72,6 +74,7 @@ def _info(queue: QueueState) -> QueueInfo:
     return QueueInfo(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.paused)
 
 
+@handles(Stats)
 @sliced
 def stats(state: State, client: Client, command: Stats) -> Steps:
     jobs = yield from of_queues(state)
@@ -93,6 +96,7 @@ def stats(state: State, client: Client, command: Stats) -> Steps:
     )
 
 
+@handles(Metrics)
 def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
     if command.queue is not None or command.type is not None:
         return MetricsReply(data=_history(state, command.queue, command.type))
@@ -135,6 +139,7 @@ def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
     return QueueHistory(HistoryMeta(total, minute, data[0]), data, len(data))
 
 
+@handles(Prometheus)
 @sliced
 def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
     jobs = yield from of_queues(state)
@@ -261,6 +266,7 @@ def store_view(vitals: Vitals) -> ShardStore | None:
     )
 
 
+@handles(StorageStatus)
 def storage_status(state: State, client: Client, command: StorageStatus) -> StorageStatusReply:
     return StorageStatusReply(data=storage_state(state.shard, state.vitals()))
 

@@ -24,6 +24,7 @@ from bunqueue.protocol.readable import shown
 from ...lifecycle import transitions, undo
 from ...lookup import key_is_taken, wrong_state
 from ...peers import children
+from ...registry import handles
 from ...run_writes import Op, StepHead
 from ...state import Client, State
 from .runs import payload, workflow
@@ -32,6 +33,7 @@ FINISHED = (FAILED, COMPLETED)
 MAX_SHOWN = 5  # names of steps in a refusal
 
 
+@handles(RetryWorkflow)
 def retry_workflow(state: State, client: Client, command: RetryWorkflow) -> Ok:
     job = workflow(state, command.id)
     if job.state in (ACTIVE, BLOCKED):
@@ -57,6 +59,7 @@ def retry_workflow(state: State, client: Client, command: RetryWorkflow) -> Ok:
     return Ok()
 
 
+@handles(UndoWorkflow)
 def undo_workflow(state: State, client: Client, command: UndoWorkflow) -> Ok:
     job = workflow(state, command.id)
     run = job.run

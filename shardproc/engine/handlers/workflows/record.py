@@ -38,6 +38,7 @@ from bunqueue.protocol.commands.workflows import (
 from ...lookup import known_queue
 from ...memory.runs import OpenRun
 from ...peers import children
+from ...registry import handles
 from ...run_writes import Op, StepHead
 from ...state import Client, State
 from . import step_rows, waits
@@ -47,6 +48,7 @@ MAX_REPLY = 16 << 20  # bytes of results per reply
 STATE = "state"  # a kind for a record that is not a step
 
 
+@handles(RecordSteps)
 def record_steps(state: State, client: Client, command: RecordSteps) -> RecordStepsReply:
     known_queue(state, command.queue)
     started: waits.Started = {}

@@ -34,6 +34,7 @@ from bunqueue.protocol.commands.workflows import (
 from ...background import chores, retention
 from ...lifecycle import events, run_steps
 from ...lookup import not_found, wrong_state
+from ...registry import handles
 from ...run_writes import Op, StoredBroadcast, WaitingRun, set_aside
 from ...slices import Steps, sliced
 from ...state import Client, State
@@ -94,6 +95,7 @@ def _set_aside(state: State, job: Job, name: str, number: int, problem: str, dat
 # -- to one workflow
 
 
+@handles(SendSignal)
 def send_signal(state: State, client: Client, command: SendSignal) -> SignalReply:
     data = payload(command.data, "data")
     job = state.jobs.get(command.id)
@@ -130,6 +132,7 @@ def _waited_for(state: State, job: Job) -> list[str]:
     return list(dict.fromkeys(wait.signal for wait in found))
 
 
+@handles(DropSignal)
 def drop_signal(state: State, client: Client, command: DropSignal) -> Ok:
     job = workflow(state, command.id)
     if not state.archive.runs.is_there(job.seq, command.number):
@@ -177,6 +180,7 @@ def _forget_expired(state: State, job: Job) -> None:
 # -- to all workflows that wait for a key
 
 
+@handles(Broadcast)
 @sliced
 def broadcast(state: State, client: Client, command: Broadcast) -> Steps:
     data = payload(command.data, "data")

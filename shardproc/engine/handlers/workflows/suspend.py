@@ -14,12 +14,14 @@ from ...memory.runs import OpenRun
 from ...outbox import ROW
 from ...peers import children
 from ...ready import space
+from ...registry import handles
 from ...run_writes import Op, StepHead
 from ...state import Client, State
 from ..push import check_arguments, check_data
 from .runs import held, open_run, with_run
 
 
+@handles(SuspendJob)
 def suspend_job(state: State, client: Client, command: SuspendJob) -> Ok:
     known_queue(state, command.queue)
     job = held(state, command.id, command.token)
@@ -58,6 +60,7 @@ def _is_ready(group: list[StepHead]) -> bool:
     return any(head.status == FAILED for head in group) or not any(map(run_steps.is_open, group))
 
 
+@handles(ContinueAsNew)
 def continue_as_new(state: State, client: Client, command: ContinueAsNew) -> Ok:
     known_queue(state, command.queue)
     job = held(state, command.id, command.token)

@@ -31,12 +31,14 @@ from bunqueue.protocol.readable import check_readable, is_readable
 
 from ...lookup import known_queue
 from ...memory import queue_configs
+from ...registry import at_queue, handles, recovers
 from ...state import Client, State
 
 _decode, _encode = Decoder().decode, Encoder().encode
 _decode_stored = Decoder(WaitSchema).decode
 
 
+@handles(SetSignalTypes)
 def set_signal_types(state: State, client: Client, command: SetSignalTypes) -> Ok:
     known_queue(state, command.queue)
     before = queue_configs.of_queue(state, command.queue, SignalTypes).workflows
@@ -66,6 +68,7 @@ def set_signal_types(state: State, client: Client, command: SetSignalTypes) -> O
     return Ok()
 
 
+@recovers("signal_types", at_queue)
 def recover(state: State, key: str, value: str) -> None:
     state.configs[SignalTypes, key] = msgspec_json.decode(value, type=SignalTypes)
 

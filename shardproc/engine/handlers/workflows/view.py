@@ -22,6 +22,7 @@ from bunqueue.protocol.commands.workflows import (
 from bunqueue.protocol.job_view import state_name
 
 from ...lookup import find, known_queue, not_found
+from ...registry import handles
 from ...run_writes import KeptSignal as StoredSignal
 from ...run_writes import OpenWait as StoredWait
 from ...run_writes import StoredStep
@@ -34,6 +35,7 @@ _encode = Encoder().encode
 _decode_schema = Decoder(WaitSchema).decode
 
 
+@handles(GetSteps)
 def get_steps(state: State, client: Client, command: GetSteps) -> StepsReply:
     known_queue(state, command.queue)
     job = find(state, command.id)
@@ -46,6 +48,7 @@ def get_steps(state: State, client: Client, command: GetSteps) -> StepsReply:
     return StepsReply(data=Steps([_view(step) for step in page], after))
 
 
+@handles(GetWorkflow)
 def get_workflow(state: State, client: Client, command: GetWorkflow) -> WorkflowReply:
     job = workflow(state, command.id)
     run, reads = job.run, state.archive.runs
