@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +19,17 @@ def test_every_command_has_a_resource() -> None:
     assert {each.command for each in RESOURCES} == OFFERED.keys() - {"Prometheus"}  # which has no JSON
     places = [(each.method, each.path) for each in RESOURCES]
     assert len(set(places)) == len(places)
+
+
+def test_no_path_hides_another() -> None:
+    """The first that fits is taken: /groups/count must come before /groups/{groupId}."""
+    for each in RESOURCES:
+        fits = [
+            other
+            for other in RESOURCES
+            if other.method == each.method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", other.path), each.path)
+        ]
+        assert fits[0] is each
 
 
 def test_names_in_paths_are_fields() -> None:

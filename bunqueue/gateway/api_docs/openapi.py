@@ -7,6 +7,7 @@ from collections import Counter
 
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.commands.base import Tag
 
 from ..http.resources import DEFAULTS, OFFERED, RESOURCES, Resource
 from .schemas import REFERENCE, Schema, Schemas, prose
@@ -57,7 +58,7 @@ def document(version: str) -> Schema:
         "openapi": "3.1.0",
         "info": {"title": "bunqueue", "version": version, "description": INTRODUCTION},
         "security": [{}, {"token": []}],
-        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in RESOURCES)],
+        "tags": [{"name": tag.value} for tag in Tag],
         "paths": paths,
         "components": {
             "schemas": {**schemas.components, "Error": ERROR},
@@ -73,7 +74,7 @@ def _operation(resource: Resource, schemas: Schemas, name: str) -> Schema:
     text = prose(spec.request.__doc__ or "")
     operation: Schema = {
         "operationId": name,
-        "tags": [resource.tag],
+        "tags": [resource.tag.value],
         "summary": re.split(r"(?<=\.) |: |; ", text)[0].rstrip(".:;"),
         "description": _described(resource, spec, text),
         "parameters": [_parameter(each, "path", fields[each], True) for each in resource.names],

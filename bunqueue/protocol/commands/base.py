@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.msgpack import Ext
@@ -181,6 +181,34 @@ class Across:
 LARGEST, SMALLEST = Across("largest"), Across("smallest")
 
 
+class Tag(enum.Enum):
+    """The headings of the HTTP documentation, in its order."""
+
+    QUEUES = "Queues"
+    JOBS_OF_A_QUEUE = "Jobs of a queue"
+    JOBS = "Jobs"
+    FLOWS = "Flows"
+    WORKFLOWS = "Workflows"
+    DEAD_LETTERS = "Dead letters"
+    LIMITS = "Limits"
+    CIRCUIT_BREAKERS = "Circuit breakers"
+    GROUPS = "Groups"
+    CRON = "Cron"
+    WORKERS = "Workers"
+    CLUSTER = "Cluster"
+    WEBHOOKS = "Webhooks"
+    SERVER = "Server"
+
+
+class HttpRoute(NamedTuple):
+    """A method and path of the HTTP gateway: see `http`."""
+
+    method: str
+    path: str
+    tag: Tag
+    whole: str | None
+
+
 @dataclass(frozen=True)
 class Spec:
     """One row of the command table."""
@@ -202,6 +230,7 @@ class Spec:
     grows: bool = False  # needs more disk space than it frees: refused while the disk is full
     internal: bool = False  # only for the HTTP gateway; unknown to all other clients
     operational: bool = False  # about the server itself: answered even while its store is unavailable
+    http: list[HttpRoute] = field(default_factory=list, compare=False)
 
     @cached_property  # read for every pull
     def default_timeout(self) -> float:
@@ -265,6 +294,23 @@ def command(
             internal,
             operational,
         )
+        return cls
+
+    return enter
+
+
+def http(route: str, tag: Tag, *, whole: str | None = None) -> Callable[[C], C]:
+    """Offer a command of the table over HTTP, as "PUT /queues/{queue}/bounds".
+
+    The names in the path are fields of the command, and so are those of a query (GET, DELETE) or of the body
+    (POST, PUT).  ``whole``: the field that gets the whole body, which may be any JSON value; the other fields
+    are in the query.
+    """
+    method, path = route.split()
+
+    def enter(cls: C) -> C:
+        routes = COMMANDS[str(cls.__struct_config__.tag)].http
+        routes.insert(0, HttpRoute(method, path, tag, whole))  # decorators are applied from the last one on
         return cls
 
     return enter

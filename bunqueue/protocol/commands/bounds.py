@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.model.bounds import Bounds, WhenFull
-from bunqueue.protocol.commands.base import Command, Number, QueueName, Reply, Route, command
+from bunqueue.protocol.commands.base import Command, Number, QueueName, Reply, Route, Tag, command, http
 
 
 class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -18,6 +18,7 @@ class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
     keep_count: Number | UnsetType | None = UNSET
 
 
+@http("PUT /queues/{queue}/bounds", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetBounds(Command, tag="SetBounds"):
     """Change the bounds of a queue; absent fields keep their values.
@@ -47,6 +48,7 @@ class BoundsReply(Reply, kw_only=True):
     space: Space
 
 
+@http("GET /queues/{queue}/bounds", Tag.LIMITS)
 @command(Route.QUEUE, BoundsReply)
 class GetBounds(Command, tag="GetBounds"):
     """Get the bounds of a queue, and how much waits in it."""

@@ -14,8 +14,10 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     Timeout,
     command,
+    http,
 )
 from bunqueue.protocol.moments import MaybeMoment
 
@@ -78,6 +80,7 @@ class BreakerFigures(Struct, gc=False):
     opened: int  # how many times it has opened
 
 
+@http("PUT /queues/{queue}/breaker", Tag.CIRCUIT_BREAKERS)
 @command(Route.QUEUE, BreakerReply, writes=True, repeatable=True)
 class SetBreaker(Command, tag="SetBreaker"):
     """Set or change the circuit breaker of a queue, or of its jobs called ``name``.  Its state stays."""
@@ -87,6 +90,7 @@ class SetBreaker(Command, tag="SetBreaker"):
     config: BreakerSettings | None = None
 
 
+@http("DELETE /queues/{queue}/breaker", Tag.CIRCUIT_BREAKERS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class ClearBreaker(Command, tag="ClearBreaker"):
     """Remove a circuit breaker; the jobs that it held back run."""
@@ -95,6 +99,7 @@ class ClearBreaker(Command, tag="ClearBreaker"):
     name: JobName | None = None
 
 
+@http("POST /queues/{queue}/breaker/trip", Tag.CIRCUIT_BREAKERS)
 @command(Route.QUEUE, BreakerReply, writes=True)
 class TripBreaker(Command, tag="TripBreaker"):
     """Open a breaker manually, for ``pause`` ms or for the time in its configuration."""
@@ -105,6 +110,7 @@ class TripBreaker(Command, tag="TripBreaker"):
     reason: str | None = None
 
 
+@http("POST /queues/{queue}/breaker/reset", Tag.CIRCUIT_BREAKERS)
 @command(Route.QUEUE, BreakerReply, writes=True, repeatable=True)
 class ResetBreaker(Command, tag="ResetBreaker"):
     """Close a breaker manually."""
@@ -113,6 +119,7 @@ class ResetBreaker(Command, tag="ResetBreaker"):
     name: JobName | None = None
 
 
+@http("GET /breakers", Tag.CIRCUIT_BREAKERS)
 @command(Route.ALL, BreakersReply, merge=Merge.CONCAT, heavy=True)
 class ListBreakers(Command, tag="ListBreakers"):
     """List the breakers of a queue, or of all queues."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from .base import Command, Reply, Route, command
+from .base import Command, Reply, Route, Tag, command, http
 
 HostName = Annotated[str, Meta(min_length=1, max_length=63)]
 LAG_LIMIT = 1_000  # records by which a copy may lag under load
@@ -72,11 +72,13 @@ class ClusterReply(Reply, kw_only=True):
     data: ClusterView
 
 
+@http("GET /cluster", Tag.CLUSTER)
 @command(Route.ROUTER, ClusterReply)
 class ClusterStatus(Command, tag="ClusterStatus"):
     """Get the hosts of the cluster, and where each shard is."""
 
 
+@http("POST /cluster/hosts/{host}/drain", Tag.CLUSTER)
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterDrain(Command, tag="ClusterDrain"):
     """Move all shards of a host to other hosts, before it is replaced.  With ``draining`` false, the host may
@@ -86,6 +88,7 @@ class ClusterDrain(Command, tag="ClusterDrain"):
     draining: bool = True
 
 
+@http("PUT /cluster/shards/{shard}", Tag.CLUSTER)
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterMove(Command, tag="ClusterMove"):
     """Move a shard to a host, where it stays until ClusterRebalance."""
@@ -94,11 +97,13 @@ class ClusterMove(Command, tag="ClusterMove"):
     host: HostName
 
 
+@http("POST /cluster/rebalance", Tag.CLUSTER)
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterRebalance(Command, tag="ClusterRebalance"):
     """Forget where shards were moved to, so that all hosts get their share again."""
 
 
+@http("DELETE /cluster/hosts/{host}", Tag.CLUSTER)
 @command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
 class ClusterForget(Command, tag="ClusterForget"):
     """Remove a host that is dead and will not come back under its name."""

@@ -38,12 +38,14 @@ from bunqueue.protocol.commands.base import (
     Reply,
     RequestId,
     Route,
+    Tag,
     Text,
     Timeout,
     Token,
     Tokens,
     Ttl,
     command,
+    http,
 )
 from bunqueue.protocol.commands.times import Repeat, Time
 from bunqueue.protocol.notices import CancelNotice
@@ -340,6 +342,7 @@ class AckBatchReply(Reply, kw_only=True):
     data: Ignored | UnsetType = UNSET
 
 
+@http("POST /queues/{queue}/jobs", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, PushReply, writes=True, grows=True, plain=PlainPush)
 class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue.
@@ -358,6 +361,7 @@ class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     req_id: RequestId = UNSET  # a struct has only one base, so Command's field is repeated here
 
 
+@http("POST /queues/{queue}/jobs/bulk", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, PushBatchReply, writes=True, grows=True, plain=PlainPushBatch)
 class PushBatch(Command, tag="PUSHB"):
     """Add many jobs to a queue: all of them, or none if one is refused.  For idempotency keys, see PUSH."""
@@ -401,6 +405,8 @@ FAIR = GroupRule(fair=True)
 """The rule in the pulls of this package."""
 
 
+@http("GET /queues/{queue}/jobs", Tag.JOBS_OF_A_QUEUE)
+@http("POST /queues/{queue}/jobs/pull", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, PullReply, writes=True, parks=True)
 class Pull(Command, tag="PULL"):
     """Take the next job, waiting up to ``timeout`` ms for one.
@@ -423,6 +429,7 @@ class Pull(Command, tag="PULL"):
     own_timeouts: bool = False
 
 
+@http("POST /queues/{queue}/jobs/pull-bulk", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
 class PullBatch(Command, tag="PULLB"):
     """Take up to ``count`` jobs, waiting up to ``timeout`` ms for the first.  For the rest see PULL."""
@@ -438,6 +445,7 @@ class PullBatch(Command, tag="PULLB"):
     own_timeouts: bool = False
 
 
+@http("POST /jobs/{id}/ack", Tag.JOBS)
 @command(Route.ID, AckReply, writes=True)
 class Ack(Command, tag="ACK"):
     """Complete a job.  With ``removeOnComplete`` nothing of it is kept, whatever its own options say."""
@@ -448,6 +456,7 @@ class Ack(Command, tag="ACK"):
     remove_on_complete: bool = False
 
 
+@http("POST /jobs/ack", Tag.JOBS)
 @command(Route.IDS, AckBatchReply, merge=Merge.FIRST_ERROR, writes=True)
 class AckBatch(Command, tag="ACKB"):
     """Complete many jobs.  A wrong token refuses all jobs of its shard; an unknown id, only that job."""
@@ -472,6 +481,7 @@ class FailFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     error_types: ErrorTypes | None = None
 
 
+@http("POST /jobs/{id}/fail", Tag.JOBS)
 @command(Route.ID, FailReply, writes=True)
 class Fail(FailFields, kw_only=True, tag_field="cmd", tag="FAIL", gc=False):
     """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
@@ -505,6 +515,7 @@ class FailBatchReply(Reply, kw_only=True):
     results: list[FailAnswer]
 
 
+@http("POST /jobs/fail", Tag.JOBS)
 @command(Route.IDS, FailBatchReply, merge=Merge.PLACED, writes=True)
 class FailBatch(Command, tag="FAILB"):
     """Report many failed attempts, each as in FAIL.  A refused report does not affect the others."""
@@ -539,6 +550,7 @@ class HeartbeatBatchReply(Reply, kw_only=True):
     data: AliveCount
 
 
+@http("POST /jobs/{id}/heartbeat", Tag.JOBS)
 @command(Route.ID, HeartbeatReply, writes=True, repeatable=True)
 class JobHeartbeat(Command, tag="JobHeartbeat"):
     """Report that a job is still running; with its token, renew the lock for ``duration`` ms or its TTL.
@@ -557,6 +569,7 @@ class ExtendedReply(Reply, kw_only=True):
     count: int
 
 
+@http("POST /jobs/{id}/extend-lock", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True, since=3)
 class ExtendLock(Command, tag="ExtendLock"):
     """Renew the lock of a job for ``duration`` ms."""
@@ -566,6 +579,7 @@ class ExtendLock(Command, tag="ExtendLock"):
     token: Token | None = None
 
 
+@http("POST /jobs/extend-locks", Tag.JOBS)
 @command(Route.IDS, ExtendedReply, merge=Merge.COUNT, writes=True, repeatable=True, since=3)
 class ExtendLocks(Command, tag="ExtendLocks"):
     """Renew the locks of many jobs; those with a wrong token are not counted."""
@@ -575,6 +589,7 @@ class ExtendLocks(Command, tag="ExtendLocks"):
     durations: Annotated[list[LockTtl], Meta(max_length=10_000)]
 
 
+@http("POST /jobs/heartbeat", Tag.JOBS)
 @command(Route.IDS, HeartbeatBatchReply, merge=Merge.COUNT, writes=True, repeatable=True)
 class JobHeartbeatBatch(Command, tag="JobHeartbeatB"):
     """Send a JobHeartbeat for many jobs; unknown ones are not counted.  For ``ownTimeouts`` see PULL."""

@@ -24,10 +24,12 @@ from bunqueue.protocol.commands.base import (
     Reply,
     RequestId,
     Route,
+    Tag,
     Text,
     Timeout,
     Ttl,
     command,
+    http,
 )
 from bunqueue.protocol.commands.core import BackoffMap, Dedup
 from bunqueue.protocol.commands.times import Expression
@@ -183,6 +185,8 @@ class CronListReply(Reply, kw_only=True):
 
 
 # A name is unique on the whole server: the shard of the queue stores the schedule, all others delete it.
+@http("POST /crons", Tag.CRON)
+@http("PUT /crons/{name}", Tag.CRON)
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True, grows=True)
 class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
@@ -198,6 +202,7 @@ class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     req_id: RequestId = UNSET  # a struct has only one base, so Command's field is repeated here
 
 
+@http("DELETE /crons/{name}", Tag.CRON)
 @command(Route.ALL, merge=Merge.ANY, writes=True)
 class CronDelete(Command, tag="CronDelete"):
     """Remove a schedule; the jobs it has pushed stay.  With ``app``, only if that app declared it."""
@@ -206,6 +211,7 @@ class CronDelete(Command, tag="CronDelete"):
     app: AppName | None = None
 
 
+@http("GET /crons/{name}", Tag.CRON)
 @command(Route.ALL, CronReply, merge=Merge.ANY)
 class CronGet(Command, tag="CronGet"):
     """Get one schedule."""
@@ -213,6 +219,7 @@ class CronGet(Command, tag="CronGet"):
     name: ScheduleName
 
 
+@http("POST /crons/{name}/pause", Tag.CRON)
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
 class CronPause(Command, tag="CronPause"):
     """Pause a schedule until CronResume; runs due in the meantime are skipped."""
@@ -220,6 +227,7 @@ class CronPause(Command, tag="CronPause"):
     name: ScheduleName
 
 
+@http("POST /crons/{name}/resume", Tag.CRON)
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
 class CronResume(Command, tag="CronResume"):
     """Resume a paused schedule; it starts with its next run."""
@@ -235,6 +243,7 @@ class CronRunReply(Reply, kw_only=True):
     existing: bool = False
 
 
+@http("POST /crons/{name}/run", Tag.CRON)
 @command(Route.ALL, CronRunReply, merge=Merge.ANY, writes=True, grows=True)
 class CronTrigger(Command, tag="CronTrigger"):
     """Push the job of a schedule now, even if paused.  Its next run and ``executions`` do not change."""
@@ -252,6 +261,7 @@ class CronRunsReply(Reply, kw_only=True):
     data: CronRuns
 
 
+@http("GET /crons/{name}/next", Tag.CRON)
 @command(Route.ALL, CronRunsReply, merge=Merge.ANY)
 class CronNext(Command, tag="CronNext"):
     """Get the next ``count`` run times of a schedule."""
@@ -260,6 +270,7 @@ class CronNext(Command, tag="CronNext"):
     count: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
+@http("GET /crons", Tag.CRON)
 @command(Route.ALL, CronListReply, merge=Merge.SORTED, heavy=True)
 class CronList(Command, tag="CronList"):
     """List all schedules."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from bunqueue.protocol.commands.base import Command, JobId, Key, QueueName, Reply, Route, command
+from bunqueue.protocol.commands.base import Command, JobId, Key, QueueName, Reply, Route, Tag, command, http
 
 
 class Holder(Struct, rename="camel", gc=False):
@@ -33,6 +33,7 @@ class RemovedReply(Reply, kw_only=True):
     data: Removed
 
 
+@http("GET /queues/{queue}/unique-keys/{deduplicationId}", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, HolderReply)
 class GetDeduplicationJobId(Command, tag="GetDeduplicationJobId"):
     """Get the id of the job that holds a unique key of a queue."""
@@ -41,6 +42,7 @@ class GetDeduplicationJobId(Command, tag="GetDeduplicationJobId"):
     deduplication_id: Key
 
 
+@http("DELETE /queues/{queue}/unique-keys/{deduplicationId}", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, FreedReply, writes=True, repeatable=True)
 class RemoveDeduplicationKey(Command, tag="RemoveDeduplicationKey"):
     """Release a unique key of a queue; the job that holds it stays."""
@@ -49,6 +51,7 @@ class RemoveDeduplicationKey(Command, tag="RemoveDeduplicationKey"):
     deduplication_id: Key
 
 
+@http("DELETE /jobs/{id}/unique-key", Tag.JOBS)
 @command(Route.ID, RemovedReply, writes=True, repeatable=True)
 class RemoveJobDeduplicationKey(Command, tag="RemoveJobDeduplicationKey"):
     """Release the unique key that a job holds; the job stays."""

@@ -18,8 +18,10 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     Text,
     command,
+    http,
 )
 from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.commands.times import Time
@@ -86,6 +88,7 @@ class DlqReply(Reply, kw_only=True):
     dropped: Dropped | UnsetType = UNSET
 
 
+@http("GET /queues/{queue}/dlq", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, DlqReply, heavy=True)
 class Dlq(Command, tag="Dlq"):
     """List the dead letters of a queue, oldest first, at most ``count``."""
@@ -95,6 +98,7 @@ class Dlq(Command, tag="Dlq"):
     filter: DlqFilter | None = None
 
 
+@http("GET /queues/{queue}/dlq/count", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, CountReply, heavy=True, since=3)
 class CountDlq(Command, tag="CountDlq"):
     """Count the dead letters of a queue that match a filter; its ``limit`` and ``offset`` are ignored."""
@@ -113,6 +117,8 @@ class RetriedReply(Reply, kw_only=True):
     dropped: Dropped | UnsetType = UNSET
 
 
+@http("POST /queues/{queue}/dlq/retry", Tag.DEAD_LETTERS)
+@http("POST /queues/{queue}/dlq/{jobId}/retry", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, RetriedReply, writes=True, repeatable=True, heavy=True)
 class RetryDlq(Command, tag="RetryDlq"):
     """Move dead letters back to waiting with all their attempts: one job, the oldest ``count`` that match the
@@ -128,6 +134,7 @@ class RetryDlq(Command, tag="RetryDlq"):
     filter: DlqFilter | None = None
 
 
+@http("DELETE /queues/{queue}/dlq", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class PurgeDlq(Command, tag="PurgeDlq"):
     """Remove all dead letters of a queue, and reset the counts of dropped ones."""
@@ -143,6 +150,7 @@ class RemovedReply(Reply, kw_only=True):
     data: Removed
 
 
+@http("DELETE /queues/{queue}/dlq/{jobId}", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, RemovedReply, writes=True, repeatable=True, since=3)
 class RemoveDlqJob(Command, tag="RemoveDlqJob"):
     """Remove one dead letter; ``removed`` is false if it does not exist."""
@@ -151,6 +159,7 @@ class RemoveDlqJob(Command, tag="RemoveDlqJob"):
     job_id: JobId
 
 
+@http("POST /queues/{queue}/retry-completed", Tag.QUEUES)
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class RetryCompleted(Command, tag="RetryCompleted"):
     """Run completed jobs again and discard their results: one job, the oldest ``count`` that had completed by
@@ -187,6 +196,7 @@ class DlqStatsReply(Reply, kw_only=True):
     data: DlqStatsOf
 
 
+@http("GET /queues/{queue}/dlq/stats", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, DlqStatsReply, heavy=True, since=3)
 class GetDlqStats(Command, tag="GetDlqStats"):
     """Get statistics on the dead letters of a queue."""
@@ -205,6 +215,7 @@ class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fie
     max_entries: Number | UnsetType | None = UNSET
 
 
+@http("PUT /queues/{queue}/dlq/config", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, Ok, writes=True, repeatable=True, since=3)
 class SetDlqConfig(Command, tag="SetDlqConfig"):
     """Change how the dead letters of a queue are kept and retried; absent fields keep their values.
@@ -225,6 +236,7 @@ class DlqConfigReply(Reply, kw_only=True):
     dropped: Dropped = msgspec.field(default_factory=Dropped)
 
 
+@http("GET /queues/{queue}/dlq/config", Tag.DEAD_LETTERS)
 @command(Route.QUEUE, DlqConfigReply, since=3)
 class GetDlqConfig(Command, tag="GetDlqConfig"):
     """Get how the dead letters of a queue are kept and retried."""

@@ -14,9 +14,11 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     Text,
     WaitTimeout,
     command,
+    http,
 )
 from bunqueue.protocol.commands.times import Time
 
@@ -84,6 +86,7 @@ class EventsReply(Reply, kw_only=True):
     places: list[LogPlace]
 
 
+@http("POST /jobs/{id}/wait", Tag.JOBS)
 @command(Route.ID, WaitReply, parks=True)
 class WaitJob(Command, tag="WaitJob"):
     """Wait up to ``timeout`` ms for a job to complete."""
@@ -92,6 +95,7 @@ class WaitJob(Command, tag="WaitJob"):
     timeout: WaitTimeout = 30_000
 
 
+@http("POST /queues/{queue}/jobs/wait", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, WaitManyReply, parks=True)
 class WaitJobs(Command, tag="WaitJobs"):
     """Wait up to ``timeout`` ms until at least one of these jobs of a queue has ended, in any way."""
@@ -114,6 +118,7 @@ class UnsubscribeEvents(Command, tag="UnsubscribeEvents"):
     """Stop receiving events."""
 
 
+@http("GET /events/log", Tag.SERVER)
 @command(Route.ALL, EventsReply, merge=Merge.CONCAT, heavy=True, partial=True)
 class GetEvents(Command, tag="GetEvents"):
     """Read the event logs: at most ``limit`` events of every shard, of all types and queues unless the
@@ -132,6 +137,7 @@ class GetEvents(Command, tag="GetEvents"):
     job_id: JobId | None = None
 
 
+@http("POST /queues/{queue}/trim-events", Tag.QUEUES)
 @command(Route.QUEUE, TrimReply, writes=True, repeatable=True, heavy=True, since=3)
 class TrimEvents(Command, tag="TrimEvents"):
     """Delete the oldest events in the log of a queue, so that at most ``maxLength`` are kept."""

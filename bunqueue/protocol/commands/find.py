@@ -16,9 +16,11 @@ from bunqueue.protocol.commands.base import (
     RequestId,
     Route,
     Scalar,
+    Tag,
     Text,
     Timeout,
     command,
+    http,
 )
 from bunqueue.protocol.commands.times import Time
 
@@ -114,6 +116,8 @@ class FindReply(Reply, kw_only=True):
     position: Position | UnsetType = UNSET  # from one shard of several; not sent to clients
 
 
+@http("GET /queues/{queue}/jobs/find", Tag.JOBS_OF_A_QUEUE)
+@http("GET /jobs", Tag.JOBS)
 @command(Route.QUEUE_OR_ALL, FindReply, merge=Merge.PAGE, heavy=True, since=3)
 class FindJobs(Wanted, kw_only=True, tag_field="cmd", tag="FindJobs", gc=False):
     """Find jobs in any state, in one queue or in all, page by page.
@@ -154,6 +158,8 @@ class ChangeReply(Reply, kw_only=True):
     progress: Progress
 
 
+@http("POST /queues/{queue}/jobs/change", Tag.JOBS_OF_A_QUEUE)
+@http("POST /jobs/change", Tag.JOBS)
 @command(Route.QUEUE_OR_EACH, ChangeReply, merge=Merge.PAGE, writes=True, heavy=True, since=3)
 class ChangeJobs(Wanted, kw_only=True, tag_field="cmd", tag="ChangeJobs", gc=False):
     """Change all jobs that are found, oldest first, in batches.

@@ -14,9 +14,11 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     Timeout,
     Token,
     command,
+    http,
 )
 from bunqueue.protocol.commands.core import JobFields
 
@@ -56,6 +58,7 @@ class RemovedReply(Reply, kw_only=True):
     removed: bool
 
 
+@http("POST /flows", Tag.FLOWS)
 @command(Route.FIRST, FlowReply, writes=True, since=3, grows=True)
 class PushFlow(Command, tag="PUSHF"):
     """Push jobs that depend on each other, in any queues: all of them, or none if one is refused."""
@@ -63,6 +66,7 @@ class PushFlow(Command, tag="PUSHF"):
     jobs: Annotated[list[FlowJob], Meta(max_length=10_000)]
 
 
+@http("GET /jobs/{id}/children/results", Tag.FLOWS)
 @command(Route.ID, ChildValuesReply)
 class GetChildrenValues(Command, tag="GetChildrenValues"):
     """Get the results of a job's children; those without a result are left out.
@@ -73,6 +77,7 @@ class GetChildrenValues(Command, tag="GetChildrenValues"):
     id: JobId
 
 
+@http("GET /jobs/{id}/children/failures", Tag.FLOWS)
 @command(Route.ID, ChildErrorsReply, since=3)
 class GetFailedChildrenValues(Command, tag="GetFailedChildrenValues"):
     """Get the errors of a job's children that failed and let their parent continue."""
@@ -80,6 +85,7 @@ class GetFailedChildrenValues(Command, tag="GetFailedChildrenValues"):
     id: JobId
 
 
+@http("GET /jobs/{id}/children/ignored", Tag.FLOWS)
 @command(Route.ID, ChildErrorsReply, since=3)
 class GetIgnoredChildrenFailures(Command, tag="GetIgnoredChildrenFailures"):
     """Get the errors of a job's children whose failure is ignored."""
@@ -87,6 +93,7 @@ class GetIgnoredChildrenFailures(Command, tag="GetIgnoredChildrenFailures"):
     id: JobId
 
 
+@http("PUT /jobs/{childId}/parent", Tag.FLOWS)
 @command(Route.FIRST, writes=True, repeatable=True, since=3, grows=True)
 class UpdateParent(Command, tag="UpdateParent"):
     """Make one job the child of another, which then waits for it."""
@@ -95,6 +102,7 @@ class UpdateParent(Command, tag="UpdateParent"):
     parent_id: JobId
 
 
+@http("DELETE /jobs/{id}/parent", Tag.FLOWS)
 @command(Route.ID, RemovedReply, writes=True, since=3)
 class RemoveChildDependency(Command, tag="RemoveChildDependency"):
     """Detach a job from its parent, which then no longer waits for it."""
@@ -110,6 +118,7 @@ class MovedReply(Reply, kw_only=True):
     data: Moved
 
 
+@http("POST /jobs/{id}/wait-for-children", Tag.FLOWS)
 @command(Route.ID, MovedReply, writes=True, since=3)
 class MoveToWaitingChildren(Command, tag="MoveToWaitingChildren"):
     """Put an active job back until its children have completed."""
@@ -118,6 +127,7 @@ class MoveToWaitingChildren(Command, tag="MoveToWaitingChildren"):
     token: Token | None = None
 
 
+@http("DELETE /jobs/{id}/children", Tag.FLOWS)
 @command(Route.ID, writes=True, repeatable=True, since=3)
 class RemoveUnprocessedChildren(Command, tag="RemoveUnprocessedChildren"):
     """Remove those children of a job that have not started."""
@@ -157,6 +167,7 @@ class FlowAddedReply(Reply, kw_only=True):
     data: FlowAdded
 
 
+@http("POST /flows/{flow}", Tag.FLOWS)
 @command(Route.FIRST, FlowAddedReply, writes=True, grows=True)
 class AddFlow(Command, tag="AddFlow"):
     """Add a flow, or with ``grow`` more jobs to an existing flow: all of them, or none if one is refused.
@@ -220,6 +231,7 @@ class FlowViewReply(Reply, kw_only=True):
     data: FlowView
 
 
+@http("GET /flows/{flow}", Tag.FLOWS)
 @command(Route.FIRST, FlowViewReply)
 class GetFlow(Command, tag="GetFlow"):
     """Get the jobs of a flow with their states, errors and dependencies, oldest first.  Removed jobs are left
@@ -256,6 +268,7 @@ class FlowListReply(Reply, kw_only=True):
     data: FlowList
 
 
+@http("GET /flows", Tag.FLOWS)
 @command(Route.FIRST, FlowListReply)
 class ListFlows(Command, tag="ListFlows"):
     """List flows with ids, in alphabetical order: all of them, or those whose ids begin with ``prefix``, and
@@ -267,6 +280,7 @@ class ListFlows(Command, tag="ListFlows"):
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
 
 
+@http("POST /flows/{flow}/close", Tag.FLOWS)
 @command(Route.FIRST, FlowAddedReply, writes=True, repeatable=True)
 class CloseFlow(Command, tag="CloseFlow"):
     """Make the jobs that gather wait for the jobs that the flow has now, and for no others.  The answer has
@@ -286,6 +300,7 @@ class FlowStoppedReply(Reply, kw_only=True):
     data: FlowStopped
 
 
+@http("POST /flows/{flow}/cancel", Tag.FLOWS)
 @command(Route.FIRST, FlowStoppedReply, writes=True, repeatable=True)
 class CancelFlow(Command, tag="CancelFlow"):
     """Cancel all jobs of a flow that have not ended.  They become dead letters, so the flow can be retried.
@@ -306,6 +321,7 @@ class FlowRetriedReply(Reply, kw_only=True):
     data: FlowRetried
 
 
+@http("POST /flows/{flow}/retry", Tag.FLOWS)
 @command(Route.FIRST, FlowRetriedReply, writes=True)
 class RetryFlow(Command, tag="RetryFlow"):
     """Run the dead jobs of a flow again, each when the jobs that it waits for have completed.  With ``node``,

@@ -13,7 +13,9 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     command,
+    http,
 )
 from bunqueue.protocol.commands.core import GroupId, PositiveInt
 from bunqueue.protocol.commands.query import DataLimit, JobsReply, StateNames
@@ -91,11 +93,13 @@ class OfGroup(Command):
     group_id: GroupId
 
 
+@http("GET /queues/{queue}/groups/{groupId}/count", Tag.GROUPS)
 @command(Route.QUEUE, GroupCountReply)
 class GetGroupJobsCount(OfGroup, tag="GetGroupJobsCount"):
     """Count the queued jobs of a group: all but the active ones."""
 
 
+@http("GET /queues/{queue}/groups/count", Tag.GROUPS)
 @command(Route.QUEUE, GroupCountReply)
 class GetGroupsJobsCount(Command, tag="GetGroupsJobsCount"):
     """Count the queued jobs of all groups of a queue."""
@@ -103,11 +107,13 @@ class GetGroupsJobsCount(Command, tag="GetGroupsJobsCount"):
     queue: QueueName
 
 
+@http("GET /queues/{queue}/groups/{groupId}/active", Tag.GROUPS)
 @command(Route.QUEUE, GroupCountReply)
 class GetGroupActiveCount(OfGroup, tag="GetGroupActiveCount"):
     """Count the active jobs of a group."""
 
 
+@http("PUT /queues/{queue}/groups/{groupId}/rate-limit", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupRateLimit(OfGroup, tag="SetGroupRateLimit"):
     """Deliver at most ``max`` jobs of a group per ``duration`` ms; this overrides the limits of pulls."""
@@ -116,21 +122,25 @@ class SetGroupRateLimit(OfGroup, tag="SetGroupRateLimit"):
     duration: PositiveInt
 
 
+@http("GET /queues/{queue}/groups/{groupId}/rate-limit", Tag.GROUPS)
 @command(Route.QUEUE, GroupRateReply)
 class GetGroupRateLimit(OfGroup, tag="GetGroupRateLimit"):
     """Get the rate limit that was set for a group."""
 
 
+@http("DELETE /queues/{queue}/groups/{groupId}/rate-limit", Tag.GROUPS)
 @command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
 class RemoveGroupRateLimit(OfGroup, tag="RemoveGroupRateLimit"):
     """Remove the rate limit of a group."""
 
 
+@http("GET /queues/{queue}/groups/{groupId}/rate-limit/ttl", Tag.GROUPS)
 @command(Route.QUEUE, GroupTtlReply)
 class GetGroupRateLimitTtl(OfGroup, tag="GetGroupRateLimitTtl"):
     """Get the ms until the current rate limit window of a group ends."""
 
 
+@http("PUT /queues/{queue}/groups/{groupId}/concurrency", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupConcurrency(OfGroup, tag="SetGroupConcurrency"):
     """Let at most ``concurrency`` jobs of a group be active at a time; this overrides the limits of pulls."""
@@ -138,31 +148,37 @@ class SetGroupConcurrency(OfGroup, tag="SetGroupConcurrency"):
     concurrency: PositiveInt
 
 
+@http("GET /queues/{queue}/groups/{groupId}/concurrency", Tag.GROUPS)
 @command(Route.QUEUE, GroupConcurrencyReply)
 class GetGroupConcurrency(OfGroup, tag="GetGroupConcurrency"):
     """Get the concurrency limit that was set for a group."""
 
 
+@http("DELETE /queues/{queue}/groups/{groupId}/concurrency", Tag.GROUPS)
 @command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
 class RemoveGroupConcurrency(OfGroup, tag="RemoveGroupConcurrency"):
     """Remove the concurrency limit of a group."""
 
 
+@http("POST /queues/{queue}/groups/{groupId}/pause", Tag.GROUPS)
 @command(Route.QUEUE, ChangeReply, writes=True, repeatable=True)
 class PauseGroup(OfGroup, tag="PauseGroup"):
     """Pause a group: its jobs are not delivered until it is resumed."""
 
 
+@http("POST /queues/{queue}/groups/{groupId}/resume", Tag.GROUPS)
 @command(Route.QUEUE, ChangeReply, writes=True, repeatable=True)
 class ResumeGroup(OfGroup, tag="ResumeGroup"):
     """Resume a paused group."""
 
 
+@http("GET /queues/{queue}/groups/{groupId}/paused", Tag.GROUPS)
 @command(Route.QUEUE, GroupPausedReply)
 class IsGroupPaused(OfGroup, tag="IsGroupPaused"):
     """Whether a group is paused."""
 
 
+@http("POST /queues/{queue}/groups/{groupId}/hold", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class RateLimitGroup(OfGroup, tag="RateLimitGroup"):
     """Deliver no jobs of a group for the next ``duration`` ms."""
@@ -178,6 +194,7 @@ class GroupSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
     duration: Number | UnsetType = UNSET
 
 
+@http("PUT /queues/{queue}/groups/defaults", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupDefaults(Command, tag="SetGroupDefaults"):
     """Change the limits for groups of a queue without limits of their own; absent fields keep their values.
@@ -193,6 +210,7 @@ class GroupDefaultsReply(Reply, kw_only=True):
     config: GroupDefaults
 
 
+@http("GET /queues/{queue}/groups/defaults", Tag.GROUPS)
 @command(Route.QUEUE, GroupDefaultsReply)
 class GetGroupDefaults(Command, tag="GetGroupDefaults"):
     """Get the limits for groups of a queue without limits of their own."""
@@ -200,6 +218,7 @@ class GetGroupDefaults(Command, tag="GetGroupDefaults"):
     queue: QueueName
 
 
+@http("PUT /queues/{queue}/groups/{groupId}/weight", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupWeight(OfGroup, tag="SetGroupWeight"):
     """Give a group a larger share of the turns in fair pulls: a group with a weight of 3 gets three turns for
@@ -217,16 +236,19 @@ class GroupWeightReply(Reply, kw_only=True):
     data: WeightOf
 
 
+@http("GET /queues/{queue}/groups/{groupId}/weight", Tag.GROUPS)
 @command(Route.QUEUE, GroupWeightReply)
 class GetGroupWeight(OfGroup, tag="GetGroupWeight"):
     """Get the weight that was set for a group; null: it has the default, 1."""
 
 
+@http("DELETE /queues/{queue}/groups/{groupId}/weight", Tag.GROUPS)
 @command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
 class RemoveGroupWeight(OfGroup, tag="RemoveGroupWeight"):
     """Remove the weight of a group; it becomes 1."""
 
 
+@http("GET /queues/{queue}/groups/{groupId}/jobs", Tag.GROUPS)
 @command(Route.QUEUE, JobsReply, heavy=True)
 class GetGroupJobs(OfGroup, tag="GetGroupJobs"):
     """Get the unfinished jobs of a group, in the order of their arrival.

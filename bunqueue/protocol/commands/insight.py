@@ -15,7 +15,9 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     command,
+    http,
 )
 from bunqueue.protocol.commands.monitoring import ShardStore
 from bunqueue.protocol.moments import MaybeMoment, Moment
@@ -133,6 +135,7 @@ class ShardViewsReply(Reply, kw_only=True):
     data: ShardViews
 
 
+@http("GET /jobs/{id}/attempts", Tag.JOBS)
 @command(Route.ID, AttemptsReply)
 class GetAttempts(Command, tag="GetAttempts"):
     """Get the attempts of a job that have ended: those that failed or were interrupted, with error, stack and
@@ -141,6 +144,7 @@ class GetAttempts(Command, tag="GetAttempts"):
     id: JobId
 
 
+@http("GET /jobs/{id}/waiting", Tag.JOBS)
 @command(Route.ID, WaitingReply)
 class WhyWaiting(Command, tag="WhyWaiting"):
     """Get all reasons why a job is waiting now."""
@@ -148,6 +152,7 @@ class WhyWaiting(Command, tag="WhyWaiting"):
     id: JobId
 
 
+@http("GET /queues/{queue}/groups", Tag.GROUPS)
 @command(Route.QUEUE, GroupViewsReply, heavy=True)
 class ListGroups(Command, tag="ListGroups"):
     """List the groups of a queue that have jobs or settings."""
@@ -157,6 +162,7 @@ class ListGroups(Command, tag="ListGroups"):
     offset: Offset = 0
 
 
+@http("GET /shards", Tag.SERVER)
 @command(Route.ALL, ShardViewsReply, merge=Merge.SUM, partial=True, operational=True)
 class ListShards(Command, tag="ListShards"):
     """Get the state of each shard."""

@@ -17,10 +17,12 @@ from bunqueue.protocol.commands.base import (
     Priority,
     Reply,
     Route,
+    Tag,
     Text,
     Timeout,
     Token,
     command,
+    http,
 )
 from bunqueue.protocol.moments import Moment
 
@@ -34,6 +36,7 @@ class CancelReply(Reply, kw_only=True):
     running: bool | UnsetType = UNSET
 
 
+@http("POST /jobs/{id}/cancel", Tag.JOBS)
 @command(Route.ID, CancelReply, writes=True)
 class Cancel(Command, tag="Cancel"):
     """Remove a job that has not started: it is waiting, delayed, or depends on others.
@@ -58,6 +61,7 @@ class RemovedReply(Reply, kw_only=True):
     data: Removed
 
 
+@http("DELETE /jobs/{id}", Tag.JOBS)
 @command(Route.ID, RemovedReply, writes=True, repeatable=True)
 class RemoveJob(Command, tag="RemoveJob"):
     """Remove a job in any state but active, with all its data; ``removed`` is false if it does not exist."""
@@ -65,6 +69,7 @@ class RemoveJob(Command, tag="RemoveJob"):
     id: JobId
 
 
+@http("PUT /jobs/{id}/data", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True, grows=True)
 class Update(Command, tag="Update"):
     """Replace the data of an unfinished job; if it has finished, that of the job that repeats it."""
@@ -73,6 +78,7 @@ class Update(Command, tag="Update"):
     data: Raw = Raw(NIL)
 
 
+@http("PUT /jobs/{id}/priority", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True)
 class ChangePriority(Command, tag="ChangePriority"):
     """Change the priority of a waiting or delayed job; ``lifo`` puts it before others of equal priority."""
@@ -82,6 +88,7 @@ class ChangePriority(Command, tag="ChangePriority"):
     lifo: bool | None = None
 
 
+@http("POST /jobs/{id}/promote", Tag.JOBS)
 @command(Route.ID, writes=True)
 class Promote(Command, tag="Promote"):
     """Make a delayed job, or one that waits for its retry, ready now."""
@@ -89,6 +96,7 @@ class Promote(Command, tag="Promote"):
     id: JobId
 
 
+@http("POST /jobs/{id}/move-to-delayed", Tag.JOBS)
 @command(Route.ID, writes=True)
 class MoveToDelayed(Command, tag="MoveToDelayed"):
     """Return an active job to its queue, to run in ``delay`` ms, without counting the attempt.  Waiting and
@@ -107,6 +115,7 @@ class MoveToDelayed(Command, tag="MoveToDelayed"):
     force: bool = False
 
 
+@http("POST /jobs/{id}/move-to-wait", Tag.JOBS)
 @command(Route.ID, writes=True, since=3)
 class MoveToWait(Command, tag="MoveToWait"):
     """Let a job run now: an active, waiting, delayed or failed one.  For the token see MoveToDelayed."""
@@ -116,6 +125,7 @@ class MoveToWait(Command, tag="MoveToWait"):
     force: bool = False
 
 
+@http("PUT /jobs/{id}/delay", Tag.JOBS)
 @command(Route.ID, writes=True, since=3)
 class ChangeDelay(Command, tag="ChangeDelay"):
     """Make a waiting or delayed job run in ``delay`` ms; an active job is moved as by MoveToDelayed."""
@@ -126,6 +136,7 @@ class ChangeDelay(Command, tag="ChangeDelay"):
     force: bool = False
 
 
+@http("POST /jobs/{id}/discard", Tag.JOBS)
 @command(Route.ID, writes=True)
 class Discard(Command, tag="Discard"):
     """Make a waiting, delayed or active job a dead letter.  For the token see MoveToDelayed."""
@@ -166,6 +177,7 @@ class GetLogsReply(Reply, kw_only=True):
     data: Log
 
 
+@http("POST /jobs/{id}/logs", Tag.JOBS)
 @command(Route.ID, AddLogReply, writes=True, grows=True)
 class AddLog(Command, tag="AddLog"):
     """Add a line to the log of a job in any state; the last 100 are kept."""
@@ -175,6 +187,7 @@ class AddLog(Command, tag="AddLog"):
     level: Text = "info"
 
 
+@http("GET /jobs/{id}/logs", Tag.JOBS)
 @command(Route.ID, GetLogsReply)
 class GetLogs(Command, tag="GetLogs"):
     """Get the log of a job, or its lines ``start`` to ``end`` (from 0, both included; -1 is the last)."""
@@ -184,6 +197,7 @@ class GetLogs(Command, tag="GetLogs"):
     end: Annotated[int, Meta(ge=-1, le=1_000_000_000)] | None = None
 
 
+@http("DELETE /jobs/{id}/logs", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True, since=3)
 class ClearLogs(Command, tag="ClearLogs"):
     """Delete the log of a job except for its last ``keepLogs`` lines."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import UNDEFINED
-from bunqueue.protocol.commands.base import Command, JobId, Merge, Reply, Route, Token, command
+from bunqueue.protocol.commands.base import Command, JobId, Merge, Reply, Route, Tag, Token, command, http
 from bunqueue.protocol.commands.workflows import StepName
 
 What = Literal[
@@ -48,6 +48,7 @@ class KeysReply(Reply, kw_only=True):
     keys: list[KeyUse]
 
 
+@http("GET /encryption-keys", Tag.SERVER)
 @command(Route.ALL, KeysReply, merge=Merge.CONCAT, heavy=True, since=3)
 class ListKeys(Command, tag="ListKeys"):
     """List the encryption keys that stored payloads need, by the names that clients gave them.  This reads
@@ -68,6 +69,7 @@ class ReencodeReply(Reply, kw_only=True, rename="camel"):
     on_dead: Raw | UnsetType = UNSET
 
 
+@http("POST /jobs/{id}/reencode", Tag.JOBS)
 @command(Route.ID, ReencodeReply, writes=True, repeatable=True, since=3)
 class Reencode(Command, tag="Reencode"):
     """Replace payloads of an active job with the same content, encoded again by its worker, for example with

@@ -7,7 +7,17 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from bunqueue.model.durations import YEAR_MS
-from bunqueue.protocol.commands.base import MAX_SAFE, Command, QueueName, Reply, Route, Ttl, command
+from bunqueue.protocol.commands.base import (
+    MAX_SAFE,
+    Command,
+    QueueName,
+    Reply,
+    Route,
+    Tag,
+    Ttl,
+    command,
+    http,
+)
 
 # The shard refuses values below 0; 0 delivers nothing.
 Limit = Annotated[float, Meta(ge=-MAX_SAFE, le=MAX_SAFE, extra={"problem": "must be a finite number"})]
@@ -41,6 +51,7 @@ class LimitsReply(Reply, kw_only=True):
     data: LimitsOfQueue
 
 
+@http("PUT /queues/{queue}/rate-limit", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class RateLimit(Command, tag="RateLimit"):
     """Deliver at most ``limit`` jobs of a queue per ``duration`` ms: after a pause that many at once, then
@@ -53,6 +64,7 @@ class RateLimit(Command, tag="RateLimit"):
     ttl: Ttl | None = None
 
 
+@http("DELETE /queues/{queue}/rate-limit", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class RateLimitClear(Command, tag="RateLimitClear"):
     """Remove the rate limit of a queue."""
@@ -60,6 +72,7 @@ class RateLimitClear(Command, tag="RateLimitClear"):
     queue: QueueName
 
 
+@http("PUT /queues/{queue}/concurrency", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetConcurrency(Command, tag="SetConcurrency"):
     """Let at most ``limit`` jobs of a queue be active at a time."""
@@ -68,6 +81,7 @@ class SetConcurrency(Command, tag="SetConcurrency"):
     limit: Limit
 
 
+@http("DELETE /queues/{queue}/concurrency", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class ClearConcurrency(Command, tag="ClearConcurrency"):
     """Remove the concurrency limit of a queue."""
@@ -75,6 +89,7 @@ class ClearConcurrency(Command, tag="ClearConcurrency"):
     queue: QueueName
 
 
+@http("GET /queues/{queue}/limits", Tag.LIMITS)
 @command(Route.QUEUE, LimitsReply)
 class GetQueueLimits(Command, tag="GetQueueLimits"):
     """Get the limits of a queue, and whether they hold jobs back now."""

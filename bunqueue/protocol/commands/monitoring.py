@@ -17,7 +17,9 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     command,
+    http,
 )
 from bunqueue.protocol.commands.bounds import Space
 from bunqueue.protocol.commands.breakers import BreakerFigures
@@ -374,6 +376,8 @@ class DashboardQueueReply(Reply, kw_only=True):
     data: QueueDetails
 
 
+@http("GET /queues/{queue}/metrics", Tag.QUEUES)
+@http("GET /metrics", Tag.SERVER)
 @command(Route.ALL, MetricsReply, merge=Merge.SUM, operational=True)
 class Metrics(Command, tag="Metrics"):
     """Get the totals of the server; with ``queue`` and ``type`` (completed or failed), a queue's jobs per
@@ -389,21 +393,25 @@ class Prometheus(Command, tag="Prometheus"):
     """Get all metrics in the Prometheus text format."""
 
 
+@http("GET /storage", Tag.SERVER)
 @command(Route.ALL, StorageStatusReply, merge=Merge.SUM, operational=True)
 class StorageStatus(Command, tag="StorageStatus"):
     """Check whether the server can store everything, and get its disk space."""
 
 
+@http("GET /overview", Tag.SERVER)
 @command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, heavy=True, since=3, operational=True)
 class DashboardOverview(Command, tag="DashboardOverview"):
     """Get the data for the front page of a dashboard."""
 
 
+@http("GET /queues", Tag.QUEUES)
 @command(Route.ALL, DashboardQueuesReply, merge=Merge.SUM, heavy=True, since=3)
 class DashboardQueues(Command, tag="DashboardQueues"):
     """List all queues with their counts."""
 
 
+@http("GET /queues/{queue}", Tag.QUEUES)
 @command(Route.QUEUE, DashboardQueueReply, heavy=True, since=3)
 class DashboardQueue(Command, tag="DashboardQueue"):
     """Get a queue in detail; with ``includeJobs`` also the first jobs of each state, without their data."""
@@ -412,6 +420,7 @@ class DashboardQueue(Command, tag="DashboardQueue"):
     include_jobs: bool = False
 
 
+@http("POST /compact", Tag.SERVER)
 @command(Route.ALL, merge=Merge.FIRST_ERROR, writes=True, repeatable=True, heavy=True, since=3)
 class CompactMemory(Command, tag="CompactMemory"):
     """Free memory that is kept for finished jobs now; the server also does so automatically, but later."""

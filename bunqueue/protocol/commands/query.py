@@ -16,7 +16,9 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     command,
+    http,
 )
 
 StateNames = str | Annotated[list[str], Meta(max_length=16)]
@@ -86,6 +88,7 @@ class ProgressReply(Reply, kw_only=True):
     message: str | None
 
 
+@http("GET /jobs/{id}", Tag.JOBS)
 @command(Route.ID, JobReply)
 class GetJob(Command, tag="GetJob"):
     """Get a job, with ``state``, ``returnvalue`` and ``failedReason``."""
@@ -93,6 +96,7 @@ class GetJob(Command, tag="GetJob"):
     id: JobId
 
 
+@http("GET /custom-ids/{customId}", Tag.JOBS)
 @command(Route.ID, JobReply)
 class GetJobByCustomId(Command, tag="GetJobByCustomId"):
     """Get the unfinished job with a client-chosen id."""
@@ -100,6 +104,7 @@ class GetJobByCustomId(Command, tag="GetJobByCustomId"):
     custom_id: JobId
 
 
+@http("GET /jobs/{id}/state", Tag.JOBS)
 @command(Route.ID, StateReply)
 class GetState(Command, tag="GetState"):
     """Get the state of a job; it is ``unknown`` for an unknown id."""
@@ -107,6 +112,7 @@ class GetState(Command, tag="GetState"):
     id: JobId
 
 
+@http("GET /jobs/{id}/result", Tag.JOBS)
 @command(Route.ID, ResultReply)
 class GetResult(Command, tag="GetResult"):
     """Get the result of a completed job."""
@@ -114,6 +120,7 @@ class GetResult(Command, tag="GetResult"):
     id: JobId
 
 
+@http("GET /queues/{queue}/jobs/list", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, JobsReply, heavy=True)
 class GetJobs(Command, tag="GetJobs"):
     """List a page of a queue's jobs in order of creation, in one state, several, or all.
@@ -134,6 +141,7 @@ class GetJobs(Command, tag="GetJobs"):
     cursor: JobCursor | None = None
 
 
+@http("GET /queues/{queue}/counts", Tag.QUEUES)
 @command(Route.QUEUE, JobCountsReply)
 class GetJobCounts(Command, tag="GetJobCounts"):
     """Count the jobs of a queue in each state."""
@@ -141,6 +149,7 @@ class GetJobCounts(Command, tag="GetJobCounts"):
     queue: QueueName
 
 
+@http("GET /queues/{queue}/count", Tag.QUEUES)
 @command(Route.QUEUE, CountReply)
 class Count(Command, tag="Count"):
     """Count the jobs of a queue: those in all states (version 2, or with ``everything``), or the queued ones
@@ -151,6 +160,7 @@ class Count(Command, tag="Count"):
     everything: bool = False
 
 
+@http("PUT /jobs/{id}/progress", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True)
 class Progress(Command, tag="Progress"):
     """Set the progress of an active job, clamped to 0..100; without ``message``, the last message stays."""
@@ -160,6 +170,7 @@ class Progress(Command, tag="Progress"):
     message: Message | None = None
 
 
+@http("GET /jobs/{id}/progress", Tag.JOBS)
 @command(Route.ID, ProgressReply)
 class GetProgress(Command, tag="GetProgress"):
     """Get the progress of an active job."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, command
+from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Tag, command, http
 from bunqueue.protocol.commands.query import CountReply
 
 Age = Annotated[float, Meta(ge=0, le=10**15)]  # ms
@@ -31,6 +31,7 @@ class PriorityCountsReply(Reply, kw_only=True):
     counts: dict[str, int]
 
 
+@http("POST /queues/{queue}/pause", Tag.QUEUES)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class Pause(Command, tag="Pause"):
     """Deliver no more jobs of a queue until Resume; everything else continues.  A pause survives a
@@ -39,6 +40,7 @@ class Pause(Command, tag="Pause"):
     queue: QueueName
 
 
+@http("POST /queues/{queue}/resume", Tag.QUEUES)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class Resume(Command, tag="Resume"):
     """Deliver jobs of a paused queue again; waiting pulls get them at once."""
@@ -46,6 +48,7 @@ class Resume(Command, tag="Resume"):
     queue: QueueName
 
 
+@http("GET /queues/{queue}/paused", Tag.QUEUES)
 @command(Route.QUEUE, PausedReply)
 class IsPaused(Command, tag="IsPaused"):
     """Get whether a queue is paused."""
@@ -53,6 +56,7 @@ class IsPaused(Command, tag="IsPaused"):
     queue: QueueName
 
 
+@http("POST /queues/{queue}/drain", Tag.QUEUES)
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class Drain(Command, tag="Drain"):
     """Remove the waiting and delayed jobs of a queue."""
@@ -60,6 +64,7 @@ class Drain(Command, tag="Drain"):
     queue: QueueName
 
 
+@http("DELETE /queues/{queue}", Tag.QUEUES)
 @command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
 class Obliterate(Command, tag="Obliterate"):
     """Remove a queue, with its jobs in all states and all its settings."""
@@ -67,6 +72,7 @@ class Obliterate(Command, tag="Obliterate"):
     queue: QueueName
 
 
+@http("POST /queues/{queue}/clean", Tag.QUEUES)
 @command(Route.QUEUE, CleanReply, writes=True, repeatable=True, heavy=True)
 class Clean(Command, tag="Clean"):
     """Remove jobs older than ``grace`` ms, oldest first, at most ``limit``.
@@ -82,6 +88,7 @@ class Clean(Command, tag="Clean"):
     limit: CleanLimit = 1000
 
 
+@http("POST /queues/{queue}/promote", Tag.QUEUES)
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True, since=3)
 class PromoteJobs(Command, tag="PromoteJobs"):
     """Make delayed jobs of a queue ready now: all of them, or the first ``count`` that were pushed."""
@@ -90,6 +97,7 @@ class PromoteJobs(Command, tag="PromoteJobs"):
     count: Annotated[int, Meta(ge=0, le=10**15)] | None = None
 
 
+@http("GET /queues/{queue}/priorities", Tag.QUEUES)
 @command(Route.QUEUE, PriorityCountsReply, heavy=True)
 class GetCountsPerPriority(Command, tag="GetCountsPerPriority"):
     """Count the waiting and delayed jobs of a queue by priority."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Reply, Route, command
+from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Reply, Route, Tag, command, http
 
 OLDEST, NEWEST = 2, 3  # protocol versions; also the kinds of command envelopes
 IDEMPOTENT_PUSH = "idempotent-push"
@@ -97,11 +97,13 @@ class Auth(Command, tag="Auth"):
     token: str
 
 
+@http("GET /ping", Tag.SERVER)
 @command(Route.ROUTER, PingReply)
 class Ping(Command, tag="Ping"):
     """Check that the server answers."""
 
 
+@http("GET /queue-names", Tag.SERVER)
 @command(Route.ALL, ListQueuesReply, merge=Merge.CONCAT, heavy=True)
 class ListQueues(Command, tag="ListQueues"):
     """List all queues; with ``details``, version 3 gets the maps of version 2."""
@@ -109,6 +111,7 @@ class ListQueues(Command, tag="ListQueues"):
     details: bool = False
 
 
+@http("GET /stats", Tag.SERVER)
 @command(Route.ALL, StatsReply, merge=Merge.SUM, heavy=True)
 class Stats(Command, tag="Stats"):
     """Get the counts and rates of the whole server."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.model.stall import StallConfig
-from bunqueue.protocol.commands.base import Command, Number, Ok, QueueName, Reply, Route, command
+from bunqueue.protocol.commands.base import Command, Number, Ok, QueueName, Reply, Route, Tag, command, http
 
 
 class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -17,6 +17,7 @@ class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
     grace_period: Number | UnsetType = UNSET
 
 
+@http("PUT /queues/{queue}/stall-config", Tag.QUEUES)
 @command(Route.QUEUE, Ok, writes=True, repeatable=True, since=3)
 class SetStallConfig(Command, tag="SetStallConfig"):
     """Change when jobs of a queue count as stalled; absent fields keep their values.
@@ -36,6 +37,7 @@ class StallConfigReply(Reply, kw_only=True):
     config: StallConfig
 
 
+@http("GET /queues/{queue}/stall-config", Tag.QUEUES)
 @command(Route.QUEUE, StallConfigReply, since=3)
 class GetStallConfig(Command, tag="GetStallConfig"):
     """Get when jobs of a queue count as stalled."""

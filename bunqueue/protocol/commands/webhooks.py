@@ -15,8 +15,10 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Tag,
     Text,
     command,
+    http,
 )
 from bunqueue.protocol.commands.events import Place
 from bunqueue.protocol.commands.times import Time
@@ -77,6 +79,7 @@ class ListWebhooksReply(Reply, kw_only=True):
 Secret = Annotated[str, Meta(min_length=1, max_length=1024, description="signs the deliveries")]
 
 
+@http("POST /webhooks", Tag.WEBHOOKS)
 @command(Route.FIRST, AddWebhookReply, writes=True, grows=True)
 class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
     """Send the events of one queue, or of all, to a URL.  Addresses inside the network are refused."""
@@ -87,6 +90,7 @@ class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
     secret: Secret | None = None
 
 
+@http("DELETE /webhooks/{webhookId}", Tag.WEBHOOKS)
 @command(Route.FIRST, RemovedReply, writes=True)
 class RemoveWebhook(Command, tag="RemoveWebhook"):
     """Remove a webhook."""
@@ -94,11 +98,13 @@ class RemoveWebhook(Command, tag="RemoveWebhook"):
     webhook_id: Text
 
 
+@http("GET /webhooks", Tag.WEBHOOKS)
 @command(Route.FIRST, ListWebhooksReply)
 class ListWebhooks(Command, tag="ListWebhooks"):
     """List all webhooks, oldest first."""
 
 
+@http("PUT /webhooks/{id}/enabled", Tag.WEBHOOKS)
 @command(Route.FIRST, writes=True, repeatable=True, since=3)
 class SetWebhookEnabled(Command, tag="SetWebhookEnabled"):
     """Switch a webhook on or off."""
@@ -120,6 +126,7 @@ class TrialReply(Reply, kw_only=True):
     data: Trial
 
 
+@http("POST /webhooks/{webhookId}/test", Tag.WEBHOOKS)
 @command(Route.FIRST, TrialReply, writes=True, parks=True, since=3)
 class TryWebhook(Command, tag="TestWebhook"):
     """Send a webhook a test delivery, whether it is on or off, and return the outcome.

@@ -7,7 +7,17 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import Command, JobName, QueueName, Reply, Route, Text, command
+from bunqueue.protocol.commands.base import (
+    Command,
+    JobName,
+    QueueName,
+    Reply,
+    Route,
+    Tag,
+    Text,
+    command,
+    http,
+)
 from bunqueue.protocol.commands.times import Time
 from bunqueue.protocol.moments import Moment
 
@@ -80,6 +90,7 @@ class ListWorkersReply(Reply, kw_only=True):
     data: WorkerList
 
 
+@http("POST /workers", Tag.WORKERS)
 @command(Route.ROUTER, RegisterWorkerReply, writes=True, repeatable=True)
 class RegisterWorker(Command, tag="RegisterWorker"):
     """Register a worker until its connection ends; repeating a ``workerId`` updates its entry.
@@ -100,6 +111,7 @@ class RegisterWorker(Command, tag="RegisterWorker"):
     names_by_queue: Annotated[dict[QueueName, Names], Meta(max_length=1000)] | None = None
 
 
+@http("DELETE /workers/{workerId}", Tag.WORKERS)
 @command(Route.ROUTER, RemovedReply, writes=True, repeatable=True)
 class UnregisterWorker(Command, tag="UnregisterWorker"):
     """Remove a worker from the list."""
@@ -107,6 +119,7 @@ class UnregisterWorker(Command, tag="UnregisterWorker"):
     worker_id: WorkerId
 
 
+@http("GET /workers", Tag.WORKERS)
 @command(Route.ROUTER, ListWorkersReply)
 class ListWorkers(Command, tag="ListWorkers"):
     """List the registered workers."""
@@ -127,6 +140,7 @@ class WorkerHeartbeatReply(Reply, kw_only=True):
     data: Wishes
 
 
+@http("POST /workers/{id}/heartbeat", Tag.WORKERS)
 @command(Route.ROUTER, WorkerHeartbeatReply, writes=True, repeatable=True)
 class Heartbeat(Command, tag="Heartbeat"):
     """Report that a worker is alive, and its counts so far; absent fields keep their values."""
@@ -145,6 +159,7 @@ class WorkerInfoReply(Reply, kw_only=True):
     data: WorkerInfo
 
 
+@http("PUT /workers/{workerId}", Tag.WORKERS)
 @command(Route.ROUTER, WorkerInfoReply, writes=True, repeatable=True, heavy=True, since=3)
 class ControlWorker(Command, tag="ControlWorker"):
     """Make a worker pause, resume, or run another number of jobs at a time; absent fields change nothing.

@@ -24,9 +24,11 @@ from bunqueue.protocol.commands.base import (
     Refusal,
     Reply,
     Route,
+    Tag,
     Token,
     Ttl,
     command,
+    http,
 )
 from bunqueue.protocol.commands.core import JobFields
 from bunqueue.protocol.commands.query import CountReply
@@ -225,6 +227,7 @@ PageLimit = Annotated[int, Meta(ge=1, le=1000)]
 MaxResult = Annotated[int, Meta(ge=0, le=MAX_FRAME)]
 
 
+@http("POST /queues/{queue}/steps", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, RecordStepsReply, writes=True, repeatable=True, grows=True)
 class RecordSteps(Command, tag="RecordSteps"):
     """Record steps of jobs of a queue that the caller has locked; each is accepted or refused separately.
@@ -237,6 +240,7 @@ class RecordSteps(Command, tag="RecordSteps"):
     steps: Annotated[list[StepRecord], Meta(max_length=1000)]
 
 
+@http("GET /queues/{queue}/jobs/{id}/steps", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, StepsReply)
 class GetSteps(Command, tag="GetSteps"):
     """Get the recorded steps of a job with numbers above ``after``: all, or the named ones.
@@ -259,6 +263,7 @@ class WaitGroup(Struct, gc=False):
     steps: Annotated[list[StepName], Meta(max_length=100_000)]
 
 
+@http("POST /queues/{queue}/jobs/{id}/suspend", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, writes=True)
 class SuspendJob(Command, tag="SuspendJob"):
     """End a run because everything in it is waiting.  The job resumes when one of these groups of recorded
@@ -270,6 +275,7 @@ class SuspendJob(Command, tag="SuspendJob"):
     groups: Annotated[list[WaitGroup], Meta(min_length=1, max_length=100_000)]
 
 
+@http("POST /queues/{queue}/jobs/{id}/continue-as-new", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, writes=True, grows=True)
 class ContinueAsNew(Command, tag="ContinueAsNew"):
     """Begin a workflow again with other data and without its steps.  It keeps its id and the signals that are
@@ -281,6 +287,8 @@ class ContinueAsNew(Command, tag="ContinueAsNew"):
     data: Raw = Raw(NIL)
 
 
+@http("POST /workflows/{id}/signals/{name}", Tag.WORKFLOWS)
+@http("POST /workflows/{id}/signals/{name}/raw", Tag.WORKFLOWS, whole="data")
 @command(Route.ID, SignalReply, writes=True, repeatable=True, grows=True)
 class SendSignal(Command, tag="SendSignal"):
     """Send a signal to a workflow: the oldest wait for its name takes it, or it is kept for the next wait,
@@ -294,6 +302,7 @@ class SendSignal(Command, tag="SendSignal"):
     signal_id: Key | None = None
 
 
+@http("DELETE /workflows/{id}/signals/{number}", Tag.WORKFLOWS)
 @command(Route.ID, writes=True)
 class DropSignal(Command, tag="DropSignal"):
     """Remove a signal that no wait of a workflow has taken, quarantined or not; `number` is the one in
@@ -310,6 +319,7 @@ Types = Annotated[
 ]
 
 
+@http("PUT /queues/{queue}/signal-types", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetSignalTypes(Command, tag="SetSignalTypes"):
     """Declare which data the signals of workflows of a queue may have: for each workflow name, JSON Schemas
@@ -322,6 +332,8 @@ class SetSignalTypes(Command, tag="SetSignalTypes"):
     by: Key = ""
 
 
+@http("POST /signals/{name}", Tag.WORKFLOWS)
+@http("POST /signals/{name}/raw", Tag.WORKFLOWS, whole="data")
 @command(Route.ALL, CountReply, merge=Merge.COUNT, writes=True, repeatable=True, heavy=True, grows=True)
 class Broadcast(Command, tag="Broadcast"):
     """Send a signal to every workflow that waits for this name and key, and during the next ``keep`` ms also
@@ -335,6 +347,7 @@ class Broadcast(Command, tag="Broadcast"):
     broadcast_id: Key | None = None
 
 
+@http("GET /workflows/{id}", Tag.WORKFLOWS)
 @command(Route.ID, WorkflowReply)
 class GetWorkflow(Command, tag="GetWorkflow"):
     """Get a workflow, live or finished, with a page of its steps, as in GetSteps."""
@@ -345,6 +358,7 @@ class GetWorkflow(Command, tag="GetWorkflow"):
     max_result: MaxResult = 1024
 
 
+@http("POST /workflows/{id}/retry", Tag.WORKFLOWS)
 @command(Route.ID, writes=True)
 class RetryWorkflow(Command, tag="RetryWorkflow"):
     """Run an inactive workflow again: from ``step``, discarding everything that was recorded since; or,
@@ -354,6 +368,7 @@ class RetryWorkflow(Command, tag="RetryWorkflow"):
     step: StepName | None = None
 
 
+@http("POST /workflows/{id}/undo", Tag.WORKFLOWS)
 @command(Route.ID, writes=True)
 class UndoWorkflow(Command, tag="UndoWorkflow"):
     """Undo a workflow that has ended ("start"), or continue an undo that is stuck: try again ("retry"),
