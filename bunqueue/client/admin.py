@@ -49,7 +49,7 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
 
     async def list_breakers(self) -> list[BreakerView]:
         """The circuit breakers of all queues, and whether they are open."""
-        return (await self._caller.call(breakers.ListBreakers(), breakers.BreakersReply)).breakers
+        return (await self._caller.call(breakers.ListBreakers())).breakers
 
     async def list_keys(self) -> list[KeyUse]:
         """The encryption keys that stored payloads need, by their names in `Encryption`: for each key, kind
@@ -57,7 +57,7 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
         payloads for this, which takes a while.
         """
         found: dict[tuple[str, str, str], KeyUse] = {}
-        for use in (await self._caller.call(keys.ListKeys(), keys.KeysReply)).keys:
+        for use in (await self._caller.call(keys.ListKeys())).keys:
             known = found.setdefault((use.key, use.queue or "", use.what), use)
             if known is not use:
                 known.count += use.count
@@ -92,7 +92,7 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
     async def get_state(self, job_id: str) -> str:
         """The state of a job; "unknown" if it does not exist."""
         command = checks.checked(query.GetState(id=job_id), id="job_id")
-        return (await self._caller.call(command, query.StateReply)).state
+        return (await self._caller.call(command)).state
 
     async def broadcast(
         self,
@@ -116,7 +116,7 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
             keep=None if keep is None else milliseconds(keep, "keep"),
             broadcast_id=broadcast_id or str(uuid.uuid4()),  # makes it safe for the client to repeat
         )
-        return (await self._caller.call(checks.checked(command), query.CountReply)).count
+        return (await self._caller.call(checks.checked(command))).count
 
     async def find_workflow(self, job_id: str) -> AsyncWorkflowHandle[Any]:
         """Like `find_job`, for a workflow."""

@@ -274,7 +274,7 @@ class AsyncFlowProducer(AsyncClient):
         `queue:id`.
         """
         parent = job_id or current_job().id
-        failed = await self._caller.call(flows.GetFailedChildrenValues(id=parent), flows.ChildErrorsReply)
+        failed = await self._caller.call(flows.GetFailedChildrenValues(id=parent))
         command = flows.GetIgnoredChildrenFailures(id=parent)
-        ignored = await self._caller.call(command, flows.ChildErrorsReply)
+        ignored = await self._caller.call(command)
         return {**failed.values, **ignored.values}

@@ -18,10 +18,7 @@ from bunqueue.protocol.commands.flows import (
     AddFlow,
     CancelFlow,
     CloseFlow,
-    FlowAddedReply,
     FlowNode,
-    FlowRetriedReply,
-    FlowStoppedReply,
     GetFlow,
     RetryFlow,
 )
@@ -59,7 +56,7 @@ class AsyncFlowGraph:
         command = AddFlow(flow=self.id, nodes=nodes, grow=grow)
 
         async def send() -> None:
-            await self._caller.call(command, FlowAddedReply)
+            await self._caller.call(command)
             for name, job in jobs.items():
                 job.id = flow_names.id_of(self.id, name)
 
@@ -77,7 +74,7 @@ class AsyncFlowGraph:
         stop. The jobs stay as dead letters, so the flow can be retried. Raises NotFound.
         """
         command = CancelFlow(flow=self.id, reason=storable(reason), grace=milliseconds(grace, "grace"))
-        stopped = (await self._caller.call(checks.checked(command), FlowStoppedReply)).data
+        stopped = (await self._caller.call(checks.checked(command))).data
         return stopped.stopped + stopped.running
 
     async def retry(self, node: str | None = None) -> list[str]:
@@ -86,7 +83,7 @@ class AsyncFlowGraph:
         NotFound, JobNotFound, or WrongState if that job has not ended.
         """
         command = RetryFlow(flow=self.id, node=node)
-        return (await self._caller.call(checks.checked(command), FlowRetriedReply)).data.names
+        return (await self._caller.call(checks.checked(command))).data.names
 
 
 class AsyncFlowBatch(AsyncFlowGraph):
@@ -131,4 +128,4 @@ class AsyncFlowBatch(AsyncFlowGraph):
 
     async def close(self) -> int:
         """Stop accepting jobs; returns the number of jobs. May be called again. Raises NotFound."""
-        return len((await self._caller.call(CloseFlow(flow=self.id), FlowAddedReply)).data.ids)
+        return len((await self._caller.call(CloseFlow(flow=self.id))).data.ids)

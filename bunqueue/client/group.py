@@ -13,7 +13,7 @@ from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.queue import AsyncQueue
-from bunqueue.protocol.commands import Ok, query, queues, server
+from bunqueue.protocol.commands import query, queues, server
 from bunqueue.worker.options import WorkerOptions
 from bunqueue.worker.routes import Work
 from bunqueue.worker.worker import Worker
@@ -97,22 +97,22 @@ class AsyncQueueGroup(AsyncClient):
     async def pause_all(self) -> None:
         """Stop handing out jobs of these queues. Running jobs continue."""
         for queue in await self.list_queues():
-            await self._caller.call(queues.Pause(queue=queue.name), Ok)
+            await self._caller.call(queues.Pause(queue=queue.name))
 
     async def resume_all(self) -> None:
         """Resume handing out jobs of these queues."""
         for queue in await self.list_queues():
-            await self._caller.call(queues.Resume(queue=queue.name), Ok)
+            await self._caller.call(queues.Resume(queue=queue.name))
 
     async def drain_all(self) -> int:
         """Remove the waiting and delayed jobs; returns their number."""
         count = 0
         for queue in await self.list_queues():
-            reply = await self._caller.call(queues.Drain(queue=queue.name), query.CountReply)
+            reply = await self._caller.call(queues.Drain(queue=queue.name))
             count += reply.count
         return count
 
     async def obliterate_all(self) -> None:
         """Remove these queues, with their jobs in all states and all their settings."""
         for queue in await self.list_queues():
-            await self._caller.call(queues.Obliterate(queue=queue.name), Ok)
+            await self._caller.call(queues.Obliterate(queue=queue.name))

@@ -17,7 +17,7 @@ from bunqueue.client.models.views import EventPage, ServerInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
 from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import Ok, cluster, events, insight, monitoring, server, workers
+from bunqueue.protocol.commands import cluster, events, insight, monitoring, server, workers
 from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.protocol.commands.insight import ShardView
 from bunqueue.protocol.commands.monitoring import Overview, QueueOverview, ServerMetrics, StorageState
@@ -35,13 +35,13 @@ class AsyncServerCalls:
     async def ping(self) -> float:
         """The server's response time, in ms."""
         start = time.perf_counter()
-        await self._caller.call(server.Ping(), server.PingReply)
+        await self._caller.call(server.Ping())
         return (time.perf_counter() - start) * 1000
 
     async def info(self) -> ServerInfo:
         """The version of the server, and the time on its clock."""
-        hello = await self._caller.call(server.Hello(protocol_version=server.NEWEST), server.HelloReply)
-        pong = await self._caller.call(server.Ping(), server.PingReply)
+        hello = await self._caller.call(server.Hello(protocol_version=server.NEWEST))
+        pong = await self._caller.call(server.Ping())
         return ServerInfo(hello.version, pong.data.time)
 
     async def stats(self) -> ServerStats:
@@ -51,7 +51,7 @@ class AsyncServerCalls:
 
     async def metrics(self) -> ServerMetrics:
         """Totals since the server started, averages over all completed jobs, memory and disk."""
-        reply = await self._caller.call(monitoring.Metrics(), monitoring.MetricsReply)
+        reply = await self._caller.call(monitoring.Metrics())
         if reply.metrics is UNSET:
             raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
         return reply.metrics
@@ -60,41 +60,41 @@ class AsyncServerCalls:
         """The hosts of the cluster, and the location of each shard. Raises CommandFailed outside
         a cluster.
         """
-        return (await self._caller.call(cluster.ClusterStatus(), cluster.ClusterReply)).data
+        return (await self._caller.call(cluster.ClusterStatus())).data
 
     async def drain_host(self, host: str, *, draining: bool = True) -> ClusterView:
         """Move all shards of a host to others before it is replaced; with `draining=False` it may own shards
         again. Returns at once: the shards move one after the other.
         """
         command = cluster.ClusterDrain(host=host, draining=draining)
-        return (await self._caller.call(command, cluster.ClusterReply)).data
+        return (await self._caller.call(command)).data
 
     async def move_shard(self, shard: int, host: str) -> ClusterView:
         """Move a shard to a host; it stays there until `rebalance`. Returns at once."""
         command = cluster.ClusterMove(shard=shard, host=host)
-        return (await self._caller.call(command, cluster.ClusterReply)).data
+        return (await self._caller.call(command)).data
 
     async def rebalance(self) -> ClusterView:
         """Forget where shards were moved to, so that all hosts get their share. Returns at once."""
-        return (await self._caller.call(cluster.ClusterRebalance(), cluster.ClusterReply)).data
+        return (await self._caller.call(cluster.ClusterRebalance())).data
 
     async def forget_host(self, host: str) -> ClusterView:
         """Remove a host that is dead and will not return under its name."""
-        return (await self._caller.call(cluster.ClusterForget(host=host), cluster.ClusterReply)).data
+        return (await self._caller.call(cluster.ClusterForget(host=host))).data
 
     async def prometheus(self) -> str:
         """All metrics in the Prometheus text exposition format, version 0.0.4."""
-        reply = await self._caller.call(monitoring.Prometheus(), monitoring.PrometheusReply)
+        reply = await self._caller.call(monitoring.Prometheus())
         return reply.data.metrics
 
     async def storage_status(self) -> StorageState:
         """Whether everything can be stored, and if not, why and since when."""
-        reply = await self._caller.call(monitoring.StorageStatus(), monitoring.StorageStatusReply)
+        reply = await self._caller.call(monitoring.StorageStatus())
         return reply.data
 
     async def compact_memory(self) -> None:
         """Free memory kept for jobs that have moved on. The server does this on its own, but later."""
-        await self._caller.call(monitoring.CompactMemory(), Ok)
+        await self._caller.call(monitoring.CompactMemory())
 
     async def list_queues(self) -> list[QueueInfo]:
         """All queues of the server."""
@@ -103,7 +103,7 @@ class AsyncServerCalls:
 
     async def list_workers(self, queue: str | None = None) -> list[WorkerInfo]:
         """The registered workers: all, or those of one queue."""
-        reply = await self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
+        reply = await self._caller.call(workers.ListWorkers())
         return [worker for worker in reply.data.workers if queue is None or queue in worker.queues]
 
     async def control_worker(
@@ -116,26 +116,26 @@ class AsyncServerCalls:
         worker.
         """
         command = workers.ControlWorker(worker_id=worker_id, paused=paused, concurrency=concurrency)
-        return (await self._caller.call(checks.checked(command), workers.WorkerInfoReply)).data
+        return (await self._caller.call(checks.checked(command))).data
 
     async def worker_stats(self) -> WorkerStats:
         """How many workers are registered and active, and their totals."""
-        return (await self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)).data.stats
+        return (await self._caller.call(workers.ListWorkers())).data.stats
 
     async def list_shards(self) -> list[ShardView]:
         """The state of each shard. Shards that do not answer are left out; `of` is the total number."""
-        reply = await self._caller.call(insight.ListShards(), insight.ShardViewsReply)
+        reply = await self._caller.call(insight.ListShards())
         return reply.data.shards
 
     async def dashboard(self) -> Overview:
         """The figures on the front page of a dashboard."""
         command = monitoring.DashboardOverview()
-        return (await self._caller.call(command, monitoring.DashboardOverviewReply)).data
+        return (await self._caller.call(command)).data
 
     async def dashboard_queues(self) -> list[QueueOverview]:
         """All queues with their counts."""
         command = monitoring.DashboardQueues()
-        return (await self._caller.call(command, monitoring.DashboardQueuesReply)).data.queues
+        return (await self._caller.call(command)).data.queues
 
     async def read_events(
         self,

@@ -20,7 +20,7 @@ MANY = 3  # from this number on, commands are parked only briefly, so that they 
 LONG_S, SHORT_S = 60.0, 0.2
 GRACE_S = 1.0  # added for the round trip to the server, on top of the caller's timeout
 
-Ask = Callable[[WaitJobs, type[WaitManyReply]], Awaitable[WaitManyReply]]
+Ask = Callable[[WaitJobs], Awaitable[WaitManyReply]]
 
 
 def wait_for(queue: str, job_id: str, seconds: float | None) -> WaitJobs:
@@ -125,7 +125,7 @@ class _Watch:
         first = min((until for job_id in ids for _, until in self.waiting.get(job_id, ())), default=0.0)
         timeout = max(0.0, min(seconds, first - self._loop.time())) * 1000
         try:
-            reply = await self._ask(WaitJobs(queue=self._queue, ids=ids, timeout=timeout), WaitManyReply)
+            reply = await self._ask(WaitJobs(queue=self._queue, ids=ids, timeout=timeout))
         except Exception as error:
             self.fail(ids, error)
             return

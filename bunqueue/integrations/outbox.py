@@ -139,10 +139,10 @@ class Relay:
 
     def _bring(self, command: core.Push, age: float) -> None:
         if age > FORGOTTEN_S and command.job_id is not None:
-            found = self._caller.call(query.GetState(id=command.job_id), query.StateReply)
+            found = self._caller.call(query.GetState(id=command.job_id))
             if found.state != "unknown":  # added by a relay that could not record it
                 return
-        self._caller.call(command, core.PushReply)
+        self._caller.call(command)
 
     def close(self) -> None:
         """Close the connection."""

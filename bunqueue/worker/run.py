@@ -16,7 +16,6 @@ from msgspec import UNSET
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.errors import BunqueueError, WorkerBroken
-from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.workers import Wishes
 from bunqueue.protocol.notices import CancelNotice, read_notice, read_wake
 from bunqueue.worker import log
@@ -367,7 +366,7 @@ class WorkerRun:
 
     async def _renew_all(self) -> None:
         """Renew the locks of all jobs in progress. Raises BunqueueError."""
-        await self._caller.call(heartbeat(self._renewer.held.values()), core.HeartbeatBatchReply)
+        await self._caller.call(heartbeat(self._renewer.held.values()))
 
     async def _report_all(self, patience: float) -> None:
         try:

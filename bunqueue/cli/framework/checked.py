@@ -3,8 +3,6 @@ is a usage error."""
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from msgspec import Struct
 
 from bunqueue.client.admin import AsyncAdmin
@@ -14,12 +12,9 @@ from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.connection.caller import AsyncCaller, Caller
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.options import checks
-from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import Push, PushBatch
 from bunqueue.protocol.commands.flows import AddFlow, PushFlow
 from bunqueue.worker.middleware import Around
-
-R = TypeVar("R", bound=Reply)
 
 _CHECKED_ALREADY = (Push, PushBatch, PushFlow, AddFlow)  # option by option, when they are built
 
@@ -27,12 +22,12 @@ _CHECKED_ALREADY = (Push, PushBatch, PushFlow, AddFlow)  # option by option, whe
 class CheckedCaller(Caller):
     """Raises OptionError, with field, value and bound, for commands beyond the protocol's bounds."""
 
-    def call(self, command: Struct, reply: type[R]) -> R:
+    def raw(self, command: Struct) -> bytes:
         if not isinstance(command, _CHECKED_ALREADY):
             if isinstance(queue := getattr(command, "queue", None), str):
                 checks.queue_name(queue)
             checks.checked(command)
-        return super().call(command, reply)
+        return super().raw(command)
 
 
 class CheckedAdmin(Admin):

@@ -45,7 +45,7 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
 
     def list_breakers(self) -> list[BreakerView]:
         """The circuit breakers of all queues, and whether they are open."""
-        return (self._caller.call(breakers.ListBreakers(), breakers.BreakersReply)).breakers
+        return (self._caller.call(breakers.ListBreakers())).breakers
 
     def list_keys(self) -> list[KeyUse]:
         """The encryption keys that stored payloads need, by their names in `Encryption`: for each key, kind
@@ -53,7 +53,7 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
         payloads for this, which takes a while.
         """
         found: dict[tuple[str, str, str], KeyUse] = {}
-        for use in (self._caller.call(keys.ListKeys(), keys.KeysReply)).keys:
+        for use in (self._caller.call(keys.ListKeys())).keys:
             known = found.setdefault((use.key, use.queue or "", use.what), use)
             if known is not use:
                 known.count += use.count
@@ -88,7 +88,7 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
     def get_state(self, job_id: str) -> str:
         """The state of a job; "unknown" if it does not exist."""
         command = checks.checked(query.GetState(id=job_id), id="job_id")
-        return (self._caller.call(command, query.StateReply)).state
+        return (self._caller.call(command)).state
 
     def broadcast(
         self,
@@ -112,7 +112,7 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
             keep=None if keep is None else milliseconds(keep, "keep"),
             broadcast_id=broadcast_id or str(uuid.uuid4()),  # makes it safe for the client to repeat
         )
-        return (self._caller.call(checks.checked(command), query.CountReply)).count
+        return (self._caller.call(checks.checked(command))).count
 
     def find_workflow(self, job_id: str) -> WorkflowHandle[Any]:
         """Like `find_job`, for a workflow."""

@@ -270,7 +270,7 @@ class FlowProducer(Client):
         `queue:id`.
         """
         parent = job_id or current_job().id
-        failed = self._caller.call(flows.GetFailedChildrenValues(id=parent), flows.ChildErrorsReply)
+        failed = self._caller.call(flows.GetFailedChildrenValues(id=parent))
         command = flows.GetIgnoredChildrenFailures(id=parent)
-        ignored = self._caller.call(command, flows.ChildErrorsReply)
+        ignored = self._caller.call(command)
         return {**failed.values, **ignored.values}

@@ -18,10 +18,7 @@ from bunqueue.protocol.commands.flows import (
     AddFlow,
     CancelFlow,
     CloseFlow,
-    FlowAddedReply,
     FlowNode,
-    FlowRetriedReply,
-    FlowStoppedReply,
     GetFlow,
     RetryFlow,
 )
@@ -57,7 +54,7 @@ class FlowGraph:
         command = AddFlow(flow=self.id, nodes=nodes, grow=grow)
 
         def send() -> None:
-            self._caller.call(command, FlowAddedReply)
+            self._caller.call(command)
             for name, job in jobs.items():
                 job.id = flow_names.id_of(self.id, name)
 
@@ -75,7 +72,7 @@ class FlowGraph:
         stop. The jobs stay as dead letters, so the flow can be retried. Raises NotFound.
         """
         command = CancelFlow(flow=self.id, reason=storable(reason), grace=milliseconds(grace, "grace"))
-        stopped = (self._caller.call(checks.checked(command), FlowStoppedReply)).data
+        stopped = (self._caller.call(checks.checked(command))).data
         return stopped.stopped + stopped.running
 
     def retry(self, node: str | None = None) -> list[str]:
@@ -84,7 +81,7 @@ class FlowGraph:
         NotFound, JobNotFound, or WrongState if that job has not ended.
         """
         command = RetryFlow(flow=self.id, node=node)
-        return (self._caller.call(checks.checked(command), FlowRetriedReply)).data.names
+        return (self._caller.call(checks.checked(command))).data.names
 
 
 class FlowBatch(FlowGraph):
@@ -129,4 +126,4 @@ class FlowBatch(FlowGraph):
 
     def close(self) -> int:
         """Stop accepting jobs; returns the number of jobs. May be called again. Raises NotFound."""
-        return len((self._caller.call(CloseFlow(flow=self.id), FlowAddedReply)).data.ids)
+        return len((self._caller.call(CloseFlow(flow=self.id))).data.ids)

@@ -14,7 +14,7 @@ from bunqueue.client.models.views import EventPage, ServerInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
 from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import Ok, cluster, events, insight, monitoring, server, workers
+from bunqueue.protocol.commands import cluster, events, insight, monitoring, server, workers
 from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.protocol.commands.insight import ShardView
 from bunqueue.protocol.commands.monitoring import Overview, QueueOverview, ServerMetrics, StorageState
@@ -32,13 +32,13 @@ class ServerCalls:
     def ping(self) -> float:
         """The server's response time, in ms."""
         start = time.perf_counter()
-        self._caller.call(server.Ping(), server.PingReply)
+        self._caller.call(server.Ping())
         return (time.perf_counter() - start) * 1000
 
     def info(self) -> ServerInfo:
         """The version of the server, and the time on its clock."""
-        hello = self._caller.call(server.Hello(protocol_version=server.NEWEST), server.HelloReply)
-        pong = self._caller.call(server.Ping(), server.PingReply)
+        hello = self._caller.call(server.Hello(protocol_version=server.NEWEST))
+        pong = self._caller.call(server.Ping())
         return ServerInfo(hello.version, pong.data.time)
 
     def stats(self) -> ServerStats:
@@ -48,7 +48,7 @@ class ServerCalls:
 
     def metrics(self) -> ServerMetrics:
         """Totals since the server started, averages over all completed jobs, memory and disk."""
-        reply = self._caller.call(monitoring.Metrics(), monitoring.MetricsReply)
+        reply = self._caller.call(monitoring.Metrics())
         if reply.metrics is UNSET:
             raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
         return reply.metrics
@@ -57,41 +57,41 @@ class ServerCalls:
         """The hosts of the cluster, and the location of each shard. Raises CommandFailed outside
         a cluster.
         """
-        return (self._caller.call(cluster.ClusterStatus(), cluster.ClusterReply)).data
+        return (self._caller.call(cluster.ClusterStatus())).data
 
     def drain_host(self, host: str, *, draining: bool = True) -> ClusterView:
         """Move all shards of a host to others before it is replaced; with `draining=False` it may own shards
         again. Returns at once: the shards move one after the other.
         """
         command = cluster.ClusterDrain(host=host, draining=draining)
-        return (self._caller.call(command, cluster.ClusterReply)).data
+        return (self._caller.call(command)).data
 
     def move_shard(self, shard: int, host: str) -> ClusterView:
         """Move a shard to a host; it stays there until `rebalance`. Returns at once."""
         command = cluster.ClusterMove(shard=shard, host=host)
-        return (self._caller.call(command, cluster.ClusterReply)).data
+        return (self._caller.call(command)).data
 
     def rebalance(self) -> ClusterView:
         """Forget where shards were moved to, so that all hosts get their share. Returns at once."""
-        return (self._caller.call(cluster.ClusterRebalance(), cluster.ClusterReply)).data
+        return (self._caller.call(cluster.ClusterRebalance())).data
 
     def forget_host(self, host: str) -> ClusterView:
         """Remove a host that is dead and will not return under its name."""
-        return (self._caller.call(cluster.ClusterForget(host=host), cluster.ClusterReply)).data
+        return (self._caller.call(cluster.ClusterForget(host=host))).data
 
     def prometheus(self) -> str:
         """All metrics in the Prometheus text exposition format, version 0.0.4."""
-        reply = self._caller.call(monitoring.Prometheus(), monitoring.PrometheusReply)
+        reply = self._caller.call(monitoring.Prometheus())
         return reply.data.metrics
 
     def storage_status(self) -> StorageState:
         """Whether everything can be stored, and if not, why and since when."""
-        reply = self._caller.call(monitoring.StorageStatus(), monitoring.StorageStatusReply)
+        reply = self._caller.call(monitoring.StorageStatus())
         return reply.data
 
     def compact_memory(self) -> None:
         """Free memory kept for jobs that have moved on. The server does this on its own, but later."""
-        self._caller.call(monitoring.CompactMemory(), Ok)
+        self._caller.call(monitoring.CompactMemory())
 
     def list_queues(self) -> list[QueueInfo]:
         """All queues of the server."""
@@ -100,7 +100,7 @@ class ServerCalls:
 
     def list_workers(self, queue: str | None = None) -> list[WorkerInfo]:
         """The registered workers: all, or those of one queue."""
-        reply = self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
+        reply = self._caller.call(workers.ListWorkers())
         return [worker for worker in reply.data.workers if queue is None or queue in worker.queues]
 
     def control_worker(
@@ -113,26 +113,26 @@ class ServerCalls:
         worker.
         """
         command = workers.ControlWorker(worker_id=worker_id, paused=paused, concurrency=concurrency)
-        return (self._caller.call(checks.checked(command), workers.WorkerInfoReply)).data
+        return (self._caller.call(checks.checked(command))).data
 
     def worker_stats(self) -> WorkerStats:
         """How many workers are registered and active, and their totals."""
-        return (self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)).data.stats
+        return (self._caller.call(workers.ListWorkers())).data.stats
 
     def list_shards(self) -> list[ShardView]:
         """The state of each shard. Shards that do not answer are left out; `of` is the total number."""
-        reply = self._caller.call(insight.ListShards(), insight.ShardViewsReply)
+        reply = self._caller.call(insight.ListShards())
         return reply.data.shards
 
     def dashboard(self) -> Overview:
         """The figures on the front page of a dashboard."""
         command = monitoring.DashboardOverview()
-        return (self._caller.call(command, monitoring.DashboardOverviewReply)).data
+        return (self._caller.call(command)).data
 
     def dashboard_queues(self) -> list[QueueOverview]:
         """All queues with their counts."""
         command = monitoring.DashboardQueues()
-        return (self._caller.call(command, monitoring.DashboardQueuesReply)).data.queues
+        return (self._caller.call(command)).data.queues
 
     def read_events(
         self,

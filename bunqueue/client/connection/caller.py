@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import Struct
 
@@ -18,7 +18,8 @@ from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.waits import Waits, wait_for
 from bunqueue.errors import BunqueueError, QueueFull
 from bunqueue.protocol.commands import Reply
-from bunqueue.protocol.commands.events import Ended, WaitManyReply
+from bunqueue.protocol.commands.base import AnsweredBy
+from bunqueue.protocol.commands.events import Ended
 
 if TYPE_CHECKING:
     from bunqueue.embedded.direct import FileSession
@@ -49,20 +50,26 @@ class AsyncCaller:
         self._entered -= 1
         return self._entered <= 0
 
-    async def call(self, command: Struct, reply: type[R]) -> R:
-        """The reply to `command`. Raises BunqueueError."""
+    @overload
+    async def call(self, command: AnsweredBy[R]) -> R: ...
+
+    @overload
+    async def call(self, command: Struct, reply: type[R]) -> R: ...
+
+    async def call(self, command: Any, reply: type[Any] | None = None) -> Any:
+        """The reply to `command`, as it is declared or as another type. Raises BunqueueError."""
         try:
             payload = await self.raw(command)
         except BunqueueError as error:
             raise error.with_traceback(None) from error.__cause__  # the place inside the client is no help
-        return decode_reply(payload, reply, command, self.endpoint.address)
+        return decode_reply(payload, reply or requests.reply_of(command), command, self.endpoint.address)
 
-    async def add(self, command: Struct, reply: type[R], wait_s: float = 0) -> R:
+    async def add(self, command: AnsweredBy[R], wait_s: float = 0) -> R:
         """`call` for commands that add jobs. Retries for up to `wait_s` seconds while the queue is full."""
         patience = Patience(wait_s)
         while True:
             try:
-                return await self.call(command, reply)
+                return await self.call(command)
             except QueueFull:
                 pause = patience.pause()
                 if pause is None:
@@ -160,31 +167,41 @@ class Caller:
             raise requests.closed(command, self.endpoint.address)
         if substitute.current is None:
             return portal().run(self._caller.ended(queue, job_id, seconds))
-        reply = self.call(command, WaitManyReply)
+        reply = self.call(command)
         if not reply.ended:
             raise TimeoutError
         return reply.ended[0]
 
-    def call(self, command: Struct, reply: type[R]) -> R:
-        """The reply to `command`. Raises BunqueueError."""
-        check_thread()
+    @overload
+    def call(self, command: AnsweredBy[R]) -> R: ...
+
+    @overload
+    def call(self, command: Struct, reply: type[R]) -> R: ...
+
+    def call(self, command: Any, reply: type[Any] | None = None) -> Any:
+        """The reply to `command`, as it is declared or as another type. Raises BunqueueError."""
         try:
-            payload = self._short_way(command) or portal().run(self._caller.raw(command))
+            payload = self.raw(command)
         except BunqueueError as error:
             raise error.with_traceback(None) from error.__cause__  # the place inside the client is no help
-        return decode_reply(payload, reply, command, self.endpoint.address)
+        return decode_reply(payload, reply or requests.reply_of(command), command, self.endpoint.address)
 
-    def add(self, command: Struct, reply: type[R], wait_s: float = 0) -> R:
+    def add(self, command: AnsweredBy[R], wait_s: float = 0) -> R:
         """`call` for commands that add jobs. Retries for up to `wait_s` seconds while the queue is full."""
         patience = Patience(wait_s)
         while True:
             try:
-                return self.call(command, reply)
+                return self.call(command)
             except QueueFull:
                 pause = patience.pause()
                 if pause is None:
                     raise
             time.sleep(pause)
+
+    def raw(self, command: Struct) -> bytes:
+        """The undecoded reply."""
+        check_thread()
+        return self._short_way(command) or portal().run(self._caller.raw(command))
 
     def _short_way(self, command: Struct) -> bytes | None:
         """The reply over the fast path; None if the command may take a while and needs the session in the

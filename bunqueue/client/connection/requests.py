@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
+from typing import TypeVar, cast
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
@@ -17,9 +18,12 @@ from bunqueue.client.connection.options import seconds
 from bunqueue.client.connection.replies import describe, names
 from bunqueue.client.connection.wire import WireRequest, next_number
 from bunqueue.errors import CommandTimeout, ConnectionLost, ConnectTimeout, PayloadError
-from bunqueue.protocol.commands import COMMANDS, Spec
+from bunqueue.protocol.commands import COMMANDS, Reply, Spec
+from bunqueue.protocol.commands.base import AnsweredBy
 from bunqueue.protocol.commands.core import Push, PushBatch
 from bunqueue.protocol.framing import MAX_FRAME, frame
+
+R = TypeVar("R", bound=Reply)
 
 _encode = Encoder().encode
 WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL", "FAILB"})
@@ -33,6 +37,11 @@ MARGIN_MS = 1000  # added to the age of a repeated push, because clocks do not r
 def spec_of(kind: type[Struct]) -> Spec:
     """The entry in the command table for a command's class."""
     return COMMANDS[str(kind.__struct_config__.tag)]
+
+
+def reply_of(command: AnsweredBy[R]) -> type[R]:
+    """The reply that a command declares."""
+    return cast("type[R]", spec_of(type(command)).reply)  # type: ignore[arg-type]  # all are structs
 
 
 def new_key() -> str:

@@ -6,7 +6,7 @@ from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.breaker import Breaker
-from bunqueue.protocol.commands import Ok, breakers
+from bunqueue.protocol.commands import breakers
 from bunqueue.protocol.commands.breakers import BreakerView
 
 
@@ -25,18 +25,16 @@ class AsyncBreakers:
         """
         wanted = checks.one("breaker", Breaker() if breaker is None else breaker, Breaker)
         command = checks.checked(wanted.command(self.name, job), name="job")
-        return (await self._caller.call(command, breakers.BreakerReply)).breaker
+        return (await self._caller.call(command)).breaker
 
     async def clear_breaker(self, *, job: str | None = None) -> None:
         """Remove a breaker; jobs that it held back run. No error if the breaker does not exist."""
-        await self._caller.call(
-            checks.checked(breakers.ClearBreaker(queue=self.name, name=job), name="job"), Ok
-        )
+        await self._caller.call(checks.checked(breakers.ClearBreaker(queue=self.name, name=job), name="job"))
 
     async def breakers(self) -> list[BreakerView]:
         """The breakers of the queue, and whether they are open."""
         command = breakers.ListBreakers(queue=self.name)
-        return (await self._caller.call(command, breakers.BreakersReply)).breakers
+        return (await self._caller.call(command)).breakers
 
     async def trip_breaker(
         self, *, job: str | None = None, pause: Duration | None = None, reason: str | None = None
@@ -50,11 +48,11 @@ class AsyncBreakers:
             pause=None if pause is None else milliseconds(pause, "pause"),
             reason=reason,
         )
-        return (await self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker
+        return (await self._caller.call(checks.checked(command, name="job"))).breaker
 
     async def reset_breaker(self, *, job: str | None = None) -> BreakerView:
         """Close a breaker: jobs run, and the count starts again. Raises NotFound if the breaker does not
         exist.
         """
         command = breakers.ResetBreaker(queue=self.name, name=job)
-        return (await self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker
+        return (await self._caller.call(checks.checked(command, name="job"))).breaker

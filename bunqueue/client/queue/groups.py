@@ -10,7 +10,7 @@ from bunqueue.client.connection.options import Duration, whole_milliseconds
 from bunqueue.client.models.jobs import Job, JobCounts, ManyJobs
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import When, time_left
-from bunqueue.protocol.commands import Ok, groups
+from bunqueue.protocol.commands import groups
 from bunqueue.protocol.commands.groups import GroupRate
 
 
@@ -30,64 +30,64 @@ class AsyncJobGroup:
     async def count(self) -> int:
         """The number of its queued jobs: all except the active ones."""
         command = groups.GetGroupJobsCount(queue=self.queue, group_id=self.id)
-        return (await self._caller.call(command, groups.GroupCountReply)).data.count
+        return (await self._caller.call(command)).data.count
 
     async def active_count(self) -> int:
         """The number of its active jobs."""
         command = groups.GetGroupActiveCount(queue=self.queue, group_id=self.id)
-        return (await self._caller.call(command, groups.GroupCountReply)).data.count
+        return (await self._caller.call(command)).data.count
 
     async def pause(self) -> bool:
         """Stop handing out its jobs until `resume`; returns whether this changed anything."""
         command = groups.PauseGroup(queue=self.queue, group_id=self.id)
-        return (await self._caller.call(command, groups.ChangeReply)).data.changed
+        return (await self._caller.call(command)).data.changed
 
     async def resume(self) -> bool:
         """Hand out its jobs again; returns whether this changed anything."""
         command = groups.ResumeGroup(queue=self.queue, group_id=self.id)
-        return (await self._caller.call(command, groups.ChangeReply)).data.changed
+        return (await self._caller.call(command)).data.changed
 
     async def is_paused(self) -> bool:
         """Whether it is paused."""
         command = groups.IsGroupPaused(queue=self.queue, group_id=self.id)
-        return (await self._caller.call(command, groups.GroupPausedReply)).data.paused
+        return (await self._caller.call(command)).data.paused
 
     async def set_concurrency(self, limit: int) -> None:
         """Allow at most `limit` active jobs at a time, whatever a worker's settings say."""
         command = groups.SetGroupConcurrency(queue=self.queue, group_id=self.id, concurrency=limit)
-        await self._caller.call(checks.checked(command, concurrency="limit"), Ok)
+        await self._caller.call(checks.checked(command, concurrency="limit"))
 
     async def concurrency(self) -> int | None:
         """The limit that was set, or None."""
         command = groups.GetGroupConcurrency(queue=self.queue, group_id=self.id)
-        limit = (await self._caller.call(command, groups.GroupConcurrencyReply)).data.concurrency
+        limit = (await self._caller.call(command)).data.concurrency
         return None if limit is None else int(limit)
 
     async def clear_concurrency(self) -> bool:
         """Remove that limit; returns whether there was one."""
         command = groups.RemoveGroupConcurrency(queue=self.queue, group_id=self.id)
-        return bool((await self._caller.call(command, groups.RemovedLimitReply)).data.removed)
+        return bool((await self._caller.call(command)).data.removed)
 
     async def set_rate_limit(self, limit: int, *, per: Duration) -> None:
         """Allow at most `limit` jobs to start within `per`, counted from the first of them."""
         span = whole_milliseconds(per, "per")
         command = groups.SetGroupRateLimit(queue=self.queue, group_id=self.id, max=limit, duration=span)
-        await self._caller.call(checks.checked(command, max="limit", duration="per"), Ok)
+        await self._caller.call(checks.checked(command, max="limit", duration="per"))
 
     async def rate_limit(self) -> GroupRate | None:
         """The rate limit that was set, or None."""
         command = groups.GetGroupRateLimit(queue=self.queue, group_id=self.id)
-        return (await self._caller.call(command, groups.GroupRateReply)).data.limit
+        return (await self._caller.call(command)).data.limit
 
     async def clear_rate_limit(self) -> bool:
         """Remove the rate limit; returns whether there was one."""
         command = groups.RemoveGroupRateLimit(queue=self.queue, group_id=self.id)
-        return bool((await self._caller.call(command, groups.RemovedLimitReply)).data.removed)
+        return bool((await self._caller.call(command)).data.removed)
 
     async def rate_limit_ttl(self) -> int | None:
         """The ms that remain of the current rate limit window; None if no window is running."""
         command = groups.GetGroupRateLimitTtl(queue=self.queue, group_id=self.id)
-        ttl = (await self._caller.call(command, groups.GroupTtlReply)).data.ttl
+        ttl = (await self._caller.call(command)).data.ttl
         return None if ttl < 0 else int(ttl)
 
     async def set_weight(self, weight: int) -> None:
@@ -95,17 +95,17 @@ class AsyncJobGroup:
         which counts as 1. From 1 to 1000.
         """
         command = groups.SetGroupWeight(queue=self.queue, group_id=self.id, weight=weight)
-        await self._caller.call(checks.checked(command), Ok)
+        await self._caller.call(checks.checked(command))
 
     async def weight(self) -> int | None:
         """The weight that was set; None if unset, which counts as 1."""
         command = groups.GetGroupWeight(queue=self.queue, group_id=self.id)
-        return (await self._caller.call(command, groups.GroupWeightReply)).data.weight
+        return (await self._caller.call(command)).data.weight
 
     async def clear_weight(self) -> bool:
         """Remove the weight; returns whether there was one."""
         command = groups.RemoveGroupWeight(queue=self.queue, group_id=self.id)
-        return bool((await self._caller.call(command, groups.RemovedLimitReply)).data.removed)
+        return bool((await self._caller.call(command)).data.removed)
 
     async def jobs(
         self, state: str | Sequence[str] | None = None, *, limit: int = 100, offset: int = 0
@@ -128,4 +128,4 @@ class AsyncJobGroup:
         if span < 1 and isinstance(duration, datetime):
             return
         command = groups.RateLimitGroup(queue=self.queue, group_id=self.id, duration=span)
-        await self._caller.call(checks.checked(command), Ok)
+        await self._caller.call(checks.checked(command))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, milliseconds, seconds, whole_milliseconds
 from bunqueue.client.connection.replies import in_queue
+from bunqueue.client.connection.requests import reply_of
 from bunqueue.client.conversion.words import MAX_LINE, storable
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models import views
@@ -21,7 +22,8 @@ from bunqueue.client.options.moments import When, time_left
 from bunqueue.client.options.types import JobRef
 from bunqueue.client.queue.whole_job import whole_job
 from bunqueue.errors import BunqueueError, JobNotFound, LockLost, ResultTimeout, WrongState
-from bunqueue.protocol.commands import Ok, Reply, dedup, dlq, flows, insight, jobs, query
+from bunqueue.protocol.commands import Reply, dedup, dlq, flows, insight, jobs, query
+from bunqueue.protocol.commands.base import AnsweredBy
 from bunqueue.protocol.commands.core import (
     Ack,
     AckReply,
@@ -29,12 +31,11 @@ from bunqueue.protocol.commands.core import (
     Applied,
     Conflict,
     Fail,
-    HeartbeatReply,
     JobFields,
     JobHeartbeat,
     Push,
 )
-from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
+from bunqueue.protocol.commands.events import WaitJobs
 from bunqueue.protocol.commands.insight import AttemptView, WaitReason
 from bunqueue.protocol.commands.jobs import LogLine
 
@@ -95,10 +96,16 @@ class AsyncJobHandle(Generic[R]):
         other.conflict, other.holder = self.conflict, self.holder
         return other
 
-    async def _ask(self, command: Struct, reply: type[A]) -> A:
+    @overload
+    async def _ask(self, command: AnsweredBy[A]) -> A: ...
+
+    @overload
+    async def _ask(self, command: Struct, reply: type[A]) -> A: ...
+
+    async def _ask(self, command: Any, reply: type[Any] | None = None) -> Any:
         """The reply to a command about this job. Errors name its queue, which the command does not."""
         try:
-            return await self._caller.call(command, reply)
+            return await self._caller.call(command, reply or reply_of(command))
         except BunqueueError as error:
             in_queue(error, self.queue)
             raise
@@ -113,11 +120,11 @@ class AsyncJobHandle(Generic[R]):
         A job that was cancelled before it began, or that expired, is removed, but the server remembers for a
         while how it ended: the last 10,000 of each shard, until it restarts.
         """
-        reply = await self._ask(query.GetState(id=self.id), query.StateReply)
+        reply = await self._ask(query.GetState(id=self.id))
         if reply.state != "unknown":
             return reply.state
         command = WaitJobs(queue=self.queue, ids=[self.id], timeout=0)
-        ended = (await self._ask(command, WaitManyReply)).ended
+        ended = (await self._ask(command)).ended
         return ended[0].state if ended else "unknown"
 
     async def job(self) -> Job:
@@ -186,11 +193,11 @@ class AsyncJobHandle(Generic[R]):
         the error and the wait until the next attempt, and the one that completed it. The log lines of each
         are in `logs`. Raises JobNotFound.
         """
-        return (await self._ask(insight.GetAttempts(id=self.id), insight.AttemptsReply)).data.attempts
+        return (await self._ask(insight.GetAttempts(id=self.id))).data.attempts
 
     async def why_waiting(self) -> list[WaitReason]:
         """Everything that currently holds it back; empty if it is active or has ended. Raises JobNotFound."""
-        return (await self._ask(insight.WhyWaiting(id=self.id), insight.WaitingReply)).data.reasons
+        return (await self._ask(insight.WhyWaiting(id=self.id))).data.reasons
 
     async def logs(self, start: int = 0, end: int = -1) -> list[LogLine]:
         """The lines of its log, or those from `start` to `end`, both included; -1 is the last.
@@ -198,7 +205,7 @@ class AsyncJobHandle(Generic[R]):
         At most 100 are kept. The log of an unknown job is empty.
         """
         command = checks.checked(jobs.GetLogs(id=self.id, start=start, end=end))
-        reply = await self._ask(command, jobs.GetLogsReply)
+        reply = await self._ask(command)
         return reply.data.logs
 
     # -- changing it
@@ -213,12 +220,12 @@ class AsyncJobHandle(Generic[R]):
         """
         lasting = milliseconds(grace, "grace")
         command = jobs.Cancel(id=self.id, running=True, reason=storable(reason), grace=lasting)
-        reply = await self._ask(checks.checked(command), jobs.CancelReply)
+        reply = await self._ask(checks.checked(command))
         return reply.running is not True
 
     async def remove(self) -> bool:
         """Remove the job with its result and its log; False if it did not exist. Refused for active jobs."""
-        reply = await self._ask(jobs.RemoveJob(id=self.id), jobs.RemovedReply)
+        reply = await self._ask(jobs.RemoveJob(id=self.id))
         return reply.data.removed
 
     async def retry(self) -> None:
@@ -227,7 +234,7 @@ class AsyncJobHandle(Generic[R]):
         """
         if (await self._ask(dlq.RetryDlq(queue=self.queue, job_id=self.id), query.CountReply)).count:
             return
-        if (await self._ask(dlq.RetryCompleted(queue=self.queue, id=self.id), query.CountReply)).count:
+        if (await self._ask(dlq.RetryCompleted(queue=self.queue, id=self.id))).count:
             return
         about = {"queue": self.queue, "job_id": self.id}
         where, state = f"job {self.id} in queue {self.queue!r}", await self.state()
@@ -239,64 +246,64 @@ class AsyncJobHandle(Generic[R]):
 
     async def discard(self) -> None:
         """Make a waiting, delayed or active job a dead letter."""
-        await self._ask(jobs.Discard(id=self.id, force=True), Ok)
+        await self._ask(jobs.Discard(id=self.id, force=True))
 
     async def promote(self) -> None:
         """Let a delayed job, or a retry that is due later, run now."""
-        await self._ask(jobs.Promote(id=self.id), Ok)
+        await self._ask(jobs.Promote(id=self.id))
 
     async def move_to_delayed(self, delay: When) -> None:
         """Make a waiting, delayed or active job run `delay` from now, or at that moment. No attempt is
         counted.
         """
         command = jobs.MoveToDelayed(id=self.id, delay=time_left(delay, "delay"), force=True)
-        await self._ask(checks.checked(command), Ok)
+        await self._ask(checks.checked(command))
 
     async def move_to_wait(self) -> None:
         """Let a waiting, delayed, active or failed job run now. An active one returns to its queue; if its
         worker gets it again, that worker continues with it.
         """
-        await self._ask(jobs.MoveToWait(id=self.id, force=True), Ok)
+        await self._ask(jobs.MoveToWait(id=self.id, force=True))
 
     async def change_delay(self, delay: When) -> None:
         """Make a waiting or delayed job run `delay` from now, or at that moment. An active job is treated as
         in `move_to_delayed`.
         """
         command = jobs.ChangeDelay(id=self.id, delay=time_left(delay, "delay"), force=True)
-        await self._ask(checks.checked(command), Ok)
+        await self._ask(checks.checked(command))
 
     async def change_priority(self, priority: int, *, lifo: bool | None = None) -> None:
         """Change the priority of a waiting or delayed job; with `lifo` also whether it goes before others of
         that priority.
         """
         command = jobs.ChangePriority(id=self.id, priority=priority, lifo=lifo)
-        await self._ask(checks.checked(command), Ok)
+        await self._ask(checks.checked(command))
 
     async def update_data(self, data: object) -> None:
         """Replace the data of a job that has not ended. An attempt that has begun does not see the change."""
-        await self._ask(jobs.Update(id=self.id, data=job_data(data, "the data of the job")), Ok)
+        await self._ask(jobs.Update(id=self.id, data=job_data(data, "the data of the job")))
 
     async def update_progress(self, progress: float, message: str | None = None) -> None:
         """Report the progress of an active job: 0 to 100, values outside are clamped. Without a message the
         last one stays.
         """
         command = query.Progress(id=self.id, progress=progress, message=storable(message))
-        await self._ask(checks.checked(command), Ok)
+        await self._ask(checks.checked(command))
 
     async def log(self, message: str, level: str = "info") -> None:
         """Add a line to its log, in any state. The last 100 are kept."""
         line = storable(message, MAX_LINE)
         command = checks.checked(jobs.AddLog(id=self.id, message=line, level=level))
-        await self._ask(command, jobs.AddLogReply)
+        await self._ask(command)
 
     async def clear_logs(self, *, keep: int = 0) -> None:
         """Delete its log, except for the last `keep` lines."""
         command = jobs.ClearLogs(id=self.id, keep_logs=keep)
-        await self._ask(checks.checked(command, keep_logs="keep"), Ok)
+        await self._ask(checks.checked(command, keep_logs="keep"))
 
     async def remove_unique_key(self) -> bool:
         """Release the `unique_key` that it holds, so that another job may have it; False if it held none."""
-        reply = await self._ask(dedup.RemoveJobDeduplicationKey(id=self.id), dedup.RemovedReply)
+        reply = await self._ask(dedup.RemoveJobDeduplicationKey(id=self.id))
         return reply.data.removed
 
     # -- its parents and children; flows are added by `FlowProducer`
@@ -313,30 +320,30 @@ class AsyncJobHandle(Generic[R]):
         """The errors of children that failed but let it run (policies "continue" and "ignore"), by
         "queue:id".
         """
-        reply = await self._ask(flows.GetFailedChildrenValues(id=self.id), flows.ChildErrorsReply)
+        reply = await self._ask(flows.GetFailedChildrenValues(id=self.id))
         return {**reply.values, **await self.ignored_children()}
 
     async def ignored_children(self) -> dict[str, str]:
         """The part of `failed_children` with the policy "ignore", whose failure did not let it
         run at once.
         """
-        reply = await self._ask(flows.GetIgnoredChildrenFailures(id=self.id), flows.ChildErrorsReply)
+        reply = await self._ask(flows.GetIgnoredChildrenFailures(id=self.id))
         return reply.values
 
     async def set_parent(self, parent: JobRef) -> None:
         """Make it a child of another job, which then waits for it. Raises JobNotFound."""
         command = flows.UpdateParent(child_id=self.id, parent_id=job_id(parent, "parent"))
-        await self._ask(command, Ok)
+        await self._ask(command)
 
     async def leave_parent(self) -> None:
         """Detach it from its parent, which no longer waits for it. Raises CommandFailed if it has
         no parent.
         """
-        await self._ask(flows.RemoveChildDependency(id=self.id), flows.RemovedReply)
+        await self._ask(flows.RemoveChildDependency(id=self.id))
 
     async def remove_children(self) -> None:
         """Remove its children that have not begun."""
-        await self._ask(flows.RemoveUnprocessedChildren(id=self.id), Ok)
+        await self._ask(flows.RemoveUnprocessedChildren(id=self.id))
 
     # -- reporting on a job that was taken with `pull`
     # `lock_token` comes from `pull`. These raise LockLost if it is missing or its lock is no longer valid, or
@@ -347,7 +354,7 @@ class AsyncJobHandle(Generic[R]):
         command = checks.checked(Ack(id=self.id, token=lock_token))
         if result is not None:
             command.result = encode_data(result, "the result")
-        _must_count((await self._ask(command, AckReply)).data)
+        _must_count((await self._ask(command)).data)
 
     async def fail(
         self,
@@ -377,7 +384,7 @@ class AsyncJobHandle(Generic[R]):
         """
         lasting = None if duration is None else whole_milliseconds(duration, "duration")
         command = checks.checked(JobHeartbeat(id=self.id, token=lock_token, duration=lasting))
-        return (await self._ask(command, HeartbeatReply)).data.cancelled is UNSET
+        return (await self._ask(command)).data.cancelled is UNSET
 
 
 def _must_count(answer: Applied | UnsetType) -> None:

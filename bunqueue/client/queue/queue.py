@@ -59,9 +59,7 @@ from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
 from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands import (
-    Ok,
     core,
-    cron,
     dedup,
     dlq,
     events,
@@ -231,7 +229,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
             (handle,) = await self._add_inside(self._around, made, idempotency_key)
             return handle
         command = self._push(name, data, options, idempotency_key)
-        reply = await self._caller.add(command, core.PushReply, self._patience_s)
+        reply = await self._caller.add(command, self._patience_s)
         return self._handle(command, reply)
 
     async def add_bulk(
@@ -251,7 +249,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         command = self._push_batch(jobs, idempotency_key)
         if not command.jobs:
             return []
-        reply = await self._caller.add(command, core.PushBatchReply, self._patience_s)
+        reply = await self._caller.add(command, self._patience_s)
         return self._handles(command, reply)
 
     def _handle(self, job: Push | JobFields, reply: core.PushReply) -> AsyncJobHandle[Any]:
@@ -322,11 +320,11 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         async def send() -> None:
             if len(jobs) == 1:
                 command = self._push(jobs[0].name, jobs[0].data, jobs[0].options, key)
-                reply = await self._caller.add(command, core.PushReply, self._patience_s)
+                reply = await self._caller.add(command, self._patience_s)
                 handles.append(self._handle(command, reply))
             else:
                 batch = self._push_batch(jobs, key)
-                many = await self._caller.add(batch, core.PushBatchReply, self._patience_s)
+                many = await self._caller.add(batch, self._patience_s)
                 handles.extend(self._handles(batch, many))
             for job, handle in zip(jobs, handles, strict=True):
                 job.id = handle.id
@@ -484,32 +482,32 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
     async def count(self) -> int:
         """The number of jobs in the queue, in all states."""
         command = query.Count(queue=self.name, everything=True)
-        return (await self._caller.call(command, query.CountReply)).count
+        return (await self._caller.call(command)).count
 
     async def counts_per_priority(self) -> dict[int, int]:
         """The number of waiting and delayed jobs, by priority."""
         command = queues.GetCountsPerPriority(queue=self.name)
-        reply = await self._caller.call(command, queues.PriorityCountsReply)
+        reply = await self._caller.call(command)
         return {int(priority): count for priority, count in reply.counts.items()}
 
     # -- pausing, emptying and deleting it
 
     async def pause(self) -> None:
         """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
-        await self._caller.call(queues.Pause(queue=self.name), Ok)
+        await self._caller.call(queues.Pause(queue=self.name))
 
     async def resume(self) -> None:
         """Hand out jobs again."""
-        await self._caller.call(queues.Resume(queue=self.name), Ok)
+        await self._caller.call(queues.Resume(queue=self.name))
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
-        reply = await self._caller.call(queues.IsPaused(queue=self.name), queues.PausedReply)
+        reply = await self._caller.call(queues.IsPaused(queue=self.name))
         return reply.paused
 
     async def drain(self) -> int:
         """Remove all waiting and delayed jobs, except those that wait for others; returns their number."""
-        reply = await self._caller.call(queues.Drain(queue=self.name), query.CountReply)
+        reply = await self._caller.call(queues.Drain(queue=self.name))
         return reply.count
 
     async def clean(
@@ -524,17 +522,17 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         checks.states(get_args(Cleanable), [] if state is None else [state])
         grace = age(older_than, "older_than")
         command = queues.Clean(queue=self.name, grace=grace, state=state, limit=limit)
-        reply = await self._caller.call(checks.checked(command, grace="older_than"), queues.CleanReply)
+        reply = await self._caller.call(checks.checked(command, grace="older_than"))
         return reply.ids
 
     async def obliterate(self) -> None:
         """Remove the queue: its jobs in all states, including active ones, and all its settings."""
-        await self._caller.call(queues.Obliterate(queue=self.name), Ok)
+        await self._caller.call(queues.Obliterate(queue=self.name))
 
     async def promote_jobs(self, count: int | None = None) -> int:
         """Let delayed jobs run now: all, or the `count` that were added first. Returns their number."""
         command = checks.checked(queues.PromoteJobs(queue=self.name, count=count))
-        reply = await self._caller.call(command, query.CountReply)
+        reply = await self._caller.call(command)
         return reply.count
 
     async def retry_completed(
@@ -546,15 +544,13 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         """
         timestamp = None if before is None else past_moment(before, "before")
         command = dlq.RetryCompleted(queue=self.name, id=job_id, count=count, timestamp=timestamp)
-        reply = await self._caller.call(
-            checks.checked(command, id="job_id", timestamp="before"), query.CountReply
-        )
+        reply = await self._caller.call(checks.checked(command, id="job_id", timestamp="before"))
         return reply.count
 
     async def trim_events(self, keep: int) -> int:
         """Delete all but the last `keep` events of the queue from the server's log. Returns how many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
-        reply = await self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
+        reply = await self._caller.call(checks.checked(command, max_length="keep"))
         return reply.data.removed
 
     # -- dead letters
@@ -603,7 +599,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
     async def count_dlq(self, **which: Unpack[DlqFilter]) -> int:
         """The number of dead letters, or of those that match `DlqFilter`."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
-        reply = await self._caller.call(dlq.CountDlq(queue=self.name, filter=wanted), query.CountReply)
+        reply = await self._caller.call(dlq.CountDlq(queue=self.name, filter=wanted))
         return reply.count
 
     async def retry_dlq(
@@ -616,7 +612,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         """
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
         command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
-        reply = await self._caller.call(command, dlq.RetriedReply)
+        reply = await self._caller.call(command)
         retried = RetriedCount(reply.count)
         retried.cancelled = reply.cancelled or 0
         retried.dropped = reply.dropped.count if reply.dropped else 0
@@ -624,30 +620,30 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
 
     async def purge_dlq(self) -> int:
         """Remove all dead letters; returns their number."""
-        reply = await self._caller.call(dlq.PurgeDlq(queue=self.name), query.CountReply)
+        reply = await self._caller.call(dlq.PurgeDlq(queue=self.name))
         return reply.count
 
     async def remove_dlq_job(self, job_id: str) -> bool:
         """Remove one dead letter; False if this queue does not have it."""
         command = checks.checked(dlq.RemoveDlqJob(queue=self.name, job_id=job_id))
-        reply = await self._caller.call(command, dlq.RemovedReply)
+        reply = await self._caller.call(command)
         return reply.data.removed
 
     async def dlq_stats(self) -> DlqStats:
         """Statistics of the dead letters."""
-        reply = await self._caller.call(dlq.GetDlqStats(queue=self.name), dlq.DlqStatsReply)
+        reply = await self._caller.call(dlq.GetDlqStats(queue=self.name))
         return reply.data.stats
 
     async def dlq_config(self) -> DlqConfig:
         """How dead letters are kept and automatically retried."""
-        reply = await self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
+        reply = await self._caller.call(dlq.GetDlqConfig(queue=self.name))
         return reply.config
 
     async def dropped_dlq(self) -> Dropped:
         """The dead letters that were dropped automatically: how many because there were more than
         `max_entries`, how many because they were older than `max_age`, and when. `purge_dlq` resets this.
         """
-        reply = await self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
+        reply = await self._caller.call(dlq.GetDlqConfig(queue=self.name))
         return reply.dropped
 
     async def set_dlq_config(
@@ -674,7 +670,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
             max_entries=max_entries,
         )
         checks.settings(DlqConfig, settings)
-        await self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings), Ok)
+        await self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings))
 
     # -- limits
     # Limits apply to all workers together, and survive a restart.
@@ -695,11 +691,11 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
             duration=whole_milliseconds(per, "per"),
             ttl=None if ttl is None else time_left(ttl, "ttl"),
         )
-        await self._caller.call(checks.checked(command, duration="per"), Ok)
+        await self._caller.call(checks.checked(command, duration="per"))
 
     async def clear_rate_limit(self) -> None:
         """Let jobs start as fast as workers take them."""
-        await self._caller.call(limits.RateLimitClear(queue=self.name), Ok)
+        await self._caller.call(limits.RateLimitClear(queue=self.name))
 
     async def set_concurrency(self, limit: int) -> None:
         """Allow at most `limit` active jobs at a time. To let none start, `pause` the queue.
@@ -707,20 +703,20 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         Raises OptionError unless `limit` is a whole number, at least 1.
         """
         command = limits.SetConcurrency(queue=self.name, limit=_checked(limit))
-        await self._caller.call(checks.checked(command), Ok)
+        await self._caller.call(checks.checked(command))
 
     async def clear_concurrency(self) -> None:
         """Allow any number of active jobs at a time."""
-        await self._caller.call(limits.ClearConcurrency(queue=self.name), Ok)
+        await self._caller.call(limits.ClearConcurrency(queue=self.name))
 
     async def limits(self) -> Limits:
         """The limits that are set, and whether they currently hold jobs back."""
-        reply = await self._caller.call(limits.GetQueueLimits(queue=self.name), limits.LimitsReply)
+        reply = await self._caller.call(limits.GetQueueLimits(queue=self.name))
         return reply.data.limits
 
     async def stall_config(self) -> StallConfig:
         """When active jobs count as stalled."""
-        reply = await self._caller.call(stall.GetStallConfig(queue=self.name), stall.StallConfigReply)
+        reply = await self._caller.call(stall.GetStallConfig(queue=self.name))
         return reply.config
 
     async def set_stall_config(
@@ -743,7 +739,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
             grace_period=given_span(grace_period, "grace_period"),
         )
         checks.settings(StallConfig, settings)
-        await self._caller.call(stall.SetStallConfig(queue=self.name, config=settings), Ok)
+        await self._caller.call(stall.SetStallConfig(queue=self.name, config=settings))
 
     # -- groups
 
@@ -754,12 +750,12 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
     async def list_groups(self, *, limit: int = 100, offset: int = 0) -> list[GroupView]:
         """The groups that have jobs or settings, by name; at most `limit`, which is at most 1000."""
         command = checks.checked(insight.ListGroups(queue=self.name, limit=limit, offset=offset))
-        return (await self._caller.call(command, insight.GroupViewsReply)).data.groups
+        return (await self._caller.call(command)).data.groups
 
     async def grouped_count(self) -> int:
         """The number of queued jobs in all groups."""
         command = groups.GetGroupsJobsCount(queue=self.name)
-        return (await self._caller.call(command, groups.GroupCountReply)).data.count
+        return (await self._caller.call(command)).data.count
 
     # -- unique keys
 
@@ -767,7 +763,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         """The id of the job that holds a `unique_key`; None if it is free."""
         command = dedup.GetDeduplicationJobId(queue=self.name, deduplication_id=unique_key)
         checks.checked(command, deduplication_id="unique_key")
-        reply = await self._caller.call(command, dedup.HolderReply)
+        reply = await self._caller.call(command)
         return reply.data.job_id
 
     async def remove_unique_key(self, unique_key: str) -> bool:
@@ -776,7 +772,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         """
         command = dedup.RemoveDeduplicationKey(queue=self.name, deduplication_id=unique_key)
         checks.checked(command, deduplication_id="unique_key")
-        reply = await self._caller.call(command, dedup.FreedReply)
+        reply = await self._caller.call(command)
         return reply.data.count > 0
 
     # -- schedules
@@ -792,7 +788,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         expression.
         """
         command = cron_command(self.name, name, data, options)
-        reply = await self._caller.call(command, cron.CronReply)
+        reply = await self._caller.call(command)
         reply.cron.data = sent_data(command)
         return reply.cron
 
@@ -825,7 +821,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
         """How many jobs of this queue completed, or failed, in each of the last minutes."""
         checks.one_of("kind", kind, ("completed", "failed"))
         command = monitoring.Metrics(queue=self.name, type=kind)
-        reply = await self._caller.call(command, monitoring.MetricsReply)
+        reply = await self._caller.call(command)
         if reply.data is UNSET:
             raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
         return reply.data
@@ -833,7 +829,7 @@ class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServer
     async def dashboard_queue(self) -> QueueDetails:
         """This queue in detail."""
         command = monitoring.DashboardQueue(queue=self.name)
-        return (await self._caller.call(command, monitoring.DashboardQueueReply)).data
+        return (await self._caller.call(command)).data
 
 
 def _filter(which: DlqFilter) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from bunqueue.protocol.commands.find import (
     MAX_PAGE,
     Action,
     ChangeJobs,
-    ChangeReply,
     FindJobs,
 )
 from bunqueue.protocol.search.cursor import means_all
@@ -197,7 +196,7 @@ class AsyncSearch:
         done = ChangedJobs()
         while True:
             command.limit = min(limit - (0 if dry_run else done.changed), MAX_CHANGED)
-            reply = await self._caller.call(command, ChangeReply)
+            reply = await self._caller.call(command)
             if not done.scanned:
                 done.plan = SearchPlan(reply.plan.by, reply.plan.jobs)
             done.add(reply)

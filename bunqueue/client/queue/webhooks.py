@@ -8,9 +8,8 @@ from typing import Literal
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.options import checks
 from bunqueue.errors import NotFound
-from bunqueue.protocol.commands import Ok, webhooks
+from bunqueue.protocol.commands import webhooks
 from bunqueue.protocol.commands.webhooks import Trial, WebhookInfo
-from bunqueue.protocol.commands.workers import RemovedReply
 
 WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"]
 
@@ -23,9 +22,7 @@ class AsyncServerWebhooks:
     async def remove_webhook(self, webhook_id: str) -> bool:
         """Remove a webhook; False if it does not exist."""
         try:
-            await self._caller.call(
-                checks.checked(webhooks.RemoveWebhook(webhook_id=webhook_id)), RemovedReply
-            )
+            await self._caller.call(checks.checked(webhooks.RemoveWebhook(webhook_id=webhook_id)))
         except NotFound:
             return False
         return True
@@ -33,12 +30,12 @@ class AsyncServerWebhooks:
     async def set_webhook_enabled(self, webhook_id: str, enabled: bool) -> None:
         """Switch a webhook on or off. Raises NotFound."""
         command = webhooks.SetWebhookEnabled(id=webhook_id, enabled=enabled)
-        await self._caller.call(checks.checked(command, id="webhook_id"), Ok)
+        await self._caller.call(checks.checked(command, id="webhook_id"))
 
     async def test_webhook(self, webhook_id: str) -> Trial:
         """Send a test delivery to a webhook, and return the result. Raises NotFound."""
         command = checks.checked(webhooks.TryWebhook(webhook_id=webhook_id))
-        return (await self._caller.call(command, webhooks.TrialReply)).data
+        return (await self._caller.call(command)).data
 
     async def _add(
         self, url: str, events: Iterable[WebhookEvent], secret: str | None, queue: str | None
@@ -47,10 +44,10 @@ class AsyncServerWebhooks:
         for event in wanted:
             checks.one_of("events", event, webhooks.EVENTS)
         command = checks.checked(webhooks.AddWebhook(url=url, events=wanted, queue=queue, secret=secret))
-        reply = await self._caller.call(command, webhooks.AddWebhookReply)
+        reply = await self._caller.call(command)
         return reply.data.webhook_id
 
     async def _webhooks(self, queue: str | None) -> list[WebhookInfo]:
         """All webhooks, or those that get the events of a queue, oldest first."""
-        reply = await self._caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
+        reply = await self._caller.call(webhooks.ListWebhooks())
         return [hook for hook in reply.data.webhooks if queue is None or hook.queue in (None, queue)]

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.msgpack import Ext
@@ -23,11 +23,26 @@ from bunqueue.protocol.codes import Code, code_of_field
 RequestId = Raw | UnsetType  # any value; the reply echoes it, or leaves it out if the request had none
 
 P = TypeVar("P")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    R = typing_extensions.TypeVar("R", bound="Reply", default="Reply", covariant=True)
+else:
+    R = TypeVar("R", covariant=True)
+
 MAX_SHOWN = 64  # characters of a refused value that its refusal shows
 MAX_SAFE = 2**53 - 1  # the largest integer that the numbers of every language can hold
 
 
-class Command(Struct, kw_only=True, rename="camel", tag_field="cmd", omit_defaults=True, gc=False):
+class AnsweredBy(Generic[R]):
+    """A command whose reply is R."""
+
+    __slots__ = ()
+
+
+class Command(
+    Struct, AnsweredBy[R], kw_only=True, rename="camel", tag_field="cmd", omit_defaults=True, gc=False
+):
     """A request.  ``req_id`` is echoed in its reply."""
 
     req_id: RequestId = UNSET
@@ -255,7 +270,6 @@ C = TypeVar("C", bound=type[Struct])
 
 def command(
     route: Route,
-    reply: type[Reply] = Ok,
     *,
     merge: Merge = Merge.NONE,
     writes: bool = False,
@@ -279,7 +293,7 @@ def command(
             name,
             cls,
             route,
-            reply,
+            _reply(cls),
             merge,
             writes,
             again,
@@ -297,6 +311,15 @@ def command(
         return cls
 
     return enter
+
+
+def _reply(cls: type[Struct]) -> type[Reply]:
+    """The reply that a command's class names: R of `AnsweredBy`."""
+    for base in cls.__dict__.get("__orig_bases__", ()):
+        for argument in get_args(base):
+            if isinstance(argument, type) and issubclass(argument, Reply):
+                return argument
+    raise TypeError(f"{cls.__name__} does not say which reply it has, as in Command[Ok]")
 
 
 def http(route: str, tag: Tag, *, whole: str | None = None) -> Callable[[C], C]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.model.bounds import Bounds, WhenFull
-from bunqueue.protocol.commands.base import Command, Number, QueueName, Reply, Route, Tag, command, http
+from bunqueue.protocol.commands.base import Command, Number, Ok, QueueName, Reply, Route, Tag, command, http
 
 
 class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -20,7 +20,7 @@ class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 @http("PUT /queues/{queue}/bounds", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class SetBounds(Command, tag="SetBounds"):
+class SetBounds(Command[Ok], tag="SetBounds"):
     """Change the bounds of a queue; absent fields keep their values.
 
     All jobs that have not started count as waiting: they wait for their turn, their time or other jobs.  A
@@ -49,8 +49,8 @@ class BoundsReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/bounds", Tag.LIMITS)
-@command(Route.QUEUE, BoundsReply)
-class GetBounds(Command, tag="GetBounds"):
+@command(Route.QUEUE)
+class GetBounds(Command[BoundsReply], tag="GetBounds"):
     """Get the bounds of a queue, and how much waits in it."""
 
     queue: QueueName

@@ -11,6 +11,7 @@ from bunqueue.protocol.commands.base import (
     JobName,
     Merge,
     Number,
+    Ok,
     QueueName,
     Reply,
     Route,
@@ -81,8 +82,8 @@ class BreakerFigures(Struct, gc=False):
 
 
 @http("PUT /queues/{queue}/breaker", Tag.CIRCUIT_BREAKERS)
-@command(Route.QUEUE, BreakerReply, writes=True, repeatable=True)
-class SetBreaker(Command, tag="SetBreaker"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class SetBreaker(Command[BreakerReply], tag="SetBreaker"):
     """Set or change the circuit breaker of a queue, or of its jobs called ``name``.  Its state stays."""
 
     queue: QueueName
@@ -92,7 +93,7 @@ class SetBreaker(Command, tag="SetBreaker"):
 
 @http("DELETE /queues/{queue}/breaker", Tag.CIRCUIT_BREAKERS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class ClearBreaker(Command, tag="ClearBreaker"):
+class ClearBreaker(Command[Ok], tag="ClearBreaker"):
     """Remove a circuit breaker; the jobs that it held back run."""
 
     queue: QueueName
@@ -100,8 +101,8 @@ class ClearBreaker(Command, tag="ClearBreaker"):
 
 
 @http("POST /queues/{queue}/breaker/trip", Tag.CIRCUIT_BREAKERS)
-@command(Route.QUEUE, BreakerReply, writes=True)
-class TripBreaker(Command, tag="TripBreaker"):
+@command(Route.QUEUE, writes=True)
+class TripBreaker(Command[BreakerReply], tag="TripBreaker"):
     """Open a breaker manually, for ``pause`` ms or for the time in its configuration."""
 
     queue: QueueName
@@ -111,8 +112,8 @@ class TripBreaker(Command, tag="TripBreaker"):
 
 
 @http("POST /queues/{queue}/breaker/reset", Tag.CIRCUIT_BREAKERS)
-@command(Route.QUEUE, BreakerReply, writes=True, repeatable=True)
-class ResetBreaker(Command, tag="ResetBreaker"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class ResetBreaker(Command[BreakerReply], tag="ResetBreaker"):
     """Close a breaker manually."""
 
     queue: QueueName
@@ -120,8 +121,8 @@ class ResetBreaker(Command, tag="ResetBreaker"):
 
 
 @http("GET /breakers", Tag.CIRCUIT_BREAKERS)
-@command(Route.ALL, BreakersReply, merge=Merge.CONCAT, heavy=True)
-class ListBreakers(Command, tag="ListBreakers"):
+@command(Route.ALL, merge=Merge.CONCAT, heavy=True)
+class ListBreakers(Command[BreakersReply], tag="ListBreakers"):
     """List the breakers of a queue, or of all queues."""
 
     queue: QueueName | None = None

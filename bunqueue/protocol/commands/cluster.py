@@ -73,14 +73,14 @@ class ClusterReply(Reply, kw_only=True):
 
 
 @http("GET /cluster", Tag.CLUSTER)
-@command(Route.ROUTER, ClusterReply)
-class ClusterStatus(Command, tag="ClusterStatus"):
+@command(Route.ROUTER)
+class ClusterStatus(Command[ClusterReply], tag="ClusterStatus"):
     """Get the hosts of the cluster, and where each shard is."""
 
 
 @http("POST /cluster/hosts/{host}/drain", Tag.CLUSTER)
-@command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
-class ClusterDrain(Command, tag="ClusterDrain"):
+@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
+class ClusterDrain(Command[ClusterReply], tag="ClusterDrain"):
     """Move all shards of a host to other hosts, before it is replaced.  With ``draining`` false, the host may
     own shards again."""
 
@@ -89,8 +89,8 @@ class ClusterDrain(Command, tag="ClusterDrain"):
 
 
 @http("PUT /cluster/shards/{shard}", Tag.CLUSTER)
-@command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
-class ClusterMove(Command, tag="ClusterMove"):
+@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
+class ClusterMove(Command[ClusterReply], tag="ClusterMove"):
     """Move a shard to a host, where it stays until ClusterRebalance."""
 
     shard: ShardNumber
@@ -98,14 +98,14 @@ class ClusterMove(Command, tag="ClusterMove"):
 
 
 @http("POST /cluster/rebalance", Tag.CLUSTER)
-@command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
-class ClusterRebalance(Command, tag="ClusterRebalance"):
+@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
+class ClusterRebalance(Command[ClusterReply], tag="ClusterRebalance"):
     """Forget where shards were moved to, so that all hosts get their share again."""
 
 
 @http("DELETE /cluster/hosts/{host}", Tag.CLUSTER)
-@command(Route.ROUTER, ClusterReply, writes=True, repeatable=True, heavy=True)
-class ClusterForget(Command, tag="ClusterForget"):
+@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
+class ClusterForget(Command[ClusterReply], tag="ClusterForget"):
     """Remove a host that is dead and will not come back under its name."""
 
     host: HostName

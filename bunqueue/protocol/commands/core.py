@@ -16,6 +16,7 @@ from bunqueue.model.job import (
 )
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
+    AnsweredBy,
     Backoff,
     Command,
     Delay,
@@ -30,6 +31,7 @@ from bunqueue.protocol.commands.base import (
     LockTtl,
     MaxAttempts,
     Merge,
+    Ok,
     PollTimeout,
     Priority,
     PullCount,
@@ -68,7 +70,6 @@ AnyPriority = Annotated[
         },
     ),
 ]
-
 
 BackoffType = Annotated[
     Literal["fixed", "exponential", "linear"],
@@ -142,7 +143,6 @@ Headers = Annotated[
     dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=1024)]],
     Meta(max_length=16, description="at most 16 names of 64 characters, with values of 1024"),
 ]
-
 
 DeadDependency = Literal["fail", "ignore", "continue", "remove", "wait"]
 
@@ -343,8 +343,8 @@ class AckBatchReply(Reply, kw_only=True):
 
 
 @http("POST /queues/{queue}/jobs", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, PushReply, writes=True, grows=True, plain=PlainPush)
-class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
+@command(Route.QUEUE, writes=True, grows=True, plain=PlainPush)
+class Push(JobFields, AnsweredBy[PushReply], kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue.
 
     With an ``idempotencyKey`` the push can be repeated safely: for five minutes, another push to the queue
@@ -362,8 +362,8 @@ class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
 
 
 @http("POST /queues/{queue}/jobs/bulk", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, PushBatchReply, writes=True, grows=True, plain=PlainPushBatch)
-class PushBatch(Command, tag="PUSHB"):
+@command(Route.QUEUE, writes=True, grows=True, plain=PlainPushBatch)
+class PushBatch(Command[PushBatchReply], tag="PUSHB"):
     """Add many jobs to a queue: all of them, or none if one is refused.  For idempotency keys, see PUSH."""
 
     queue: QueueName
@@ -407,8 +407,8 @@ FAIR = GroupRule(fair=True)
 
 @http("GET /queues/{queue}/jobs", Tag.JOBS_OF_A_QUEUE)
 @http("POST /queues/{queue}/jobs/pull", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, PullReply, writes=True, parks=True)
-class Pull(Command, tag="PULL"):
+@command(Route.QUEUE, writes=True, parks=True)
+class Pull(Command[PullReply], tag="PULL"):
     """Take the next job, waiting up to ``timeout`` ms for one.
 
     With an ``owner`` the job is locked for ``lockTtl`` ms, and later commands for it need its token.
@@ -430,8 +430,8 @@ class Pull(Command, tag="PULL"):
 
 
 @http("POST /queues/{queue}/jobs/pull-bulk", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
-class PullBatch(Command, tag="PULLB"):
+@command(Route.QUEUE, writes=True, parks=True)
+class PullBatch(Command[PullBatchReply], tag="PULLB"):
     """Take up to ``count`` jobs, waiting up to ``timeout`` ms for the first.  For the rest see PULL."""
 
     queue: QueueName
@@ -446,8 +446,8 @@ class PullBatch(Command, tag="PULLB"):
 
 
 @http("POST /jobs/{id}/ack", Tag.JOBS)
-@command(Route.ID, AckReply, writes=True)
-class Ack(Command, tag="ACK"):
+@command(Route.ID, writes=True)
+class Ack(Command[AckReply], tag="ACK"):
     """Complete a job.  With ``removeOnComplete`` nothing of it is kept, whatever its own options say."""
 
     id: JobId
@@ -457,8 +457,8 @@ class Ack(Command, tag="ACK"):
 
 
 @http("POST /jobs/ack", Tag.JOBS)
-@command(Route.IDS, AckBatchReply, merge=Merge.FIRST_ERROR, writes=True)
-class AckBatch(Command, tag="ACKB"):
+@command(Route.IDS, merge=Merge.FIRST_ERROR, writes=True)
+class AckBatch(Command[AckBatchReply], tag="ACKB"):
     """Complete many jobs.  A wrong token refuses all jobs of its shard; an unknown id, only that job."""
 
     ids: Ids
@@ -482,8 +482,8 @@ class FailFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
 
 
 @http("POST /jobs/{id}/fail", Tag.JOBS)
-@command(Route.ID, FailReply, writes=True)
-class Fail(FailFields, kw_only=True, tag_field="cmd", tag="FAIL", gc=False):
+@command(Route.ID, writes=True)
+class Fail(FailFields, AnsweredBy[FailReply], kw_only=True, tag_field="cmd", tag="FAIL", gc=False):
     """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
 
     With ``unrecoverable`` it becomes a dead letter at once.  With ``removeOnFail`` nothing of it is kept if
@@ -516,8 +516,8 @@ class FailBatchReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/fail", Tag.JOBS)
-@command(Route.IDS, FailBatchReply, merge=Merge.PLACED, writes=True)
-class FailBatch(Command, tag="FAILB"):
+@command(Route.IDS, merge=Merge.PLACED, writes=True)
+class FailBatch(Command[FailBatchReply], tag="FAILB"):
     """Report many failed attempts, each as in FAIL.  A refused report does not affect the others."""
 
     ids: Ids
@@ -551,8 +551,8 @@ class HeartbeatBatchReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/heartbeat", Tag.JOBS)
-@command(Route.ID, HeartbeatReply, writes=True, repeatable=True)
-class JobHeartbeat(Command, tag="JobHeartbeat"):
+@command(Route.ID, writes=True, repeatable=True)
+class JobHeartbeat(Command[HeartbeatReply], tag="JobHeartbeat"):
     """Report that a job is still running; with its token, renew the lock for ``duration`` ms or its TTL.
 
     A job that was returned to its queue is locked again with its old token, unless another worker took it.
@@ -571,7 +571,7 @@ class ExtendedReply(Reply, kw_only=True):
 
 @http("POST /jobs/{id}/extend-lock", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True, since=3)
-class ExtendLock(Command, tag="ExtendLock"):
+class ExtendLock(Command[Ok], tag="ExtendLock"):
     """Renew the lock of a job for ``duration`` ms."""
 
     id: JobId
@@ -580,8 +580,8 @@ class ExtendLock(Command, tag="ExtendLock"):
 
 
 @http("POST /jobs/extend-locks", Tag.JOBS)
-@command(Route.IDS, ExtendedReply, merge=Merge.COUNT, writes=True, repeatable=True, since=3)
-class ExtendLocks(Command, tag="ExtendLocks"):
+@command(Route.IDS, merge=Merge.COUNT, writes=True, repeatable=True, since=3)
+class ExtendLocks(Command[ExtendedReply], tag="ExtendLocks"):
     """Renew the locks of many jobs; those with a wrong token are not counted."""
 
     ids: Ids
@@ -590,8 +590,8 @@ class ExtendLocks(Command, tag="ExtendLocks"):
 
 
 @http("POST /jobs/heartbeat", Tag.JOBS)
-@command(Route.IDS, HeartbeatBatchReply, merge=Merge.COUNT, writes=True, repeatable=True)
-class JobHeartbeatBatch(Command, tag="JobHeartbeatB"):
+@command(Route.IDS, merge=Merge.COUNT, writes=True, repeatable=True)
+class JobHeartbeatBatch(Command[HeartbeatBatchReply], tag="JobHeartbeatB"):
     """Send a JobHeartbeat for many jobs; unknown ones are not counted.  For ``ownTimeouts`` see PULL."""
 
     ids: Ids

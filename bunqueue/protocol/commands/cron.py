@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct
 from bunqueue.model.durations import YEAR_MS
 from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_MAX_ATTEMPTS, NIL
 from bunqueue.protocol.commands.base import (
+    AnsweredBy,
     Backoff,
     Command,
     Delay,
@@ -19,6 +20,7 @@ from bunqueue.protocol.commands.base import (
     Key,
     MaxAttempts,
     Merge,
+    Ok,
     Priority,
     QueueName,
     Reply,
@@ -187,8 +189,8 @@ class CronListReply(Reply, kw_only=True):
 # A name is unique on the whole server: the shard of the queue stores the schedule, all others delete it.
 @http("POST /crons", Tag.CRON)
 @http("PUT /crons/{name}", Tag.CRON)
-@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True, grows=True)
-class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
+@command(Route.ALL, merge=Merge.ANY, writes=True, repeatable=True, grows=True)
+class Cron(CronFields, AnsweredBy[CronReply], kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
 
     This replaces the schedule with the same name in that queue; if the interval or expression is unchanged,
@@ -204,7 +206,7 @@ class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
 
 @http("DELETE /crons/{name}", Tag.CRON)
 @command(Route.ALL, merge=Merge.ANY, writes=True)
-class CronDelete(Command, tag="CronDelete"):
+class CronDelete(Command[Ok], tag="CronDelete"):
     """Remove a schedule; the jobs it has pushed stay.  With ``app``, only if that app declared it."""
 
     name: ScheduleName
@@ -212,24 +214,24 @@ class CronDelete(Command, tag="CronDelete"):
 
 
 @http("GET /crons/{name}", Tag.CRON)
-@command(Route.ALL, CronReply, merge=Merge.ANY)
-class CronGet(Command, tag="CronGet"):
+@command(Route.ALL, merge=Merge.ANY)
+class CronGet(Command[CronReply], tag="CronGet"):
     """Get one schedule."""
 
     name: ScheduleName
 
 
 @http("POST /crons/{name}/pause", Tag.CRON)
-@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
-class CronPause(Command, tag="CronPause"):
+@command(Route.ALL, merge=Merge.ANY, writes=True, repeatable=True)
+class CronPause(Command[CronReply], tag="CronPause"):
     """Pause a schedule until CronResume; runs due in the meantime are skipped."""
 
     name: ScheduleName
 
 
 @http("POST /crons/{name}/resume", Tag.CRON)
-@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
-class CronResume(Command, tag="CronResume"):
+@command(Route.ALL, merge=Merge.ANY, writes=True, repeatable=True)
+class CronResume(Command[CronReply], tag="CronResume"):
     """Resume a paused schedule; it starts with its next run."""
 
     name: ScheduleName
@@ -244,8 +246,8 @@ class CronRunReply(Reply, kw_only=True):
 
 
 @http("POST /crons/{name}/run", Tag.CRON)
-@command(Route.ALL, CronRunReply, merge=Merge.ANY, writes=True, grows=True)
-class CronTrigger(Command, tag="CronTrigger"):
+@command(Route.ALL, merge=Merge.ANY, writes=True, grows=True)
+class CronTrigger(Command[CronRunReply], tag="CronTrigger"):
     """Push the job of a schedule now, even if paused.  Its next run and ``executions`` do not change."""
 
     name: ScheduleName
@@ -262,8 +264,8 @@ class CronRunsReply(Reply, kw_only=True):
 
 
 @http("GET /crons/{name}/next", Tag.CRON)
-@command(Route.ALL, CronRunsReply, merge=Merge.ANY)
-class CronNext(Command, tag="CronNext"):
+@command(Route.ALL, merge=Merge.ANY)
+class CronNext(Command[CronRunsReply], tag="CronNext"):
     """Get the next ``count`` run times of a schedule."""
 
     name: ScheduleName
@@ -271,6 +273,6 @@ class CronNext(Command, tag="CronNext"):
 
 
 @http("GET /crons", Tag.CRON)
-@command(Route.ALL, CronListReply, merge=Merge.SORTED, heavy=True)
-class CronList(Command, tag="CronList"):
+@command(Route.ALL, merge=Merge.SORTED, heavy=True)
+class CronList(Command[CronListReply], tag="CronList"):
     """List all schedules."""

@@ -34,8 +34,8 @@ class RemovedReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/unique-keys/{deduplicationId}", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, HolderReply)
-class GetDeduplicationJobId(Command, tag="GetDeduplicationJobId"):
+@command(Route.QUEUE)
+class GetDeduplicationJobId(Command[HolderReply], tag="GetDeduplicationJobId"):
     """Get the id of the job that holds a unique key of a queue."""
 
     queue: QueueName
@@ -43,8 +43,8 @@ class GetDeduplicationJobId(Command, tag="GetDeduplicationJobId"):
 
 
 @http("DELETE /queues/{queue}/unique-keys/{deduplicationId}", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, FreedReply, writes=True, repeatable=True)
-class RemoveDeduplicationKey(Command, tag="RemoveDeduplicationKey"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class RemoveDeduplicationKey(Command[FreedReply], tag="RemoveDeduplicationKey"):
     """Release a unique key of a queue; the job that holds it stays."""
 
     queue: QueueName
@@ -52,8 +52,8 @@ class RemoveDeduplicationKey(Command, tag="RemoveDeduplicationKey"):
 
 
 @http("DELETE /jobs/{id}/unique-key", Tag.JOBS)
-@command(Route.ID, RemovedReply, writes=True, repeatable=True)
-class RemoveJobDeduplicationKey(Command, tag="RemoveJobDeduplicationKey"):
+@command(Route.ID, writes=True, repeatable=True)
+class RemoveJobDeduplicationKey(Command[RemovedReply], tag="RemoveJobDeduplicationKey"):
     """Release the unique key that a job holds; the job stays."""
 
     id: JobId

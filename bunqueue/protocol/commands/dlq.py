@@ -89,8 +89,8 @@ class DlqReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/dlq", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, DlqReply, heavy=True)
-class Dlq(Command, tag="Dlq"):
+@command(Route.QUEUE, heavy=True)
+class Dlq(Command[DlqReply], tag="Dlq"):
     """List the dead letters of a queue, oldest first, at most ``count``."""
 
     queue: QueueName
@@ -99,8 +99,8 @@ class Dlq(Command, tag="Dlq"):
 
 
 @http("GET /queues/{queue}/dlq/count", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, CountReply, heavy=True, since=3)
-class CountDlq(Command, tag="CountDlq"):
+@command(Route.QUEUE, heavy=True, since=3)
+class CountDlq(Command[CountReply], tag="CountDlq"):
     """Count the dead letters of a queue that match a filter; its ``limit`` and ``offset`` are ignored."""
 
     queue: QueueName
@@ -119,8 +119,8 @@ class RetriedReply(Reply, kw_only=True):
 
 @http("POST /queues/{queue}/dlq/retry", Tag.DEAD_LETTERS)
 @http("POST /queues/{queue}/dlq/{jobId}/retry", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, RetriedReply, writes=True, repeatable=True, heavy=True)
-class RetryDlq(Command, tag="RetryDlq"):
+@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
+class RetryDlq(Command[RetriedReply], tag="RetryDlq"):
     """Move dead letters back to waiting with all their attempts: one job, the oldest ``count`` that match the
     filter, or all of the queue.
 
@@ -135,8 +135,8 @@ class RetryDlq(Command, tag="RetryDlq"):
 
 
 @http("DELETE /queues/{queue}/dlq", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
-class PurgeDlq(Command, tag="PurgeDlq"):
+@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
+class PurgeDlq(Command[CountReply], tag="PurgeDlq"):
     """Remove all dead letters of a queue, and reset the counts of dropped ones."""
 
     queue: QueueName
@@ -151,8 +151,8 @@ class RemovedReply(Reply, kw_only=True):
 
 
 @http("DELETE /queues/{queue}/dlq/{jobId}", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, RemovedReply, writes=True, repeatable=True, since=3)
-class RemoveDlqJob(Command, tag="RemoveDlqJob"):
+@command(Route.QUEUE, writes=True, repeatable=True, since=3)
+class RemoveDlqJob(Command[RemovedReply], tag="RemoveDlqJob"):
     """Remove one dead letter; ``removed`` is false if it does not exist."""
 
     queue: QueueName
@@ -160,8 +160,8 @@ class RemoveDlqJob(Command, tag="RemoveDlqJob"):
 
 
 @http("POST /queues/{queue}/retry-completed", Tag.QUEUES)
-@command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
-class RetryCompleted(Command, tag="RetryCompleted"):
+@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
+class RetryCompleted(Command[CountReply], tag="RetryCompleted"):
     """Run completed jobs again and discard their results: one job, the oldest ``count`` that had completed by
     ``timestamp``, or all of the queue."""
 
@@ -197,8 +197,8 @@ class DlqStatsReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/dlq/stats", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, DlqStatsReply, heavy=True, since=3)
-class GetDlqStats(Command, tag="GetDlqStats"):
+@command(Route.QUEUE, heavy=True, since=3)
+class GetDlqStats(Command[DlqStatsReply], tag="GetDlqStats"):
     """Get statistics on the dead letters of a queue."""
 
     queue: QueueName
@@ -216,8 +216,8 @@ class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fie
 
 
 @http("PUT /queues/{queue}/dlq/config", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, Ok, writes=True, repeatable=True, since=3)
-class SetDlqConfig(Command, tag="SetDlqConfig"):
+@command(Route.QUEUE, writes=True, repeatable=True, since=3)
+class SetDlqConfig(Command[Ok], tag="SetDlqConfig"):
     """Change how the dead letters of a queue are kept and retried; absent fields keep their values.
 
     With ``autoRetry``, jobs that fail for good from now on are retried every ``autoRetryInterval`` ms, at
@@ -237,8 +237,8 @@ class DlqConfigReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/dlq/config", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, DlqConfigReply, since=3)
-class GetDlqConfig(Command, tag="GetDlqConfig"):
+@command(Route.QUEUE, since=3)
+class GetDlqConfig(Command[DlqConfigReply], tag="GetDlqConfig"):
     """Get how the dead letters of a queue are kept and retried."""
 
     queue: QueueName

@@ -11,6 +11,7 @@ from bunqueue.protocol.commands.base import (
     Command,
     JobId,
     Merge,
+    Ok,
     QueueName,
     Reply,
     Route,
@@ -87,8 +88,8 @@ class EventsReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/wait", Tag.JOBS)
-@command(Route.ID, WaitReply, parks=True)
-class WaitJob(Command, tag="WaitJob"):
+@command(Route.ID, parks=True)
+class WaitJob(Command[WaitReply], tag="WaitJob"):
     """Wait up to ``timeout`` ms for a job to complete."""
 
     id: JobId
@@ -96,8 +97,8 @@ class WaitJob(Command, tag="WaitJob"):
 
 
 @http("POST /queues/{queue}/jobs/wait", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, WaitManyReply, parks=True)
-class WaitJobs(Command, tag="WaitJobs"):
+@command(Route.QUEUE, parks=True)
+class WaitJobs(Command[WaitManyReply], tag="WaitJobs"):
     """Wait up to ``timeout`` ms until at least one of these jobs of a queue has ended, in any way."""
 
     queue: QueueName
@@ -106,7 +107,7 @@ class WaitJobs(Command, tag="WaitJobs"):
 
 
 @command(Route.QUEUE, subscribes=True, since=3)
-class SubscribeEvents(Command, tag="SubscribeEvents"):
+class SubscribeEvents(Command[Ok], tag="SubscribeEvents"):
     """Receive the events of a queue, as frames ``{type: "event", event}``, until UnsubscribeEvents or the end
     of the connection.  A connection is subscribed to one queue: the last one it named."""
 
@@ -114,13 +115,13 @@ class SubscribeEvents(Command, tag="SubscribeEvents"):
 
 
 @command(Route.ROUTER, since=3)
-class UnsubscribeEvents(Command, tag="UnsubscribeEvents"):
+class UnsubscribeEvents(Command[Ok], tag="UnsubscribeEvents"):
     """Stop receiving events."""
 
 
 @http("GET /events/log", Tag.SERVER)
-@command(Route.ALL, EventsReply, merge=Merge.CONCAT, heavy=True, partial=True)
-class GetEvents(Command, tag="GetEvents"):
+@command(Route.ALL, merge=Merge.CONCAT, heavy=True, partial=True)
+class GetEvents(Command[EventsReply], tag="GetEvents"):
     """Read the event logs: at most ``limit`` events of every shard, of all types and queues unless the
     command names some.
 
@@ -138,8 +139,8 @@ class GetEvents(Command, tag="GetEvents"):
 
 
 @http("POST /queues/{queue}/trim-events", Tag.QUEUES)
-@command(Route.QUEUE, TrimReply, writes=True, repeatable=True, heavy=True, since=3)
-class TrimEvents(Command, tag="TrimEvents"):
+@command(Route.QUEUE, writes=True, repeatable=True, heavy=True, since=3)
+class TrimEvents(Command[TrimReply], tag="TrimEvents"):
     """Delete the oldest events in the log of a queue, so that at most ``maxLength`` are kept."""
 
     queue: QueueName

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
+    AnsweredBy,
     Merge,
     Message,
     Priority,
@@ -118,8 +119,8 @@ class FindReply(Reply, kw_only=True):
 
 @http("GET /queues/{queue}/jobs/find", Tag.JOBS_OF_A_QUEUE)
 @http("GET /jobs", Tag.JOBS)
-@command(Route.QUEUE_OR_ALL, FindReply, merge=Merge.PAGE, heavy=True, since=3)
-class FindJobs(Wanted, kw_only=True, tag_field="cmd", tag="FindJobs", gc=False):
+@command(Route.QUEUE_OR_ALL, merge=Merge.PAGE, heavy=True, since=3)
+class FindJobs(Wanted, AnsweredBy[FindReply], kw_only=True, tag_field="cmd", tag="FindJobs", gc=False):
     """Find jobs in any state, in one queue or in all, page by page.
 
     Jobs come in the order of arrival, or with several shards in the order of creation.  A job that exists
@@ -160,8 +161,8 @@ class ChangeReply(Reply, kw_only=True):
 
 @http("POST /queues/{queue}/jobs/change", Tag.JOBS_OF_A_QUEUE)
 @http("POST /jobs/change", Tag.JOBS)
-@command(Route.QUEUE_OR_EACH, ChangeReply, merge=Merge.PAGE, writes=True, heavy=True, since=3)
-class ChangeJobs(Wanted, kw_only=True, tag_field="cmd", tag="ChangeJobs", gc=False):
+@command(Route.QUEUE_OR_EACH, merge=Merge.PAGE, writes=True, heavy=True, since=3)
+class ChangeJobs(Wanted, AnsweredBy[ChangeReply], kw_only=True, tag_field="cmd", tag="ChangeJobs", gc=False):
     """Change all jobs that are found, oldest first, in batches.
 
     - ``cancel``: like Cancel with ``running``, with ``reason`` and ``grace``

@@ -11,6 +11,7 @@ from bunqueue.protocol.commands.base import (
     JobId,
     Key,
     Message,
+    Ok,
     QueueName,
     Reply,
     Route,
@@ -59,16 +60,16 @@ class RemovedReply(Reply, kw_only=True):
 
 
 @http("POST /flows", Tag.FLOWS)
-@command(Route.FIRST, FlowReply, writes=True, since=3, grows=True)
-class PushFlow(Command, tag="PUSHF"):
+@command(Route.FIRST, writes=True, since=3, grows=True)
+class PushFlow(Command[FlowReply], tag="PUSHF"):
     """Push jobs that depend on each other, in any queues: all of them, or none if one is refused."""
 
     jobs: Annotated[list[FlowJob], Meta(max_length=10_000)]
 
 
 @http("GET /jobs/{id}/children/results", Tag.FLOWS)
-@command(Route.ID, ChildValuesReply)
-class GetChildrenValues(Command, tag="GetChildrenValues"):
+@command(Route.ID)
+class GetChildrenValues(Command[ChildValuesReply], tag="GetChildrenValues"):
     """Get the results of a job's children; those without a result are left out.
 
     The result of a removed child is kept for its parent; each shard keeps the last 50,000 of these results.
@@ -78,16 +79,16 @@ class GetChildrenValues(Command, tag="GetChildrenValues"):
 
 
 @http("GET /jobs/{id}/children/failures", Tag.FLOWS)
-@command(Route.ID, ChildErrorsReply, since=3)
-class GetFailedChildrenValues(Command, tag="GetFailedChildrenValues"):
+@command(Route.ID, since=3)
+class GetFailedChildrenValues(Command[ChildErrorsReply], tag="GetFailedChildrenValues"):
     """Get the errors of a job's children that failed and let their parent continue."""
 
     id: JobId
 
 
 @http("GET /jobs/{id}/children/ignored", Tag.FLOWS)
-@command(Route.ID, ChildErrorsReply, since=3)
-class GetIgnoredChildrenFailures(Command, tag="GetIgnoredChildrenFailures"):
+@command(Route.ID, since=3)
+class GetIgnoredChildrenFailures(Command[ChildErrorsReply], tag="GetIgnoredChildrenFailures"):
     """Get the errors of a job's children whose failure is ignored."""
 
     id: JobId
@@ -95,7 +96,7 @@ class GetIgnoredChildrenFailures(Command, tag="GetIgnoredChildrenFailures"):
 
 @http("PUT /jobs/{childId}/parent", Tag.FLOWS)
 @command(Route.FIRST, writes=True, repeatable=True, since=3, grows=True)
-class UpdateParent(Command, tag="UpdateParent"):
+class UpdateParent(Command[Ok], tag="UpdateParent"):
     """Make one job the child of another, which then waits for it."""
 
     child_id: JobId
@@ -103,8 +104,8 @@ class UpdateParent(Command, tag="UpdateParent"):
 
 
 @http("DELETE /jobs/{id}/parent", Tag.FLOWS)
-@command(Route.ID, RemovedReply, writes=True, since=3)
-class RemoveChildDependency(Command, tag="RemoveChildDependency"):
+@command(Route.ID, writes=True, since=3)
+class RemoveChildDependency(Command[RemovedReply], tag="RemoveChildDependency"):
     """Detach a job from its parent, which then no longer waits for it."""
 
     id: JobId
@@ -119,8 +120,8 @@ class MovedReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/wait-for-children", Tag.FLOWS)
-@command(Route.ID, MovedReply, writes=True, since=3)
-class MoveToWaitingChildren(Command, tag="MoveToWaitingChildren"):
+@command(Route.ID, writes=True, since=3)
+class MoveToWaitingChildren(Command[MovedReply], tag="MoveToWaitingChildren"):
     """Put an active job back until its children have completed."""
 
     id: JobId
@@ -129,7 +130,7 @@ class MoveToWaitingChildren(Command, tag="MoveToWaitingChildren"):
 
 @http("DELETE /jobs/{id}/children", Tag.FLOWS)
 @command(Route.ID, writes=True, repeatable=True, since=3)
-class RemoveUnprocessedChildren(Command, tag="RemoveUnprocessedChildren"):
+class RemoveUnprocessedChildren(Command[Ok], tag="RemoveUnprocessedChildren"):
     """Remove those children of a job that have not started."""
 
     id: JobId
@@ -168,8 +169,8 @@ class FlowAddedReply(Reply, kw_only=True):
 
 
 @http("POST /flows/{flow}", Tag.FLOWS)
-@command(Route.FIRST, FlowAddedReply, writes=True, grows=True)
-class AddFlow(Command, tag="AddFlow"):
+@command(Route.FIRST, writes=True, grows=True)
+class AddFlow(Command[FlowAddedReply], tag="AddFlow"):
     """Add a flow, or with ``grow`` more jobs to an existing flow: all of them, or none if one is refused.
 
     Any graph without cycles is allowed.  New jobs may wait for jobs that the flow already has, but not for
@@ -232,8 +233,8 @@ class FlowViewReply(Reply, kw_only=True):
 
 
 @http("GET /flows/{flow}", Tag.FLOWS)
-@command(Route.FIRST, FlowViewReply)
-class GetFlow(Command, tag="GetFlow"):
+@command(Route.FIRST)
+class GetFlow(Command[FlowViewReply], tag="GetFlow"):
     """Get the jobs of a flow with their states, errors and dependencies, oldest first.  Removed jobs are left
     out."""
 
@@ -269,8 +270,8 @@ class FlowListReply(Reply, kw_only=True):
 
 
 @http("GET /flows", Tag.FLOWS)
-@command(Route.FIRST, FlowListReply)
-class ListFlows(Command, tag="ListFlows"):
+@command(Route.FIRST)
+class ListFlows(Command[FlowListReply], tag="ListFlows"):
     """List flows with ids, in alphabetical order: all of them, or those whose ids begin with ``prefix``, and
     that have a job in ``queue``."""
 
@@ -281,8 +282,8 @@ class ListFlows(Command, tag="ListFlows"):
 
 
 @http("POST /flows/{flow}/close", Tag.FLOWS)
-@command(Route.FIRST, FlowAddedReply, writes=True, repeatable=True)
-class CloseFlow(Command, tag="CloseFlow"):
+@command(Route.FIRST, writes=True, repeatable=True)
+class CloseFlow(Command[FlowAddedReply], tag="CloseFlow"):
     """Make the jobs that gather wait for the jobs that the flow has now, and for no others.  The answer has
     the ids of these jobs."""
 
@@ -301,8 +302,8 @@ class FlowStoppedReply(Reply, kw_only=True):
 
 
 @http("POST /flows/{flow}/cancel", Tag.FLOWS)
-@command(Route.FIRST, FlowStoppedReply, writes=True, repeatable=True)
-class CancelFlow(Command, tag="CancelFlow"):
+@command(Route.FIRST, writes=True, repeatable=True)
+class CancelFlow(Command[FlowStoppedReply], tag="CancelFlow"):
     """Cancel all jobs of a flow that have not ended.  They become dead letters, so the flow can be retried.
     The workers of active jobs have ``grace`` ms to stop them."""
 
@@ -322,8 +323,8 @@ class FlowRetriedReply(Reply, kw_only=True):
 
 
 @http("POST /flows/{flow}/retry", Tag.FLOWS)
-@command(Route.FIRST, FlowRetriedReply, writes=True)
-class RetryFlow(Command, tag="RetryFlow"):
+@command(Route.FIRST, writes=True)
+class RetryFlow(Command[FlowRetriedReply], tag="RetryFlow"):
     """Run the dead jobs of a flow again, each when the jobs that it waits for have completed.  With ``node``,
     run that job and all that follow it again, including completed ones."""
 

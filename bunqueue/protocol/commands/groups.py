@@ -9,8 +9,10 @@ from bunqueue.protocol.commands.base import (
     Command,
     Number,
     Offset,
+    Ok,
     PageSize,
     QueueName,
+    R,
     Reply,
     Route,
     Tag,
@@ -86,7 +88,7 @@ class GroupPausedReply(Reply, kw_only=True):
     data: Pause
 
 
-class OfGroup(Command):
+class OfGroup(Command[R]):
     """The common fields of commands on one group."""
 
     queue: QueueName
@@ -94,28 +96,28 @@ class OfGroup(Command):
 
 
 @http("GET /queues/{queue}/groups/{groupId}/count", Tag.GROUPS)
-@command(Route.QUEUE, GroupCountReply)
-class GetGroupJobsCount(OfGroup, tag="GetGroupJobsCount"):
+@command(Route.QUEUE)
+class GetGroupJobsCount(OfGroup[GroupCountReply], tag="GetGroupJobsCount"):
     """Count the queued jobs of a group: all but the active ones."""
 
 
 @http("GET /queues/{queue}/groups/count", Tag.GROUPS)
-@command(Route.QUEUE, GroupCountReply)
-class GetGroupsJobsCount(Command, tag="GetGroupsJobsCount"):
+@command(Route.QUEUE)
+class GetGroupsJobsCount(Command[GroupCountReply], tag="GetGroupsJobsCount"):
     """Count the queued jobs of all groups of a queue."""
 
     queue: QueueName
 
 
 @http("GET /queues/{queue}/groups/{groupId}/active", Tag.GROUPS)
-@command(Route.QUEUE, GroupCountReply)
-class GetGroupActiveCount(OfGroup, tag="GetGroupActiveCount"):
+@command(Route.QUEUE)
+class GetGroupActiveCount(OfGroup[GroupCountReply], tag="GetGroupActiveCount"):
     """Count the active jobs of a group."""
 
 
 @http("PUT /queues/{queue}/groups/{groupId}/rate-limit", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class SetGroupRateLimit(OfGroup, tag="SetGroupRateLimit"):
+class SetGroupRateLimit(OfGroup[Ok], tag="SetGroupRateLimit"):
     """Deliver at most ``max`` jobs of a group per ``duration`` ms; this overrides the limits of pulls."""
 
     max: PositiveInt
@@ -123,64 +125,64 @@ class SetGroupRateLimit(OfGroup, tag="SetGroupRateLimit"):
 
 
 @http("GET /queues/{queue}/groups/{groupId}/rate-limit", Tag.GROUPS)
-@command(Route.QUEUE, GroupRateReply)
-class GetGroupRateLimit(OfGroup, tag="GetGroupRateLimit"):
+@command(Route.QUEUE)
+class GetGroupRateLimit(OfGroup[GroupRateReply], tag="GetGroupRateLimit"):
     """Get the rate limit that was set for a group."""
 
 
 @http("DELETE /queues/{queue}/groups/{groupId}/rate-limit", Tag.GROUPS)
-@command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
-class RemoveGroupRateLimit(OfGroup, tag="RemoveGroupRateLimit"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class RemoveGroupRateLimit(OfGroup[RemovedLimitReply], tag="RemoveGroupRateLimit"):
     """Remove the rate limit of a group."""
 
 
 @http("GET /queues/{queue}/groups/{groupId}/rate-limit/ttl", Tag.GROUPS)
-@command(Route.QUEUE, GroupTtlReply)
-class GetGroupRateLimitTtl(OfGroup, tag="GetGroupRateLimitTtl"):
+@command(Route.QUEUE)
+class GetGroupRateLimitTtl(OfGroup[GroupTtlReply], tag="GetGroupRateLimitTtl"):
     """Get the ms until the current rate limit window of a group ends."""
 
 
 @http("PUT /queues/{queue}/groups/{groupId}/concurrency", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class SetGroupConcurrency(OfGroup, tag="SetGroupConcurrency"):
+class SetGroupConcurrency(OfGroup[Ok], tag="SetGroupConcurrency"):
     """Let at most ``concurrency`` jobs of a group be active at a time; this overrides the limits of pulls."""
 
     concurrency: PositiveInt
 
 
 @http("GET /queues/{queue}/groups/{groupId}/concurrency", Tag.GROUPS)
-@command(Route.QUEUE, GroupConcurrencyReply)
-class GetGroupConcurrency(OfGroup, tag="GetGroupConcurrency"):
+@command(Route.QUEUE)
+class GetGroupConcurrency(OfGroup[GroupConcurrencyReply], tag="GetGroupConcurrency"):
     """Get the concurrency limit that was set for a group."""
 
 
 @http("DELETE /queues/{queue}/groups/{groupId}/concurrency", Tag.GROUPS)
-@command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
-class RemoveGroupConcurrency(OfGroup, tag="RemoveGroupConcurrency"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class RemoveGroupConcurrency(OfGroup[RemovedLimitReply], tag="RemoveGroupConcurrency"):
     """Remove the concurrency limit of a group."""
 
 
 @http("POST /queues/{queue}/groups/{groupId}/pause", Tag.GROUPS)
-@command(Route.QUEUE, ChangeReply, writes=True, repeatable=True)
-class PauseGroup(OfGroup, tag="PauseGroup"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class PauseGroup(OfGroup[ChangeReply], tag="PauseGroup"):
     """Pause a group: its jobs are not delivered until it is resumed."""
 
 
 @http("POST /queues/{queue}/groups/{groupId}/resume", Tag.GROUPS)
-@command(Route.QUEUE, ChangeReply, writes=True, repeatable=True)
-class ResumeGroup(OfGroup, tag="ResumeGroup"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class ResumeGroup(OfGroup[ChangeReply], tag="ResumeGroup"):
     """Resume a paused group."""
 
 
 @http("GET /queues/{queue}/groups/{groupId}/paused", Tag.GROUPS)
-@command(Route.QUEUE, GroupPausedReply)
-class IsGroupPaused(OfGroup, tag="IsGroupPaused"):
+@command(Route.QUEUE)
+class IsGroupPaused(OfGroup[GroupPausedReply], tag="IsGroupPaused"):
     """Whether a group is paused."""
 
 
 @http("POST /queues/{queue}/groups/{groupId}/hold", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class RateLimitGroup(OfGroup, tag="RateLimitGroup"):
+class RateLimitGroup(OfGroup[Ok], tag="RateLimitGroup"):
     """Deliver no jobs of a group for the next ``duration`` ms."""
 
     duration: PositiveInt
@@ -196,7 +198,7 @@ class GroupSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 @http("PUT /queues/{queue}/groups/defaults", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class SetGroupDefaults(Command, tag="SetGroupDefaults"):
+class SetGroupDefaults(Command[Ok], tag="SetGroupDefaults"):
     """Change the limits for groups of a queue without limits of their own; absent fields keep their values.
 
     The limits apply to existing and future groups, and override the limits that a pull names.
@@ -211,8 +213,8 @@ class GroupDefaultsReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/groups/defaults", Tag.GROUPS)
-@command(Route.QUEUE, GroupDefaultsReply)
-class GetGroupDefaults(Command, tag="GetGroupDefaults"):
+@command(Route.QUEUE)
+class GetGroupDefaults(Command[GroupDefaultsReply], tag="GetGroupDefaults"):
     """Get the limits for groups of a queue without limits of their own."""
 
     queue: QueueName
@@ -220,7 +222,7 @@ class GetGroupDefaults(Command, tag="GetGroupDefaults"):
 
 @http("PUT /queues/{queue}/groups/{groupId}/weight", Tag.GROUPS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class SetGroupWeight(OfGroup, tag="SetGroupWeight"):
+class SetGroupWeight(OfGroup[Ok], tag="SetGroupWeight"):
     """Give a group a larger share of the turns in fair pulls: a group with a weight of 3 gets three turns for
     each turn of a group with a weight of 1.
     """
@@ -237,20 +239,20 @@ class GroupWeightReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/groups/{groupId}/weight", Tag.GROUPS)
-@command(Route.QUEUE, GroupWeightReply)
-class GetGroupWeight(OfGroup, tag="GetGroupWeight"):
+@command(Route.QUEUE)
+class GetGroupWeight(OfGroup[GroupWeightReply], tag="GetGroupWeight"):
     """Get the weight that was set for a group; null: it has the default, 1."""
 
 
 @http("DELETE /queues/{queue}/groups/{groupId}/weight", Tag.GROUPS)
-@command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
-class RemoveGroupWeight(OfGroup, tag="RemoveGroupWeight"):
+@command(Route.QUEUE, writes=True, repeatable=True)
+class RemoveGroupWeight(OfGroup[RemovedLimitReply], tag="RemoveGroupWeight"):
     """Remove the weight of a group; it becomes 1."""
 
 
 @http("GET /queues/{queue}/groups/{groupId}/jobs", Tag.GROUPS)
-@command(Route.QUEUE, JobsReply, heavy=True)
-class GetGroupJobs(OfGroup, tag="GetGroupJobs"):
+@command(Route.QUEUE, heavy=True)
+class GetGroupJobs(OfGroup[JobsReply], tag="GetGroupJobs"):
     """Get the unfinished jobs of a group, in the order of their arrival.
 
     ``state`` and ``dataLimit`` are as in GetJobs.

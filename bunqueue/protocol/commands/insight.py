@@ -136,8 +136,8 @@ class ShardViewsReply(Reply, kw_only=True):
 
 
 @http("GET /jobs/{id}/attempts", Tag.JOBS)
-@command(Route.ID, AttemptsReply)
-class GetAttempts(Command, tag="GetAttempts"):
+@command(Route.ID)
+class GetAttempts(Command[AttemptsReply], tag="GetAttempts"):
     """Get the attempts of a job that have ended: those that failed or were interrupted, with error, stack and
     the delay until the next one, and the one that completed the job."""
 
@@ -145,16 +145,16 @@ class GetAttempts(Command, tag="GetAttempts"):
 
 
 @http("GET /jobs/{id}/waiting", Tag.JOBS)
-@command(Route.ID, WaitingReply)
-class WhyWaiting(Command, tag="WhyWaiting"):
+@command(Route.ID)
+class WhyWaiting(Command[WaitingReply], tag="WhyWaiting"):
     """Get all reasons why a job is waiting now."""
 
     id: JobId
 
 
 @http("GET /queues/{queue}/groups", Tag.GROUPS)
-@command(Route.QUEUE, GroupViewsReply, heavy=True)
-class ListGroups(Command, tag="ListGroups"):
+@command(Route.QUEUE, heavy=True)
+class ListGroups(Command[GroupViewsReply], tag="ListGroups"):
     """List the groups of a queue that have jobs or settings."""
 
     queue: QueueName
@@ -163,6 +163,6 @@ class ListGroups(Command, tag="ListGroups"):
 
 
 @http("GET /shards", Tag.SERVER)
-@command(Route.ALL, ShardViewsReply, merge=Merge.SUM, partial=True, operational=True)
-class ListShards(Command, tag="ListShards"):
+@command(Route.ALL, merge=Merge.SUM, partial=True, operational=True)
+class ListShards(Command[ShardViewsReply], tag="ListShards"):
     """Get the state of each shard."""

@@ -14,6 +14,7 @@ from bunqueue.protocol.commands.base import (
     JobId,
     Message,
     Offset,
+    Ok,
     Priority,
     Reply,
     Route,
@@ -37,8 +38,8 @@ class CancelReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/cancel", Tag.JOBS)
-@command(Route.ID, CancelReply, writes=True)
-class Cancel(Command, tag="Cancel"):
+@command(Route.ID, writes=True)
+class Cancel(Command[CancelReply], tag="Cancel"):
     """Remove a job that has not started: it is waiting, delayed, or depends on others.
 
     With ``running``, an active job is stopped as well.  Its worker is notified (see "Stopping a job that
@@ -62,8 +63,8 @@ class RemovedReply(Reply, kw_only=True):
 
 
 @http("DELETE /jobs/{id}", Tag.JOBS)
-@command(Route.ID, RemovedReply, writes=True, repeatable=True)
-class RemoveJob(Command, tag="RemoveJob"):
+@command(Route.ID, writes=True, repeatable=True)
+class RemoveJob(Command[RemovedReply], tag="RemoveJob"):
     """Remove a job in any state but active, with all its data; ``removed`` is false if it does not exist."""
 
     id: JobId
@@ -71,7 +72,7 @@ class RemoveJob(Command, tag="RemoveJob"):
 
 @http("PUT /jobs/{id}/data", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True, grows=True)
-class Update(Command, tag="Update"):
+class Update(Command[Ok], tag="Update"):
     """Replace the data of an unfinished job; if it has finished, that of the job that repeats it."""
 
     id: JobId
@@ -80,7 +81,7 @@ class Update(Command, tag="Update"):
 
 @http("PUT /jobs/{id}/priority", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True)
-class ChangePriority(Command, tag="ChangePriority"):
+class ChangePriority(Command[Ok], tag="ChangePriority"):
     """Change the priority of a waiting or delayed job; ``lifo`` puts it before others of equal priority."""
 
     id: JobId
@@ -90,7 +91,7 @@ class ChangePriority(Command, tag="ChangePriority"):
 
 @http("POST /jobs/{id}/promote", Tag.JOBS)
 @command(Route.ID, writes=True)
-class Promote(Command, tag="Promote"):
+class Promote(Command[Ok], tag="Promote"):
     """Make a delayed job, or one that waits for its retry, ready now."""
 
     id: JobId
@@ -98,7 +99,7 @@ class Promote(Command, tag="Promote"):
 
 @http("POST /jobs/{id}/move-to-delayed", Tag.JOBS)
 @command(Route.ID, writes=True)
-class MoveToDelayed(Command, tag="MoveToDelayed"):
+class MoveToDelayed(Command[Ok], tag="MoveToDelayed"):
     """Return an active job to its queue, to run in ``delay`` ms, without counting the attempt.  Waiting and
     delayed jobs can also be moved.
 
@@ -117,7 +118,7 @@ class MoveToDelayed(Command, tag="MoveToDelayed"):
 
 @http("POST /jobs/{id}/move-to-wait", Tag.JOBS)
 @command(Route.ID, writes=True, since=3)
-class MoveToWait(Command, tag="MoveToWait"):
+class MoveToWait(Command[Ok], tag="MoveToWait"):
     """Let a job run now: an active, waiting, delayed or failed one.  For the token see MoveToDelayed."""
 
     id: JobId
@@ -127,7 +128,7 @@ class MoveToWait(Command, tag="MoveToWait"):
 
 @http("PUT /jobs/{id}/delay", Tag.JOBS)
 @command(Route.ID, writes=True, since=3)
-class ChangeDelay(Command, tag="ChangeDelay"):
+class ChangeDelay(Command[Ok], tag="ChangeDelay"):
     """Make a waiting or delayed job run in ``delay`` ms; an active job is moved as by MoveToDelayed."""
 
     id: JobId
@@ -138,7 +139,7 @@ class ChangeDelay(Command, tag="ChangeDelay"):
 
 @http("POST /jobs/{id}/discard", Tag.JOBS)
 @command(Route.ID, writes=True)
-class Discard(Command, tag="Discard"):
+class Discard(Command[Ok], tag="Discard"):
     """Make a waiting, delayed or active job a dead letter.  For the token see MoveToDelayed."""
 
     id: JobId
@@ -178,8 +179,8 @@ class GetLogsReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/logs", Tag.JOBS)
-@command(Route.ID, AddLogReply, writes=True, grows=True)
-class AddLog(Command, tag="AddLog"):
+@command(Route.ID, writes=True, grows=True)
+class AddLog(Command[AddLogReply], tag="AddLog"):
     """Add a line to the log of a job in any state; the last 100 are kept."""
 
     id: JobId
@@ -188,8 +189,8 @@ class AddLog(Command, tag="AddLog"):
 
 
 @http("GET /jobs/{id}/logs", Tag.JOBS)
-@command(Route.ID, GetLogsReply)
-class GetLogs(Command, tag="GetLogs"):
+@command(Route.ID)
+class GetLogs(Command[GetLogsReply], tag="GetLogs"):
     """Get the log of a job, or its lines ``start`` to ``end`` (from 0, both included; -1 is the last)."""
 
     id: JobId
@@ -199,7 +200,7 @@ class GetLogs(Command, tag="GetLogs"):
 
 @http("DELETE /jobs/{id}/logs", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True, since=3)
-class ClearLogs(Command, tag="ClearLogs"):
+class ClearLogs(Command[Ok], tag="ClearLogs"):
     """Delete the log of a job except for its last ``keepLogs`` lines."""
 
     id: JobId

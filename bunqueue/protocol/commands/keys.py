@@ -49,8 +49,8 @@ class KeysReply(Reply, kw_only=True):
 
 
 @http("GET /encryption-keys", Tag.SERVER)
-@command(Route.ALL, KeysReply, merge=Merge.CONCAT, heavy=True, since=3)
-class ListKeys(Command, tag="ListKeys"):
+@command(Route.ALL, merge=Merge.CONCAT, heavy=True, since=3)
+class ListKeys(Command[KeysReply], tag="ListKeys"):
     """List the encryption keys that stored payloads need, by the names that clients gave them.  This reads
     all stored data, a slice at a time."""
 
@@ -70,8 +70,8 @@ class ReencodeReply(Reply, kw_only=True, rename="camel"):
 
 
 @http("POST /jobs/{id}/reencode", Tag.JOBS)
-@command(Route.ID, ReencodeReply, writes=True, repeatable=True, since=3)
-class Reencode(Command, tag="Reencode"):
+@command(Route.ID, writes=True, repeatable=True, since=3)
+class Reencode(Command[ReencodeReply], tag="Reencode"):
     """Replace payloads of an active job with the same content, encoded again by its worker, for example with
     another key.
 

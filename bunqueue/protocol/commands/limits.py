@@ -10,6 +10,7 @@ from bunqueue.model.durations import YEAR_MS
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Command,
+    Ok,
     QueueName,
     Reply,
     Route,
@@ -53,7 +54,7 @@ class LimitsReply(Reply, kw_only=True):
 
 @http("PUT /queues/{queue}/rate-limit", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class RateLimit(Command, tag="RateLimit"):
+class RateLimit(Command[Ok], tag="RateLimit"):
     """Deliver at most ``limit`` jobs of a queue per ``duration`` ms: after a pause that many at once, then
     one every ``duration / limit`` ms.  With a ``ttl`` the limit expires after that many ms.
     """
@@ -66,7 +67,7 @@ class RateLimit(Command, tag="RateLimit"):
 
 @http("DELETE /queues/{queue}/rate-limit", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class RateLimitClear(Command, tag="RateLimitClear"):
+class RateLimitClear(Command[Ok], tag="RateLimitClear"):
     """Remove the rate limit of a queue."""
 
     queue: QueueName
@@ -74,7 +75,7 @@ class RateLimitClear(Command, tag="RateLimitClear"):
 
 @http("PUT /queues/{queue}/concurrency", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class SetConcurrency(Command, tag="SetConcurrency"):
+class SetConcurrency(Command[Ok], tag="SetConcurrency"):
     """Let at most ``limit`` jobs of a queue be active at a time."""
 
     queue: QueueName
@@ -83,15 +84,15 @@ class SetConcurrency(Command, tag="SetConcurrency"):
 
 @http("DELETE /queues/{queue}/concurrency", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class ClearConcurrency(Command, tag="ClearConcurrency"):
+class ClearConcurrency(Command[Ok], tag="ClearConcurrency"):
     """Remove the concurrency limit of a queue."""
 
     queue: QueueName
 
 
 @http("GET /queues/{queue}/limits", Tag.LIMITS)
-@command(Route.QUEUE, LimitsReply)
-class GetQueueLimits(Command, tag="GetQueueLimits"):
+@command(Route.QUEUE)
+class GetQueueLimits(Command[LimitsReply], tag="GetQueueLimits"):
     """Get the limits of a queue, and whether they hold jobs back now."""
 
     queue: QueueName

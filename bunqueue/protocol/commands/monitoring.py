@@ -14,6 +14,7 @@ from bunqueue.protocol.commands.base import (
     Across,
     Command,
     Merge,
+    Ok,
     QueueName,
     Reply,
     Route,
@@ -378,8 +379,8 @@ class DashboardQueueReply(Reply, kw_only=True):
 
 @http("GET /queues/{queue}/metrics", Tag.QUEUES)
 @http("GET /metrics", Tag.SERVER)
-@command(Route.ALL, MetricsReply, merge=Merge.SUM, operational=True)
-class Metrics(Command, tag="Metrics"):
+@command(Route.ALL, merge=Merge.SUM, operational=True)
+class Metrics(Command[MetricsReply], tag="Metrics"):
     """Get the totals of the server; with ``queue`` and ``type`` (completed or failed), a queue's jobs per
     minute.
     """
@@ -388,32 +389,32 @@ class Metrics(Command, tag="Metrics"):
     type: str | None = None
 
 
-@command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True, partial=True, operational=True)
-class Prometheus(Command, tag="Prometheus"):
+@command(Route.ALL, merge=Merge.SUM, heavy=True, partial=True, operational=True)
+class Prometheus(Command[PrometheusReply], tag="Prometheus"):
     """Get all metrics in the Prometheus text format."""
 
 
 @http("GET /storage", Tag.SERVER)
-@command(Route.ALL, StorageStatusReply, merge=Merge.SUM, operational=True)
-class StorageStatus(Command, tag="StorageStatus"):
+@command(Route.ALL, merge=Merge.SUM, operational=True)
+class StorageStatus(Command[StorageStatusReply], tag="StorageStatus"):
     """Check whether the server can store everything, and get its disk space."""
 
 
 @http("GET /overview", Tag.SERVER)
-@command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, heavy=True, since=3, operational=True)
-class DashboardOverview(Command, tag="DashboardOverview"):
+@command(Route.ALL, merge=Merge.SUM, heavy=True, since=3, operational=True)
+class DashboardOverview(Command[DashboardOverviewReply], tag="DashboardOverview"):
     """Get the data for the front page of a dashboard."""
 
 
 @http("GET /queues", Tag.QUEUES)
-@command(Route.ALL, DashboardQueuesReply, merge=Merge.SUM, heavy=True, since=3)
-class DashboardQueues(Command, tag="DashboardQueues"):
+@command(Route.ALL, merge=Merge.SUM, heavy=True, since=3)
+class DashboardQueues(Command[DashboardQueuesReply], tag="DashboardQueues"):
     """List all queues with their counts."""
 
 
 @http("GET /queues/{queue}", Tag.QUEUES)
-@command(Route.QUEUE, DashboardQueueReply, heavy=True, since=3)
-class DashboardQueue(Command, tag="DashboardQueue"):
+@command(Route.QUEUE, heavy=True, since=3)
+class DashboardQueue(Command[DashboardQueueReply], tag="DashboardQueue"):
     """Get a queue in detail; with ``includeJobs`` also the first jobs of each state, without their data."""
 
     queue: QueueName
@@ -422,5 +423,5 @@ class DashboardQueue(Command, tag="DashboardQueue"):
 
 @http("POST /compact", Tag.SERVER)
 @command(Route.ALL, merge=Merge.FIRST_ERROR, writes=True, repeatable=True, heavy=True, since=3)
-class CompactMemory(Command, tag="CompactMemory"):
+class CompactMemory(Command[Ok], tag="CompactMemory"):
     """Free memory that is kept for finished jobs now; the server also does so automatically, but later."""

@@ -12,6 +12,7 @@ from bunqueue.protocol.commands.base import (
     JobId,
     Message,
     Offset,
+    Ok,
     PageSize,
     QueueName,
     Reply,
@@ -89,40 +90,40 @@ class ProgressReply(Reply, kw_only=True):
 
 
 @http("GET /jobs/{id}", Tag.JOBS)
-@command(Route.ID, JobReply)
-class GetJob(Command, tag="GetJob"):
+@command(Route.ID)
+class GetJob(Command[JobReply], tag="GetJob"):
     """Get a job, with ``state``, ``returnvalue`` and ``failedReason``."""
 
     id: JobId
 
 
 @http("GET /custom-ids/{customId}", Tag.JOBS)
-@command(Route.ID, JobReply)
-class GetJobByCustomId(Command, tag="GetJobByCustomId"):
+@command(Route.ID)
+class GetJobByCustomId(Command[JobReply], tag="GetJobByCustomId"):
     """Get the unfinished job with a client-chosen id."""
 
     custom_id: JobId
 
 
 @http("GET /jobs/{id}/state", Tag.JOBS)
-@command(Route.ID, StateReply)
-class GetState(Command, tag="GetState"):
+@command(Route.ID)
+class GetState(Command[StateReply], tag="GetState"):
     """Get the state of a job; it is ``unknown`` for an unknown id."""
 
     id: JobId
 
 
 @http("GET /jobs/{id}/result", Tag.JOBS)
-@command(Route.ID, ResultReply)
-class GetResult(Command, tag="GetResult"):
+@command(Route.ID)
+class GetResult(Command[ResultReply], tag="GetResult"):
     """Get the result of a completed job."""
 
     id: JobId
 
 
 @http("GET /queues/{queue}/jobs/list", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, JobsReply, heavy=True)
-class GetJobs(Command, tag="GetJobs"):
+@command(Route.QUEUE, heavy=True)
+class GetJobs(Command[JobsReply], tag="GetJobs"):
     """List a page of a queue's jobs in order of creation, in one state, several, or all.
 
     Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` and
@@ -142,16 +143,16 @@ class GetJobs(Command, tag="GetJobs"):
 
 
 @http("GET /queues/{queue}/counts", Tag.QUEUES)
-@command(Route.QUEUE, JobCountsReply)
-class GetJobCounts(Command, tag="GetJobCounts"):
+@command(Route.QUEUE)
+class GetJobCounts(Command[JobCountsReply], tag="GetJobCounts"):
     """Count the jobs of a queue in each state."""
 
     queue: QueueName
 
 
 @http("GET /queues/{queue}/count", Tag.QUEUES)
-@command(Route.QUEUE, CountReply)
-class Count(Command, tag="Count"):
+@command(Route.QUEUE)
+class Count(Command[CountReply], tag="Count"):
     """Count the jobs of a queue: those in all states (version 2, or with ``everything``), or the queued ones
     (version 3).
     """
@@ -162,7 +163,7 @@ class Count(Command, tag="Count"):
 
 @http("PUT /jobs/{id}/progress", Tag.JOBS)
 @command(Route.ID, writes=True, repeatable=True)
-class Progress(Command, tag="Progress"):
+class Progress(Command[Ok], tag="Progress"):
     """Set the progress of an active job, clamped to 0..100; without ``message``, the last message stays."""
 
     id: JobId
@@ -171,8 +172,8 @@ class Progress(Command, tag="Progress"):
 
 
 @http("GET /jobs/{id}/progress", Tag.JOBS)
-@command(Route.ID, ProgressReply)
-class GetProgress(Command, tag="GetProgress"):
+@command(Route.ID)
+class GetProgress(Command[ProgressReply], tag="GetProgress"):
     """Get the progress of an active job."""
 
     id: JobId

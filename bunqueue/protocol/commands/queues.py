@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Tag, command, http
+from bunqueue.protocol.commands.base import Command, Ok, QueueName, Reply, Route, Tag, command, http
 from bunqueue.protocol.commands.query import CountReply
 
 Age = Annotated[float, Meta(ge=0, le=10**15)]  # ms
@@ -33,7 +33,7 @@ class PriorityCountsReply(Reply, kw_only=True):
 
 @http("POST /queues/{queue}/pause", Tag.QUEUES)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class Pause(Command, tag="Pause"):
+class Pause(Command[Ok], tag="Pause"):
     """Deliver no more jobs of a queue until Resume; everything else continues.  A pause survives a
     restart."""
 
@@ -42,23 +42,23 @@ class Pause(Command, tag="Pause"):
 
 @http("POST /queues/{queue}/resume", Tag.QUEUES)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class Resume(Command, tag="Resume"):
+class Resume(Command[Ok], tag="Resume"):
     """Deliver jobs of a paused queue again; waiting pulls get them at once."""
 
     queue: QueueName
 
 
 @http("GET /queues/{queue}/paused", Tag.QUEUES)
-@command(Route.QUEUE, PausedReply)
-class IsPaused(Command, tag="IsPaused"):
+@command(Route.QUEUE)
+class IsPaused(Command[PausedReply], tag="IsPaused"):
     """Get whether a queue is paused."""
 
     queue: QueueName
 
 
 @http("POST /queues/{queue}/drain", Tag.QUEUES)
-@command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
-class Drain(Command, tag="Drain"):
+@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
+class Drain(Command[CountReply], tag="Drain"):
     """Remove the waiting and delayed jobs of a queue."""
 
     queue: QueueName
@@ -66,15 +66,15 @@ class Drain(Command, tag="Drain"):
 
 @http("DELETE /queues/{queue}", Tag.QUEUES)
 @command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
-class Obliterate(Command, tag="Obliterate"):
+class Obliterate(Command[Ok], tag="Obliterate"):
     """Remove a queue, with its jobs in all states and all its settings."""
 
     queue: QueueName
 
 
 @http("POST /queues/{queue}/clean", Tag.QUEUES)
-@command(Route.QUEUE, CleanReply, writes=True, repeatable=True, heavy=True)
-class Clean(Command, tag="Clean"):
+@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
+class Clean(Command[CleanReply], tag="Clean"):
     """Remove jobs older than ``grace`` ms, oldest first, at most ``limit``.
 
     Without a ``state`` it removes waiting and delayed jobs.  Their age counts from the push, that of
@@ -89,8 +89,8 @@ class Clean(Command, tag="Clean"):
 
 
 @http("POST /queues/{queue}/promote", Tag.QUEUES)
-@command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True, since=3)
-class PromoteJobs(Command, tag="PromoteJobs"):
+@command(Route.QUEUE, writes=True, repeatable=True, heavy=True, since=3)
+class PromoteJobs(Command[CountReply], tag="PromoteJobs"):
     """Make delayed jobs of a queue ready now: all of them, or the first ``count`` that were pushed."""
 
     queue: QueueName
@@ -98,8 +98,8 @@ class PromoteJobs(Command, tag="PromoteJobs"):
 
 
 @http("GET /queues/{queue}/priorities", Tag.QUEUES)
-@command(Route.QUEUE, PriorityCountsReply, heavy=True)
-class GetCountsPerPriority(Command, tag="GetCountsPerPriority"):
+@command(Route.QUEUE, heavy=True)
+class GetCountsPerPriority(Command[PriorityCountsReply], tag="GetCountsPerPriority"):
     """Count the waiting and delayed jobs of a queue by priority."""
 
     queue: QueueName

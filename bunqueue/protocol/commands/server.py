@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Reply, Route, Tag, command, http
+from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Ok, Reply, Route, Tag, command, http
 
 OLDEST, NEWEST = 2, 3  # protocol versions; also the kinds of command envelopes
 IDEMPOTENT_PUSH = "idempotent-push"
@@ -67,8 +67,8 @@ class StatsReply(Reply, kw_only=True):
     stats: ServerStats
 
 
-@command(Route.ROUTER, HelloReply)
-class Hello(Command, tag="Hello", omit_defaults=False):
+@command(Route.ROUTER)
+class Hello(Command[HelloReply], tag="Hello", omit_defaults=False):
     """Agree on a protocol version; 3 or more makes this a version-3 connection.
 
     If a client names the capability ``idempotent-push`` and the server has it, it is in the answer.
@@ -91,27 +91,27 @@ def agreement(hello: Hello, version: str) -> HelloReply:
 
 
 @command(Route.ROUTER)
-class Auth(Command, tag="Auth"):
+class Auth(Command[Ok], tag="Auth"):
     """Authenticate this connection."""
 
     token: str
 
 
 @http("GET /ping", Tag.SERVER)
-@command(Route.ROUTER, PingReply)
-class Ping(Command, tag="Ping"):
+@command(Route.ROUTER)
+class Ping(Command[PingReply], tag="Ping"):
     """Check that the server answers."""
 
 
 @http("GET /queue-names", Tag.SERVER)
-@command(Route.ALL, ListQueuesReply, merge=Merge.CONCAT, heavy=True)
-class ListQueues(Command, tag="ListQueues"):
+@command(Route.ALL, merge=Merge.CONCAT, heavy=True)
+class ListQueues(Command[ListQueuesReply], tag="ListQueues"):
     """List all queues; with ``details``, version 3 gets the maps of version 2."""
 
     details: bool = False
 
 
 @http("GET /stats", Tag.SERVER)
-@command(Route.ALL, StatsReply, merge=Merge.SUM, heavy=True)
-class Stats(Command, tag="Stats"):
+@command(Route.ALL, merge=Merge.SUM, heavy=True)
+class Stats(Command[StatsReply], tag="Stats"):
     """Get the counts and rates of the whole server."""

@@ -18,8 +18,8 @@ class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 
 @http("PUT /queues/{queue}/stall-config", Tag.QUEUES)
-@command(Route.QUEUE, Ok, writes=True, repeatable=True, since=3)
-class SetStallConfig(Command, tag="SetStallConfig"):
+@command(Route.QUEUE, writes=True, repeatable=True, since=3)
+class SetStallConfig(Command[Ok], tag="SetStallConfig"):
     """Change when jobs of a queue count as stalled; absent fields keep their values.
 
     The detector runs every 5 s.  A job that has sent no heartbeat for ``stallInterval`` ms in two of its
@@ -38,8 +38,8 @@ class StallConfigReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/stall-config", Tag.QUEUES)
-@command(Route.QUEUE, StallConfigReply, since=3)
-class GetStallConfig(Command, tag="GetStallConfig"):
+@command(Route.QUEUE, since=3)
+class GetStallConfig(Command[StallConfigReply], tag="GetStallConfig"):
     """Get when jobs of a queue count as stalled."""
 
     queue: QueueName

@@ -80,8 +80,8 @@ Secret = Annotated[str, Meta(min_length=1, max_length=1024, description="signs t
 
 
 @http("POST /webhooks", Tag.WEBHOOKS)
-@command(Route.FIRST, AddWebhookReply, writes=True, grows=True)
-class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
+@command(Route.FIRST, writes=True, grows=True)
+class AddWebhook(Command[AddWebhookReply], kw_only=True, tag="AddWebhook"):
     """Send the events of one queue, or of all, to a URL.  Addresses inside the network are refused."""
 
     url: str = ""
@@ -91,22 +91,22 @@ class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
 
 
 @http("DELETE /webhooks/{webhookId}", Tag.WEBHOOKS)
-@command(Route.FIRST, RemovedReply, writes=True)
-class RemoveWebhook(Command, tag="RemoveWebhook"):
+@command(Route.FIRST, writes=True)
+class RemoveWebhook(Command[RemovedReply], tag="RemoveWebhook"):
     """Remove a webhook."""
 
     webhook_id: Text
 
 
 @http("GET /webhooks", Tag.WEBHOOKS)
-@command(Route.FIRST, ListWebhooksReply)
-class ListWebhooks(Command, tag="ListWebhooks"):
+@command(Route.FIRST)
+class ListWebhooks(Command[ListWebhooksReply], tag="ListWebhooks"):
     """List all webhooks, oldest first."""
 
 
 @http("PUT /webhooks/{id}/enabled", Tag.WEBHOOKS)
 @command(Route.FIRST, writes=True, repeatable=True, since=3)
-class SetWebhookEnabled(Command, tag="SetWebhookEnabled"):
+class SetWebhookEnabled(Command[Ok], tag="SetWebhookEnabled"):
     """Switch a webhook on or off."""
 
     id: Text
@@ -127,8 +127,8 @@ class TrialReply(Reply, kw_only=True):
 
 
 @http("POST /webhooks/{webhookId}/test", Tag.WEBHOOKS)
-@command(Route.FIRST, TrialReply, writes=True, parks=True, since=3)
-class TryWebhook(Command, tag="TestWebhook"):
+@command(Route.FIRST, writes=True, parks=True, since=3)
+class TryWebhook(Command[TrialReply], tag="TestWebhook"):
     """Send a webhook a test delivery, whether it is on or off, and return the outcome.
 
     The HTTP gateway sends it.  An outcome after more than ``timeout`` ms is not reported.
@@ -165,8 +165,8 @@ class DeliveriesReply(Reply, kw_only=True):
     delivers: bool = True
 
 
-@command(Route.FIRST, DeliveriesReply, internal=True)
-class GetDeliveries(Command, tag="GetDeliveries"):
+@command(Route.FIRST, internal=True)
+class GetDeliveries(Command[DeliveriesReply], tag="GetDeliveries"):
     """Get all webhooks with secrets and delivery positions, and the pending test deliveries.
 
     In a cluster each host has a gateway, and one of them delivers.  ``deliverer`` names the gateway that
@@ -177,8 +177,8 @@ class GetDeliveries(Command, tag="GetDeliveries"):
     delivers: bool = False
 
 
-@command(Route.FIRST, Ok, writes=True, internal=True)
-class RecordDelivery(Command, tag="RecordDelivery"):
+@command(Route.FIRST, writes=True, internal=True)
+class RecordDelivery(Command[Ok], tag="RecordDelivery"):
     """Store how far a webhook's events were delivered, and the outcome."""
 
     webhook_id: Text
@@ -191,8 +191,8 @@ class RecordDelivery(Command, tag="RecordDelivery"):
     disable: bool = False
 
 
-@command(Route.FIRST, Ok, writes=True, internal=True)
-class RecordTrial(Command, tag="RecordTrial"):
+@command(Route.FIRST, writes=True, internal=True)
+class RecordTrial(Command[Ok], tag="RecordTrial"):
     """Report the outcome of a test delivery to the client that requested it."""
 
     trial: Text

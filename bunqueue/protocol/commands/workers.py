@@ -91,8 +91,8 @@ class ListWorkersReply(Reply, kw_only=True):
 
 
 @http("POST /workers", Tag.WORKERS)
-@command(Route.ROUTER, RegisterWorkerReply, writes=True, repeatable=True)
-class RegisterWorker(Command, tag="RegisterWorker"):
+@command(Route.ROUTER, writes=True, repeatable=True)
+class RegisterWorker(Command[RegisterWorkerReply], tag="RegisterWorker"):
     """Register a worker until its connection ends; repeating a ``workerId`` updates its entry.
 
     ``names`` declares the names of the jobs that it runs; without it, they are unknown.  ``namesByQueue``
@@ -112,16 +112,16 @@ class RegisterWorker(Command, tag="RegisterWorker"):
 
 
 @http("DELETE /workers/{workerId}", Tag.WORKERS)
-@command(Route.ROUTER, RemovedReply, writes=True, repeatable=True)
-class UnregisterWorker(Command, tag="UnregisterWorker"):
+@command(Route.ROUTER, writes=True, repeatable=True)
+class UnregisterWorker(Command[RemovedReply], tag="UnregisterWorker"):
     """Remove a worker from the list."""
 
     worker_id: WorkerId
 
 
 @http("GET /workers", Tag.WORKERS)
-@command(Route.ROUTER, ListWorkersReply)
-class ListWorkers(Command, tag="ListWorkers"):
+@command(Route.ROUTER)
+class ListWorkers(Command[ListWorkersReply], tag="ListWorkers"):
     """List the registered workers."""
 
 
@@ -141,8 +141,8 @@ class WorkerHeartbeatReply(Reply, kw_only=True):
 
 
 @http("POST /workers/{id}/heartbeat", Tag.WORKERS)
-@command(Route.ROUTER, WorkerHeartbeatReply, writes=True, repeatable=True)
-class Heartbeat(Command, tag="Heartbeat"):
+@command(Route.ROUTER, writes=True, repeatable=True)
+class Heartbeat(Command[WorkerHeartbeatReply], tag="Heartbeat"):
     """Report that a worker is alive, and its counts so far; absent fields keep their values."""
 
     id: WorkerId
@@ -160,8 +160,8 @@ class WorkerInfoReply(Reply, kw_only=True):
 
 
 @http("PUT /workers/{workerId}", Tag.WORKERS)
-@command(Route.ROUTER, WorkerInfoReply, writes=True, repeatable=True, heavy=True, since=3)
-class ControlWorker(Command, tag="ControlWorker"):
+@command(Route.ROUTER, writes=True, repeatable=True, heavy=True, since=3)
+class ControlWorker(Command[WorkerInfoReply], tag="ControlWorker"):
     """Make a worker pause, resume, or run another number of jobs at a time; absent fields change nothing.
 
     The worker gets the request with the answer to its next heartbeat, and reports its new state with later

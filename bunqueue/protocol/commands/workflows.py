@@ -20,6 +20,7 @@ from bunqueue.protocol.commands.base import (
     JobId,
     Key,
     Merge,
+    Ok,
     QueueName,
     Refusal,
     Reply,
@@ -228,8 +229,8 @@ MaxResult = Annotated[int, Meta(ge=0, le=MAX_FRAME)]
 
 
 @http("POST /queues/{queue}/steps", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, RecordStepsReply, writes=True, repeatable=True, grows=True)
-class RecordSteps(Command, tag="RecordSteps"):
+@command(Route.QUEUE, writes=True, repeatable=True, grows=True)
+class RecordSteps(Command[RecordStepsReply], tag="RecordSteps"):
     """Record steps of jobs of a queue that the caller has locked; each is accepted or refused separately.
 
     A step that has ended is never changed: the answer has the stored step.  So the command may be repeated.
@@ -241,8 +242,8 @@ class RecordSteps(Command, tag="RecordSteps"):
 
 
 @http("GET /queues/{queue}/jobs/{id}/steps", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, StepsReply)
-class GetSteps(Command, tag="GetSteps"):
+@command(Route.QUEUE)
+class GetSteps(Command[StepsReply], tag="GetSteps"):
     """Get the recorded steps of a job with numbers above ``after``: all, or the named ones.
 
     Results and cursors of more than ``maxResult`` bytes are left out.  A page ends after ``limit`` steps or
@@ -265,7 +266,7 @@ class WaitGroup(Struct, gc=False):
 
 @http("POST /queues/{queue}/jobs/{id}/suspend", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, writes=True)
-class SuspendJob(Command, tag="SuspendJob"):
+class SuspendJob(Command[Ok], tag="SuspendJob"):
     """End a run because everything in it is waiting.  The job resumes when one of these groups of recorded
     steps is ready, or when the time of one of their steps has come.  This does not count as an attempt."""
 
@@ -277,7 +278,7 @@ class SuspendJob(Command, tag="SuspendJob"):
 
 @http("POST /queues/{queue}/jobs/{id}/continue-as-new", Tag.JOBS_OF_A_QUEUE)
 @command(Route.QUEUE, writes=True, grows=True)
-class ContinueAsNew(Command, tag="ContinueAsNew"):
+class ContinueAsNew(Command[Ok], tag="ContinueAsNew"):
     """Begin a workflow again with other data and without its steps.  It keeps its id and the signals that are
     stored for it."""
 
@@ -289,8 +290,8 @@ class ContinueAsNew(Command, tag="ContinueAsNew"):
 
 @http("POST /workflows/{id}/signals/{name}", Tag.WORKFLOWS)
 @http("POST /workflows/{id}/signals/{name}/raw", Tag.WORKFLOWS, whole="data")
-@command(Route.ID, SignalReply, writes=True, repeatable=True, grows=True)
-class SendSignal(Command, tag="SendSignal"):
+@command(Route.ID, writes=True, repeatable=True, grows=True)
+class SendSignal(Command[SignalReply], tag="SendSignal"):
     """Send a signal to a workflow: the oldest wait for its name takes it, or it is kept for the next wait,
     for ``ttl`` ms if given.  Signals with the same ``signalId`` count once.  A signal is refused if its data
     does not fit the schema of the wait, or of the workflow."""
@@ -304,7 +305,7 @@ class SendSignal(Command, tag="SendSignal"):
 
 @http("DELETE /workflows/{id}/signals/{number}", Tag.WORKFLOWS)
 @command(Route.ID, writes=True)
-class DropSignal(Command, tag="DropSignal"):
+class DropSignal(Command[Ok], tag="DropSignal"):
     """Remove a signal that no wait of a workflow has taken, quarantined or not; `number` is the one in
     GetWorkflow."""
 
@@ -321,7 +322,7 @@ Types = Annotated[
 
 @http("PUT /queues/{queue}/signal-types", Tag.LIMITS)
 @command(Route.QUEUE, writes=True, repeatable=True)
-class SetSignalTypes(Command, tag="SetSignalTypes"):
+class SetSignalTypes(Command[Ok], tag="SetSignalTypes"):
     """Declare which data the signals of workflows of a queue may have: for each workflow name, JSON Schemas
     by signal name.  This replaces earlier declarations for these workflows, and takes precedence over the
     schemas of single waits.  ``by`` is an id of the program that is starting to work: schemas that waits
@@ -334,8 +335,8 @@ class SetSignalTypes(Command, tag="SetSignalTypes"):
 
 @http("POST /signals/{name}", Tag.WORKFLOWS)
 @http("POST /signals/{name}/raw", Tag.WORKFLOWS, whole="data")
-@command(Route.ALL, CountReply, merge=Merge.COUNT, writes=True, repeatable=True, heavy=True, grows=True)
-class Broadcast(Command, tag="Broadcast"):
+@command(Route.ALL, merge=Merge.COUNT, writes=True, repeatable=True, heavy=True, grows=True)
+class Broadcast(Command[CountReply], tag="Broadcast"):
     """Send a signal to every workflow that waits for this name and key, and during the next ``keep`` ms also
     to workflows that begin to wait for it.  Each gets it once.  Waits that its data does not fit do not get
     it.  ``count`` is how many took it now.  With the same ``broadcastId`` the command may be repeated."""
@@ -348,8 +349,8 @@ class Broadcast(Command, tag="Broadcast"):
 
 
 @http("GET /workflows/{id}", Tag.WORKFLOWS)
-@command(Route.ID, WorkflowReply)
-class GetWorkflow(Command, tag="GetWorkflow"):
+@command(Route.ID)
+class GetWorkflow(Command[WorkflowReply], tag="GetWorkflow"):
     """Get a workflow, live or finished, with a page of its steps, as in GetSteps."""
 
     id: JobId
@@ -360,7 +361,7 @@ class GetWorkflow(Command, tag="GetWorkflow"):
 
 @http("POST /workflows/{id}/retry", Tag.WORKFLOWS)
 @command(Route.ID, writes=True)
-class RetryWorkflow(Command, tag="RetryWorkflow"):
+class RetryWorkflow(Command[Ok], tag="RetryWorkflow"):
     """Run an inactive workflow again: from ``step``, discarding everything that was recorded since; or,
     without ``step``, from where it failed."""
 
@@ -370,7 +371,7 @@ class RetryWorkflow(Command, tag="RetryWorkflow"):
 
 @http("POST /workflows/{id}/undo", Tag.WORKFLOWS)
 @command(Route.ID, writes=True)
-class UndoWorkflow(Command, tag="UndoWorkflow"):
+class UndoWorkflow(Command[Ok], tag="UndoWorkflow"):
     """Undo a workflow that has ended ("start"), or continue an undo that is stuck: try again ("retry"),
     continue without undoing ``step`` ("skip"), or try again with ``data`` instead of the step's result
     ("edit")."""

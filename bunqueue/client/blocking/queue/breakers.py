@@ -6,7 +6,7 @@ from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.breaker import Breaker
-from bunqueue.protocol.commands import Ok, breakers
+from bunqueue.protocol.commands import breakers
 from bunqueue.protocol.commands.breakers import BreakerView
 
 
@@ -25,16 +25,16 @@ class Breakers:
         """
         wanted = checks.one("breaker", Breaker() if breaker is None else breaker, Breaker)
         command = checks.checked(wanted.command(self.name, job), name="job")
-        return (self._caller.call(command, breakers.BreakerReply)).breaker
+        return (self._caller.call(command)).breaker
 
     def clear_breaker(self, *, job: str | None = None) -> None:
         """Remove a breaker; jobs that it held back run. No error if the breaker does not exist."""
-        self._caller.call(checks.checked(breakers.ClearBreaker(queue=self.name, name=job), name="job"), Ok)
+        self._caller.call(checks.checked(breakers.ClearBreaker(queue=self.name, name=job), name="job"))
 
     def breakers(self) -> list[BreakerView]:
         """The breakers of the queue, and whether they are open."""
         command = breakers.ListBreakers(queue=self.name)
-        return (self._caller.call(command, breakers.BreakersReply)).breakers
+        return (self._caller.call(command)).breakers
 
     def trip_breaker(
         self, *, job: str | None = None, pause: Duration | None = None, reason: str | None = None
@@ -48,11 +48,11 @@ class Breakers:
             pause=None if pause is None else milliseconds(pause, "pause"),
             reason=reason,
         )
-        return (self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker
+        return (self._caller.call(checks.checked(command, name="job"))).breaker
 
     def reset_breaker(self, *, job: str | None = None) -> BreakerView:
         """Close a breaker: jobs run, and the count starts again. Raises NotFound if the breaker does not
         exist.
         """
         command = breakers.ResetBreaker(queue=self.name, name=job)
-        return (self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker
+        return (self._caller.call(checks.checked(command, name="job"))).breaker

@@ -9,7 +9,7 @@ from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.options import checks
 from bunqueue.errors import NotFound
-from bunqueue.protocol.commands import Ok, cron
+from bunqueue.protocol.commands import cron
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.moments import moment
 
@@ -25,7 +25,7 @@ class NamedCrons:
         If the schedule prevents overlap and its last job still exists, the handle is that job's, and its
         `created` is False. Raises NotFound.
         """
-        reply = self._caller.call(checks.checked(cron.CronTrigger(name=name)), cron.CronRunReply)
+        reply = self._caller.call(checks.checked(cron.CronTrigger(name=name)))
         return JobHandle(self._caller, reply.queue, reply.id, created=not reply.existing)
 
     def delete_cron(self, name: str, *, app: str | None = None) -> bool:
@@ -33,7 +33,7 @@ class NamedCrons:
         it has added stay.
         """
         try:
-            self._caller.call(checks.checked(cron.CronDelete(name=name, app=app)), Ok)
+            self._caller.call(checks.checked(cron.CronDelete(name=name, app=app)))
         except NotFound:
             return False
         return True
@@ -41,7 +41,7 @@ class NamedCrons:
     def get_cron(self, name: str) -> CronView | None:
         """One schedule of any queue, with the data of its jobs; None if it does not exist."""
         try:
-            reply = self._caller.call(checks.checked(cron.CronGet(name=name)), cron.CronReply)
+            reply = self._caller.call(checks.checked(cron.CronGet(name=name)))
         except NotFound:
             return None
         return reply.cron
@@ -50,21 +50,21 @@ class NamedCrons:
         """Stop a schedule from adding jobs until `resume_cron`; runs in that time are skipped. Raises
         NotFound.
         """
-        reply = self._caller.call(checks.checked(cron.CronPause(name=name)), cron.CronReply)
+        reply = self._caller.call(checks.checked(cron.CronPause(name=name)))
         return reply.cron
 
     def resume_cron(self, name: str) -> CronView:
         """Let a schedule add jobs again, from its next time on. Raises NotFound."""
-        reply = self._caller.call(checks.checked(cron.CronResume(name=name)), cron.CronReply)
+        reply = self._caller.call(checks.checked(cron.CronResume(name=name)))
         return reply.cron
 
     def next_runs(self, name: str, count: int = 10) -> list[datetime]:
         """The next times at which a schedule runs, as datetimes in UTC; at most 100. Raises NotFound."""
         command = checks.checked(cron.CronNext(name=name, count=count))
-        reply = self._caller.call(command, cron.CronRunsReply)
+        reply = self._caller.call(command)
         return [moment(run) for run in reply.data.runs]
 
     def _crons(self, queue: str | None) -> list[CronView]:
         """The schedules of one queue, or of all, by name."""
-        reply = self._caller.call(cron.CronList(), cron.CronListReply)
+        reply = self._caller.call(cron.CronList())
         return [each for each in reply.crons if queue is None or each.queue == queue]

@@ -56,9 +56,7 @@ from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
 from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands import (
-    Ok,
     core,
-    cron,
     dedup,
     dlq,
     events,
@@ -228,7 +226,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             (handle,) = self._add_inside(self._around, made, idempotency_key)
             return handle
         command = self._push(name, data, options, idempotency_key)
-        reply = self._caller.add(command, core.PushReply, self._patience_s)
+        reply = self._caller.add(command, self._patience_s)
         return self._handle(command, reply)
 
     def add_bulk(
@@ -248,7 +246,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         command = self._push_batch(jobs, idempotency_key)
         if not command.jobs:
             return []
-        reply = self._caller.add(command, core.PushBatchReply, self._patience_s)
+        reply = self._caller.add(command, self._patience_s)
         return self._handles(command, reply)
 
     def _handle(self, job: Push | JobFields, reply: core.PushReply) -> JobHandle[Any]:
@@ -317,11 +315,11 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         def send() -> None:
             if len(jobs) == 1:
                 command = self._push(jobs[0].name, jobs[0].data, jobs[0].options, key)
-                reply = self._caller.add(command, core.PushReply, self._patience_s)
+                reply = self._caller.add(command, self._patience_s)
                 handles.append(self._handle(command, reply))
             else:
                 batch = self._push_batch(jobs, key)
-                many = self._caller.add(batch, core.PushBatchReply, self._patience_s)
+                many = self._caller.add(batch, self._patience_s)
                 handles.extend(self._handles(batch, many))
             for job, handle in zip(jobs, handles, strict=True):
                 job.id = handle.id
@@ -477,32 +475,32 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def count(self) -> int:
         """The number of jobs in the queue, in all states."""
         command = query.Count(queue=self.name, everything=True)
-        return (self._caller.call(command, query.CountReply)).count
+        return (self._caller.call(command)).count
 
     def counts_per_priority(self) -> dict[int, int]:
         """The number of waiting and delayed jobs, by priority."""
         command = queues.GetCountsPerPriority(queue=self.name)
-        reply = self._caller.call(command, queues.PriorityCountsReply)
+        reply = self._caller.call(command)
         return {int(priority): count for priority, count in reply.counts.items()}
 
     # -- pausing, emptying and deleting it
 
     def pause(self) -> None:
         """Stop handing out jobs until `resume`; everything else continues. A pause survives a restart."""
-        self._caller.call(queues.Pause(queue=self.name), Ok)
+        self._caller.call(queues.Pause(queue=self.name))
 
     def resume(self) -> None:
         """Hand out jobs again."""
-        self._caller.call(queues.Resume(queue=self.name), Ok)
+        self._caller.call(queues.Resume(queue=self.name))
 
     def is_paused(self) -> bool:
         """Whether the queue is paused."""
-        reply = self._caller.call(queues.IsPaused(queue=self.name), queues.PausedReply)
+        reply = self._caller.call(queues.IsPaused(queue=self.name))
         return reply.paused
 
     def drain(self) -> int:
         """Remove all waiting and delayed jobs, except those that wait for others; returns their number."""
-        reply = self._caller.call(queues.Drain(queue=self.name), query.CountReply)
+        reply = self._caller.call(queues.Drain(queue=self.name))
         return reply.count
 
     def clean(self, older_than: When = 0, *, state: Cleanable | None = None, limit: int = 1000) -> list[str]:
@@ -515,17 +513,17 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         checks.states(get_args(Cleanable), [] if state is None else [state])
         grace = age(older_than, "older_than")
         command = queues.Clean(queue=self.name, grace=grace, state=state, limit=limit)
-        reply = self._caller.call(checks.checked(command, grace="older_than"), queues.CleanReply)
+        reply = self._caller.call(checks.checked(command, grace="older_than"))
         return reply.ids
 
     def obliterate(self) -> None:
         """Remove the queue: its jobs in all states, including active ones, and all its settings."""
-        self._caller.call(queues.Obliterate(queue=self.name), Ok)
+        self._caller.call(queues.Obliterate(queue=self.name))
 
     def promote_jobs(self, count: int | None = None) -> int:
         """Let delayed jobs run now: all, or the `count` that were added first. Returns their number."""
         command = checks.checked(queues.PromoteJobs(queue=self.name, count=count))
-        reply = self._caller.call(command, query.CountReply)
+        reply = self._caller.call(command)
         return reply.count
 
     def retry_completed(
@@ -537,13 +535,13 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         """
         timestamp = None if before is None else past_moment(before, "before")
         command = dlq.RetryCompleted(queue=self.name, id=job_id, count=count, timestamp=timestamp)
-        reply = self._caller.call(checks.checked(command, id="job_id", timestamp="before"), query.CountReply)
+        reply = self._caller.call(checks.checked(command, id="job_id", timestamp="before"))
         return reply.count
 
     def trim_events(self, keep: int) -> int:
         """Delete all but the last `keep` events of the queue from the server's log. Returns how many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
-        reply = self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
+        reply = self._caller.call(checks.checked(command, max_length="keep"))
         return reply.data.removed
 
     # -- dead letters
@@ -592,7 +590,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def count_dlq(self, **which: Unpack[DlqFilter]) -> int:
         """The number of dead letters, or of those that match `DlqFilter`."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
-        reply = self._caller.call(dlq.CountDlq(queue=self.name, filter=wanted), query.CountReply)
+        reply = self._caller.call(dlq.CountDlq(queue=self.name, filter=wanted))
         return reply.count
 
     def retry_dlq(
@@ -605,7 +603,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         """
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
         command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
-        reply = self._caller.call(command, dlq.RetriedReply)
+        reply = self._caller.call(command)
         retried = RetriedCount(reply.count)
         retried.cancelled = reply.cancelled or 0
         retried.dropped = reply.dropped.count if reply.dropped else 0
@@ -613,30 +611,30 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     def purge_dlq(self) -> int:
         """Remove all dead letters; returns their number."""
-        reply = self._caller.call(dlq.PurgeDlq(queue=self.name), query.CountReply)
+        reply = self._caller.call(dlq.PurgeDlq(queue=self.name))
         return reply.count
 
     def remove_dlq_job(self, job_id: str) -> bool:
         """Remove one dead letter; False if this queue does not have it."""
         command = checks.checked(dlq.RemoveDlqJob(queue=self.name, job_id=job_id))
-        reply = self._caller.call(command, dlq.RemovedReply)
+        reply = self._caller.call(command)
         return reply.data.removed
 
     def dlq_stats(self) -> DlqStats:
         """Statistics of the dead letters."""
-        reply = self._caller.call(dlq.GetDlqStats(queue=self.name), dlq.DlqStatsReply)
+        reply = self._caller.call(dlq.GetDlqStats(queue=self.name))
         return reply.data.stats
 
     def dlq_config(self) -> DlqConfig:
         """How dead letters are kept and automatically retried."""
-        reply = self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
+        reply = self._caller.call(dlq.GetDlqConfig(queue=self.name))
         return reply.config
 
     def dropped_dlq(self) -> Dropped:
         """The dead letters that were dropped automatically: how many because there were more than
         `max_entries`, how many because they were older than `max_age`, and when. `purge_dlq` resets this.
         """
-        reply = self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
+        reply = self._caller.call(dlq.GetDlqConfig(queue=self.name))
         return reply.dropped
 
     def set_dlq_config(
@@ -663,7 +661,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             max_entries=max_entries,
         )
         checks.settings(DlqConfig, settings)
-        self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings), Ok)
+        self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings))
 
     # -- limits
     # Limits apply to all workers together, and survive a restart.
@@ -684,11 +682,11 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             duration=whole_milliseconds(per, "per"),
             ttl=None if ttl is None else time_left(ttl, "ttl"),
         )
-        self._caller.call(checks.checked(command, duration="per"), Ok)
+        self._caller.call(checks.checked(command, duration="per"))
 
     def clear_rate_limit(self) -> None:
         """Let jobs start as fast as workers take them."""
-        self._caller.call(limits.RateLimitClear(queue=self.name), Ok)
+        self._caller.call(limits.RateLimitClear(queue=self.name))
 
     def set_concurrency(self, limit: int) -> None:
         """Allow at most `limit` active jobs at a time. To let none start, `pause` the queue.
@@ -696,20 +694,20 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         Raises OptionError unless `limit` is a whole number, at least 1.
         """
         command = limits.SetConcurrency(queue=self.name, limit=_checked(limit))
-        self._caller.call(checks.checked(command), Ok)
+        self._caller.call(checks.checked(command))
 
     def clear_concurrency(self) -> None:
         """Allow any number of active jobs at a time."""
-        self._caller.call(limits.ClearConcurrency(queue=self.name), Ok)
+        self._caller.call(limits.ClearConcurrency(queue=self.name))
 
     def limits(self) -> Limits:
         """The limits that are set, and whether they currently hold jobs back."""
-        reply = self._caller.call(limits.GetQueueLimits(queue=self.name), limits.LimitsReply)
+        reply = self._caller.call(limits.GetQueueLimits(queue=self.name))
         return reply.data.limits
 
     def stall_config(self) -> StallConfig:
         """When active jobs count as stalled."""
-        reply = self._caller.call(stall.GetStallConfig(queue=self.name), stall.StallConfigReply)
+        reply = self._caller.call(stall.GetStallConfig(queue=self.name))
         return reply.config
 
     def set_stall_config(
@@ -732,7 +730,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             grace_period=given_span(grace_period, "grace_period"),
         )
         checks.settings(StallConfig, settings)
-        self._caller.call(stall.SetStallConfig(queue=self.name, config=settings), Ok)
+        self._caller.call(stall.SetStallConfig(queue=self.name, config=settings))
 
     # -- groups
 
@@ -743,12 +741,12 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def list_groups(self, *, limit: int = 100, offset: int = 0) -> list[GroupView]:
         """The groups that have jobs or settings, by name; at most `limit`, which is at most 1000."""
         command = checks.checked(insight.ListGroups(queue=self.name, limit=limit, offset=offset))
-        return (self._caller.call(command, insight.GroupViewsReply)).data.groups
+        return (self._caller.call(command)).data.groups
 
     def grouped_count(self) -> int:
         """The number of queued jobs in all groups."""
         command = groups.GetGroupsJobsCount(queue=self.name)
-        return (self._caller.call(command, groups.GroupCountReply)).data.count
+        return (self._caller.call(command)).data.count
 
     # -- unique keys
 
@@ -756,7 +754,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         """The id of the job that holds a `unique_key`; None if it is free."""
         command = dedup.GetDeduplicationJobId(queue=self.name, deduplication_id=unique_key)
         checks.checked(command, deduplication_id="unique_key")
-        reply = self._caller.call(command, dedup.HolderReply)
+        reply = self._caller.call(command)
         return reply.data.job_id
 
     def remove_unique_key(self, unique_key: str) -> bool:
@@ -765,7 +763,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         """
         command = dedup.RemoveDeduplicationKey(queue=self.name, deduplication_id=unique_key)
         checks.checked(command, deduplication_id="unique_key")
-        reply = self._caller.call(command, dedup.FreedReply)
+        reply = self._caller.call(command)
         return reply.data.count > 0
 
     # -- schedules
@@ -781,7 +779,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         expression.
         """
         command = cron_command(self.name, name, data, options)
-        reply = self._caller.call(command, cron.CronReply)
+        reply = self._caller.call(command)
         reply.cron.data = sent_data(command)
         return reply.cron
 
@@ -812,7 +810,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         """How many jobs of this queue completed, or failed, in each of the last minutes."""
         checks.one_of("kind", kind, ("completed", "failed"))
         command = monitoring.Metrics(queue=self.name, type=kind)
-        reply = self._caller.call(command, monitoring.MetricsReply)
+        reply = self._caller.call(command)
         if reply.data is UNSET:
             raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
         return reply.data
@@ -820,7 +818,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     def dashboard_queue(self) -> QueueDetails:
         """This queue in detail."""
         command = monitoring.DashboardQueue(queue=self.name)
-        return (self._caller.call(command, monitoring.DashboardQueueReply)).data
+        return (self._caller.call(command)).data
 
 
 def _filter(which: DlqFilter) -> dict[str, Any]:

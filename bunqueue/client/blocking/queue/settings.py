@@ -11,7 +11,7 @@ from bunqueue.client.options.bounds import bound_settings
 from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.model.bounds import WhenFull
 from bunqueue.model.groups import GroupDefaults
-from bunqueue.protocol.commands import Ok, bounds, groups
+from bunqueue.protocol.commands import bounds, groups
 from bunqueue.protocol.commands.bounds import BoundsReply
 
 
@@ -41,12 +41,12 @@ class QueueSettings:
             found = rate_limit(rate, "rate")
             changes.max, changes.duration = found.max, found.window
         checks.settings(GroupDefaults, changes)
-        self._caller.call(groups.SetGroupDefaults(queue=self.name, config=changes), Ok)
+        self._caller.call(groups.SetGroupDefaults(queue=self.name, config=changes))
 
     def group_defaults(self) -> GroupDefaults:
         """The limits of all groups without limits of their own."""
         command = groups.GetGroupDefaults(queue=self.name)
-        return (self._caller.call(command, groups.GroupDefaultsReply)).config
+        return (self._caller.call(command)).config
 
     def set_bounds(
         self,
@@ -67,8 +67,8 @@ class QueueSettings:
         of them, whatever the server's own settings are; 0 means no limit.
         """
         changes = bound_settings(max_waiting, max_waiting_bytes, when_full, keep_age, keep_count)
-        self._caller.call(bounds.SetBounds(queue=self.name, config=changes), Ok)
+        self._caller.call(bounds.SetBounds(queue=self.name, config=changes))
 
     def bounds(self) -> BoundsReply:
         """The bounds of the queue (`config`), and how much is waiting in it (`space`)."""
-        return self._caller.call(bounds.GetBounds(queue=self.name), BoundsReply)
+        return self._caller.call(bounds.GetBounds(queue=self.name))
