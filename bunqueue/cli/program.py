@@ -57,6 +57,7 @@ COMMANDS = {
     "ping": Entry("monitor", "Measure how long the server takes to answer.", True),
     "mcp": Entry("mcp", "Let assistants use the server: a server of the Model Context Protocol.", True),
     "cluster": Entry("cluster", "The hosts of a cluster: show them, check them, move shards between them."),
+    "call": Entry("call", "Send any command of the protocol by its name.", True),
     "keys": Entry("keys", "Which keys of encryption the stored payloads need.", True),
     "doctor": Entry("doctor", "Look for common problems.", True),
     "config": Entry("config", "Show the settings of the server.", local=True),

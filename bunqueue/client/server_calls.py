@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import UNSET
 
+from bunqueue.client.any_command import command_of
 from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.replies import fields_of_reply
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import QueueInfo, ServerStats
 from bunqueue.client.models.views import EventPage, ServerInfo
@@ -31,6 +34,17 @@ class AsyncServerCalls:
 
     def __init__(self, caller: AsyncCaller) -> None:
         self._caller = caller
+
+    async def call(self, command: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send any command of PROTOCOL.md by its name, with the names of its fields there; returns the fields
+        of the reply. For commands that have no method here:
+
+            await admin.call("MoveToWaitingChildren", {"id": job_id})
+
+        Raises OptionError for unknown names and invalid values.
+        """
+        asked = command_of(command, fields or {})
+        return fields_of_reply(await self._caller.raw(asked), asked, self._caller.endpoint.address)
 
     async def ping(self) -> float:
         """The server's response time, in ms."""

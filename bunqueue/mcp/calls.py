@@ -11,15 +11,14 @@ from typing import Any
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.errors import BunqueueError
-from bunqueue.gateway.http.problems import Problem
 from bunqueue.gateway.http.transcode import NotJson, plain, read_json, read_packed, write_json
-from bunqueue.gateway.http.unknown_fields import check_fields
 from bunqueue.model.addresses import without_secrets
-from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
+from bunqueue.protocol.codec import decode_command, encode_reply
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Spec, refused
+from bunqueue.protocol.commands import CommandError, Spec, refused
 from bunqueue.protocol.commands.server import Ping
 from bunqueue.protocol.encoded import for_people
+from bunqueue.protocol.unknown_fields import check_fields
 
 from .tools import with_defaults
 
@@ -48,12 +47,10 @@ class Calls:
     async def call(self, spec: Spec, fields: Mapping[str, Any]) -> Answer:
         """The answer to a command, which may be a refusal."""
         try:
-            check_fields(spec.request, dict(fields))
+            check_fields(spec.request, fields)
             payload = encode_reply({"cmd": spec.name, **with_defaults(spec.name, fields)})
             answer: Answer = read_packed(await self._caller.raw(decode_command(payload)))
-        except Problem as problem:
-            return problem.reply
-        except InvalidCommand as error:
+        except CommandError as error:
             return _plain(read_packed(encode_reply(refused(error))))
         except BunqueueError as error:
             return {"ok": False, "error": str(error), "code": error.code}

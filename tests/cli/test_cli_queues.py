@@ -213,7 +213,7 @@ def test_groups(cli: Cli) -> None:
     found = cli.json("group", "get", "g", "acme")
     assert (found["queued"], found["active"], found["paused"], found["concurrency"]) == (1, 0, True, 3)
     assert found["rateLimit"] == {"max": 10, "duration": 60_000}
-    assert cli("group", "count", "g").value == "1"
+    assert cli("call", "GetGroupsJobsCount", "queue=g").value == "1"
     cli("group", "resume", "g", "acme")
     cli("group", "concurrency", "g", "acme", "--clear")
     cli("group", "rate-limit", "g", "acme", "--clear")

@@ -266,6 +266,8 @@ def test_completion(cli: Cli) -> None:
     assert completed(cli, "bunqueue push complete") == ["complete-me"]
     assert completed(cli, "bunqueue cron delete complete") == ["complete-cron"]
     assert completed(cli, "bunqueue queue jobs x --state del") == ["delayed"]
+    assert completed(cli, "bunqueue call GetGroupWei") == ["GetGroupWeight"]
+    assert completed(cli, "bunqueue call GetGroupWeight que") == ["queue="]
     assert completed(cli, "bunqueue queue pause complete", url="bunqueue://127.0.0.1:1") == []
     nobody = f"bunqueue queue pause --url {cli.url} complete"
     assert completed(cli, nobody, url="bunqueue://127.0.0.1:1") == ["complete-me"]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bunqueue.gateway.events.entries import format_position, parse_position
-from bunqueue.gateway.http.arguments import from_texts, wire_fields
 from bunqueue.gateway.http.resources import DEFAULTS, OFFERED, RESOURCES
 from bunqueue.gateway.http.segments import decoded, encoded
 from bunqueue.gateway.http.transcode import NotJson, read_json, write_json
 from bunqueue.protocol.commands import COMMANDS
+from bunqueue.protocol.from_text import from_texts, wire_fields
 
 
 def test_every_command_has_a_resource() -> None:

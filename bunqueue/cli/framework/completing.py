@@ -58,6 +58,23 @@ def webhooks(context: typer.Context, incomplete: str) -> list[str]:
     return _ask(context, lambda admin: (each.id for each in admin.list_webhooks()), incomplete)
 
 
+def commands(incomplete: str) -> list[str]:
+    """Names of commands of the protocol."""
+    from bunqueue.client.any_command import NAMES
+
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
+def fields_of_command(context: typer.Context, incomplete: str) -> list[str]:
+    """Fields of the command that the line names."""
+    from bunqueue.protocol.commands import COMMANDS
+    from bunqueue.protocol.from_text import wire_fields
+
+    spec = COMMANDS.get(str(context.params.get("name")))
+    fields = () if spec is None else wire_fields(spec.request)
+    return [f"{name}=" for name in fields if name.startswith(incomplete)]
+
+
 def one_of(*words: str) -> Callable[[str], list[str]]:
     """A completer of these words."""
 

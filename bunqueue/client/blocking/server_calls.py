@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import UNSET
 
+from bunqueue.client.any_command import command_of
 from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.replies import fields_of_reply
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import QueueInfo, ServerStats
 from bunqueue.client.models.views import EventPage, ServerInfo
@@ -28,6 +31,17 @@ class ServerCalls:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+
+    def call(self, command: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send any command of PROTOCOL.md by its name, with the names of its fields there; returns the fields
+        of the reply. For commands that have no method here:
+
+            admin.call("MoveToWaitingChildren", {"id": job_id})
+
+        Raises OptionError for unknown names and invalid values.
+        """
+        asked = command_of(command, fields or {})
+        return fields_of_reply(self._caller.raw(asked), asked, self._caller.endpoint.address)
 
     def ping(self) -> float:
         """The server's response time, in ms."""

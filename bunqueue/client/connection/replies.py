@@ -110,6 +110,13 @@ def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) 
     return answer
 
 
+def fields_of_reply(payload: bytes, command: Struct, address: str) -> dict[str, Any]:
+    """All fields of a reply. Raises BunqueueError, as `decode_reply` does."""
+    decode_reply(payload, Reply, command, address)
+    found = _defined(_all_of(payload, command, address))
+    return {name: value for name, value in found.items() if name not in ("ok", "reqId")}
+
+
 def _second_look(payload: bytes, reply: type[R], problem: Exception, command: Struct, address: str) -> R:
     """An error reply, or one from a JavaScript server that writes "undefined" for absent values."""
     try:

@@ -13,20 +13,21 @@ from starlette.responses import Response
 
 from bunqueue.model.addresses import without_secrets
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.commands import COMMANDS, Spec
+from bunqueue.protocol.from_text import from_texts
 from bunqueue.protocol.readable import MARK
+from bunqueue.protocol.unknown_fields import MAX_SHOWN
 
 from ..router_client.backend import Backend, Busy, Unanswered
 from ..router_client.connection import RouterGone
 from . import status
 from .access import Role, is_lured, need
-from .arguments import from_texts
 from .bodies import Bodies, MemoryBudget
 from .problems import Problem, answer
-from .resources import OF_A_CONNECTION, OFFERED, Resource, with_defaults
+from .resources import OFFERED, Resource, with_defaults
 from .segments import decoded
 from .transcode import NotJson, read_packed, write_json, write_packed
-from .unknown_fields import MAX_SHOWN, check_fields
+from .unknown_fields import check_fields
 
 _PULLS = frozenset({"PULL", "PULLB"})
 MAX_WAIT_MS = 600_000  # the longest wait of any command
@@ -69,7 +70,8 @@ class CommandEndpoint:
         spec = OFFERED.get(name)
         if spec is None:
             need(request, Role.READER, name)
-            hint = "; /events and /ws do what it does" if name in OF_A_CONNECTION else ""
+            known = COMMANDS.get(name)
+            hint = "; /events and /ws do what it does" if known is not None and known.of_connection else ""
             raise Problem(status.NOT_FOUND, f"Unknown command: {name}{hint}")
         need(request, Role.WRITER if spec.writes else Role.READER, name)
         async with self._bodies.read(request) as fields:

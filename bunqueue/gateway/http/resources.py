@@ -10,12 +10,7 @@ from typing import Any
 from bunqueue.protocol.commands import COMMANDS, Spec
 from bunqueue.protocol.commands.base import Tag
 
-OF_A_CONNECTION = frozenset({"Hello", "Auth", "SubscribeEvents", "UnsubscribeEvents"})
-"""Commands that have no meaning over HTTP. /events and /ws replace them."""
-OFFERED: Mapping[str, Spec] = {
-    name: spec for name, spec in COMMANDS.items() if not spec.internal and name not in OF_A_CONNECTION
-}
-
+OFFERED: Mapping[str, Spec] = {name: spec for name, spec in COMMANDS.items() if spec.is_offered}
 
 _PULL: Mapping[str, Any] = {"detach": True, "group": {"fair": True}}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {"PULL": _PULL, "PULLB": _PULL}

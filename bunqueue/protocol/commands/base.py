@@ -245,7 +245,13 @@ class Spec:
     grows: bool = False  # needs more disk space than it frees: refused while the disk is full
     internal: bool = False  # only for the HTTP gateway; unknown to all other clients
     operational: bool = False  # about the server itself: answered even while its store is unavailable
+    of_connection: bool = False  # about the connection it is sent over, so only the owner of that may send it
     http: list[HttpRoute] = field(default_factory=list, compare=False)
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether clients may send it by its name, over any connection."""
+        return not (self.internal or self.of_connection)
 
     @cached_property  # read for every pull
     def default_timeout(self) -> float:
@@ -283,6 +289,7 @@ def command(
     grows: bool = False,
     internal: bool = False,
     operational: bool = False,
+    of_connection: bool = False,
 ) -> Callable[[C], C]:
     """Add a command class to the table.  Commands that only read are repeatable."""
 
@@ -307,6 +314,7 @@ def command(
             grows,
             internal,
             operational,
+            of_connection,
         )
         return cls
 

@@ -106,7 +106,7 @@ class WaitJobs(Command[WaitManyReply], tag="WaitJobs"):
     timeout: WaitTimeout = 30_000
 
 
-@command(Route.QUEUE, subscribes=True, since=3)
+@command(Route.QUEUE, subscribes=True, since=3, of_connection=True)
 class SubscribeEvents(Command[Ok], tag="SubscribeEvents"):
     """Receive the events of a queue, as frames ``{type: "event", event}``, until UnsubscribeEvents or the end
     of the connection.  A connection is subscribed to one queue: the last one it named."""
@@ -114,7 +114,7 @@ class SubscribeEvents(Command[Ok], tag="SubscribeEvents"):
     queue: QueueName
 
 
-@command(Route.ROUTER, since=3)
+@command(Route.ROUTER, since=3, of_connection=True)
 class UnsubscribeEvents(Command[Ok], tag="UnsubscribeEvents"):
     """Stop receiving events."""
 

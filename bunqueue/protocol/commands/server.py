@@ -67,7 +67,7 @@ class StatsReply(Reply, kw_only=True):
     stats: ServerStats
 
 
-@command(Route.ROUTER)
+@command(Route.ROUTER, of_connection=True)
 class Hello(Command[HelloReply], tag="Hello", omit_defaults=False):
     """Agree on a protocol version; 3 or more makes this a version-3 connection.
 
@@ -90,7 +90,7 @@ def agreement(hello: Hello, version: str) -> HelloReply:
     )
 
 
-@command(Route.ROUTER)
+@command(Route.ROUTER, of_connection=True)
 class Auth(Command[Ok], tag="Auth"):
     """Authenticate this connection."""
 

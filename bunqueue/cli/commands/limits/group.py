@@ -145,13 +145,6 @@ def weight(
     )
 
 
-@verb(app, "bunqueue group count emails")
-def count(session: Session, queue: QueueName) -> None:
-    """Print how many jobs are queued in all groups of a queue."""
-    number = session.queue(queue).grouped_count()
-    session.out.done(f"{number:,} in groups", {"queue": queue, "count": number}, "count")
-
-
 @verb(app, "bunqueue group pause emails acme")
 def pause(session: Session, queue: QueueName, group: GroupId) -> None:
     """Pause a group: workers get none of its jobs until it is resumed."""
