@@ -34,16 +34,16 @@ from bunqueue.server.host.systemd import notify
 from bunqueue.server.settings.settings import Settings, SettingsError
 from bunqueue.text import printable
 
+from .clients.hub import SWEEP_S, Hub
+from .clients.listener import TcpListener
+from .clients.own_figures import complete_answers
+from .clients.tls import server_context
 from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
 from .event_loop import calm_collector, event_loop
-from .gateway_supervisor import Gateway
-from .hub import SWEEP_S, Hub
-from .launcher import Launcher
-from .listener import TcpListener
-from .own_figures import complete_answers
+from .gateway import Gateway
+from .processes.launcher import Launcher
+from .shards.supervisor import COMMAND, WAIT_USEC, Supervisor
 from .sockets import BoundSockets
-from .supervisor import COMMAND, WAIT_USEC, Supervisor
-from .tls import server_context
 
 if TYPE_CHECKING:
     from bunqueue.store.database import Store
@@ -212,7 +212,7 @@ class RouterProcess:
 
     def _have_siblings(self) -> None:
         """There are to be other routers on this host."""
-        from router.secondary.supervisor import FurtherRouters
+        from .secondary.supervisor import FurtherRouters
 
         hub, settings, folder = self._hub, self._settings, self._supervisor.folder
         others = self._sockets.others

@@ -25,21 +25,21 @@ from bunqueue.server.links.pipe_messages import OwnerObservation, Report
 from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError
 
+from ..clients.hub import Hub
+from ..clients.pending import Holds
 from ..core.cluster_view import HostRow, View
 from ..core.membership import Action, End, Follow, Membership, Move, Start, Takeover
 from ..core.ports import Asks, LocalEndpoint, RemoteEndpoint
+from ..core.routing import HERE, Peek
 from ..core.single_host import Shards, SingleHost
 from ..errors import StartError
-from ..hub import Hub
-from ..launcher import Launcher
-from ..routing import HERE, Peek
+from ..processes.launcher import Launcher
 from . import certificates
 from .commands import ClusterCommands
 from .exchange import Exchange
 from .followers import Followers
 from .forwards import Forwards
 from .handovers import Handovers
-from .holds import Holds
 from .links import Links
 from .store import ClusterStore
 from .store_watch import StoreWatch

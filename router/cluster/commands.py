@@ -24,10 +24,10 @@ from bunqueue.protocol.commands.cluster import (
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.store.database import StoreError
 
+from ..clients.own_commands import refusal
 from ..core.cluster_view import HostRow, ShardRow, View
 from ..core.ports import Asks
-from ..own_commands import refusal
-from ..routing import decode
+from ..core.routing import decode
 from .forwards import Forwards
 from .store import ClusterStore
 

@@ -15,7 +15,7 @@ from bunqueue.server.host.acceptor import Counted
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
-from ..hub import Hub
+from ..clients.hub import Hub
 from .greeting import Greeting
 from .wire import HostConnection, Listener
 

@@ -9,8 +9,8 @@ from msgspec.msgpack import Decoder
 from bunqueue.protocol.commands.workers import WorkerList
 from bunqueue.server.links import host_protocol as host_link
 
-from ..hub import Hub
-from ..own_commands import now_ms
+from ..clients.hub import Hub
+from ..clients.own_commands import now_ms
 from .links import Links
 
 _decode_workers = Decoder(WorkerList).decode

@@ -11,8 +11,8 @@ from bunqueue.logs import get_logger
 from bunqueue.server.links.pipe_messages import FollowerStart, Orders, Report
 from bunqueue.server.settings.settings import Settings
 
-from ..child_process import ChildProcess
-from ..launcher import PYTHON, Launcher
+from ..processes.child_process import ChildProcess
+from ..processes.launcher import PYTHON, Launcher
 
 COMMAND = (*PYTHON, "shardproc.replication.follower")
 STOP_S = 3.0

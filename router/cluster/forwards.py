@@ -18,9 +18,9 @@ from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.protocol.framing import HEADER
 from bunqueue.server.links import host_protocol as host_link
 
-from ..hub import Hub
-from ..own_commands import now_ms, refusal
-from ..routing import decode
+from ..clients.hub import Hub
+from ..clients.own_commands import now_ms, refusal
+from ..core.routing import decode
 from .links import Links
 from .uplink import Uplink
 from .wire import HostConnection

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from bunqueue.logs import get_logger
 from bunqueue.server.links import host_protocol as host_link
 
-from ..hub import Hub
+from ..clients.hub import Hub
 from .links import Links
 
 HOLDING_S = 2.0  # for the other hosts to send nothing more to a shard that is given up

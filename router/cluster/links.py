@@ -16,8 +16,8 @@ from bunqueue.server.host.acceptor import Acceptor
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
+from ..clients.hub import Hub
 from ..core.cluster_view import HostRow
-from ..hub import Hub
 from ..sockets import BoundSockets
 from . import certificates
 from .downlink import Downlink

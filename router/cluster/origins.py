@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
-from ..hub import Hub
+from ..clients.hub import Hub
 from .downlink import Downlink
 
 LIVE_S = 1.0  # for the other hosts to report their open connections

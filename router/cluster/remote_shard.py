@@ -1,4 +1,4 @@
-"""A shard of another host, with the methods of `router.shard_link.ShardLink`, so callers can treat both
+"""A shard of another host, with the methods of `router.shards.link.ShardLink`, so callers can treat both
 alike."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
-from ..backpressure import full_shard
+from ..clients.backpressure import full_shard
+from ..clients.hub import Hub
 from ..core.ports import Buffer, Feeder
-from ..hub import Hub
 from .wire import HostConnection
 
 

@@ -8,8 +8,8 @@ from typing import Protocol
 from bunqueue.logs import get_logger
 from bunqueue.server.links import host_protocol as host_link
 
+from ..clients.hub import Hub
 from ..core.cluster_view import HostRow
-from ..hub import Hub
 from .greeting import Greeting
 from .remote_shard import RemoteShard, hear
 from .wire import HostConnection, Listener

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..routing import Peek
 from .ports import Asks, Endpoint
+from .routing import Peek
 
 
 class Row(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from bunqueue.protocol.commands.cluster import ClusterView
 
-from ..routing import Peek
 from .ports import Asks, Buffer, Client, Endpoint, LocalEndpoint, RemoteEndpoint
+from .routing import Peek
 
 
 class Pending:

@@ -10,13 +10,13 @@ from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
+from ..clients.hub import Hub
+from ..clients.subscription import resume_all
 from ..cluster.remote_shard import RemoteShard, hear
 from ..core.ports import Asks, Endpoint
+from ..core.routing import Peek
 from ..core.siblings import Siblings
-from ..hub import Hub
-from ..routing import Peek
-from ..shard_link import ShardLink
-from ..subscription import resume_all
+from ..shards.link import ShardLink
 from .link import RouterLink
 from .table import Table
 

@@ -11,12 +11,12 @@ from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
-from ..admission import Tokens
-from ..backpressure import ReadGate
+from ..clients.admission import Tokens
+from ..clients.backpressure import ReadGate
+from ..clients.hub import Hub
+from ..clients.own_commands import answer
 from ..core.ports import Subscribed
-from ..hub import Hub
-from ..own_commands import answer
-from ..routing import HERE, peek
+from ..core.routing import HERE, peek
 from .link import RouterLink
 
 MAX_UNREAD = 128 << 20  # bytes of replies that it has not taken; then it stands still, and is started again

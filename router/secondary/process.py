@@ -20,14 +20,14 @@ from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
-from ..cluster.holds import Holds
+from ..clients.hub import SWEEP_S, Hub
+from ..clients.listener import TcpListener
+from ..clients.own_figures import complete_answers
+from ..clients.pending import Holds
+from ..clients.tls import server_context
 from ..event_loop import calm_collector, event_loop
-from ..hub import SWEEP_S, Hub
-from ..listener import TcpListener
-from ..own_figures import complete_answers
 from ..secondary.first_router import FirstRouter
 from ..sockets import BoundSockets
-from ..tls import server_context
 from .link import connected
 from .table import Table
 

@@ -15,13 +15,14 @@ from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
-from ..child_process import ChildProcess
+from ..clients.hub import Hub
+from ..clients.listener import TcpListener
 from ..core.ports import Endpoint
 from ..core.siblings import Row, Siblings
 from ..errors import StartError
-from ..hub import Hub
-from ..launcher import PYTHON, Launcher
-from ..listener import RuntimeFolder, TcpListener
+from ..processes.child_process import ChildProcess
+from ..processes.launcher import PYTHON, Launcher
+from ..processes.runtime_folder import RuntimeFolder
 from .link import connected
 from .peer import PeerRouter
 from .table import Table

@@ -17,7 +17,7 @@ from support.server import NotStarted, Server, StartServer, quiet_port
 from support.waiting import eventually, wait_until
 from support.web import client, fresh_queue
 
-from router.gateway_supervisor import PING_S, SILENT_PINGS
+from router.gateway import PING_S, SILENT_PINGS
 
 WRITER, READER = "may-write", "may-read"
 

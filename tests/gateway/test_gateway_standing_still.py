@@ -16,7 +16,7 @@ from support.waiting import eventually
 from support.web import Events, client, events, fresh_queue
 from support.wire import Wire
 
-from router.gateway_supervisor import PING_S, SILENT_PINGS
+from router.gateway import PING_S, SILENT_PINGS
 
 KILLED_S = (SILENT_PINGS + 1) * PING_S  # by then the router has killed a gateway that does not answer
 LOST = (EOFError, httpx2.TransportError)

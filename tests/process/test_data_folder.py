@@ -17,8 +17,8 @@ from bunqueue.server.folder.data_folder import (
     read_manifest,
 )
 from bunqueue.server.settings.settings import Settings
-from router.launcher import Launcher
 from router.process import RouterProcess
+from router.processes.launcher import Launcher
 
 
 def refusal(folder: Path, shards: int) -> str:

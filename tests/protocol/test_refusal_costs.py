@@ -16,7 +16,7 @@ from support.commands import MINIMAL
 from bunqueue.protocol.codec import InvalidCommand, decode_command
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.lenient import DECODE_ERRORS, MAX_FIELDS
-from router.routing import peek
+from router.core.routing import peek
 
 MANY = 5_000
 # As Python objects each of them takes more than 250 kB.

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.admission import RateLimit, may_wait, token_is_known
-from router.routing import peek
+from router.clients.admission import RateLimit, may_wait, token_is_known
+from router.core.routing import peek
 
 TOKENS = (b"first", b"second")
 

@@ -17,11 +17,11 @@ from bunqueue.protocol.commands.monitoring import ShardFigures
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
-from router import bounds
-from router import connection as module
-from router.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
-from router.connection import ClientConnection
-from router.hub import Hub
+from router.clients import bounds
+from router.clients import connection as module
+from router.clients.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
+from router.clients.connection import ClientConnection
+from router.clients.hub import Hub
 
 
 class FakeTransport:

@@ -8,7 +8,7 @@ from support.waiting import eventually
 
 from bunqueue.server.settings.settings import Settings
 from router.cluster.followers import Followers, Report
-from router.launcher import Launcher
+from router.processes.launcher import Launcher
 
 # Of each order it says first what it would have said before, and then that it could open nothing yet.
 SLOW = """

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from router import fork_server, launcher
-from router.launcher import PYTHON, Launcher, Process
+from router.processes import fork_server, launcher
+from router.processes.launcher import PYTHON, Launcher, Process
 
 MODULE = (*PYTHON, "this")  # a module of the standard library that says something and ends
 

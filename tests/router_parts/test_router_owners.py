@@ -14,14 +14,14 @@ from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
+from router.clients.hub import Hub
 from router.cluster.cluster import Cluster
 from router.cluster.remote_shard import RemoteShard
 from router.cluster.store import HostRow
 from router.core.single_host import Pending
-from router.hub import Hub
-from router.launcher import Launcher
+from router.processes.launcher import Launcher
 from router.secondary.first_router import FirstRouter
-from router.supervisor import Supervisor
+from router.shards.supervisor import Supervisor
 
 ME = HostRow("a", "a", 1, "127.0.0.1:1", "", "", "", 1, 1, 1, 0, draining=False)
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from router.kernel_processes import born
+from router.processes.kernel_processes import born
 
 
 def test_a_process_is_known_by_when_it_began() -> None:

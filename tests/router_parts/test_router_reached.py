@@ -9,8 +9,8 @@ from router_parts.stand_ins import Uplink
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
+from router.clients.hub import Hub
 from router.cluster.remote_shard import RemoteShard
-from router.hub import Hub
 
 
 class Local:

@@ -12,20 +12,8 @@ from bunqueue.model.ids import IdFactory, slot_of_id, slot_of_queue
 from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from router import routing
-from router.routing import (
-    ALL,
-    FIRST,
-    HERE,
-    ID,
-    IDS,
-    QUEUE,
-    SLOW,
-    SUBSCRIBE,
-    Routes,
-    look_again,
-    peek,
-)
+from router.core import routing
+from router.core.routing import ALL, FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Routes, look_again, peek
 
 COUNTS = [1, 2, 8, 64]
 

@@ -15,7 +15,7 @@ from support.server import NotStarted, Server, StartServer
 from support.waiting import wait_until
 
 from bunqueue.server.host.machine_memory import oom_kills
-from router.deaths import Deaths
+from router.processes.deaths import Deaths
 
 LONGEST_S = 15.0  # 5 s where nobody else works; without bounds it was 30 s and more
 
@@ -113,7 +113,7 @@ def test_kills_of_the_kernel_are_counted_in_the_group(tmp_path: Path) -> None:
 
 def test_signal_9_while_the_count_went_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([1, 1, 2])
-    monkeypatch.setattr("router.deaths.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("router.processes.deaths.oom_kills", lambda: next(counts))
     deaths = Deaths()
     assert deaths.note(0, -9, "") == "it was killed by signal 9"
     assert "had used up its memory" in deaths.note(0, -9, "")

@@ -64,7 +64,7 @@ def test_who_asked_what_nobody_can_answer_any_more_is_cut_off(tmp_path: Path) ->
 
 
 def test_commands_for_a_shard_that_is_down_are_refused_at_once(tmp_path: Path) -> None:
-    changes = {"child_process.FIRST_DELAY_S": 60.0, "child_process.LAST_DELAY_S": 60.0}
+    changes = {"processes.child_process.FIRST_DELAY_S": 60.0, "processes.child_process.LAST_DELAY_S": 60.0}
     with RouterServer(tmp_path, fake=True, changes=changes) as server, server.connect() as client:
         os.kill(server.shard_pids()[0], signal.SIGKILL)
         wait_for(lambda: "shard ended" in server.log())
@@ -90,7 +90,7 @@ def test_a_connection_that_ends_is_told_to_a_shard_that_was_restarted(tmp_path: 
 
 
 def test_a_shard_that_is_killed_at_any_moment_of_its_start_comes_back(tmp_path: Path) -> None:
-    changes = {"child_process.FIRST_DELAY_S": 0.01, "child_process.LAST_DELAY_S": 0.01}
+    changes = {"processes.child_process.FIRST_DELAY_S": 0.01, "processes.child_process.LAST_DELAY_S": 0.01}
     with RouterServer(tmp_path, fake=True, changes=changes) as server, server.connect() as client:
         for kill in range(20):
             if pids := server.shard_pids():
@@ -101,7 +101,7 @@ def test_a_shard_that_is_killed_at_any_moment_of_its_start_comes_back(tmp_path: 
 
 
 def test_a_shard_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True, changes={"supervisor.PING_S": 0.1}) as server:
+    with RouterServer(tmp_path, fake=True, changes={"shards.supervisor.PING_S": 0.1}) as server:
         pids = server.shard_pids()
         with server.connect() as client, server.connect() as other:
             client.send({"cmd": "PUSH", "queue": queue_of_shard(0, "stop")})
@@ -112,7 +112,7 @@ def test_a_shard_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
 
 
 def test_shards_that_answer_pings_are_left_alone(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True, changes={"supervisor.PING_S": 0.01}) as server:
+    with RouterServer(tmp_path, fake=True, changes={"shards.supervisor.PING_S": 0.01}) as server:
         pids = server.shard_pids()
         time.sleep(1)  # a hundred pings
         assert server.shard_pids() == pids
@@ -152,7 +152,7 @@ def test_accepted_sockets_notice_a_peer_that_vanished(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_is_paused_and_then_dropped(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True, changes={"bounds.MAX_UNREAD": 20 * MIB}) as server:
+    with RouterServer(tmp_path, fake=True, changes={"clients.bounds.MAX_UNREAD": 20 * MIB}) as server:
         with server.connect() as client, server.connect() as other:
             before = server.memory()
             number = client.call(cmd="PUSH", queue=queue_of_shard(0))["conn"]

@@ -249,7 +249,7 @@ def test_the_last_replies_are_delivered(tmp_path: Path) -> None:
 
 def test_no_new_client_is_let_in_and_no_new_command_taken_while_it_stops(tmp_path: Path) -> None:
     server = RouterServer(
-        tmp_path, fake=True, environ={"FAKE_END": "never"}, changes={"supervisor.DRAIN_S": 1.0}
+        tmp_path, fake=True, environ={"FAKE_END": "never"}, changes={"shards.supervisor.DRAIN_S": 1.0}
     )
     with server, server.connect() as client:
         server.process.terminate()

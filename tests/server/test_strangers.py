@@ -12,7 +12,7 @@ import pytest
 from router_harness import Client, RouterServer, framed, wait_for
 
 from bunqueue.server.host.auth_throttle import FREE
-from router.unauthenticated import MAX_REFUSALS, MAX_WRONG
+from router.clients.unauthenticated import MAX_REFUSALS, MAX_WRONG
 
 TOKEN = "right-one"
 TOKENS: dict[str, Any] = {"fake": True, "auth_token": (TOKEN,)}
@@ -69,7 +69,7 @@ def test_the_silent_do_not_lock_out_who_has_a_token(tmp_path: Path, strangers: E
 
 
 def test_who_shows_no_token_in_time_has_to_go(tmp_path: Path) -> None:
-    changes = {"process.SWEEP_S": 0.05, "unauthenticated.AUTH_S": 0.3}
+    changes = {"process.SWEEP_S": 0.05, "clients.unauthenticated.AUTH_S": 0.3}
     with RouterServer(tmp_path, changes=changes, **TOKENS) as server, server.connect(TOKEN) as client:
         with server.connect() as silent:
             assert silent.closed()
@@ -78,7 +78,7 @@ def test_who_shows_no_token_in_time_has_to_go(tmp_path: Path) -> None:
 
 
 def test_one_address_has_so_many_strangers(tmp_path: Path, strangers: ExitStack) -> None:
-    with RouterServer(tmp_path, changes={"unauthenticated.MAX_EACH": 3}, **TOKENS) as server:
+    with RouterServer(tmp_path, changes={"clients.unauthenticated.MAX_EACH": 3}, **TOKENS) as server:
         clients = [strangers.enter_context(server.connect()) for _ in range(4)]
         assert clients[0].closed()
         assert all(client.call(cmd="Auth", token=TOKEN)["ok"] for client in clients[1:])

@@ -7,7 +7,7 @@ import sys
 if "CRASH_PLAN" in os.environ and "router" in sys.orig_argv:
     import crash_shard
 
-    from router import child_process
+    from router.processes import child_process
 
     crash_shard.install()
     child_process.LAST_DELAY_S = child_process.FIRST_DELAY_S  # shards die often here

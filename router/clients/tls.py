@@ -12,7 +12,7 @@ from contextlib import suppress
 from bunqueue.logs import get_logger
 from bunqueue.server.settings.settings import Settings
 
-from .errors import BAD_USAGE, StartError
+from ..errors import BAD_USAGE, StartError
 
 SOON_S = 14 * 86_400  # before a certificate expires, warn
 _EXPIRED, _NOT_YET = 10, 9  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID

@@ -7,11 +7,11 @@ from typing import Protocol
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError
 
+from ..core.ports import Buffer, Client
+from ..core.routing import FIRST, HERE, IDS, SLOW, SUBSCRIBE, Peek
 from .admission import may_wait
-from .core.ports import Buffer, Client
 from .hub import Hub
 from .own_commands import Session, answer, first_shard, refusal
-from .routing import FIRST, HERE, IDS, SLOW, SUBSCRIBE, Peek
 from .subscription import subscribe
 
 Batches = dict[int, list[Buffer]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bunqueue.protocol.framing import MAX_FRAME
 
-from .core.ports import Client, Clients
+from ..core.ports import Client, Clients
 
 MIB = 1024 * 1024
 MAX_KEPT = 1024 * MIB  # bytes for all clients; above it, the clients that keep most are dropped

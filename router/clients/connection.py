@@ -23,13 +23,13 @@ from bunqueue.server.host.auth_throttle import DELAY_S
 from bunqueue.server.host.pace import Slice
 from bunqueue.server.links import shard_protocol as link_protocol
 
+from ..core.ports import Buffer, Endpoint, Subscribed
+from ..core.routing import ID, QUEUE, SLOW, Peek, peek
 from .admission import MAX_SLOW, RateLimit
 from .backpressure import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .bounds import longest_frame
-from .core.ports import Buffer, Endpoint, Subscribed
 from .hub import Hub
 from .own_commands import guarded_peek, refusal, second_look
-from .routing import ID, QUEUE, SLOW, Peek, peek
 from .special_route import Batches, special_route
 from .turns import SLICE_S
 

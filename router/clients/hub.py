@@ -14,18 +14,18 @@ from bunqueue.server.host.descriptors import MAX_LINGERING
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
+from ..core.client_table import ClientTable
+from ..core.ports import Client, Endpoint, RemoteEndpoint
+from ..core.routing import Routes
+from ..core.shard_map import ShardMap
+from ..core.siblings import Sibling, Siblings
+from ..core.single_host import Pending, SingleHost
+from ..event_loop import LoopLag
+from ..processes.deaths import Deaths
+from ..processes.kernel_processes import born
 from .admission import Tokens
 from .bounds import Bounds
-from .core.client_table import ClientTable
-from .core.ports import Client, Endpoint, RemoteEndpoint
-from .core.shard_map import ShardMap
-from .core.siblings import Sibling, Siblings
-from .core.single_host import Pending, SingleHost
-from .deaths import Deaths
-from .kernel_processes import born
-from .lag import LoopLag
 from .own_commands import now_ms
-from .routing import Routes
 from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns

@@ -19,13 +19,13 @@ from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.links.pipe_messages import OwnerObservation, ShardStart
 from bunqueue.server.settings.settings import Settings
 
-from .child_process import ChildProcess
-from .core.ports import LocalEndpoint
-from .errors import StartError
-from .hub import Hub
-from .launcher import PYTHON, Launcher, Process
-from .listener import RuntimeFolder
-from .shard_link import ShardLink
+from ..clients.hub import Hub
+from ..core.ports import LocalEndpoint
+from ..errors import StartError
+from ..processes.child_process import ChildProcess
+from ..processes.launcher import PYTHON, Launcher, Process
+from ..processes.runtime_folder import RuntimeFolder
+from .link import ShardLink
 
 COMMAND = (*PYTHON, "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not pass without help

@@ -15,10 +15,10 @@ from bunqueue.protocol.commands.workers import RegisterWorker
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.server.commands.commands import ServerCommands
 
+from ..core.ports import Subscribed
+from ..core.routing import Peek, decode, look_again, peek
+from ..processes.kernel_processes import born
 from .admission import RateLimit, Tokens, may_read, token_is_known
-from .core.ports import Subscribed
-from .kernel_processes import born
-from .routing import Peek, decode, look_again, peek
 
 BEFORE_AUTH = frozenset({"Auth"})  # the commands that a connection may send before it has authenticated
 ONLY_READS = "This token may only read: {} needs one of --auth-token"

@@ -46,7 +46,7 @@ class Holds(Pending):
     waits = True
 
     def __init__(self, refused: Callable[[int, bytes], tuple[int, int, bytes]]) -> None:
-        """``refused``: see `router.tickets.Tickets.refused`."""
+        """``refused``: see `router.clients.tickets.Tickets.refused`."""
         self._refused = refused
         self._held: dict[int, deque[Held]] = {}
         self._later: list[Later] = []

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bunqueue.model.tokens import RateLimit, token_is_known
 from bunqueue.protocol.commands import Spec
 
-from .routing import Peek
+from ..core.routing import Peek
 
 __all__ = ["MAX_SLOW", "RateLimit", "Tokens", "may_read", "may_wait", "token_is_known"]
 

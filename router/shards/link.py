@@ -9,9 +9,9 @@ from typing import Protocol, cast
 from bunqueue.logs import get_logger
 from bunqueue.server.links import shard_protocol as link_protocol
 
-from .backpressure import full_shard
-from .core.ports import Buffer, Feeder, Host
-from .hub import Hub
+from ..clients.backpressure import full_shard
+from ..clients.hub import Hub
+from ..core.ports import Buffer, Feeder, Host
 
 HELLO_S = 10.0  # for a new connection to identify itself; a shard does so at once
 HIGH_WATER = 1024 * 1024  # bytes not yet taken by the shard; above it, the clients that feed it wait

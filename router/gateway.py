@@ -16,12 +16,12 @@ import msgspec
 from bunqueue.logs import get_logger
 from bunqueue.server.settings.settings import Settings
 
-from .child_process import ChildProcess
-from .connection import ClientConnection
+from .clients.connection import ClientConnection
+from .clients.hub import Hub
+from .core.routing import peek
 from .errors import StartError
-from .hub import Hub
-from .launcher import PYTHON, Launcher, Process
-from .routing import peek
+from .processes.child_process import ChildProcess
+from .processes.launcher import PYTHON, Launcher, Process
 from .sockets import BoundSockets
 
 COMMAND = (*PYTHON, "bunqueue.gateway")

@@ -1,14 +1,10 @@
-"""Accepts clients, and makes the private folder with the sockets for the server's own processes."""
+"""Accepts clients."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import ssl
-import tempfile
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from socket import socket
 
 from bunqueue.logs import get_logger
@@ -17,14 +13,13 @@ from bunqueue.server.host.watched_file import WatchedFile
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
+from ..errors import StartError
+from ..sockets import BoundSockets
 from .connection import ClientConnection
-from .errors import StartError
 from .hub import Hub
-from .sockets import BoundSockets
 from .tls import server_context
 
 BACKLOG = 4096  # for a fleet of workers that reconnects all at once; the kernel caps it (net.core.somaxconn)
-MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108 on Linux, 104 on macOS
 
 _log = get_logger("router")
 
@@ -95,38 +90,3 @@ class TcpListener:
         """Stop accepting; keep existing connections."""
         self._acceptor.close()
         self._bound.close()
-
-
-class RuntimeFolder:
-    """A folder that only this user can enter, for as long as the server runs."""
-
-    def __init__(self) -> None:
-        # systemd makes one for the service and cleans it up; the variable may name several.
-        given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
-        self._path = Path(tempfile.mkdtemp(prefix="bunqueue-", dir=given or None))
-        if len(os.fsencode(self.socket)) >= MAX_SOCKET_PATH:  # a deep TMPDIR
-            self._path.rmdir()
-            self._path = Path(tempfile.mkdtemp(prefix="bunqueue-", dir="/tmp"))
-
-    @property
-    def socket(self) -> str:
-        """The path of the socket for the shards."""
-        return str(self._path / "shards.sock")
-
-    @property
-    def gateway_socket(self) -> str:
-        """The path of the socket for the HTTP gateway; no longer than that for the shards."""
-        return str(self._path / "http.sock")
-
-    def shard(self, index: int) -> str:
-        """The path of a shard's socket for secondary routers; no longer than the others."""
-        return str(self._path / f"{index}.sock")
-
-    @property
-    def table(self) -> str:
-        """The path of the table in which all routers report about themselves."""
-        return str(self._path / "routers")
-
-    def remove(self) -> None:
-        """Remove the folder and its contents."""
-        shutil.rmtree(self._path, ignore_errors=True)

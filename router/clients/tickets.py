@@ -18,11 +18,11 @@ from bunqueue.protocol.framing import HEADER
 from bunqueue.server.links.gather import Addition, Gather, Part, for_some, split
 from bunqueue.server.links.shard_protocol import ASKER, SEVERED, TICKET, pack_connections, split_frames
 
-from .core.ports import Asks
-from .core.shard_map import ShardMap
-from .core.single_host import Pending
+from ..core.ports import Asks
+from ..core.routing import IDS, Peek, Routes, decode
+from ..core.shard_map import ShardMap
+from ..core.single_host import Pending
 from .own_commands import refusal
-from .routing import IDS, Peek, Routes, decode
 from .turns import Turns
 
 

@@ -1,0 +1,1 @@
+"""The processes of the shards on this host, and the links to them."""
