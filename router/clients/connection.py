@@ -296,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
     ) -> tuple[int, bool]:
         """Route frames that begin at or before ``last``, and stop after one that is not simply passed on.
         Returns the position after them, and whether the next frame may be whole."""
-        routes, look_at, size = self._hub.routes, self._peek, len(data)
+        routes, look_at, size = self._hub.shards.routes, self._peek, len(data)
         shard_of = routes.queues.get
         while start <= last:
             body = start + HEADER
@@ -352,8 +352,7 @@ class ClientConnection(asyncio.Protocol):
         for shard, batch in batches.items():
             link = links[shard]
             if link is None:
-                if not self._hub.hosts.pending.add(shard, self, self.kind, batch):
-                    out += self._hub.tickets.refusals(shard, batch)
+                out += self._hub.pending.add(shard, self, self.kind, batch)
                 continue
             under_way = in_flight[shard] = in_flight.get(shard, 0) + len(batch)
             if under_way > MAX_AHEAD:

@@ -16,16 +16,16 @@ from bunqueue.server.settings.settings import Settings
 
 from ..core.client_table import ClientTable
 from ..core.ports import Client, Endpoint, RemoteEndpoint
-from ..core.routing import Routes
 from ..core.shard_map import ShardMap
 from ..core.siblings import Sibling, Siblings
-from ..core.single_host import Pending, SingleHost
+from ..core.single_host import SingleHost
 from ..event_loop import LoopLag
 from ..processes.deaths import Deaths
 from ..processes.kernel_processes import born
 from .admission import Tokens
 from .bounds import Bounds
 from .own_commands import now_ms
+from .pending import PendingCommands
 from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns
@@ -72,7 +72,6 @@ class Hub:
     def __init__(self, settings: Settings) -> None:
         self.limits = Limits(settings)
         self.health = Health()
-        self.routes = Routes(settings.shards)
         self.clients = ClientTable()
         self.bounds = Bounds(self.clients)
         self.shards = ShardMap(settings.shards)
@@ -82,7 +81,9 @@ class Hub:
         self.turns = Turns()
         self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
-        self.tickets = Tickets(self.shards, self.turns, self.health.deaths.said_of)
+        deaths = self.health.deaths.said_of
+        self.pending = PendingCommands(self.shards, deaths, waits=bool(settings.cluster))
+        self.tickets = Tickets(self.shards, self.turns, self.pending)
         self.heard = LoopPoll(settings.busy_poll).heard
         self._emptied = asyncio.Event()
 
@@ -197,11 +198,6 @@ class Hub:
         self.hosts = hosts
         self.clients.of_host(origin)
         self.tickets.base = self.clients.base
-        self.hold(hosts.pending)
-
-    def hold(self, pending: Pending) -> None:
-        """What is asked of a shard without an owner waits there: in a cluster it has one again in seconds."""
-        self.hosts.pending = self.tickets.pending = pending
 
     def _elsewhere(self, connections: Iterable[int]) -> list[int]:
         """Those that other hosts have."""
@@ -223,7 +219,7 @@ class Hub:
             remote.announce(link.shard)
         self._say_presence(remote)
         resume_all(self.clients, remote)
-        self.hosts.pending.release(remote.shard, remote)
+        self.pending.release(remote.shard, remote)
         self.hosts.remote_up(remote)
         self.siblings.shard_up(remote)
 
@@ -258,19 +254,20 @@ class Hub:
                 link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((other.shard,)))
         self._say_presence(link)
         self.siblings.shard_up(link)
-        if self.hosts.pending.waits:
+        if self.pending.waits:
             resume_all(self.clients, link)
+            self.pending.release(link.shard, link)
 
     def _say_presence(self, link: Endpoint) -> None:
         """Tell a shard which of its queues have workers that are registered here."""
-        mine = [queue for queue in self.workers.by_queue if self.routes.of_queue(queue) == link.shard]
+        mine = [queue for queue in self.workers.by_queue if self.shards.routes.of_queue(queue) == link.shard]
         if mine:
             presence = link_protocol.WorkerPresence(mine, True, self.workers.names_of(mine))
             link.control(link_protocol.WORKER_PRESENCE, self.clients.base, link_protocol.encode(presence))
 
     def _worker_presence(self, queue: str) -> None:
         """A queue has its first worker, has lost its last one, or other jobs of it are run than before."""
-        link = self.shards.links[self.routes.of_queue(queue)]
+        link = self.shards.links[self.shards.routes.of_queue(queue)]
         if link is not None and not self.clients.draining:
             present, names = queue in self.workers.by_queue, self.workers.names_of((queue,))
             presence = link_protocol.WorkerPresence([queue], present, names)
@@ -319,12 +316,12 @@ class Hub:
             _log.warning("closed connections with commands in flight", shard=shard, connections=len(victims))
         link = self.shards.links[shard]
         if link is not None:
-            self.hosts.pending.release(shard, link)
+            self.pending.release(shard, link)
 
     def _is_victim(self, client: Client, shard: int) -> bool:
         """Whether nobody knows what became of something that a client has asked a shard.  In a cluster events
         continue with the next owner, and what waits for that one was not asked yet."""
-        pending = self.hosts.pending
-        if client.in_flight.get(shard, 0) > pending.count(shard, client):
+        if client.in_flight.get(shard, 0) > self.pending.count(shard, client):
             return True
-        return not pending.waits and client.subscription is not None and client.subscription.shard == shard
+        events = client.subscription
+        return not self.pending.waits and events is not None and events.shard == shard

@@ -1,6 +1,7 @@
-"""Commands for a shard that has no owner at the moment: they wait for some seconds instead of being refused.
+"""Commands for a shard that has no owner at the moment.
 
-The client still sees the command as in flight.
+In a cluster it has one again within seconds: they wait for it, and their clients still see them as in flight.
+A server on one host refuses them at once.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bunqueue.server.links import shard_protocol as link_protocol
+from bunqueue.protocol.codec import is_slow_payload, request_id
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.framing import HEADER
+from bunqueue.server.links.shard_protocol import split_frames
 
 from ..core.ports import Asks, Buffer, Client, Endpoint
-from ..core.single_host import Pending
+from ..core.shard_map import ShardMap
+from .own_commands import refusal
 
-HOLD_S = 15.0  # longer than a take-over takes; then they are refused
+WAIT_S = 15.0  # longer than a take-over takes; then they are refused
 MAX_BYTES = 32 << 20  # over all shards; above it, commands are refused at once
 
 
 @dataclass(slots=True)
-class Held:
+class _Frames:
     """Frames of one client."""
 
     client: Client
@@ -30,7 +37,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Later:
+class _Gathered:
     """A command for several shards. ``again`` asks them if it can, and returns whether it could."""
 
     client: Asks
@@ -40,36 +47,57 @@ class Later:
     until: float
 
 
-class Holds(Pending):
+class PendingCommands:
     """All that waits, by shard."""
 
-    waits = True
-
-    def __init__(self, refused: Callable[[int, bytes], tuple[int, int, bytes]]) -> None:
-        """``refused``: see `router.clients.tickets.Tickets.refused`."""
-        self._refused = refused
-        self._held: dict[int, deque[Held]] = {}
-        self._later: list[Later] = []
+    def __init__(self, shards: ShardMap, deaths: Callable[[int], str], *, waits: bool) -> None:
+        """``deaths``: what there is to report of a shard that dies again and again."""
+        self._shards, self._deaths = shards, deaths
+        self.waits = waits
+        """Whether commands wait. If not, a subscription ends with its shard's process."""
+        self._frames: dict[int, deque[_Frames]] = {}
+        self._gathered: list[_Gathered] = []
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, shard: int, client: Client, kind: int, frames: Sequence[Buffer]) -> bool:
-        """Keep frames, and count them as in flight.  They are refused if there is no room."""
+    # Refusals
+
+    def refusal(self, shard: int, req_id: RequestId) -> bytes:
+        """The refusal of a command for a shard without an owner, as a frame."""
+        if shard in self._shards.damaged:
+            text = f"Shard unavailable: shard {shard} is out of service: {self._shards.damaged[shard]}"
+            return refusal(CommandError(text, Code.STORAGE_DAMAGED), req_id)
+        text = f"Shard unavailable: shard {shard} is restarting, try again{self._deaths(shard)}"
+        return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
+
+    def refusals(self, shard: int, body: bytes) -> tuple[int, int, bytes]:
+        """The refusals of whole frames: their number, the number of those for slow commands, and the
+        frames."""
+        payloads = split_frames(body)
+        frames = [self.refusal(shard, request_id(payload)) for payload in payloads]
+        return len(frames), sum(map(is_slow_payload, payloads)), b"".join(frames)
+
+    # What waits
+
+    def add(self, shard: int, client: Client, kind: int, frames: Sequence[Buffer]) -> list[bytes]:
+        """Keep frames, and count them as in flight; returns the refusals if none wait here."""
+        if not self.waits:
+            return [self.refusal(shard, request_id(frame[HEADER:])) for frame in frames]
         client.in_flight[shard] = client.in_flight.get(shard, 0) + len(frames)
         self._keep(shard, client, kind, frames)
-        return True
+        return []
 
     def _keep(self, shard: int, client: Client, kind: int, frames: Sequence[Buffer]) -> None:
         loop = asyncio.get_running_loop()
-        held = Held(client, kind, [bytes(part) for part in frames], loop.time() + HOLD_S)
+        waiting = _Frames(client, kind, [bytes(part) for part in frames], loop.time() + WAIT_S)
         if self._bytes > MAX_BYTES:
-            self._answer(shard, held)
+            self._refuse(shard, waiting)
             return
-        self._held.setdefault(shard, deque()).append(held)
-        self._bytes += sum(map(len, held.frames))
-        self._watch()
+        self._frames.setdefault(shard, deque()).append(waiting)
+        self._bytes += sum(map(len, waiting.frames))
+        self._sweep_soon()
 
-    def later(
+    def add_gathered(
         self,
         client: Asks,
         size: int,
@@ -77,21 +105,22 @@ class Holds(Pending):
         refuse: Callable[[], None],
     ) -> None:
         """Keep a command for several shards, of ``size`` bytes, until all of them have owners."""
-        if self._bytes > MAX_BYTES:
+        if not self.waits or self._bytes > MAX_BYTES:
             refuse()
             return
-        until = asyncio.get_running_loop().time() + HOLD_S
-        self._later.append(Later(client, size, again, refuse, until))
+        until = asyncio.get_running_loop().time() + WAIT_S
+        self._gathered.append(_Gathered(client, size, again, refuse, until))
         self._bytes += size
-        self._watch()
+        self._sweep_soon()
 
-    def _watch(self) -> None:
+    def _sweep_soon(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     def count(self, shard: int, client: Client) -> int:
         """How many commands of a client wait for a shard."""
-        return sum(_count(held.frames) for held in self._held.get(shard, ()) if held.client is client)
+        mine = (frames for frames in self._frames.get(shard, ()) if frames.client is client)
+        return sum(len(split_frames(part)) for frames in mine for part in frames.frames)
 
     def returned(self, shard: int, client: Client | None, body: bytes) -> None:
         """Frames that an owner has given back, after the byte of their version."""
@@ -100,58 +129,44 @@ class Holds(Pending):
 
     def release(self, shard: int, link: Endpoint) -> None:
         """The shard has an owner: send what waits, in the order in which it came."""
-        clients = self._of_shard(shard)
-        for held in clients:
-            if held.client.number and not held.client.finished:
-                link.send(held.client.number, held.kind, held.frames)
-                held.client.tell_if_half_closed(link)
+        waiting = self._frames.pop(shard, deque())
+        self._bytes -= sum(len(part) for frames in waiting for part in frames.frames)
+        for frames in waiting:
+            if frames.client.number and not frames.client.finished:
+                link.send(frames.client.number, frames.kind, frames.frames)
+                frames.client.tell_if_half_closed(link)
                 if link.full:
-                    link.hold_back(held.client)
-        self._again()
+                    link.hold_back(frames.client)
+        self._ask_again()
 
-    def _again(self) -> None:
+    def _ask_again(self) -> None:
         """Send the commands that need several shards, if all of those have owners now."""
-        waiting, self._later = self._later, []
-        for later in waiting:
-            if later.client.finished or later.again():
-                self._bytes -= later.size
+        waiting, self._gathered = self._gathered, []
+        for command in waiting:
+            if command.client.finished or command.again():
+                self._bytes -= command.size
             else:
-                self._later.append(later)
+                self._gathered.append(command)
 
-    def _of_shard(self, shard: int) -> deque[Held]:
-        found = self._held.pop(shard, deque())
-        self._bytes -= sum(len(part) for held in found for part in held.frames)
-        return found
-
-    def refuse(self, shard: int) -> None:
-        """Refuse what waits: no host will serve the shard soon."""
-        for held in self._of_shard(shard):
-            self._answer(shard, held)
-
-    def _answer(self, shard: int, held: Held) -> None:
-        if held.client.finished:
-            return
-        replies, slow, frames = self._refused(shard, b"".join(held.frames))
-        held.client.deliver(shard, replies, slow, frames)
+    def _refuse(self, shard: int, frames: _Frames) -> None:
+        if not frames.client.finished:
+            replies, slow, refused = self.refusals(shard, b"".join(frames.frames))
+            frames.client.deliver(shard, replies, slow, refused)
 
     def _sweep(self) -> None:
         """Each second: refuse what has waited too long."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for shard, waiting in list(self._held.items()):
+        for shard, waiting in list(self._frames.items()):
             while waiting and (waiting[0].until <= now or waiting[0].client.finished):
-                held = waiting.popleft()
-                self._bytes -= sum(map(len, held.frames))
-                self._answer(shard, held)
+                frames = waiting.popleft()
+                self._bytes -= sum(map(len, frames.frames))
+                self._refuse(shard, frames)
             if not waiting:
-                del self._held[shard]
-        for later in [later for later in self._later if later.until <= now or later.client.finished]:
-            self._later.remove(later)
-            self._bytes -= later.size
-            if not later.client.finished:
-                later.refuse()
-        self._timer = loop.call_later(1.0, self._sweep) if self._held or self._later else None
-
-
-def _count(frames: Sequence[bytes]) -> int:
-    return sum(len(link_protocol.split_frames(part)) for part in frames)
+                del self._frames[shard]
+        for command in [each for each in self._gathered if each.until <= now or each.client.finished]:
+            self._gathered.remove(command)
+            self._bytes -= command.size
+            if not command.client.finished:
+                command.refuse()
+        self._timer = loop.call_later(1.0, self._sweep) if self._frames or self._gathered else None

@@ -25,10 +25,10 @@ def special_route(
     client: Asking, hub: Hub, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]
 ) -> int | None:
     """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
-    routes, handling = hub.routes, look.handling
+    routes, handling = hub.shards.routes, look.handling
     if handling == SLOW:
         shard = routes.of_look(look)
-        if may_wait(look) and (hub.shards.links[shard] is not None or hub.hosts.pending.waits):
+        if may_wait(look) and (hub.shards.links[shard] is not None or hub.pending.waits):
             client.slow += 1
         return shard
     if handling == FIRST:
@@ -38,7 +38,7 @@ def special_route(
         if client.subscription is not None and client.subscription.shard != shard:
             client.forward(batches, out)  # an earlier subscription goes first, so it can be ended
             batches.clear()
-        subscribe(client, hub.shards.links, shard, look.key, may_wait=hub.hosts.pending.waits)
+        subscribe(client, hub.shards.links, shard, look.key, may_wait=hub.pending.waits)
         return shard
     if handling == IDS:
         try:
@@ -61,5 +61,5 @@ def special_route(
     elif handling == HERE:
         out.append(answer(client, bytes(payload)))
     else:
-        hub.tickets.gather(client, look, bytes(payload), hub.routes, out)
+        hub.tickets.gather(client, look, bytes(payload), out)
     return None

@@ -7,22 +7,20 @@ it something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bunqueue.protocol.codec import is_slow_payload, request_id
-from bunqueue.protocol.codes import Code
+from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.framing import HEADER
 from bunqueue.server.links.gather import Addition, Gather, Part, for_some, split
-from bunqueue.server.links.shard_protocol import ASKER, SEVERED, TICKET, pack_connections, split_frames
+from bunqueue.server.links.shard_protocol import ASKER, SEVERED, TICKET, pack_connections
 
 from ..core.ports import Asks
-from ..core.routing import IDS, Peek, Routes, decode
+from ..core.routing import IDS, Peek, decode
 from ..core.shard_map import ShardMap
-from ..core.single_host import Pending
 from .own_commands import refusal
+from .pending import PendingCommands
 from .turns import Turns
 
 
@@ -38,38 +36,16 @@ class _Ticket(NamedTuple):
 class Tickets:
     """All gathered commands in flight."""
 
-    def __init__(self, shards: ShardMap, turns: Turns, deaths: Callable[[int], str]) -> None:
-        self._shards = shards
-        self._turns = turns
-        self._deaths = deaths  # what there is to say of a shard that dies again and again
+    def __init__(self, shards: ShardMap, turns: Turns, pending: PendingCommands) -> None:
+        self._shards, self._turns, self._pending = shards, turns, pending
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
         self.base = 0  # of the numbers of this router
-        self.pending = Pending()
 
-    def unavailable(self, shard: int, req_id: RequestId) -> bytes:
-        """The refusal of a command for a shard that is down, as a frame."""
-        if shard in self._shards.damaged:
-            text = f"Shard unavailable: shard {shard} is out of service: {self._shards.damaged[shard]}"
-            return refusal(CommandError(text, Code.STORAGE_DAMAGED), req_id)
-        text = f"Shard unavailable: shard {shard} is restarting, try again{self._deaths(shard)}"
-        return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
-
-    def refused(self, shard: int, body: bytes) -> tuple[int, int, bytes]:
-        """The refusals of whole frames: their number, the number of those for slow commands, and the
-        frames."""
-        payloads = split_frames(body)
-        frames = [self.unavailable(shard, request_id(payload)) for payload in payloads]
-        return len(frames), sum(map(is_slow_payload, payloads)), b"".join(frames)
-
-    def refusals(self, shard: int, frames: Sequence[bytes | memoryview]) -> list[bytes]:
-        """The same for each of these frames."""
-        return [self.unavailable(shard, request_id(frame[HEADER:])) for frame in frames]
-
-    def gather(self, client: Asks, look: Peek, payload: bytes, routes: Routes, out: list[bytes]) -> None:
+    def gather(self, client: Asks, look: Peek, payload: bytes, out: list[bytes]) -> None:
         """Send a command to several shards; it counts as slow, so there are never many of these at once."""
-        ids: list[str] = []
+        routes, ids = self._shards.routes, list[str]()
         try:
             command = decode(payload)
             if look.handling == IDS:
@@ -98,13 +74,17 @@ class Tickets:
             return
 
         def refuse() -> None:
-            client.gathered(self.unavailable(down[0], req_id))
+            client.gathered(self._pending.refusal(down[0], req_id))
 
         if self._shards.damaged.keys() & set(down):
             refuse()
         else:
             size = sum(len(part.frame) for part in parts.values())
-            self.pending.later(client, size, lambda: not self._ask(client, spec, parts, req_id, ids), refuse)
+
+            def again() -> bool:
+                return not self._ask(client, spec, parts, req_id, ids)
+
+            self._pending.add_gathered(client, size, again, refuse)
 
     def _ask(
         self,
@@ -170,7 +150,7 @@ class Tickets:
         if ticket.once and not ticket.client.finished:
             ticket.client.finish(SEVERED)
         elif not ticket.lost and not ticket.client.finished:
-            ticket.client.gathered(self.unavailable(shard, ticket.req_id))
+            ticket.client.gathered(self._pending.refusal(shard, ticket.req_id))
         ticket.lost.append(shard)
         if not ticket.gather.waiting:
             self._close(number)

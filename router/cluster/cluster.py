@@ -26,7 +26,6 @@ from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError
 
 from ..clients.hub import Hub
-from ..clients.pending import Holds
 from ..core.cluster_view import HostRow, View
 from ..core.membership import Action, End, Follow, Membership, Move, Start, Takeover
 from ..core.ports import Asks, LocalEndpoint, RemoteEndpoint
@@ -68,8 +67,6 @@ class Processes(Shards, Protocol):
 class Cluster(SingleHost):
     """Who owns what, as this host sees it."""
 
-    in_cluster = True
-
     def __init__(
         self,
         hub: Hub,
@@ -83,7 +80,6 @@ class Cluster(SingleHost):
         identity = certificates.make(me.name)
         self._hub, self._supervisor, self._settings = hub, supervisor, settings
         self.links = Links(hub, settings.cluster, store, identity)
-        self.pending = Holds(hub.tickets.refused)
         self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
         self.commands = ClusterCommands(self)
         self.forwards = Forwards(hub, self.links)
@@ -282,7 +278,6 @@ class Cluster(SingleHost):
             return  # another host has the shard by now, or the process has ended
         self._hub.link_up(link, others)
         self.links.say(host_link.UP, link.shard, link.epoch.to_bytes(8))
-        self.pending.release(link.shard, link)
         self._changed.set()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self._watch.timeout_s):
@@ -314,7 +309,7 @@ class Cluster(SingleHost):
         elif (sibling := self._hub.sibling_of(conn)) is not None:
             sibling.returned(shard, conn, body)
         else:
-            self.pending.returned(shard, self._hub.clients.get(conn), body)
+            self._hub.pending.returned(shard, self._hub.clients.get(conn), body)
 
     # -- what shards here answer to other hosts, and commands ----------------------------------
 

@@ -150,7 +150,7 @@ class Downlink(HostConnection):
 
     def _refuse_commands(self, shard: int, conn: int, body: bytes) -> None:
         """The shard is not here: another host owns it, and the sending host will soon be notified."""
-        replies, slow, frames = self._links.hub.tickets.refused(shard, body)
+        replies, slow, frames = self._links.hub.pending.refusals(shard, body)
         self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
     # -- outgoing

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import cast
 
 from .ports import Endpoint, LocalEndpoint, RemoteEndpoint
+from .routing import Routes
 
 
 class ShardMap:
     """The shards of the server, by number."""
 
-    __slots__ = ("_leaving", "damaged", "links")
+    __slots__ = ("_leaving", "damaged", "links", "routes")
 
     def __init__(self, shards: int) -> None:
+        self.routes = Routes(shards)
+        """Which shard each queue and id belongs to."""
         self.links: list[Endpoint | None] = [None] * shards
         """Where commands for each shard go; None: it has no owner that is reached."""
         self.damaged: dict[int, str] = {}

@@ -5,38 +5,13 @@ In a cluster `router.cluster.cluster.Cluster` has the same methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from bunqueue.protocol.commands.cluster import ClusterView
 
-from .ports import Asks, Buffer, Client, Endpoint, LocalEndpoint, RemoteEndpoint
+from .ports import Asks, LocalEndpoint, RemoteEndpoint
 from .routing import Peek
-
-
-class Pending:
-    """Commands for a shard without an owner.  On a single host none waits: each is refused at once, and a
-    subscription ends with its shard's process."""
-
-    waits = False
-
-    def add(self, shard: int, client: Client, kind: int, frames: Sequence[Buffer]) -> bool:
-        """Keep frames, and count them as in flight; False if they have to be refused."""
-        return False
-
-    def later(self, client: Asks, size: int, again: Callable[[], bool], refuse: Callable[[], None]) -> None:
-        """Keep a command for several shards, of ``size`` bytes, until all of them have owners."""
-        refuse()
-
-    def count(self, shard: int, client: Client) -> int:
-        """How many commands of a client wait for a shard."""
-        return 0
-
-    def returned(self, shard: int, client: Client | None, body: bytes) -> None:
-        """Frames that an owner has given back, after the byte of their version."""
-
-    def release(self, shard: int, link: Endpoint) -> None:
-        """The shard has an owner: send what waits, in the order in which it came."""
 
 
 class Shards(Protocol):
@@ -48,11 +23,6 @@ class Shards(Protocol):
 
 class SingleHost:
     """No other hosts."""
-
-    in_cluster = False
-
-    def __init__(self) -> None:
-        self.pending = Pending()
 
     def owned_at_start(self, shards: int) -> Sequence[int]:
         """The shards that this host owns from the start, of so many; in a cluster the store says so later."""

@@ -127,11 +127,11 @@ class FirstRouter(Siblings, RouterLink):
             self._attach(RemoteShard(shard, up.epoch, self))
 
     def _attach(self, link: Endpoint) -> None:
-        hub, pending = self._hub, self._hub.hosts.pending
+        hub = self._hub
         hub.shards.serve(link)
-        if pending.waits:
+        if hub.pending.waits:
             resume_all(hub.clients, link)
-            pending.release(link.shard, link)
+            hub.pending.release(link.shard, link)
 
     def _down(self, shard: int, epoch: int) -> None:
         """A shard does not serve any more; for one of this host, its own connection shows when it has
@@ -158,7 +158,7 @@ class FirstRouter(Siblings, RouterLink):
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
         """Commands that waited at an owner which has given the shard up: the next one is asked."""
-        self._hub.hosts.pending.returned(shard, self._hub.clients.get(conn), body)
+        self._hub.pending.returned(shard, self._hub.clients.get(conn), body)
 
     def emptied(self) -> None:
         for shard in self._ups:

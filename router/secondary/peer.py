@@ -122,7 +122,7 @@ class PeerRouter(RouterLink):
             if link.full:
                 link.hold_back(self)
         elif kind in link_protocol.COMMAND_KINDS:  # the link has just broken, as it will soon learn
-            replies, slow, frames = self.hub.tickets.refused(shard, body)
+            replies, slow, frames = self.hub.pending.refusals(shard, body)
             self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
     def from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
@@ -153,7 +153,7 @@ class PeerRouter(RouterLink):
             asker.gathered(answer(asker, payload))
         else:
             refused: list[bytes] = []
-            self.hub.tickets.gather(asker, look, payload, self.hub.routes, refused)
+            self.hub.tickets.gather(asker, look, payload, refused)
             for reply in refused:
                 asker.gathered(reply)
 

@@ -23,7 +23,6 @@ from bunqueue.server.settings.settings import Settings
 from ..clients.hub import SWEEP_S, Hub
 from ..clients.listener import TcpListener
 from ..clients.own_figures import complete_answers
-from ..clients.pending import Holds
 from ..clients.tls import server_context
 from ..event_loop import calm_collector, event_loop
 from ..secondary.first_router import FirstRouter
@@ -68,8 +67,6 @@ class FurtherRouter:
         self._table = Table(start.table, settings.routers, start.number)
         self._first = first = FirstRouter(hub, self._table)
         hub.one_of(first, settings.routers, start.number, start.origin, start.life)
-        if settings.cluster:
-            hub.hold(Holds(hub.tickets.refused))
         self._listener = TcpListener(hub, BoundSockets.given(start.sockets), settings)
 
     async def run(self) -> int:

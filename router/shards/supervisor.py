@@ -268,7 +268,7 @@ class Supervisor:
             settings=self._settings.to_json().decode(),
             observed=shard.observed,
             routers=self._folder.shard(shard.index) if self._settings.routers > 1 else "",
-            in_cluster=self._hub.hosts.in_cluster,
+            in_cluster=bool(self._settings.cluster),
         )
         return msgspec.json.encode(start)
 

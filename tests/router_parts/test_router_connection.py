@@ -180,7 +180,7 @@ def test_one_read_gives_one_envelope_a_shard_with_the_frames_as_they_came(bench:
     assert all(len(link.sent) == 1 for link in bench.links)
     for link in bench.links:
         conn, kind, body = link.sent[0]
-        mine = [c for c in commands if bench.hub.routes.of_queue(c["queue"]) == link.shard]
+        mine = [c for c in commands if bench.hub.shards.routes.of_queue(c["queue"]) == link.shard]
         assert (conn, kind) == (bench.client.number, link_protocol.COMMANDS_V2)
         assert body == b"".join(map(framed, mine))
         assert bench.client.in_flight[link.shard] == len(mine)
@@ -217,7 +217,7 @@ def test_a_large_frame_in_many_pieces_arrives_whole(bench: Bench) -> None:
 
 def test_replies_go_to_the_client_unchanged(bench: Bench) -> None:
     bench.send(push(0), push(0))
-    shard = bench.hub.routes.of_queue("q0")
+    shard = bench.hub.shards.routes.of_queue("q0")
     bench.client.deliver(shard, 2, 0, b"any bytes")
     assert bytes(bench.transport.written) == b"any bytes"
     assert bench.client.in_flight[shard] == 0
@@ -234,7 +234,7 @@ def test_a_shard_that_is_down_is_said_to_be(bench: Bench) -> None:
 
 def test_hello_changes_the_shape_of_what_comes_after_it(bench: Bench) -> None:
     bench.send(push(0), {"cmd": "Hello", "protocolVersion": 7}, push(0))
-    link = bench.links[bench.hub.routes.of_queue("q0")]
+    link = bench.links[bench.hub.shards.routes.of_queue("q0")]
     assert [kind for _, kind, _ in link.sent] == [link_protocol.COMMANDS_V2, link_protocol.COMMANDS_V3]
     assert bench.replies()[0]["protocolVersion"] == 3
 
@@ -299,7 +299,7 @@ def test_a_frame_too_large_ends_the_connection_after_what_came_before() -> None:
     assert first["ok"]
     assert second["error"] == f"Frame too large: {MAX_FRAME + 1} bytes (max {MAX_FRAME})"
     assert bench.transport.ended == "eof"
-    link = bench.links[bench.hub.routes.of_queue("q0")]
+    link = bench.links[bench.hub.shards.routes.of_queue("q0")]
     assert [kind for _, kind, _ in link.sent] == [link_protocol.COMMANDS_V2, link_protocol.CLOSED]
     bench.client.data_received(framed(push(0)))
     assert len(link.sent) == 2
@@ -349,7 +349,7 @@ def test_all_in_line_have_one_slice_in_a_turn_and_who_is_not_is_heard_at_once(
 
 def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench) -> None:
     """Commands are counted, and bytes: half of them are answered before more is sent."""
-    shard = bench.hub.routes.of_queue("q")
+    shard = bench.hub.shards.routes.of_queue("q")
     for count, pad in ((10 * module.MAX_AHEAD, 0), (100, module.MAX_BYTES_AHEAD // 20)):
         bench.send(
             *[{"cmd": "Count", "queue": "q", "reqId": number, "pad": "x" * pad} for number in range(count)]
@@ -373,7 +373,7 @@ def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench) -> None:
 
 
 def test_what_follows_fifty_long_polls_waits_for_one_to_be_answered(bench: Bench) -> None:
-    shard = bench.hub.routes.of_queue("q")
+    shard = bench.hub.shards.routes.of_queue("q")
     bench.send(*[SLOW] * 50, {"cmd": "Ping", "reqId": 1}, *[SLOW] * 2)
     bench.send({"cmd": "Ping", "reqId": 2})
     assert not bench.replies()
@@ -388,14 +388,14 @@ def test_what_follows_fifty_long_polls_waits_for_one_to_be_answered(bench: Bench
 
 
 def test_reading_pauses_when_much_waits_behind_long_polls(bench: Bench) -> None:
-    shard = bench.hub.routes.of_queue("q")
+    shard = bench.hub.shards.routes.of_queue("q")
     bench.send(*[SLOW] * 50)
     bench.client.data_received(framed({**push(0), "pad": "x" * module.MAX_HELD}))
     assert not bench.transport.reading
     bench.client.deliver(shard, 1, 1, b"")
     bench.settle()
     assert bench.transport.reading
-    assert len(bench.forwarded(bench.hub.routes.of_queue("q0"))) >= 1
+    assert len(bench.forwarded(bench.hub.shards.routes.of_queue("q0"))) >= 1
 
 
 def test_polls_without_a_timeout_and_other_commands_do_not_count(bench: Bench) -> None:
@@ -440,7 +440,7 @@ def test_tickets_are_used_again(bench: Bench) -> None:
 
 def test_a_gathered_command_comes_after_what_was_sent_before_it(bench: Bench) -> None:
     bench.send(push(0), {"cmd": "ListQueues"})
-    link = bench.links[bench.hub.routes.of_queue("q0")]
+    link = bench.links[bench.hub.shards.routes.of_queue("q0")]
     assert [conn for conn, _, _ in link.sent] == [bench.client.number, link_protocol.TICKET]
     assert link.asker == bench.client.number, "in whose turn it is"
 
@@ -548,7 +548,7 @@ def test_a_batch_that_cannot_be_cut_is_refused(bench: Bench) -> None:
 
 def test_the_shards_that_a_client_used_are_told_when_it_leaves(bench: Bench) -> None:
     bench.send(push(0))
-    used = bench.links[bench.hub.routes.of_queue("q0")]
+    used = bench.links[bench.hub.shards.routes.of_queue("q0")]
     other = bench.links[1 - used.shard]
     bench.client.connection_lost(None)
     assert used.sent[-1] == (bench.client.number, link_protocol.CLOSED, b"")
@@ -557,7 +557,7 @@ def test_the_shards_that_a_client_used_are_told_when_it_leaves(bench: Bench) -> 
 
 def test_when_a_shard_dies_exactly_the_clients_that_wait_for_it_are_severed(bench: Bench) -> None:
     victim, (bystander, its_socket) = bench.client, bench.connect()
-    names = {bench.hub.routes.of_queue(name): name for name in ("q0", "q1", "q2", "q3")}
+    names = {bench.hub.shards.routes.of_queue(name): name for name in ("q0", "q1", "q2", "q3")}
     bench.send(push(0, names[0]), push(0, names[1]))
     for shard in range(2):
         bystander.data_received(framed(push(0, names[shard])))
@@ -595,7 +595,7 @@ def test_one_connection_too_many_is_told_so() -> None:
 
 def test_a_client_that_does_not_read_is_not_read_and_at_last_dropped(bench: Bench) -> None:
     bench.send(push(0))
-    shard = bench.hub.routes.of_queue("q0")
+    shard = bench.hub.shards.routes.of_queue("q0")
     bench.client.pause_writing()
     assert not bench.transport.reading
     bench.client.deliver(shard, 0, 0, b"x")
@@ -613,7 +613,7 @@ def test_a_client_that_reads_again_is_read_again(bench: Bench) -> None:
 
 
 def test_who_feeds_a_full_shard_is_held_back(bench: Bench) -> None:
-    link = bench.links[bench.hub.routes.of_queue("q0")]
+    link = bench.links[bench.hub.shards.routes.of_queue("q0")]
     link.full = True
     bench.send(push(0))
     assert link.held_back == [bench.client]
@@ -714,7 +714,7 @@ def test_a_connection_we_ended_may_linger_but_not_for_ever(bench: Bench) -> None
 
 
 def test_when_the_server_stops_no_command_is_taken_any_more(bench: Bench) -> None:
-    shard = bench.hub.routes.of_queue("q")
+    shard = bench.hub.shards.routes.of_queue("q")
     bench.send(*[SLOW] * 50, push(0))
     bench.hub.clients.draining = True
     bench.client.stop_reading()

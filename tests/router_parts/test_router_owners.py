@@ -18,7 +18,6 @@ from router.clients.hub import Hub
 from router.cluster.cluster import Cluster
 from router.cluster.remote_shard import RemoteShard
 from router.cluster.store import HostRow
-from router.core.single_host import Pending
 from router.processes.launcher import Launcher
 from router.secondary.first_router import FirstRouter
 from router.shards.supervisor import Supervisor
@@ -121,12 +120,12 @@ async def test_a_process_that_has_ended_is_not_said_to_stand_by() -> None:
 
 
 async def test_what_an_owner_gives_back_after_the_next_one_came_is_asked_at_once() -> None:
-    cluster, hub, _ = host()
+    _, hub, _ = host()
     hub.clients[5] = client = Client()
     hub.remote_up(before := remote(5))
     hub.pause(before)
     hub.remote_up(after := remote(6))
-    cluster.pending.returned(0, client, bytes((3,)) + b"\x00\x00\x00\x01\x80")
+    hub.pending.returned(0, client, bytes((3,)) + b"\x00\x00\x00\x01\x80")
     after._uplink.sent.clear()
     hub.released(before)
     assert len(after._uplink.sent) == 1
@@ -172,16 +171,8 @@ async def test_a_further_router_hears_of_the_next_owner_before_the_end_of_the_la
     hub: Any = Hub(settings)
     released: list[int] = []
 
-    class Waiting(Pending):
-        waits = True
-
-        def count(self, shard: int, client: object) -> int:
-            return 0
-
-        def release(self, shard: int, link: Any) -> None:
-            released.append(link.epoch)
-
-    hub.hold(Waiting())
+    hub.pending.waits = True
+    hub.pending.release = lambda shard, link: released.append(link.epoch)
     first = FirstRouter(hub, SimpleNamespace())  # type: ignore[arg-type]
     first.say = lambda *args, **fields: None  # type: ignore[method-assign]
     up: Sequence[bytes] = [router_link.encode(router_link.Up("", "", epoch)) for epoch in (5, 6)]

@@ -42,7 +42,7 @@ def seen(bench: Bench) -> list[Any]:
 
 
 def queue_of(bench: Bench, shard: int) -> str:
-    return next(name for name in map(str, range(99)) if bench.hub.routes.of_queue(name) == shard)
+    return next(name for name in map(str, range(99)) if bench.hub.shards.routes.of_queue(name) == shard)
 
 
 def subscribe(bench: Bench, shard: int) -> None:
@@ -91,7 +91,7 @@ def test_another_queue_takes_the_place_of_the_first_even_in_one_read(bench: Benc
 
 def test_what_will_be_refused_changes_nothing(bench: Bench) -> None:
     subscribe(bench, 0)
-    name = next(n for n in (f"bad name {i}" for i in range(99)) if bench.hub.routes.of_queue(n) == 1)
+    name = next(n for n in (f"bad name {i}" for i in range(99)) if bench.hub.shards.routes.of_queue(n) == 1)
     bench.send({"cmd": "SubscribeEvents", "queue": name})
     happens(bench, 0, 1)
     assert seen(bench) == [1]
