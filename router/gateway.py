@@ -16,9 +16,10 @@ import msgspec
 from bunqueue.logs import get_logger
 from bunqueue.server.settings.settings import Settings
 
+from .clients.access import Access
+from .clients.admission import NO_TOKENS
 from .clients.connection import ClientConnection
 from .clients.hub import Hub
-from .core.routing import peek
 from .errors import StartError
 from .processes.child_process import ChildProcess
 from .processes.launcher import PYTHON, Launcher, Process
@@ -45,9 +46,7 @@ class GatewayConnection(ClientConnection):
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
-        self.known = True
-        self._rate = None
-        self._peek = peek
+        self.access = Access(NO_TOKENS)
 
 
 class Gateway(ChildProcess):

@@ -28,6 +28,9 @@ class Tokens(NamedTuple):
         return cls(tuple(token.encode() for token in full), tuple(token.encode() for token in read_only))
 
 
+NO_TOKENS = Tokens((), ())
+
+
 def may_read(spec: Spec) -> bool:
     """Whether a read-only client may send this command. The gateway shows webhooks to them with secrets
     masked."""

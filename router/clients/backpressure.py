@@ -29,6 +29,10 @@ class ReadGate:
         """True while the client's socket is not read."""
         return bool(self._reasons)
 
+    def is_closed_for(self, reason: int) -> bool:
+        """Whether this is one of the reasons why it is not read."""
+        return bool(self._reasons & reason)
+
     def close(self, reason: int) -> None:
         """Pause reading for this reason, in addition to any others."""
         if not self._reasons and not self._transport.is_closing():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bunqueue.protocol.framing import MAX_FRAME
 
-from ..core.ports import Client, Clients
+from .ports import Client, Clients
 
 MIB = 1024 * 1024
 MAX_KEPT = 1024 * MIB  # bytes for all clients; above it, the clients that keep most are dropped
@@ -45,7 +45,7 @@ class Bounds:
         if self._grown < LOOK:
             return
         self._grown = 0
-        kept = {client: len(client.carry or b"") + client.unread for client in self._clients.values()}
+        kept = {client: client.unrouted + client.unread for client in self._clients.values()}
         excess = sum(kept.values()) - self._most_kept
         if excess > 0:
             for client in sorted(kept, key=kept.__getitem__, reverse=True):
@@ -71,12 +71,13 @@ class Bounds:
                 client.silent += 1  # sweeps since its last answer
                 if client.silent > SILENT_SWEEPS:
                     client.vanish()
-            elif client.carry is not None:
-                client.silent = client.silent + 1 if client.stuck else 0
-                if client.stuck:
-                    frames[client] = _without_change(self._frames.get(client), len(client.carry), PROGRESS)
-                if client.silent > SILENT_SWEEPS or frames.get(client, (0, 0))[1] > SLOW_SWEEPS:
+            elif client.stuck:
+                client.silent += 1
+                frames[client] = _without_change(self._frames.get(client), client.unrouted, PROGRESS)
+                if client.silent > SILENT_SWEEPS or frames[client][1] > SLOW_SWEEPS:
                     client.drop("client fell silent within a frame")
+            else:
+                client.silent = 0
         self._frames, self._unread = frames, unread
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
@@ -24,22 +24,21 @@ from bunqueue.server.host.pace import Slice
 from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..core.ports import Buffer, Endpoint, Subscribed
-from ..core.routing import ID, QUEUE, SLOW, Peek, peek
-from .admission import MAX_SLOW, RateLimit
+from ..core.routing import ID, QUEUE, SLOW
+from .access import Access
+from .admission import MAX_SLOW
 from .backpressure import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .bounds import longest_frame
 from .hub import Hub
-from .own_commands import guarded_peek, refusal, second_look
+from .in_flight import MAX_BYTES_AHEAD, InFlight
+from .incoming import Incoming
+from .own_commands import refusal
 from .special_route import Batches, special_route
 from .turns import SLICE_S
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
 MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
-LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
-
 PIECE = 8 * 1024  # bytes that are routed between two checks of the clock
-MAX_AHEAD = 1024  # unanswered commands of one client at its shards; half of them keep the shards busy
-MAX_BYTES_AHEAD = 1024 * 1024  # bytes of these commands; one frame may be larger
 
 _length_at = struct.Struct(">I").unpack_from
 _log = get_logger("router")
@@ -50,29 +49,18 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_counted",
-        "_enough",
         "_finished",
-        "_held",
         "_hub",
-        "_in_line",
-        "_need",
-        "_peek",
-        "_rate",
-        "_since",
         "_transport",
-        "behind",
-        "carry",
+        "access",
         "gate",
         "half_closed",
         "in_flight",
+        "incoming",
         "kind",
-        "known",
         "number",
-        "reader",
         "silent",
-        "slow",
         "subscription",
-        "tokens",
         "write",
     )
 
@@ -81,27 +69,15 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, hub: Hub, counted: Counted = lambda: None) -> None:
         self._hub, self._counted = hub, counted  # ``counted`` is called once the hub counts it as open
-        limits = hub.limits
-        self.kind = limits.protocol
-        self.tokens = limits.tokens
-        self.known = not limits.tokens.full  # has shown a token
-        self.reader = False  # has shown a token that may only read
-        self._rate = RateLimit(limits.rate_limit) if limits.rate_limit else None
-        self._peek: Any = peek if self.known and self._rate is None else self._guarded_peek
-        self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used
-        self.slow = 0  # commands in flight that may be answered late, including gathered ones
-        self.carry: bytearray | None = None  # bytes not yet routed; None when nothing is pending
-        self._need = 0  # length of ``carry`` when it contains a whole frame
-        self._held = False  # ``carry`` waits for something other than more bytes
-        self._in_line = False  # for its next turn
-        self._since = 0  # bytes sent to shards since the last pause for answers
-        self._enough = -1  # resume sending at this many commands in flight; -1: not paused
-        self._finished = False  # no longer in the hub; further input is discarded
-        self.half_closed = False  # the client sends nothing more, but may still read
-        self.silent = 0  # sweeps since it last sent something
+        self.access = Access(hub.limits.tokens, hub.limits.rate_limit)
+        self.kind = hub.limits.protocol
         self.number = 0
+        self.incoming = Incoming()
+        self.in_flight = InFlight()
         self.subscription: Subscribed | None = None
-        self.behind = False  # does not take what it was sent
+        self.silent = 0  # sweeps since it last sent something
+        self.half_closed = False  # the client sends nothing more, but may still read
+        self._finished = False  # no longer in the hub; further input is discarded
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -120,8 +96,8 @@ class ClientConnection(asyncio.Protocol):
             self.finish(link_protocol.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
         else:
             self.number = self._hub.add(self)
-            if not self.known and self._hub.strangers.enter(self, self._transport):
-                self._held, self.carry = True, bytearray()  # many guesses from that address: delay reading
+            if not self.access.known and self._hub.strangers.enter(self, self._transport):
+                self.incoming.hold()  # many guesses from that address: delay reading
                 asyncio.get_running_loop().call_later(DELAY_S, self.release)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,7 +108,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.silent = 0
         self._hub.heard(len(data))
-        if self.carry is None:
+        if self.incoming.rest is None:
             self._hub.turns.asked(self)
             self._take(data)
         else:
@@ -155,12 +131,10 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.gate.close(SLOW_READER)
-        self.behind = True
         self.write = self._write_to_slow_reader
 
     def resume_writing(self) -> None:
         self.write = self._transport.write
-        self.behind = False
         if self.subscription is not None:
             self.subscription.caught_up()
         self.gate.open(SLOW_READER)
@@ -169,19 +143,24 @@ class ClientConnection(asyncio.Protocol):
 
     def deliver(self, shard: int, replies: int, slow: int, body: bytes) -> None:
         """Replies of a shard, ready to send."""
-        self.in_flight[shard] -= replies
+        in_flight = self.in_flight
+        in_flight[shard] -= replies
         self.write(body)
-        if slow:
-            self._relieve(slow)
-        if self._enough >= 0:
-            self._look_whether_answered()
+        if slow or in_flight.is_paused:
+            in_flight.answered(slow)
+            self._go_on()
         if self.half_closed:
             self._end_if_answered()
+
+    def count_slow(self) -> None:
+        """A command was sent that may be answered late."""
+        self.in_flight.slow += 1
 
     def gathered(self, reply: bytes) -> None:
         """The reply to a gathered command."""
         self.write(reply)
-        self._relieve(1)
+        self.in_flight.answered(1)
+        self._go_on()
         if self.half_closed:
             self._end_if_answered()
 
@@ -191,9 +170,19 @@ class ClientConnection(asyncio.Protocol):
         return self._finished
 
     @property
+    def behind(self) -> bool:
+        """Whether it does not take what it was sent."""
+        return self.gate.is_closed_for(SLOW_READER)
+
+    @property
     def stuck(self) -> bool:
         """Whether it is in the middle of a frame although its socket is being read."""
-        return bool(self.carry) and not self._held and not self.gate.closed
+        return bool(self.incoming.rest) and not self.incoming.held and not self.gate.closed
+
+    @property
+    def unrouted(self) -> int:
+        """Bytes that it has sent and that are not routed yet."""
+        return self.incoming.size
 
     @property
     def unread(self) -> int:
@@ -210,7 +199,7 @@ class ClientConnection(asyncio.Protocol):
         if self._finished:
             return
         self._finished = True
-        self.carry = bytearray()
+        self.incoming.discard()
         self._hub.remove(self, kind)
         if self._transport.is_closing():
             return
@@ -238,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
         """`abort`, and discard all that is kept for the client."""
         self._hub.remove(self, link_protocol.BROKEN)
         self._finished = True
-        self.carry = bytearray()
+        self.incoming.discard()
         self.abort()
 
     def stop_reading(self) -> None:
@@ -254,15 +243,13 @@ class ClientConnection(asyncio.Protocol):
         """Answers the commands that no shard does."""
         return self._hub.commands
 
-    def admitted(self, *, reader: bool = False) -> None:
-        """It has authenticated; ``reader``: with a read-only token."""
-        self.known, self.reader = True, reader
+    def authenticate(self, token: str) -> bool:
+        """It has presented a token; whether that is known."""
+        if not self.access.authenticate(token):
+            self._hub.strangers.wrong(self)
+            return False
         self._hub.strangers.leave(self)
-        self._peek = peek if self._rate is None and not reader else self._guarded_peek
-
-    def guessed(self) -> None:
-        """It has presented a wrong token."""
-        self._hub.strangers.wrong(self)
+        return True
 
     # Bytes in
 
@@ -275,19 +262,17 @@ class ClientConnection(asyncio.Protocol):
         turn: Slice | None = None
         while True:
             start, is_whole = self._route(data, start, min(most, start + PIECE), batches, out)
-            if start > most or not is_whole or self.slow >= MAX_SLOW:
+            if start > most or not is_whole or self.in_flight.slow >= MAX_SLOW:
                 break
-            if not self.known and self._hub.strangers.has_enough(self, len(out)):
+            if not self.access.known and self._hub.strangers.has_enough(self, len(out)):
                 break
             if turn is None:
                 turn = Slice(SLICE_S)
             elif turn.is_over or start > MAX_BYTES_AHEAD:
                 break
         self.forward(batches, out)
-        self._since += start
-        if self._since > MAX_BYTES_AHEAD:
-            self._wait_for_answers()
-        held = (is_whole and start <= most) or self._waits_for_answers
+        must_wait = self.in_flight.add_bytes(start)
+        held = must_wait or (is_whole and start <= most)
         if out or start < size or held:
             self._answer_and_keep(out, data[start:], held=held)
 
@@ -296,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
     ) -> tuple[int, bool]:
         """Route frames that begin at or before ``last``, and stop after one that is not simply passed on.
         Returns the position after them, and whether the next frame may be whole."""
-        routes, look_at, size = self._hub.shards.routes, self._peek, len(data)
+        routes, peek, size = self._hub.shards.routes, self.access.peek, len(data)
         shard_of = routes.queues.get
         while start <= last:
             body = start + HEADER
@@ -305,10 +290,10 @@ class ClientConnection(asyncio.Protocol):
                 return start, False
             payload = data[body:end]
             try:
-                look = look_at(payload)
+                look = peek(payload)
             except DECODE_ERRORS as error:
                 last = start
-                look = second_look(self, bytes(payload), error, out)
+                look = self.access.peek_again(bytes(payload), error, out)
                 if look is None:
                     start = end
                     continue
@@ -321,7 +306,7 @@ class ClientConnection(asyncio.Protocol):
                 shard = routes.of_id(look.key)
             else:
                 shard = special_route(self, self._hub, look, payload, batches, out)
-                if handling != SLOW or self.slow >= MAX_SLOW:
+                if handling != SLOW or self.in_flight.slow >= MAX_SLOW:
                     last = start
                 if shard is None:
                     start = end
@@ -338,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
         """Send what was answered here, and keep the rest."""
         if out:
             self.write(b"".join(out))
-            if not self.known and self._hub.strangers.refused(self, len(out)):
+            if not self.access.known and self._hub.strangers.refused(self, len(out)):
                 self.finish(link_protocol.CLOSED)
                 return
         if held:
@@ -354,9 +339,7 @@ class ClientConnection(asyncio.Protocol):
             if link is None:
                 out += self._hub.pending.add(shard, self, self.kind, batch)
                 continue
-            under_way = in_flight[shard] = in_flight.get(shard, 0) + len(batch)
-            if under_way > MAX_AHEAD:
-                self._wait_for_answers()
+            in_flight.add(shard, len(batch))
             link.send(self.number, self.kind, batch)
             self.tell_if_half_closed(link)
             if link.full:
@@ -364,56 +347,54 @@ class ClientConnection(asyncio.Protocol):
 
     def _keep(self, rest: Buffer) -> None:
         """Keep the beginning of a frame until its rest arrives."""
-        self._need = HEADER
+        need = HEADER
         if len(rest) >= HEADER:
             length = _length_at(rest)[0]
-            if length > (limit := longest_frame(known=self.known)):
+            if length > (limit := longest_frame(known=self.access.known)):
                 text = str(FrameTooLarge(length, limit))
                 self.finish(link_protocol.CLOSED, CommandError(text, Code.FRAME_TOO_LARGE, bound=limit))
                 return
-            self._need = HEADER + length
-        self.carry = bytearray(rest)
+            need += length
+        self.incoming.keep(rest, need)
         self._hub.bounds.grew(len(rest))
 
     def _hold(self, rest: Buffer) -> None:
         """Keep what has to wait for answers, or for its next turn."""
-        self._held = True
-        self.carry = bytearray(rest)
-        waits = self._waits_for_answers
+        self.incoming.hold(rest)
+        waits = self.in_flight.must_wait
         if not waits or len(rest) > MAX_HELD:
             self.gate.close(HELD)  # reading more would only add to the bytes that wait
         if not waits:
-            self._in_line = True
+            self.incoming.in_line = True
             self._hub.turns.wait(self, self._have_turn)
-
-    @property
-    def _waits_for_answers(self) -> bool:
-        return self.slow >= MAX_SLOW or self._enough >= 0
 
     def _go_on(self) -> None:
         """Something was answered: continue, in its turn, with what waited for that."""
-        if self._held and not self._in_line and not self._waits_for_answers:
-            self._in_line = True
+        incoming = self.incoming
+        if incoming.held and not incoming.in_line and not self.in_flight.must_wait:
+            incoming.in_line = True
             self._hub.turns.begin(self, self._have_turn)
 
     def _have_turn(self) -> None:
-        self._in_line = False
+        self.incoming.in_line = False
         self.release()
 
     def release(self) -> None:
         """Go on with what was held, if it may."""
-        if not self._held or self._waits_for_answers or self._finished or self._hub.clients.draining:
+        if not self.incoming.held or self.in_flight.must_wait:
             return
-        carry, self.carry, self._held = self.carry, None, False
+        if self._finished or self._hub.clients.draining:
+            return
+        held = self.incoming.release()
         self.gate.open(HELD)
-        if carry:
-            self._take(bytes(carry))
+        if held:
+            self._take(held)
         if self.half_closed:
             self._end_if_answered()
 
     @property
     def _is_answered(self) -> bool:
-        return not (self._held or self.slow or any(self.in_flight.values()))
+        return not self.incoming.held and self.in_flight.is_empty
 
     def _end_if_answered(self) -> None:
         self.silent = 0
@@ -422,37 +403,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _continue(self, data: bytes) -> None:
         """Bytes that arrive while earlier ones wait."""
-        carry = self.carry
-        if self._finished or carry is None:
+        if self._finished:
             return
-        carry += data
+        incoming = self.incoming
+        whole = incoming.add(data)
+        if whole is not None:
+            self._take(whole)
+            return
+        if incoming.held and incoming.size > MAX_HELD:
+            self.gate.close(HELD)
         self._hub.bounds.grew(len(data))
-        if self._held:
-            if len(carry) > MAX_HELD:
-                self.gate.close(HELD)
-        elif len(carry) >= self._need:
-            self.carry = None
-            self._take(memoryview(carry) if self._need > LARGE else bytes(carry))
-
-    def _relieve(self, count: int) -> None:
-        """Slow commands were answered: resume what was held back."""
-        self.slow -= count
-        self._go_on()
-
-    def _wait_for_answers(self) -> None:
-        """Too much is in flight: pause until half of it is answered."""
-        self._since = 0
-        if (ahead := sum(self.in_flight.values()) - self.slow) > 0:
-            self._enough = ahead // 2
-
-    def _look_whether_answered(self) -> None:
-        if sum(self.in_flight.values()) - self.slow <= self._enough:
-            self._since, self._enough = 0, -1
-            self._go_on()
-
-    def _guarded_peek(self, payload: Buffer) -> Peek:
-        """`peek` for a connection that has a rate limit, may only read, or has not authenticated yet."""
-        return guarded_peek(self, payload, self._rate)
 
     def _write_to_slow_reader(self, data: bytes) -> None:
         """`write` while the client does not take what it was sent."""

@@ -14,8 +14,7 @@ from bunqueue.server.host.descriptors import MAX_LINGERING
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
-from ..core.client_table import ClientTable
-from ..core.ports import Client, Endpoint, RemoteEndpoint
+from ..core.ports import Endpoint, RemoteEndpoint
 from ..core.shard_map import ShardMap
 from ..core.siblings import Sibling, Siblings
 from ..core.single_host import SingleHost
@@ -24,8 +23,10 @@ from ..processes.deaths import Deaths
 from ..processes.kernel_processes import born
 from .admission import Tokens
 from .bounds import Bounds
+from .client_table import ClientTable
 from .own_commands import now_ms
 from .pending import PendingCommands
+from .ports import Client
 from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns

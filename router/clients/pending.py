@@ -18,9 +18,10 @@ from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
 from bunqueue.server.links.shard_protocol import split_frames
 
-from ..core.ports import Asks, Buffer, Client, Endpoint
+from ..core.ports import Asks, Buffer, Endpoint
 from ..core.shard_map import ShardMap
 from .own_commands import refusal
+from .ports import Client
 
 WAIT_S = 15.0  # longer than a take-over takes; then they are refused
 MAX_BYTES = 32 << 20  # over all shards; above it, commands are refused at once
@@ -83,7 +84,7 @@ class PendingCommands:
         """Keep frames, and count them as in flight; returns the refusals if none wait here."""
         if not self.waits:
             return [self.refusal(shard, request_id(frame[HEADER:])) for frame in frames]
-        client.in_flight[shard] = client.in_flight.get(shard, 0) + len(frames)
+        client.in_flight.add(shard, len(frames))
         self._keep(shard, client, kind, frames)
         return []
 

@@ -7,11 +7,12 @@ from typing import Protocol
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError
 
-from ..core.ports import Buffer, Client
+from ..core.ports import Buffer
 from ..core.routing import FIRST, HERE, IDS, SLOW, SUBSCRIBE, Peek
 from .admission import may_wait
 from .hub import Hub
 from .own_commands import Session, answer, first_shard, refusal
+from .ports import Client
 from .subscription import subscribe
 
 Batches = dict[int, list[Buffer]]
@@ -29,7 +30,7 @@ def special_route(
     if handling == SLOW:
         shard = routes.of_look(look)
         if may_wait(look) and (hub.shards.links[shard] is not None or hub.pending.waits):
-            client.slow += 1
+            client.count_slow()
         return shard
     if handling == FIRST:
         return first_shard(client, look, payload, out)
@@ -53,10 +54,10 @@ def special_route(
     client.forward(batches, out)
     batches.clear()
     if hub.siblings.answers(look):
-        client.slow += 1
+        client.count_slow()
         hub.siblings.ask(client, bytes(payload))
     elif hub.hosts.answers(look):
-        client.slow += 1
+        client.count_slow()
         hub.hosts.answer_later(client, bytes(payload))
     elif handling == HERE:
         out.append(answer(client, bytes(payload)))

@@ -13,7 +13,8 @@ from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.events import lost_frame
 from bunqueue.server.links import shard_protocol as link_protocol
 
-from ..core.ports import Client, Clients, Endpoint
+from ..core.ports import Endpoint
+from .ports import Client, Clients
 
 
 class Subscription:

@@ -56,7 +56,7 @@ class Tickets:
         except CommandError as error:
             out.append(refusal(error, request_id(payload)))
             return
-        client.slow += 1
+        client.count_slow()
         self.ask(client, look.spec, parts, command.req_id, ids)
 
     def ask(

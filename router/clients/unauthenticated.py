@@ -9,7 +9,7 @@ from collections.abc import Callable
 from bunqueue.logs import get_logger
 from bunqueue.server.host.auth_throttle import Guesses, origin
 
-from ..core.ports import Client
+from .ports import Client
 
 AUTH_S = 10.0  # to authenticate
 MAX_REFUSALS = 20  # of any command; then it is not one of our clients

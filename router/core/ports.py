@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 Buffer = bytes | memoryview
@@ -30,7 +30,9 @@ class Asks(Hashable, Protocol):
 
     number: int
     kind: int
-    slow: int
+
+    def count_slow(self) -> None:
+        """A command was sent that may be answered late."""
 
     @property
     def finished(self) -> bool:
@@ -123,54 +125,3 @@ class Subscribed(Protocol):
 
     def resume(self, link: Endpoint) -> None:
         """The shard has another process, which continues with the events."""
-
-
-class Client(Asks, Feeder, Protocol):
-    """A connection of a client to this router."""
-
-    in_flight: dict[int, int]
-    carry: bytearray | None
-    half_closed: bool
-    silent: int
-    subscription: Subscribed | None
-    behind: bool
-    write: Callable[[bytes], None]
-
-    @property
-    def limited(self) -> bool:
-        """Whether it counts among the clients of which there is a largest number; the gateway does not."""
-
-    @property
-    def stuck(self) -> bool:
-        """Within a frame, though nothing hinders the router from reading on."""
-
-    @property
-    def unread(self) -> int:
-        """Bytes that it was sent and has not taken."""
-
-    def deliver(self, shard: int, replies: int, slow: int, body: bytes) -> None:
-        """Replies of a shard, ready to send."""
-
-    def tell_if_half_closed(self, link: Endpoint | None) -> None:
-        """After what was sent to a shard: that nothing else comes from this client, if that is so."""
-
-    def forward(self, batches: dict[int, list[Buffer]], out: list[bytes]) -> None:
-        """Send each shard its frames; refusals go to ``out``."""
-
-    def abort(self) -> None:
-        """End the connection at once, whatever is still to be sent."""
-
-    def drop(self, why: str) -> None:
-        """`vanish`, and log why."""
-
-    def vanish(self) -> None:
-        """`abort`, with all that is kept for it."""
-
-    def stop_reading(self) -> None:
-        """The server stops: take no more commands, but deliver replies."""
-
-    def close(self) -> None:
-        """The server stops: close when everything is sent."""
-
-
-Clients = Mapping[int, Client]

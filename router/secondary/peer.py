@@ -11,7 +11,6 @@ from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 
-from ..clients.admission import Tokens
 from ..clients.backpressure import ReadGate
 from ..clients.hub import Hub
 from ..clients.own_commands import answer
@@ -37,27 +36,25 @@ class Routers(Protocol):
 class Asker:
     """A connection of a secondary router that has sent a command for the first one."""
 
-    tokens = Tokens((), ())
     subscription: Subscribed | None = None
-    limited = known = True
-    reader = False
+    limited = True
 
     def __init__(self, link: PeerRouter, number: int) -> None:
         self._link = link
         self.number = number
         self.kind = 0
-        self.slow = 0  # counted where the connection is
         self.finished = False
 
     @property
     def commands(self) -> ServerCommands:
         return self._link.hub.commands
 
-    def admitted(self, *, reader: bool = False) -> None:
-        """Not used here."""
+    def authenticate(self, token: str) -> bool:
+        """Its own router does that."""
+        raise NotImplementedError
 
-    def guessed(self) -> None:
-        """Not used here."""
+    def count_slow(self) -> None:
+        """Its own router has counted it."""
 
     def gathered(self, reply: bytes) -> None:
         """The reply to its command."""

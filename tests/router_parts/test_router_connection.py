@@ -22,6 +22,7 @@ from router.clients import connection as module
 from router.clients.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
 from router.clients.connection import ClientConnection
 from router.clients.hub import Hub
+from router.clients.in_flight import MAX_AHEAD, MAX_BYTES_AHEAD
 
 
 class FakeTransport:
@@ -321,7 +322,7 @@ def test_much_to_answer_is_answered_in_turns(bench: Bench, loop: asyncio.Abstrac
     bench.client.data_received(framed(push(1)))
     assert len(bench.replies()) == many
     assert len(bench.forwarded(0) + bench.forwarded(1)) == 2
-    assert bench.client.carry is None
+    assert bench.client.incoming.rest is None
     assert bench.transport.reading
 
 
@@ -350,7 +351,7 @@ def test_all_in_line_have_one_slice_in_a_turn_and_who_is_not_is_heard_at_once(
 def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench) -> None:
     """Commands are counted, and bytes: half of them are answered before more is sent."""
     shard = bench.hub.shards.routes.of_queue("q")
-    for count, pad in ((10 * module.MAX_AHEAD, 0), (100, module.MAX_BYTES_AHEAD // 20)):
+    for count, pad in ((10 * MAX_AHEAD, 0), (100, MAX_BYTES_AHEAD // 20)):
         bench.send(
             *[{"cmd": "Count", "queue": "q", "reqId": number, "pad": "x" * pad} for number in range(count)]
         )
@@ -361,7 +362,7 @@ def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench) -> None:
             bench.links[shard].sent.clear()
             ahead = sent - answered
             assert 0 < ahead == bench.client.in_flight[shard]
-            assert ahead <= (2 * module.MAX_AHEAD if not pad else 3 * 20)
+            assert ahead <= (2 * MAX_AHEAD if not pad else 3 * 20)
             some = max(1, ahead // 2)
             bench.client.deliver(shard, some, 0, b"")
             answered += some
@@ -383,7 +384,7 @@ def test_what_follows_fifty_long_polls_waits_for_one_to_be_answered(bench: Bench
     assert len(bench.forwarded(shard)) == 51
     bench.client.deliver(shard, 2, 2, b"")
     assert [reply["reqId"] for reply in bench.replies()] == [2]
-    assert bench.client.slow == 49
+    assert bench.client.in_flight.slow == 49
     assert bench.client.in_flight[shard] == 49
 
 
@@ -401,25 +402,25 @@ def test_reading_pauses_when_much_waits_behind_long_polls(bench: Bench) -> None:
 def test_polls_without_a_timeout_and_other_commands_do_not_count(bench: Bench) -> None:
     bench.send(*[{"cmd": "PULL", "queue": "q"}] * 100, *[push(0)] * 100, {"cmd": "Ping"})
     assert bench.replies()
-    assert bench.client.slow == 0
+    assert bench.client.in_flight.slow == 0
 
 
 def test_polls_of_a_shard_that_is_down_do_not_count(bench: Bench) -> None:
     bench.hub.shards.links[:] = [None, None]
     bench.send(*[SLOW] * 120)
     assert len(bench.errors()) == 120
-    assert bench.client.slow == 0
+    assert bench.client.in_flight.slow == 0
 
 
 def test_gathered_commands_count_until_all_shards_have_answered(bench: Bench) -> None:
     bench.send(*[{"cmd": "Stats", "reqId": number} for number in range(60)])
     bench.settle()
-    assert bench.client.slow == 50
+    assert bench.client.in_flight.slow == 50
     for ticket, _, _ in list(bench.links[0].sent):
         for shard in range(2):
             bench.hub.tickets.answer(ticket, shard, framed({"ok": True, "stats": {"waiting": 1}}))
     assert len(bench.replies()) == 50
-    assert bench.client.slow == 10
+    assert bench.client.in_flight.slow == 10
 
 
 # Gathered commands
@@ -493,7 +494,7 @@ def test_metrics_are_those_of_the_shards_that_are_there(bench: Bench) -> None:
         bench.hub.tickets.answer(ticket, 1, answer)
     replies = bench.replies()
     assert [(reply["ok"], reply["reqId"]) for reply in replies] == [(True, 1), (True, 2), (True, 3)]
-    assert bench.client.slow == 0
+    assert bench.client.in_flight.slow == 0
 
 
 def test_metrics_without_any_shard_are_unavailable(bench: Bench) -> None:
@@ -540,7 +541,7 @@ def test_a_batch_that_cannot_be_cut_is_refused(bench: Bench) -> None:
     assert bench.errors() == ["ACKB results length must match ids length", "ids[0] must be a string"]
     bench.send({"cmd": "ACKB", "ids": ids(1, 2) * 6000})
     assert bench.errors() == ["ids must have at most 10000 entries when they belong to several queues"]
-    assert bench.client.slow == 0
+    assert bench.client.in_flight.slow == 0
 
 
 # The end of a connection, and of a shard

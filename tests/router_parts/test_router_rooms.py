@@ -17,6 +17,7 @@ from router.secondary.first_router import FirstRouter
 from router.secondary.supervisor import FurtherRouters
 
 ROOT = Path(router.__file__).parent
+MAX_ATTRIBUTES = 15  # of one class; with more, there is another object in it
 MODES = r"\b_?(cluster|further|first|holds|pending|table|siblings|hosts) is (not )?None\b"
 
 
@@ -63,6 +64,29 @@ def test_no_room_is_in_a_circle() -> None:
         others |= {room(other) for other in imported(name, path, known)} - {room(name)}
     assert rooms["clients"] >= {"core", "processes"}, "the imports are seen"
     TopologicalSorter(rooms).prepare()  # CycleError names one
+
+
+def attributes(kind: ast.ClassDef) -> set[str]:
+    """What the methods of a class set on ``self``, and its slots."""
+    found = set()
+    for node in ast.walk(kind):
+        match node:
+            case ast.Attribute(value=ast.Name("self"), attr=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name("__slots__")], value=slots):
+                found |= set(ast.literal_eval(slots))
+    return found
+
+
+def test_no_class_is_about_too_much() -> None:
+    sizes = {
+        f"{name}.{kind.name}": len(attributes(kind))
+        for name, path in modules().items()
+        for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(kind, ast.ClassDef)
+    }
+    assert sizes["router.clients.connection.ClientConnection"] > 10, "attributes are seen"
+    assert {name: size for name, size in sizes.items() if size > MAX_ATTRIBUTES} == {}
 
 
 def test_nobody_asks_which_mode_the_server_is_in() -> None:

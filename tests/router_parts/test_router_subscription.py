@@ -150,7 +150,7 @@ def test_waits_for_jobs_are_among_the_fifty_and_go_to_the_shard_of_the_id(bench:
     job_id = "01890000-0000-7001-8000-000000000001"  # slot 1
     bench.send(*[{"cmd": "WaitJob", "id": job_id}] * 60)
     assert len(bench.forwarded(1)) == 50
-    assert bench.client.slow == 50
+    assert bench.client.in_flight.slow == 50
     bench.client.deliver(1, 4, 4, b"")
     assert len(bench.forwarded(1)) == 54
 
@@ -159,4 +159,4 @@ def test_waits_with_timeout_zero_are_not(bench: Bench) -> None:
     job_id = "01890000-0000-7001-8000-000000000001"
     bench.send(*[{"cmd": "WaitJob", "id": job_id, "timeout": 0}] * 60)
     assert len(bench.forwarded(1)) == 60
-    assert bench.client.slow == 0
+    assert bench.client.in_flight.slow == 0

@@ -21,7 +21,7 @@ from bunqueue.cli.framework import exits
 from bunqueue.protocol.codes import TABLE, Code, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
-REFUSING = {"CommandError", "NotLetIn", "ErrorReply"}
+REFUSING = {"CommandError", "NotAllowed", "ErrorReply"}
 
 
 @pytest.fixture
