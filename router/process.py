@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
 CLOSE_S = 2.0  # for clients to take their last replies
-STORE_AGAIN_S = 2.0  # between two looks for a store that is away
+STORE_AGAIN_S = 2.0  # between two tries to reach a store that is unavailable
 AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
 
 _log = get_logger("router")
@@ -212,11 +212,11 @@ class RouterProcess:
 
     def _have_siblings(self) -> None:
         """There are to be other routers on this host."""
-        from .secondary.supervisor import FurtherRouters
+        from .secondary.supervisor import SecondaryRouters
 
         hub, settings, folder = self._hub, self._settings, self._supervisor.folder
         others = self._sockets.others
-        siblings = FurtherRouters(hub, settings, self._listener, others, folder, self._launcher)
+        siblings = SecondaryRouters(hub, settings, self._listener, others, folder, self._launcher)
         hub.one_of(siblings, settings.routers, 0, hub.clients.origin)
 
     async def _store(self) -> str:

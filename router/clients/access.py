@@ -12,7 +12,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from ..core.ports import Buffer
-from ..core.routing import Peek, look_again, peek
+from ..core.routing import Peek, peek, peek_in_full
 from .admission import RateLimit, Tokens, may_read, token_is_known
 from .own_commands import refusal
 
@@ -56,20 +56,20 @@ class Access:
         if self._rate is not None and not self._rate.admit(time.monotonic()):
             raise NotAllowed("Rate limit exceeded", Code.RATE_LIMITED)
         try:
-            look: Peek = peek(payload)
+            peeked: Peek = peek(payload)
         except DECODE_ERRORS:
             if self.known:
                 raise
             raise NotAllowed("Not authenticated", Code.NOT_AUTHENTICATED) from None
-        if not self.known and look.spec.name not in BEFORE_AUTH:
+        if not self.known and peeked.spec.name not in BEFORE_AUTH:
             raise NotAllowed("Not authenticated", Code.NOT_AUTHENTICATED)
-        self._check_reads(look)
-        return look
+        self._check_reads(peeked)
+        return peeked
 
-    def _check_reads(self, look: Peek) -> None:
+    def _check_reads(self, peeked: Peek) -> None:
         """NotAllowed if a read-only client sends a command that it may not use."""
-        if self._reads_only and not may_read(look.spec):
-            raise NotAllowed(ONLY_READS.format(look.spec.name), Code.FORBIDDEN)
+        if self._reads_only and not may_read(peeked.spec):
+            raise NotAllowed(ONLY_READS.format(peeked.spec.name), Code.FORBIDDEN)
 
     def peek_again(self, payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
         """Decode in full what `peek` refused with ``error``; None if it is refused: then the reply is in
@@ -77,9 +77,9 @@ class Access:
         try:
             if isinstance(error, NotAllowed):
                 raise error
-            look = look_again(payload)
-            self._check_reads(look)
-            return look
+            peeked = peek_in_full(payload)
+            self._check_reads(peeked)
+            return peeked
         except NotAllowed as no:
             out.append(refusal(no, request_id(payload)))
         except InvalidCommand as problem:

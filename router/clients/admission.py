@@ -37,7 +37,7 @@ def may_read(spec: Spec) -> bool:
     return not spec.writes and spec.name not in WITH_SECRETS
 
 
-def may_wait(look: Peek) -> bool:
+def may_wait(peeked: Peek) -> bool:
     """Whether the shard may answer a command of the slow kinds late; the command then counts as slow."""
-    spec = look.spec
-    return spec.heavy or spec.is_slow(look.timeout)  # some heavy commands have no timeout
+    spec = peeked.spec
+    return spec.heavy or spec.is_slow(peeked.timeout)  # some heavy commands have no timeout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 SLOW_READER = 1  # the client does not read what we send
-HELD = 2  # enough commands wait behind its long polls
+DEFERRED = 2  # enough commands wait behind its long polls
 SHUTDOWN = 4
 _SHARD = 8
 

@@ -10,7 +10,7 @@ MIB = 1024 * 1024
 MAX_KEPT = 1024 * MIB  # bytes for all clients; above it, the clients that keep most are dropped
 MAX_UNREAD = 128 * MIB  # bytes for one client; two of the largest frames
 MAX_UNKNOWN = 64 * 1024  # bytes of a frame from a client that has not authenticated yet
-LOOK = 16 * MIB  # bytes received or kept between two checks of all clients
+CHECK_EVERY = 16 * MIB  # bytes received or kept between two checks of all clients
 
 SILENT_SWEEPS = 12  # a minute, as in the reference: after it the rest of a partial frame will not come
 SLOW_SWEEPS = 60  # five minutes: a frame must be complete by then, unless PROGRESS is made
@@ -28,7 +28,7 @@ class Bounds:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self.routers = 1  # of the host, which share the bound
-        self._grown = 0  # bytes since the last look
+        self._grown = 0  # bytes since the last check of all clients
         self._frames: dict[Client, tuple[int, int]] = {}  # bytes that were there, sweeps since
         self._unread: dict[Client, tuple[int, int]] = {}  # the same, of what a client has to read
 
@@ -42,7 +42,7 @@ class Bounds:
     def grew(self, size: int) -> None:
         """``size`` more bytes are kept."""
         self._grown += size
-        if self._grown < LOOK:
+        if self._grown < CHECK_EVERY:
             return
         self._grown = 0
         kept = {client: client.unrouted + client.unread for client in self._clients.values()}

@@ -27,7 +27,7 @@ from ..core.ports import Buffer, Endpoint, Subscribed
 from ..core.routing import ID, QUEUE, SLOW
 from .access import Access
 from .admission import MAX_SLOW
-from .backpressure import HELD, SHUTDOWN, SLOW_READER, ReadGate
+from .backpressure import DEFERRED, SHUTDOWN, SLOW_READER, ReadGate
 from .bounds import longest_frame
 from .hub import Hub
 from .in_flight import MAX_BYTES_AHEAD, InFlight
@@ -37,7 +37,7 @@ from .special_route import Batches, special_route
 from .turns import SLICE_S
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
-MAX_HELD = 64 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
+MAX_DEFERRED = 64 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
 PIECE = 8 * 1024  # bytes that are routed between two checks of the clock
 
 _length_at = struct.Struct(">I").unpack_from
@@ -90,14 +90,14 @@ class ClientConnection(asyncio.Protocol):
         limit = min(limits.connections, limits.in_all)
         if clients.draining:
             self.abort()
-        elif self.limited and self._hub.is_full and not self._hub.strangers.give_way():
+        elif self.limited and self._hub.is_full and not self._hub.unauthenticated.drop_oldest():
             limits.refused += 1
             text = f"Too many connections (max {limit})"
             self.finish(link_protocol.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
         else:
             self.number = self._hub.add(self)
-            if not self.access.known and self._hub.strangers.enter(self, self._transport):
-                self.incoming.hold()  # many guesses from that address: delay reading
+            if not self.access.known and self._hub.unauthenticated.enter(self, self._transport):
+                self.incoming.defer()  # wrong tokens came from that address: delay reading
                 asyncio.get_running_loop().call_later(DELAY_S, self.release)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -107,7 +107,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.silent = 0
-        self._hub.heard(len(data))
+        self._hub.received(len(data))
         if self.incoming.rest is None:
             self._hub.turns.asked(self)
             self._take(data)
@@ -121,10 +121,10 @@ class ClientConnection(asyncio.Protocol):
             return False
         self.half_closed = True
         for shard in self.in_flight:
-            self.tell_if_half_closed(self._hub.shards.links[shard])
+            self.send_half_closed(self._hub.shards.links[shard])
         return not self._is_answered
 
-    def tell_if_half_closed(self, link: Endpoint | None) -> None:
+    def send_half_closed(self, link: Endpoint | None) -> None:
         """After what was sent to a shard: that nothing else comes from this client, if that is so."""
         if self.half_closed and link is not None:
             link.control(link_protocol.HALF_CLOSED, self.number)
@@ -177,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def stuck(self) -> bool:
         """Whether it is in the middle of a frame although its socket is being read."""
-        return bool(self.incoming.rest) and not self.incoming.held and not self.gate.closed
+        return bool(self.incoming.rest) and not self.incoming.deferred and not self.gate.closed
 
     @property
     def unrouted(self) -> int:
@@ -246,9 +246,9 @@ class ClientConnection(asyncio.Protocol):
     def authenticate(self, token: str) -> bool:
         """It has presented a token; whether that is known."""
         if not self.access.authenticate(token):
-            self._hub.strangers.wrong(self)
+            self._hub.unauthenticated.wrong(self)
             return False
-        self._hub.strangers.leave(self)
+        self._hub.unauthenticated.leave(self)
         return True
 
     # Bytes in
@@ -264,7 +264,7 @@ class ClientConnection(asyncio.Protocol):
             start, is_whole = self._route(data, start, min(most, start + PIECE), batches, out)
             if start > most or not is_whole or self.in_flight.slow >= MAX_SLOW:
                 break
-            if not self.access.known and self._hub.strangers.has_enough(self, len(out)):
+            if not self.access.known and self._hub.unauthenticated.is_at_limit(self, len(out)):
                 break
             if turn is None:
                 turn = Slice(SLICE_S)
@@ -272,9 +272,9 @@ class ClientConnection(asyncio.Protocol):
                 break
         self.forward(batches, out)
         must_wait = self.in_flight.add_bytes(start)
-        held = must_wait or (is_whole and start <= most)
-        if out or start < size or held:
-            self._answer_and_keep(out, data[start:], held=held)
+        deferred = must_wait or (is_whole and start <= most)
+        if out or start < size or deferred:
+            self._answer_and_keep(out, data[start:], deferred=deferred)
 
     def _route(
         self, data: Buffer, start: int, last: int, batches: Batches, out: list[bytes]
@@ -290,22 +290,22 @@ class ClientConnection(asyncio.Protocol):
                 return start, False
             payload = data[body:end]
             try:
-                look = peek(payload)
+                peeked = peek(payload)
             except DECODE_ERRORS as error:
                 last = start
-                look = self.access.peek_again(bytes(payload), error, out)
-                if look is None:
+                peeked = self.access.peek_again(bytes(payload), error, out)
+                if peeked is None:
                     start = end
                     continue
-            handling = look.handling
+            handling = peeked.handling
             if handling == QUEUE:
-                shard = shard_of(look.key)
+                shard = shard_of(peeked.key)
                 if shard is None:
-                    shard = routes.of_queue(look.key)
+                    shard = routes.of_queue(peeked.key)
             elif handling == ID:
-                shard = routes.of_id(look.key)
+                shard = routes.of_id(peeked.key)
             else:
-                shard = special_route(self, self._hub, look, payload, batches, out)
+                shard = special_route(self, self._hub, peeked, payload, batches, out)
                 if handling != SLOW or self.in_flight.slow >= MAX_SLOW:
                     last = start
                 if shard is None:
@@ -319,15 +319,15 @@ class ClientConnection(asyncio.Protocol):
             start = end
         return start, True
 
-    def _answer_and_keep(self, out: list[bytes], rest: Buffer, *, held: bool) -> None:
+    def _answer_and_keep(self, out: list[bytes], rest: Buffer, *, deferred: bool) -> None:
         """Send what was answered here, and keep the rest."""
         if out:
             self.write(b"".join(out))
-            if not self.access.known and self._hub.strangers.refused(self, len(out)):
+            if not self.access.known and self._hub.unauthenticated.refused(self, len(out)):
                 self.finish(link_protocol.CLOSED)
                 return
-        if held:
-            self._hold(rest)
+        if deferred:
+            self._defer(rest)
         elif rest:
             self._keep(rest)
 
@@ -341,9 +341,9 @@ class ClientConnection(asyncio.Protocol):
                 continue
             in_flight.add(shard, len(batch))
             link.send(self.number, self.kind, batch)
-            self.tell_if_half_closed(link)
+            self.send_half_closed(link)
             if link.full:
-                link.hold_back(self)
+                link.throttle(self)
 
     def _keep(self, rest: Buffer) -> None:
         """Keep the beginning of a frame until its rest arrives."""
@@ -358,12 +358,12 @@ class ClientConnection(asyncio.Protocol):
         self.incoming.keep(rest, need)
         self._hub.bounds.grew(len(rest))
 
-    def _hold(self, rest: Buffer) -> None:
+    def _defer(self, rest: Buffer) -> None:
         """Keep what has to wait for answers, or for its next turn."""
-        self.incoming.hold(rest)
+        self.incoming.defer(rest)
         waits = self.in_flight.must_wait
-        if not waits or len(rest) > MAX_HELD:
-            self.gate.close(HELD)  # reading more would only add to the bytes that wait
+        if not waits or len(rest) > MAX_DEFERRED:
+            self.gate.close(DEFERRED)  # reading more would only add to the bytes that wait
         if not waits:
             self.incoming.in_line = True
             self._hub.turns.wait(self, self._have_turn)
@@ -371,7 +371,7 @@ class ClientConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Something was answered: continue, in its turn, with what waited for that."""
         incoming = self.incoming
-        if incoming.held and not incoming.in_line and not self.in_flight.must_wait:
+        if incoming.deferred and not incoming.in_line and not self.in_flight.must_wait:
             incoming.in_line = True
             self._hub.turns.begin(self, self._have_turn)
 
@@ -380,21 +380,21 @@ class ClientConnection(asyncio.Protocol):
         self.release()
 
     def release(self) -> None:
-        """Go on with what was held, if it may."""
-        if not self.incoming.held or self.in_flight.must_wait:
+        """Go on with what was deferred, if it may."""
+        if not self.incoming.deferred or self.in_flight.must_wait:
             return
         if self._finished or self._hub.clients.draining:
             return
-        held = self.incoming.release()
-        self.gate.open(HELD)
-        if held:
-            self._take(held)
+        deferred = self.incoming.release()
+        self.gate.open(DEFERRED)
+        if deferred:
+            self._take(deferred)
         if self.half_closed:
             self._end_if_answered()
 
     @property
     def _is_answered(self) -> bool:
-        return not self.incoming.held and self.in_flight.is_empty
+        return not self.incoming.deferred and self.in_flight.is_empty
 
     def _end_if_answered(self) -> None:
         self.silent = 0
@@ -410,8 +410,8 @@ class ClientConnection(asyncio.Protocol):
         if whole is not None:
             self._take(whole)
             return
-        if incoming.held and incoming.size > MAX_HELD:
-            self.gate.close(HELD)
+        if incoming.deferred and incoming.size > MAX_DEFERRED:
+            self.gate.close(DEFERRED)
         self._hub.bounds.grew(len(data))
 
     def _write_to_slow_reader(self, data: bytes) -> None:

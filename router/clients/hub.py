@@ -14,10 +14,10 @@ from bunqueue.server.host.descriptors import MAX_LINGERING
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
 
+from ..core.hosts import Hosts
 from ..core.ports import Endpoint, RemoteEndpoint
 from ..core.shard_map import ShardMap
 from ..core.siblings import Sibling, Siblings
-from ..core.single_host import SingleHost
 from ..event_loop import LoopLag
 from ..processes.deaths import Deaths
 from ..processes.kernel_processes import born
@@ -30,7 +30,7 @@ from .ports import Client
 from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns
-from .unauthenticated import MAX_EACH, Strangers
+from .unauthenticated import MAX_EACH, Unauthenticated
 
 SWEEP_S = 5.0
 GONE_S = 0.25  # from the end of a connection to that of its process: the kernel closes files first
@@ -44,7 +44,7 @@ class Limits:
 
     def __init__(self, settings: Settings) -> None:
         self.protocol: int = settings.default_protocol
-        """The version that a client speaks until it says another one; also the kind of its envelopes."""
+        """The version that a client speaks until it names another one; also the kind of its envelopes."""
         self.tokens = Tokens.of(settings.auth_token, settings.read_only_token)
         self.rate_limit = settings.rate_limit
         self.connections = settings.max_connections
@@ -77,15 +77,15 @@ class Hub:
         self.bounds = Bounds(self.clients)
         self.shards = ShardMap(settings.shards)
         self.siblings = Siblings()
-        self.hosts = SingleHost()
-        self.strangers = Strangers()
+        self.hosts = Hosts()
+        self.unauthenticated = Unauthenticated()
         self.turns = Turns()
         self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
-        deaths = self.health.deaths.said_of
+        deaths = self.health.deaths.summary
         self.pending = PendingCommands(self.shards, deaths, waits=bool(settings.cluster))
         self.tickets = Tickets(self.shards, self.turns, self.pending)
-        self.heard = LoopPoll(settings.busy_poll).heard
+        self.received = LoopPoll(settings.busy_poll).heard
         self._emptied = asyncio.Event()
 
     # Clients
@@ -112,14 +112,14 @@ class Hub:
         self.siblings = siblings
         self.tickets.base = self.clients.of_router(number, origin, life)
         self.bounds.routers = routers
-        self.strangers.most_each = max(32, MAX_EACH // routers)
+        self.unauthenticated.most_each = max(32, MAX_EACH // routers)
         self.commands.router = number
 
     def remove(self, client: Client, kind: int) -> None:
         """A client is gone: tell the shards that it used.  ``kind`` is CLOSED, SEVERED or BROKEN."""
         if self.clients.pop(client.number, None) is None:
             return
-        self.strangers.leave(client)
+        self.unauthenticated.leave(client)
         self.siblings.left(client.number, len(self.clients))
         workers = self.workers.disconnected(client.number)
         if self.clients.draining:  # the shards are about to end
@@ -130,18 +130,18 @@ class Hub:
             link = self.shards.links[shard]
             if link is not None:
                 link.control(kind, client.number)
-        self._look_after(workers)
+        self._check_workers(workers)
 
     def workers_left(self, conn: int) -> None:
         """A connection of another router, with workers registered here, has ended."""
-        self._look_after(self.workers.disconnected(conn))
+        self._check_workers(self.workers.disconnected(conn))
 
-    def _look_after(self, workers: Iterable[Worker]) -> None:
+    def _check_workers(self, workers: Iterable[Worker]) -> None:
         for worker in workers:
             if worker.born is not None and not self.clients.draining:
-                asyncio.get_running_loop().call_later(GONE_S, self._look_whether_gone, worker)
+                asyncio.get_running_loop().call_later(GONE_S, self._check_worker, worker)
 
-    def _look_whether_gone(self, worker: Worker) -> None:
+    def _check_worker(self, worker: Worker) -> None:
         """The connection of a worker on this machine has ended: if its process has ended as well, the shards
         need not wait for it."""
         if born(worker.pid) == worker.born:
@@ -150,9 +150,9 @@ class Hub:
             if not self.clients.draining:
                 link.control(link_protocol.GONE, link_protocol.CONTROL, worker.id.encode())
 
-    def returned(self, away: float) -> None:
+    def resumed(self, paused_s: float) -> None:
         """The process was paused for this many seconds: renew all worker leases instead of expiring them."""
-        _log.warning("the router stood still", seconds=round(away, 1))
+        _log.warning("the router stood still", seconds=round(paused_s, 1))
         self.workers.renew(now_ms())
 
     def lost(self, client: Client, error: Exception | None) -> None:
@@ -170,7 +170,7 @@ class Hub:
     def sweep(self) -> None:
         """End the clients that have stalled; called every SWEEP_S seconds."""
         self.bounds.sweep()
-        self.strangers.sweep()
+        self.unauthenticated.sweep()
         limits = self.limits
         if limits.refused:
             _log.warning(
@@ -194,7 +194,7 @@ class Hub:
 
     # Other hosts
 
-    def join_cluster(self, hosts: SingleHost, origin: int) -> None:
+    def join_cluster(self, hosts: Hosts, origin: int) -> None:
         """This host is one of several, and its connections have numbers of their own."""
         self.hosts = hosts
         self.clients.of_host(origin)
@@ -206,7 +206,7 @@ class Hub:
         return [conn for conn in connections if link_protocol.origin_of(conn) != origin]
 
     def remote_up(self, remote: RemoteEndpoint) -> None:
-        """Another host says that it owns a shard.  Of two that say so the later owner is right."""
+        """Another host reports that it owns a shard.  Of two that do the later owner is right."""
         if self.shards.is_overtaken(remote):
             return
         known = self.shards.links[remote.shard]
@@ -218,11 +218,20 @@ class Hub:
             # What this shard has answered over the broken connection is lost: the other one must ask again as
             # well.
             remote.announce(link.shard)
-        self._say_presence(remote)
+        self._send_presence(remote)
         resume_all(self.clients, remote)
         self.pending.release(remote.shard, remote)
         self.hosts.remote_up(remote)
         self.siblings.shard_up(remote)
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands that waited at a shard which has been given up: the next owner gets them."""
+        if link_protocol.origin_of(conn) != self.clients.origin:
+            self.hosts.returned(shard, conn, body)
+        elif (sibling := self.sibling_of(conn)) is not None:
+            sibling.returned(shard, conn, body)
+        else:
+            self.pending.returned(shard, self.clients.get(conn), body)
 
     def sibling_of(self, conn: int) -> Sibling | None:
         """The other router of this host that has a connection, or a ticket; None if that is this one."""
@@ -232,11 +241,11 @@ class Hub:
         """A shard is about to move: nothing more is sent to it, and what is under way is still answered.
         ``done`` is called once that is true of all routers of the host."""
         self.shards.pause(link)
-        self.siblings.hold(link.shard, done)
+        self.siblings.pause(link.shard, done)
 
     def released(self, remote: Endpoint) -> None:
         """A shard of another host has been given up there."""
-        self.settle(remote.shard)
+        self.fail_unanswered(remote.shard)
         self.siblings.shard_down(remote)
 
     # Shards
@@ -253,13 +262,13 @@ class Hub:
             if other is not link:
                 other.control(link_protocol.PEER, link_protocol.CONTROL, bytes((link.shard,)))
                 link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((other.shard,)))
-        self._say_presence(link)
+        self._send_presence(link)
         self.siblings.shard_up(link)
         if self.pending.waits:
             resume_all(self.clients, link)
             self.pending.release(link.shard, link)
 
-    def _say_presence(self, link: Endpoint) -> None:
+    def _send_presence(self, link: Endpoint) -> None:
         """Tell a shard which of its queues have workers that are registered here."""
         mine = [queue for queue in self.workers.by_queue if self.shards.routes.of_queue(queue) == link.shard]
         if mine:
@@ -275,7 +284,7 @@ class Hub:
             link.control(link_protocol.WORKER_PRESENCE, self.clients.base, link_protocol.encode(presence))
 
     def peer_message(self, source: int, body: bytes) -> None:
-        """One shard says something to another; when that is down, it asks again by itself."""
+        """A message from one shard to another; when that is down, it asks again by itself."""
         link = self.shards.links[body[0]]
         if link is not None:
             link.control(link_protocol.PEER_MESSAGE, link_protocol.CONTROL, bytes((source,)) + body[1:])
@@ -297,18 +306,18 @@ class Hub:
         Their connections are closed instead, and so are those of subscribers, as events may be missing. The
         other shards see these connections as SEVERED: the client is still there, and keeps its locked jobs.
         """
-        if not self.shards.gone(link):
+        if not self.shards.lost(link):
             return
-        self.settle(link.shard)
+        self.fail_unanswered(link.shard)
         if not self.clients.draining:
             self.siblings.shard_down(link)
         if link.is_local:
             self.hosts.lost(link.shard)
 
-    def settle(self, shard: int) -> None:
+    def fail_unanswered(self, shard: int) -> None:
         """An owner of a shard answers nothing any more: cut off those that still wait for its answers.  What
         it has given back goes to the next one, which may be there already."""
-        self.shards.settled(shard)
+        self.shards.handed_over(shard)
         victims = [client for client in self.clients.values() if self._is_victim(client, shard)]
         for client in victims:
             client.finish(link_protocol.SEVERED)

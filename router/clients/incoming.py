@@ -8,14 +8,14 @@ LARGE = 256 * 1024  # frames from here on are sliced as views: copying them cost
 
 
 class Incoming:
-    """Mostly nothing: then ``rest`` is None. Else the beginning of a frame, or what is held: frames that wait
-    for answers to earlier ones, or for the client's next turn."""
+    """Mostly nothing: then ``rest`` is None. Else the beginning of a frame, or what is deferred: frames that
+    wait for answers to earlier ones, or for the client's next turn."""
 
-    __slots__ = ("_need", "held", "in_line", "rest")
+    __slots__ = ("_need", "deferred", "in_line", "rest")
 
     def __init__(self) -> None:
         self.rest: bytearray | None = None
-        self.held = False  # ``rest`` waits for something other than more bytes
+        self.deferred = False  # ``rest`` waits for something other than more bytes
         self.in_line = False  # for its next turn
         self._need = 0  # length of ``rest`` when it contains a whole frame
 
@@ -23,13 +23,13 @@ class Incoming:
         """Keep the beginning of a frame, which is whole with ``need`` bytes."""
         self.rest, self._need = bytearray(rest), need
 
-    def hold(self, rest: Buffer = b"") -> None:
+    def defer(self, rest: Buffer = b"") -> None:
         """Keep what has to wait."""
-        self.rest, self.held = bytearray(rest), True
+        self.rest, self.deferred = bytearray(rest), True
 
     def release(self) -> bytes:
-        """What was held, which may go on."""
-        rest, self.rest, self.held = self.rest, None, False
+        """What was deferred, which may go on."""
+        rest, self.rest, self.deferred = self.rest, None, False
         return bytes(rest or b"")
 
     def add(self, data: bytes) -> Buffer | None:
@@ -37,7 +37,7 @@ class Incoming:
         rest = self.rest
         assert rest is not None
         rest += data
-        if self.held or len(rest) < self._need:
+        if self.deferred or len(rest) < self._need:
             return None
         self.rest = None
         return memoryview(rest) if self._need > LARGE else bytes(rest)

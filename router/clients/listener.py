@@ -67,12 +67,12 @@ class TcpListener:
                 if client.limited:  # not the gateway's
                     client.finish(link_protocol.BROKEN)
 
-    def stand_in(self, sockets: Sequence[socket]) -> None:
+    def take_over(self, sockets: Sequence[socket]) -> None:
         """Accept the clients of another router, which has ended, until it is back."""
         for sock in sockets:
             self._acceptor.listen(sock, BACKLOG)
 
-    def step_back(self, sockets: Sequence[socket]) -> None:
+    def give_back(self, sockets: Sequence[socket]) -> None:
         """The other router is back."""
         for sock in sockets:
             self._acceptor.leave(sock)

@@ -71,11 +71,11 @@ def refusal(error: CommandError, req_id: RequestId = UNSET) -> bytes:
     return encode_frame(refused(error, req_id))
 
 
-def first_shard(session: Session, look: Peek, payload: bytes | memoryview, out: list[bytes]) -> int | None:
+def first_shard(session: Session, peeked: Peek, payload: bytes | memoryview, out: list[bytes]) -> int | None:
     """The shard of a command that goes to the first one; None if it was refused, as clients may not use
     it."""
-    if look.spec.internal and session.limited:
-        unknown = CommandError(f"Unknown command: {look.spec.name}", Code.UNKNOWN_COMMAND, field="cmd")
+    if peeked.spec.internal and session.limited:
+        unknown = CommandError(f"Unknown command: {peeked.spec.name}", Code.UNKNOWN_COMMAND, field="cmd")
         out.append(refusal(unknown, request_id(payload)))
         return None
     return 0

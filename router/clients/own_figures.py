@@ -32,7 +32,7 @@ def figures(hub: Hub) -> RouterFigures:
         cpu_s=vitals.cpu_s(),
         lag_s=max([hub.health.lag.longest(), *(row.lag_s for row in others)]),
         further=[(row.memory_bytes, row.cpu_s, row.connections) for row in others],
-        wrong_tokens=hub.strangers.guesses.total,
+        wrong_tokens=hub.unauthenticated.guesses.total,
         exposed=tuple(hub.health.exposed),
         shards=len(shards.links),
         shards_up=[link.shard for link in shards.served],

@@ -135,9 +135,9 @@ class PendingCommands:
         for frames in waiting:
             if frames.client.number and not frames.client.finished:
                 link.send(frames.client.number, frames.kind, frames.frames)
-                frames.client.tell_if_half_closed(link)
+                frames.client.send_half_closed(link)
                 if link.full:
-                    link.hold_back(frames.client)
+                    link.throttle(frames.client)
         self._ask_again()
 
     def _ask_again(self) -> None:

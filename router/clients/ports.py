@@ -41,7 +41,7 @@ class Client(Asks, Feeder, Protocol):
     def deliver(self, shard: int, replies: int, slow: int, body: bytes) -> None:
         """Replies of a shard, ready to send."""
 
-    def tell_if_half_closed(self, link: Endpoint | None) -> None:
+    def send_half_closed(self, link: Endpoint | None) -> None:
         """After what was sent to a shard: that nothing else comes from this client, if that is so."""
 
     def forward(self, batches: dict[int, list[Buffer]], out: list[bytes]) -> None:

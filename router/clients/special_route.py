@@ -23,27 +23,27 @@ class Asking(Client, Session, Protocol):
 
 
 def special_route(
-    client: Asking, hub: Hub, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]
+    client: Asking, hub: Hub, peeked: Peek, payload: Buffer, batches: Batches, out: list[bytes]
 ) -> int | None:
     """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
-    routes, handling = hub.shards.routes, look.handling
+    routes, handling = hub.shards.routes, peeked.handling
     if handling == SLOW:
-        shard = routes.of_look(look)
-        if may_wait(look) and (hub.shards.links[shard] is not None or hub.pending.waits):
+        shard = routes.of_peek(peeked)
+        if may_wait(peeked) and (hub.shards.links[shard] is not None or hub.pending.waits):
             client.count_slow()
         return shard
     if handling == FIRST:
-        return first_shard(client, look, payload, out)
+        return first_shard(client, peeked, payload, out)
     if handling == SUBSCRIBE:
-        shard = routes.of_queue(look.key)
+        shard = routes.of_queue(peeked.key)
         if client.subscription is not None and client.subscription.shard != shard:
             client.forward(batches, out)  # an earlier subscription goes first, so it can be ended
             batches.clear()
-        subscribe(client, hub.shards.links, shard, look.key, may_wait=hub.pending.waits)
+        subscribe(client, hub.shards.links, shard, peeked.key, may_wait=hub.pending.waits)
         return shard
     if handling == IDS:
         try:
-            one = routes.of_ids(look.key)
+            one = routes.of_ids(peeked.key)
         except CommandError as error:
             out.append(refusal(error, request_id(payload)))
             return None
@@ -53,14 +53,14 @@ def special_route(
     # agreed on until now.
     client.forward(batches, out)
     batches.clear()
-    if hub.siblings.answers(look):
+    if hub.siblings.answers(peeked):
         client.count_slow()
         hub.siblings.ask(client, bytes(payload))
-    elif hub.hosts.answers(look):
+    elif hub.hosts.answers(peeked):
         client.count_slow()
         hub.hosts.answer_later(client, bytes(payload))
     elif handling == HERE:
         out.append(answer(client, bytes(payload)))
     else:
-        hub.tickets.gather(client, look, bytes(payload), out)
+        hub.tickets.gather(client, peeked, bytes(payload), out)
     return None

@@ -43,21 +43,21 @@ class Tickets:
         self._free: list[int] = []
         self.base = 0  # of the numbers of this router
 
-    def gather(self, client: Asks, look: Peek, payload: bytes, out: list[bytes]) -> None:
+    def gather(self, client: Asks, peeked: Peek, payload: bytes, out: list[bytes]) -> None:
         """Send a command to several shards; it counts as slow, so there are never many of these at once."""
         routes, ids = self._shards.routes, list[str]()
         try:
             command = decode(payload)
-            if look.handling == IDS:
+            if peeked.handling == IDS:
                 ids = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
-                parts = split(look.spec, command, routes.of_id)
+                parts = split(peeked.spec, command, routes.of_id)
             else:
-                parts = for_some(look.spec, command, routes.shards, routes.of_queue)
+                parts = for_some(peeked.spec, command, routes.shards, routes.of_queue)
         except CommandError as error:
             out.append(refusal(error, request_id(payload)))
             return
         client.count_slow()
-        self.ask(client, look.spec, parts, command.req_id, ids)
+        self.ask(client, peeked.spec, parts, command.req_id, ids)
 
     def ask(
         self,
@@ -127,7 +127,7 @@ class Tickets:
             return
         self._close(number)
         if not ticket.lost:
-            self._turns.begin(ticket.client, lambda: self._tell(ticket))
+            self._turns.begin(ticket.client, lambda: self._reply(ticket))
 
     def shard_lost(self, shard: int) -> None:
         """A shard died: commands that wait for its answer will not get it.
@@ -159,7 +159,7 @@ class Tickets:
         del self._open[number]
         self._free.append(number)
 
-    def _tell(self, ticket: _Ticket) -> None:
+    def _reply(self, ticket: _Ticket) -> None:
         """Merge the answers, which counts towards the client's share of time, and send the result."""
         if not ticket.client.finished:
             ticket.client.gathered(ticket.gather.result(ticket.req_id))

@@ -34,7 +34,7 @@ def server_context(settings: Settings) -> ssl.SSLContext | None:
     _read_certificate(context, settings)
     if settings.tls_client_ca:
         _read_client_ca(context, settings.tls_client_ca)
-    _look_at_dates(settings)
+    _check_dates(settings)
     return context
 
 
@@ -86,7 +86,7 @@ def _no_password() -> str:
     raise ValueError
 
 
-def _look_at_dates(settings: Settings) -> None:
+def _check_dates(settings: Settings) -> None:
     """Warn when the certificate has expired or soon will: the clients, not the server, refuse it then."""
     problem = _problem_of_dates(settings)
     if problem:

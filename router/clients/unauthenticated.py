@@ -19,15 +19,15 @@ MAX_EACH = 256  # per address; a fleet behind one address authenticates long bef
 _log = get_logger("router")
 
 
-class Strangers:
+class Unauthenticated:
     """All unauthenticated connections, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.guesses = Guesses()
         self.most_each = MAX_EACH  # per address
-        self.tell: Callable[[str], None] | None = None  # notifies other routers of wrong tokens, by address
+        self.on_wrong_token: Callable[[str], None] | None = None  # gets the address
         self.logs = True  # wrong tokens; one router does it for all
-        self._all: dict[Client, _Stranger] = {}
+        self._all: dict[Client, _Entry] = {}
         self._by_origin: dict[str, dict[Client, None]] = {}
         self._dropped = 0  # since the last log line about them
 
@@ -41,7 +41,7 @@ class Strangers:
             self._drop(next(iter(same)))
             same = self._by_origin.setdefault(who, {})
         same[client] = None
-        self._all[client] = _Stranger(address, who, now)
+        self._all[client] = _Entry(address, who, now)
         return self.guesses.suspects(address, now)
 
     def leave(self, client: Client) -> None:
@@ -54,21 +54,21 @@ class Strangers:
         if not same:
             del self._by_origin[found.who]
 
-    def give_way(self) -> bool:
+    def drop_oldest(self) -> bool:
         """Close the oldest one to make room for another; False if all clients have authenticated."""
         if not self._all:
             return False
         self._drop(next(iter(self._all)))
         return True
 
-    def has_enough(self, client: Client, answers: int) -> bool:
+    def is_at_limit(self, client: Client, answers: int) -> bool:
         """Whether it has reached the bound on refusals, including ``answers`` refusals about to be sent."""
         found = self._all.get(client)
         return found is not None and (found.refusals + answers >= MAX_REFUSALS or found.wrong >= MAX_WRONG)
 
     def refused(self, client: Client, answers: int) -> bool:
         """It was refused this many times more; returns whether it has reached the bound."""
-        is_enough = self.has_enough(client, answers)
+        is_enough = self.is_at_limit(client, answers)
         if (found := self._all.get(client)) is not None:
             found.refusals += answers
         return is_enough
@@ -79,8 +79,8 @@ class Strangers:
         if found is not None:
             found.wrong += 1
             self.guesses.wrong(found.address, time.monotonic())
-            if self.tell is not None:
-                self.tell(found.address)
+            if self.on_wrong_token is not None:
+                self.on_wrong_token(found.address)
 
     def wrong_elsewhere(self, address: str) -> None:
         """A wrong token was presented to another router."""
@@ -105,7 +105,7 @@ class Strangers:
         client.vanish()
 
 
-class _Stranger:
+class _Entry:
     __slots__ = ("address", "refusals", "since", "who", "wrong")
 
     def __init__(self, address: str, who: str, since: float) -> None:

@@ -20,17 +20,16 @@ from typing import Protocol
 from bunqueue.logs import get_logger
 from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.server.links import host_protocol as host_link
-from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.links.pipe_messages import OwnerObservation, Report
 from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError
 
 from ..clients.hub import Hub
 from ..core.cluster_view import HostRow, View
+from ..core.hosts import Hosts
 from ..core.membership import Action, End, Follow, Membership, Move, Start, Takeover
 from ..core.ports import Asks, LocalEndpoint, RemoteEndpoint
 from ..core.routing import HERE, Peek
-from ..core.single_host import Shards, SingleHost
 from ..errors import StartError
 from ..processes.launcher import Launcher
 from . import certificates
@@ -50,21 +49,21 @@ SERVED_S = 30.0  # for all shards to have owners, before this host says that it 
 _log = get_logger("cluster")
 
 
-class Processes(Shards, Protocol):
+class Processes(Protocol):
     """The supervisor, as far as it starts and ends the shards' processes of a host in a cluster."""
 
     def run(self, index: int, observed: OwnerObservation | None) -> None: ...
 
     def has(self, link: LocalEndpoint) -> bool: ...
 
-    def look(self, index: int) -> None: ...
+    def check_owner(self, index: int) -> None: ...
 
     def end(self, index: int) -> None: ...
 
     async def hand_over(self, index: int) -> None: ...
 
 
-class Cluster(SingleHost):
+class Cluster(Hosts):
     """Who owns what, as this host sees it."""
 
     def __init__(
@@ -84,7 +83,7 @@ class Cluster(SingleHost):
         self.commands = ClusterCommands(self)
         self.forwards = Forwards(hub, self.links)
         self.membership = Membership(me.id, settings.cluster_copies)
-        self._watch = StoreWatch(self._look)
+        self._watch = StoreWatch(self._refresh)
         self._exchange = Exchange(hub, self.links, me.id)
         self._followers = Followers(settings, me.id, self._reported, launcher)
         self._handovers = Handovers(hub, self.links, supervisor.hand_over, self.membership.moved)
@@ -137,7 +136,7 @@ class Cluster(SingleHost):
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(WITHDRAW_S):
                 await self.store.drain(self.me.id, draining=True)
-                self.look_soon()
+                self.refresh_soon()
                 self._wake_others()
                 while self._hub.shards.served_here:
                     await self._next_change()
@@ -174,7 +173,7 @@ class Cluster(SingleHost):
         return self.links.reached
 
     @property
-    def away(self) -> str:
+    def store_error(self) -> str:
         """Why the store cannot be read; "" while it can."""
         return self._watch.error
 
@@ -182,7 +181,7 @@ class Cluster(SingleHost):
         """The host's name, for people."""
         return self.links.name(host)
 
-    def lives_on(self, host: str) -> bool:
+    def is_alive(self, host: str) -> bool:
         """Whether a host had given a sign of life lately when the store was read last."""
         return self.membership.is_alive(host)
 
@@ -198,40 +197,40 @@ class Cluster(SingleHost):
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    # -- each look -----------------------------------------------------------------------------
+    # -- each second ---------------------------------------------------------------------------
 
-    def look_soon(self) -> None:
+    def refresh_soon(self) -> None:
         """Something has happened."""
         self._watch.soon()
 
-    async def look_now(self) -> None:
+    async def refresh(self) -> None:
         """See what has just been changed.  StoreError."""
-        await self._look()
+        await self._refresh()
         self._wake_others()
 
-    async def _look(self) -> None:
-        view = await self.store.look()
-        changes = self.membership.looked(view, self._now)
+    async def _refresh(self) -> None:
+        view = await self.store.read()
+        changes = self.membership.store_read(view, self._now)
         self.links.reach(view.hosts)
         if changes and await self.store.change(changes, view):
             for change in changes:
                 if change.home is not None:
                     _log.info("a shard gets another host", shard=change.shard, host=self.name(change.home))
             self._wake_others()
-            self.look_soon()
+            self.refresh_soon()
         self._carry_out(self.membership.arrange(self._followers.open, self._now))
-        self._say_standbys()
-        self._exchange.tell()
+        self._send_standbys()
+        self._exchange.send()
 
     def _wake_others(self) -> None:
         """The placement has changed: the other hosts need not find out on their own."""
         for uplink in self.links.uplinks:
-            uplink.say(host_link.POKE)
+            uplink.send(host_link.POKE)
 
     def _reported(self, report: Report) -> None:
         """The follower has looked at the store."""
         actions = self.membership.reported(
-            report.observed, self._followers.open, self._now, store_answers=not self.away
+            report.observed, self._followers.open, self._now, store_answers=not self.store_error
         )
         self._carry_out(actions)
 
@@ -254,21 +253,22 @@ class Cluster(SingleHost):
 
     def stands_by(self, shard: int) -> None:
         self.membership.stands_by(shard, self._now)
-        self._say_standbys()
+        self._send_standbys()
 
-    def _say_standbys(self) -> None:
+    def _send_standbys(self) -> None:
         """Tell the owners of shards that a process here waits for.  The store and the links may know them at
         different times."""
         for shard, owner in self.membership.standbys:
             remote = self._hub.shards.remote(shard)
             for host in {owner} if remote is None else {owner, remote.host}:
                 if (uplink := self.links.uplink(host)) is not None:
-                    uplink.say(host_link.STANDBY, shard=shard)
+                    uplink.send(host_link.STANDBY, shard=shard)
 
-    def recovered(self, link: LocalEndpoint, shards: Shards) -> None:
+    def recovered(self, link: LocalEndpoint) -> bool:
         task = asyncio.get_running_loop().create_task(self.enter(link))
         self._entering.add(task)
         task.add_done_callback(self._entering.discard)
+        return False
 
     async def enter(self, link: LocalEndpoint) -> None:
         """A shard owned by this host is ready: before it serves, it is told which connections are open."""
@@ -277,44 +277,38 @@ class Cluster(SingleHost):
         if self._hub.shards.is_overtaken(link) or not self._supervisor.has(link):
             return  # another host has the shard by now, or the process has ended
         self._hub.link_up(link, others)
-        self.links.say(host_link.UP, link.shard, link.epoch.to_bytes(8))
+        self.links.broadcast(host_link.UP, link.shard, link.epoch.to_bytes(8))
         self._changed.set()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self._watch.timeout_s):
                 others_alive = [host for host in self.membership.others_alive if host != before]
                 await self.store.owns(link.shard, others_alive)
         self._wake_others()
-        self.look_soon()
+        self.refresh_soon()
 
     def lost(self, shard: int) -> None:
         self._changed.set()
-        self.links.say(host_link.DOWN, shard)
+        self.links.broadcast(host_link.DOWN, shard)
 
     def ended(self, shard: int) -> None:
         self.membership.ended(shard)
 
-    def gone(self, shard: int) -> None:
-        self.membership.gone(shard)
+    def stopped(self, shard: int) -> None:
+        self.membership.stopped(shard)
 
     def gave_up(self, shard: int) -> None:
         """A shard of this host has no owner now: the host that is ready for it may own it."""
         _log.info("gave a shard up", shard=shard)
-        self._hub.settle(shard)
-        self.links.say(host_link.RELEASED, shard)
-
-    def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands that waited at a shard that is given up: send them to the next owner."""
-        if link_protocol.origin_of(conn) != self.me.number:
-            self.links.returned(shard, conn, body)
-        elif (sibling := self._hub.sibling_of(conn)) is not None:
-            sibling.returned(shard, conn, body)
-        else:
-            self._hub.pending.returned(shard, self._hub.clients.get(conn), body)
+        self._hub.fail_unanswered(shard)
+        self.links.broadcast(host_link.RELEASED, shard)
 
     # -- what shards here answer to other hosts, and commands ----------------------------------
 
     def answer(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
         self.links.answer(shard, conn, kind, replies, slow, body)
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        self.links.returned(shard, conn, body)
 
     def events(self, shard: int, connections: Iterable[int], frames: bytes) -> None:
         self.links.events(shard, connections, frames)
@@ -323,7 +317,7 @@ class Cluster(SingleHost):
         self.links.lost(shard, connections)
 
     def connections_changed(self) -> None:
-        self.links.say_live()
+        self.links.send_live()
 
     def remote_up(self, remote: RemoteEndpoint) -> None:
         self._changed.set()
@@ -331,23 +325,23 @@ class Cluster(SingleHost):
     def status(self) -> ClusterView:
         return self.commands.view()
 
-    def answers(self, look: Peek) -> bool:
-        return bool(look.handling == HERE and look.spec.heavy)
+    def answers(self, peeked: Peek) -> bool:
+        return bool(peeked.handling == HERE and peeked.spec.heavy)
 
     def answer_later(self, client: Asks, payload: bytes) -> None:
         self.commands.answer_later(client, payload)
 
     # -- what other hosts say ------------------------------------------------------------------
 
-    def parted(self, host: str) -> None:
+    def disconnected(self, host: str) -> None:
         """A host has no connection to this one any more."""
-        self.membership.liveness.parted(host, self._now)
-        self._exchange.parted(host)
+        self.membership.liveness.disconnected(host, self._now)
+        self._exchange.disconnected(host)
 
     def uplink_made(self, host: str) -> None:
         """There is a connection to a host that there was none to."""
         self.membership.liveness.reached(host)
-        self._say_standbys()
+        self._send_standbys()
 
     def uplink_lost(self, host: str) -> None:
         """There is none any more."""
@@ -355,26 +349,26 @@ class Cluster(SingleHost):
 
     def released(self, shard: int) -> None:
         """A shard has no owner now; a process here may become the next one."""
-        self._supervisor.look(shard)
-        self.look_soon()
+        self._supervisor.check_owner(shard)
+        self.refresh_soon()
 
-    def holding(self, shard: int) -> None:
+    def shard_paused(self, shard: int) -> None:
         """A host sends nothing more to a shard that is given up here."""
-        self._handovers.holding(shard)
+        self._handovers.shard_paused(shard)
 
-    def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
+    def received(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
         match kind:
             case host_link.POKE:
-                self.look_soon()
+                self.refresh_soon()
             case host_link.WORKERS:
                 self._exchange.workers(connection.peer, body)
             case host_link.LOAD:
                 self._exchange.load(connection.peer, body)
             case host_link.FORWARD:
-                self.forwards.hear(connection, conn, body)
+                self.forwards.receive(connection, conn, body)
             case host_link.FORWARDED:
                 self.forwards.answered(conn, body)
             case host_link.STANDBY:
                 open_files = self._followers.open
                 self._carry_out(self.membership.wanted(shard, connection.peer, open_files, self._now))
-                self.look_soon()
+                self.refresh_soon()

@@ -34,7 +34,7 @@ from .store import ClusterStore
 ANSWER_S = 10.0  # less than clients wait for a reply
 
 
-def _away(why: str) -> CommandError:
+def _unavailable(why: str) -> CommandError:
     text = f"the store cannot be changed now: {why}; see bunqueue store check"
     return CommandError(text, Code.STORE_UNAVAILABLE, retry_after=1000)
 
@@ -56,7 +56,7 @@ class ClusterState(Protocol):
     def me(self) -> HostRow: ...
 
     @property
-    def away(self) -> str:
+    def store_error(self) -> str:
         """Why the store cannot be read; "" while it can."""
 
     @property
@@ -65,13 +65,13 @@ class ClusterState(Protocol):
 
     def name(self, host: str) -> str: ...
 
-    def lives_on(self, host: str) -> bool: ...
+    def is_alive(self, host: str) -> bool: ...
 
     def beat_age_ms(self, host: str) -> float | None: ...
 
     def load_of(self, host: str) -> float | None: ...
 
-    async def look_now(self) -> None:
+    async def refresh(self) -> None:
         """See what has just been changed.  StoreError."""
 
 
@@ -98,7 +98,7 @@ class ClusterCommands:
             host=cluster.me.name,
             hosts=[self._host(host, owned[host.id], followed[host.id]) for host in hosts],
             shards=[self._shard(shard) for shard in shards],
-            error=cluster.away or None,
+            error=cluster.store_error or None,
         )
 
     def _host(self, host: HostRow, owns: int, follows: int) -> HostView:
@@ -109,7 +109,7 @@ class ClusterCommands:
             link=host.link,
             clients=host.clients,
             version=host.version,
-            alive=cluster.lives_on(host.id),
+            alive=cluster.is_alive(host.id),
             reached=host.id == cluster.me.id or host.id in cluster.reached,
             draining=host.draining,
             owns=owns,
@@ -157,16 +157,16 @@ class ClusterCommands:
 
     async def answer(self, command: Command) -> ClusterReply:
         """Carry out a command that changes something. CommandError if it cannot be done."""
-        if self._cluster.away:
-            raise _away(self._cluster.away)
+        if self._cluster.store_error:
+            raise _unavailable(self._cluster.store_error)
         try:
             async with asyncio.timeout(ANSWER_S):
                 await _CHANGES[type(command)](self, command)
-                await self._cluster.look_now()
+                await self._cluster.refresh()
         except StoreError as error:
-            raise _away(str(error)) from error
+            raise _unavailable(str(error)) from error
         except TimeoutError as error:
-            raise _away(f"it has not answered within {ANSWER_S:g} s") from error
+            raise _unavailable(f"it has not answered within {ANSWER_S:g} s") from error
         return self.status()
 
     def _known(self, name: str) -> HostRow:
@@ -186,7 +186,7 @@ class ClusterCommands:
         host = self._known(command.host)
         view = self._cluster.view
         others = [row for row in view.hosts if row.id != host.id and not row.draining] if view else []
-        if command.draining and not any(self._cluster.lives_on(row.id) for row in others):
+        if command.draining and not any(self._cluster.is_alive(row.id) for row in others):
             raise CommandError(
                 f"no other host could have the shards of {host.name!r}: start one, or end its draining",
                 Code.HOST_STATE,
@@ -206,7 +206,7 @@ class ClusterCommands:
                 value=command.shard,
                 bound=last,
             )
-        if not self._cluster.lives_on(host.id) or host.draining:
+        if not self._cluster.is_alive(host.id) or host.draining:
             drains = f"is draining: end that first, with bunqueue cluster drain --undo {host.name}"
             what = drains if host.draining else "is dead: start its server, or give another host"
             raise CommandError(
@@ -222,7 +222,7 @@ class ClusterCommands:
 
     async def _forget(self, command: ClusterForget) -> None:
         host = self._known(command.host)
-        if self._cluster.lives_on(host.id):
+        if self._cluster.is_alive(host.id):
             raise CommandError(
                 f"the host {host.name!r} is alive: stop its server first",
                 Code.HOST_STATE,

@@ -64,7 +64,7 @@ class Downlink(HostConnection):
         self._hello: host_link.Hello | None = None
         self.origin = 0  # of the connections it has
         self.life = ""
-        self.is_holding: set[int] = set()  # shards given up here; it sends them no more
+        self.paused_shards: set[int] = set()  # shards given up here; it sends them no more
 
     # -- the greeting
 
@@ -75,13 +75,13 @@ class Downlink(HostConnection):
 
     def greet(self, kind: int, body: bytes) -> None:
         if kind == host_link.HELLO and self._hello is None:
-            self._hear_hello(body)
+            self._receive_hello(body)
         elif kind == host_link.PROOF and self._hello is not None:
-            self._hear_proof(self._hello, body)
+            self._receive_proof(self._hello, body)
         else:
             self.abort("it does not speak this protocol")
 
-    def _hear_hello(self, body: bytes) -> None:
+    def _receive_hello(self, body: bytes) -> None:
         try:
             hello = host_link.decode_hello(body)
         except MsgspecError:
@@ -96,28 +96,28 @@ class Downlink(HostConnection):
             self._refuse(problem)
             return
         self._hello = hello
-        self.say(host_link.CHALLENGE, self._challenge)
+        self.send(host_link.CHALLENGE, self._challenge)
 
-    def _hear_proof(self, hello: host_link.Hello, proof: bytes) -> None:
+    def _receive_proof(self, hello: host_link.Hello, proof: bytes) -> None:
         if not self._links.greeting.proves(hello.host, self._challenge, proof):
             self._refuse("the proof is wrong: the store's secret is another one")
             return
         version = host_link.agree(hello.oldest, hello.newest)
         assert version is not None  # else it was refused
         self.peer, self.origin, self.life = hello.host, hello.number, hello.life
-        self.say(host_link.WELCOME, host_link.encode(self._links.greeting.welcome(version)))
+        self.send(host_link.WELCOME, host_link.encode(self._links.greeting.welcome(version)))
         self.begin_watching()
         self._links.downlink_made(self)
 
     def _refuse(self, why: str) -> None:
         _log.warning("refused another host", reason=why)
-        self.say(host_link.REFUSED, why.encode())
+        self.send(host_link.REFUSED, why.encode())
         self._flush()
         self._transport.close()
 
     # -- incoming
 
-    def heard(
+    def received(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
         if channel == host_link.TO_SHARD:
@@ -125,14 +125,14 @@ class Downlink(HostConnection):
             return
         match kind:
             case host_link.HOLDING:
-                self.is_holding.add(shard)
-                self._links.cluster.holding(shard)
+                self.paused_shards.add(shard)
+                self._links.cluster.shard_paused(shard)
             case host_link.LIVE:
                 self._links.origins.report(self, frozenset(link_protocol.unpack_connections(body)))
             case host_link.PING:
-                self.say(host_link.PONG)
+                self.send(host_link.PONG)
             case _:
-                self._links.cluster.heard(self, kind, shard, conn, body)
+                self._links.cluster.received(self, kind, shard, conn, body)
 
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
         link = self._links.hub.shards.local(shard)
@@ -146,7 +146,7 @@ class Downlink(HostConnection):
             return
         link.control(kind, conn, body)
         if link.full:
-            link.hold_back_host(self)
+            link.throttle_host(self)
 
     def _refuse_commands(self, shard: int, conn: int, body: bytes) -> None:
         """The shard is not here: another host owns it, and the sending host will soon be notified."""

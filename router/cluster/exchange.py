@@ -27,16 +27,16 @@ class Exchange:
         """How busy a host's machine is, see `host_link.Load`; None while it is not known."""
         return self._loads.get(host)
 
-    def tell(self) -> None:
+    def send(self) -> None:
         """Tell the other hosts who is registered here, if that has changed, and the load of this machine."""
         listing = host_link.encode(self._hub.workers.here(now_ms()))
         load = self._loads[self._me] = os.getloadavg()[0] / (os.cpu_count() or 1)
         body = host_link.encode(host_link.Load(load))
         for uplink in self._links.uplinks:
-            if uplink.workers_said != listing:
-                uplink.workers_said = listing
-                uplink.say(host_link.WORKERS, listing)
-            uplink.say(host_link.LOAD, body)
+            if uplink.workers_sent != listing:
+                uplink.workers_sent = listing
+                uplink.send(host_link.WORKERS, listing)
+            uplink.send(host_link.LOAD, body)
 
     def workers(self, host: str, body: bytes) -> None:
         """Another host tells who is registered there."""
@@ -46,7 +46,7 @@ class Exchange:
         """Another host tells how busy it is."""
         self._loads[host] = host_link.decode_load(body).per_core
 
-    def parted(self, host: str) -> None:
+    def disconnected(self, host: str) -> None:
         """A host has no connection to this one any more."""
         self._loads.pop(host, None)
         self._hub.workers.elsewhere(host, None)

@@ -77,7 +77,7 @@ class Forwards:
             return None
         number = next(self._numbers) & 0xFFFF_FFFF
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        uplink.say(host_link.FORWARD, payload, conn=number)
+        uplink.send(host_link.FORWARD, payload, conn=number)
         try:
             await asyncio.wait([answer, uplink.closed], timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -86,7 +86,7 @@ class Forwards:
 
     # Messages from other hosts
 
-    def hear(self, connection: HostConnection, number: int, payload: bytes) -> None:
+    def receive(self, connection: HostConnection, number: int, payload: bytes) -> None:
         """Another host asks."""
         try:
             command = decode(payload)
@@ -95,7 +95,7 @@ class Forwards:
             frame = self._control_here(command)
         except CommandError as error:
             frame = refusal(error, request_id(payload))
-        connection.say(host_link.FORWARDED, frame, conn=number)
+        connection.send(host_link.FORWARDED, frame, conn=number)
 
     def answered(self, number: int, frame: bytes) -> None:
         """Another host has answered."""

@@ -12,7 +12,7 @@ from ..core.cluster_view import HostRow
 
 
 class Greeting:
-    """What this host says of itself, and what it accepts from others."""
+    """What this host reports of itself, and what it accepts from others."""
 
     def __init__(self, cluster: str, store: str, unknown: Callable[[], None]) -> None:
         """``unknown`` is called when a host greets that the store was not known to have."""

@@ -11,7 +11,7 @@ from bunqueue.server.links import host_protocol as host_link
 from ..clients.hub import Hub
 from .links import Links
 
-HOLDING_S = 2.0  # for the other hosts to send nothing more to a shard that is given up
+PAUSE_S = 2.0  # for the other hosts to send nothing more to a shard that is given up
 
 _log = get_logger("cluster")
 
@@ -38,7 +38,7 @@ class Handovers:
         for task in self._tasks.values():
             task.cancel()
 
-    def holding(self, shard: int) -> None:
+    def shard_paused(self, shard: int) -> None:
         """A host sends nothing more to a shard that is given up here."""
         if shard in self._answered:
             self._answered[shard].set()
@@ -57,16 +57,16 @@ class Handovers:
         self._hub.pause(link)
         waiting = [downlink for downlink in self._links.downlinks if downlink.greeted]
         for downlink in waiting:
-            downlink.is_holding.discard(shard)
-        self._links.say(host_link.MOVING, shard)
+            downlink.paused_shards.discard(shard)
+        self._links.broadcast(host_link.MOVING, shard)
         event = self._answered[shard] = asyncio.Event()
         try:
-            async with asyncio.timeout(HOLDING_S):
-                while not all(shard in link.is_holding or link.closed.done() for link in waiting):
+            async with asyncio.timeout(PAUSE_S):
+                while not all(shard in link.paused_shards or link.closed.done() for link in waiting):
                     await event.wait()
                     event.clear()
         except TimeoutError:
-            silent = [self._links.name(link.peer) for link in waiting if shard not in link.is_holding]
+            silent = [self._links.name(link.peer) for link in waiting if shard not in link.paused_shards]
             _log.warning(
                 "a shard moves, and hosts did not answer in time", shard=shard, hosts=" ".join(silent)
             )

@@ -40,7 +40,7 @@ class Links:
     def __init__(self, hub: Hub, cluster: str, store: str, identity: certificates.Identity) -> None:
         self.hub = hub
         self.cluster: Listener
-        self.greeting = Greeting(cluster, store, lambda: self.cluster.look_soon())
+        self.greeting = Greeting(cluster, store, lambda: self.cluster.refresh_soon())
         self._identity = identity
         self._tls = certificates.server_context(identity, ())
         self._trusted: set[str] = set()
@@ -110,7 +110,7 @@ class Links:
         address, _, port = host.link.rpartition(":")
         context = certificates.client_context(self._identity, host.certificate)
         delay = REDIAL_S
-        said = False
+        logged = False
         while True:
             uplink: Uplink | None = None
             try:
@@ -119,14 +119,14 @@ class Links:
                         lambda: Uplink(self, host), address.strip("[]"), int(port), ssl=context
                     )
             except (OSError, TimeoutError, ssl.SSLError) as error:
-                if not said:
-                    said = True
+                if not logged:
+                    logged = True
                     reason = str(error) or "no answer"
                     _log.warning("another host is not reached", host=host.name, link=host.link, reason=reason)
             if uplink is not None:
                 await asyncio.wait([uplink.closed])
                 if uplink.greeted:
-                    delay, said = REDIAL_S, False
+                    delay, logged = REDIAL_S, False
             await asyncio.sleep(delay)
             delay = min(2 * delay, LAST_REDIAL_S)
 
@@ -146,7 +146,7 @@ class Links:
     def uplink_made(self, uplink: Uplink) -> None:
         self._uplinks[uplink.peer] = uplink
         _log.info("reached another host", host=self.name(uplink.peer))
-        uplink.say(host_link.LIVE, self.live())
+        uplink.send(host_link.LIVE, self.live())
         self.cluster.uplink_made(uplink.peer)
 
     def uplink_lost(self, uplink: Uplink) -> None:
@@ -168,34 +168,34 @@ class Links:
         self._downlinks[downlink.peer] = downlink
         self.origins.arrived(downlink)
         for link in self.hub.shards.served_here:
-            downlink.say(host_link.UP, link.epoch.to_bytes(8), shard=link.shard)
+            downlink.send(host_link.UP, link.epoch.to_bytes(8), shard=link.shard)
 
     def downlink_lost(self, downlink: Downlink) -> None:
         if self._downlinks.get(downlink.peer) is not downlink:
             return
         del self._downlinks[downlink.peer]
-        self.cluster.parted(downlink.peer)
+        self.cluster.disconnected(downlink.peer)
         self.origins.left(downlink)
 
     def live(self) -> bytes:
         """The connections of this host that are open."""
         return link_protocol.pack_connections(self.hub.connections)
 
-    def say_live(self) -> None:
+    def send_live(self) -> None:
         """Connections of another router of this host have ended with it."""
         for uplink in self._uplinks.values():
-            uplink.say(host_link.LIVE, self.live())
+            uplink.send(host_link.LIVE, self.live())
 
     async def others_live(self) -> list[int]:
         """The open connections of all other hosts: a shard that has just started leaves them their jobs."""
-        return await self.origins.ask([link for link in self._downlinks.values() if link.is_heard])
+        return await self.origins.ask([link for link in self._downlinks.values() if link.is_responsive])
 
     # -- reports about shards of this host -----------------------------------------------------
 
-    def say(self, kind: int, shard: int, body: bytes = b"") -> None:
+    def broadcast(self, kind: int, shard: int, body: bytes = b"") -> None:
         """Tell all hosts that use the shards here."""
         for downlink in self._downlinks.values():
-            downlink.say(kind, body, shard=shard)
+            downlink.send(kind, body, shard=shard)
 
     @property
     def downlinks(self) -> list[Downlink]:
@@ -225,7 +225,7 @@ class Links:
         """Commands of another host's connection, to be sent to the shard's next owner."""
         downlink = self._of_origin(link_protocol.origin_of(conn))
         if downlink is not None:
-            downlink.say(host_link.RETURNED, body, shard=shard, conn=conn)
+            downlink.send(host_link.RETURNED, body, shard=shard, conn=conn)
 
     def _by_host(self, connections: Iterable[int]) -> list[tuple[Downlink, list[int]]]:
         by_origin: defaultdict[int, list[int]] = defaultdict(list)

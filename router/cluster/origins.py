@@ -36,7 +36,7 @@ class Origins:
         if (timer := self._going.pop(origin, None)) is not None:
             timer.cancel()
         if self._lives.get(origin, downlink.life) != downlink.life:
-            self._gone(origin)
+            self._expire(origin)
         self._lives[origin] = downlink.life
 
     def left(self, downlink: Downlink) -> None:
@@ -47,13 +47,13 @@ class Origins:
         for link in self._hub.shards.served_here:  # or they would hand out jobs that no worker gets
             link.control(link_protocol.ORIGIN_CUT, downlink.origin << link_protocol.ORIGIN_SHIFT)
         loop = asyncio.get_running_loop()
-        self._going[downlink.origin] = loop.call_later(GONE_S, self._gone, downlink.origin)
+        self._going[downlink.origin] = loop.call_later(GONE_S, self._expire, downlink.origin)
 
     def close(self) -> None:
         for timer in self._going.values():
             timer.cancel()
 
-    def _gone(self, origin: int) -> None:
+    def _expire(self, origin: int) -> None:
         """A host's router has ended, or was unreachable for too long: its connections count as closed."""
         self._going.pop(origin, None)
         self._lives.pop(origin, None)
@@ -87,7 +87,7 @@ class Origins:
         for downlink in downlinks:
             if downlink.peer not in self._asked or self._asked[downlink.peer].done():
                 self._asked[downlink.peer] = loop.create_future()
-            downlink.say(host_link.LIVE)
+            downlink.send(host_link.LIVE)
         if downlinks:
             await asyncio.wait([self._asked[downlink.peer] for downlink in downlinks], timeout=LIVE_S)
         found: list[int] = []

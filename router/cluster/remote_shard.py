@@ -23,7 +23,6 @@ class RemoteShard:
     def __init__(self, shard: int, epoch: int, uplink: HostConnection) -> None:
         self.shard = shard
         self.epoch = epoch
-        self.heard = True
         self._uplink = uplink
         self._feeders: set[Feeder] = set()
 
@@ -52,7 +51,7 @@ class RemoteShard:
         channel = host_link.TO_SHARD
         self._uplink.put(host_link.envelope(channel, kind, body, shard=self.shard, conn=conn))
 
-    def hold_back(self, client: Feeder) -> None:
+    def throttle(self, client: Feeder) -> None:
         """Stop reading a client that sent to this shard while the connection to its host was full."""
         self._feeders.add(client)
         client.gate.close(full_shard(self.shard))
@@ -64,20 +63,20 @@ class RemoteShard:
             client.gate.open(full_shard(self.shard))
 
 
-def hear(hub: Hub, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+def receive(hub: Hub, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
     """Pass on what a shard of another host sends to connections and tickets of this one."""
     client = hub.clients.get(conn)
     if client is not None:
         client.deliver(shard, replies, slow, body)
     elif conn == link_protocol.CONTROL:
-        _hear_for_several(hub, shard, kind, body)
+        _receive_for_several(hub, shard, kind, body)
     elif (sibling := hub.sibling_of(conn)) is not None:
         sibling.from_shard(shard, conn, kind, replies, slow, body)
     elif conn >= link_protocol.TICKET:
         hub.tickets.answer(conn, shard, body)
 
 
-def _hear_for_several(hub: Hub, shard: int, kind: int, body: bytes) -> None:
+def _receive_for_several(hub: Hub, shard: int, kind: int, body: bytes) -> None:
     if kind == link_protocol.EVENTS:
         hub.deliver_events(shard, body)
     elif kind == link_protocol.LOST:

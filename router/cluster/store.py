@@ -113,7 +113,7 @@ class ClusterStore:
             "newest": host_link.VERSIONS[1] + 1,
         }
 
-    async def look(self) -> View:
+    async def read(self) -> View:
         """Write this host's heartbeat, and read the others'."""
         async with _Asking(self) as connection:
             beat = "update bunqueue.hosts set beat = beat + 1 where id = %s"

@@ -10,7 +10,7 @@ from bunqueue.logs import get_logger
 from bunqueue.store.answer_timeout import AnswerTimeout
 from bunqueue.store.database import StoreError, StoreUnavailable
 
-LOOK_S = 1.0  # between two looks at the store
+REFRESH_S = 1.0  # between two reads of the store
 SILENT_S = 3.0  # a store that does not answer for so long is unavailable
 
 _log = get_logger("cluster")
@@ -19,12 +19,12 @@ _log = get_logger("cluster")
 class StoreWatch:
     """One task for as long as the host is in the cluster."""
 
-    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
-        """``look`` reads the store, and does what follows.  It may raise StoreError."""
-        self._look = look
+    def __init__(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        """``refresh`` reads the store, and does what follows.  It may raise StoreError."""
+        self._refresh = refresh
         self._timeout = AnswerTimeout()
         self._error = ""
-        self._asked_at: float | None = None  # since when a look has been under way
+        self._asked_at: float | None = None  # since when the store is being read
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -56,7 +56,7 @@ class StoreWatch:
         while True:
             try:
                 self._asked_at = asyncio.get_running_loop().time()
-                await self._look_in_time(self._asked_at)
+                await self._refresh_in_time(self._asked_at)
                 if self._error:
                     _log.info("the store answers again")
                 self._error = ""
@@ -68,15 +68,15 @@ class StoreWatch:
                 _log.exception("the cluster could not be looked after")
             self._asked_at = None
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), LOOK_S)
+                await asyncio.wait_for(self._soon.wait(), REFRESH_S)
             self._soon.clear()
 
-    async def _look_in_time(self, begun: float) -> None:
-        """StoreUnavailable if there is no answer.  The next look may find another server that leads."""
+    async def _refresh_in_time(self, begun: float) -> None:
+        """StoreUnavailable if there is no answer.  The next read may find another server that leads."""
         seconds = self._timeout.seconds
         try:
             async with asyncio.timeout(seconds):
-                await self._look()
+                await self._refresh()
         except TimeoutError:
             raise StoreUnavailable(f"it has not answered for {seconds:.0f} s") from None
         finally:

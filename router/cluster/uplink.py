@@ -11,7 +11,7 @@ from bunqueue.server.links import host_protocol as host_link
 from ..clients.hub import Hub
 from ..core.cluster_view import HostRow
 from .greeting import Greeting
-from .remote_shard import RemoteShard, hear
+from .remote_shard import RemoteShard, receive
 from .wire import HostConnection, Listener
 
 _log = get_logger("cluster")
@@ -43,7 +43,7 @@ class Uplink(HostConnection):
         self._links = links
         self._host = host
         self.peer = host.id
-        self.workers_said = b""  # the last list of workers that was sent to the host
+        self.workers_sent = b""  # the last list of workers that was sent to the host
         self.shards: dict[int, RemoteShard] = {}  # those it owns, and those it is giving up
 
     # -- the greeting
@@ -54,12 +54,12 @@ class Uplink(HostConnection):
         if shown != ssl.PEM_cert_to_DER_cert(self._host.certificate):
             self.abort("its certificate is not the one that it has in the store")
             return
-        self.say(host_link.HELLO, host_link.encode(self._links.greeting.hello()))
+        self.send(host_link.HELLO, host_link.encode(self._links.greeting.hello()))
 
     def greet(self, kind: int, body: bytes) -> None:
         match kind:
             case host_link.CHALLENGE:
-                self.say(host_link.PROOF, self._links.greeting.prove(body))
+                self.send(host_link.PROOF, self._links.greeting.prove(body))
             case host_link.WELCOME:
                 self._welcomed(body)
             case host_link.REFUSED:
@@ -77,11 +77,11 @@ class Uplink(HostConnection):
 
     # -- incoming
 
-    def heard(
+    def received(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
         if channel == host_link.FROM_SHARD:
-            hear(self._links.hub, shard, conn, kind, replies, slow, body)
+            receive(self._links.hub, shard, conn, kind, replies, slow, body)
             return
         match kind:
             case host_link.UP:
@@ -93,17 +93,17 @@ class Uplink(HostConnection):
             case host_link.RELEASED:
                 self._released(shard)
             case host_link.RETURNED:
-                self._links.cluster.returned(shard, conn, body)
+                self._links.hub.returned(shard, conn, body)
             case host_link.LIVE:  # it asks for the open connections
-                self.say(host_link.LIVE, self._links.live())
+                self.send(host_link.LIVE, self._links.live())
             case host_link.PING:
-                self.say(host_link.PONG)
+                self.send(host_link.PONG)
             case _:
-                self._links.cluster.heard(self, kind, shard, conn, body)
+                self._links.cluster.received(self, kind, shard, conn, body)
 
     def _up(self, shard: int, epoch: int) -> None:
         remote = self.shards[shard] = RemoteShard(shard, epoch, self)
-        self.say(host_link.LIVE, self._links.live())  # connections may have ended since it asked
+        self.send(host_link.LIVE, self._links.live())  # connections may have ended since it asked
         self._links.hub.remote_up(remote)
 
     def _down(self, shard: int) -> None:
@@ -116,10 +116,10 @@ class Uplink(HostConnection):
         """It is about to give the shard up; commands in flight there are still answered."""
         remote = self.shards.get(shard)
         if remote is None:
-            self.say(host_link.HOLDING, shard=shard)
+            self.send(host_link.HOLDING, shard=shard)
         else:
             remote.emptied()
-            self._links.hub.pause(remote, lambda: self.say(host_link.HOLDING, shard=shard))
+            self._links.hub.pause(remote, lambda: self.send(host_link.HOLDING, shard=shard))
 
     def _released(self, shard: int) -> None:
         remote = self.shards.pop(shard, None)

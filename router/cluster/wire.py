@@ -23,7 +23,7 @@ _log = get_logger("cluster")
 class Listener(Protocol):
     """What is done with what other hosts send."""
 
-    def look_soon(self) -> None:
+    def refresh_soon(self) -> None:
         """The store may have something new."""
 
     def uplink_made(self, host: str) -> None:
@@ -32,19 +32,16 @@ class Listener(Protocol):
     def uplink_lost(self, host: str) -> None:
         """There is none any more."""
 
-    def parted(self, host: str) -> None:
+    def disconnected(self, host: str) -> None:
         """A host has no connection to this one any more."""
 
     def released(self, shard: int) -> None:
         """A shard has no owner now."""
 
-    def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands of a client here, which the shard's next owner is to be asked."""
-
-    def holding(self, shard: int) -> None:
+    def shard_paused(self, shard: int) -> None:
         """A host sends nothing more to a shard that is given up here."""
 
-    def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
+    def received(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
         """Anything else."""
 
 
@@ -57,7 +54,7 @@ class HostConnection(asyncio.Protocol):
         self.full = False
         self._pending: list[bytes] = []  # sent at the end of this turn of the event loop
         self._buffer = bytearray()
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self.closed = asyncio.get_running_loop().create_future()
         """Done when the connection has ended."""
@@ -68,11 +65,11 @@ class HostConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
-        self._watch = self._loop.call_later(GREETING_S, self._look)
+        self._received_at = self._loop.time()
+        self._watch = self._loop.call_later(GREETING_S, self._check)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         buffer = self._buffer
         buffer += data
         start, size = 0, len(buffer)
@@ -87,7 +84,7 @@ class HostConnection(asyncio.Protocol):
             body = bytes(buffer[start + HEADER.size : end])
             start = end
             if self.greeted:
-                self.heard(channel, shard, conn, kind, replies, slow, body)
+                self.received(channel, shard, conn, kind, replies, slow, body)
             elif channel == host_link.HOST:
                 self.greet(kind, body)
             else:
@@ -112,16 +109,16 @@ class HostConnection(asyncio.Protocol):
         self.emptied()
 
     @property
-    def is_heard(self) -> bool:
+    def is_responsive(self) -> bool:
         """Whether the other end has sent something recently."""
-        return self.greeted and self._loop.time() - self._heard_at < 2 * PING_S
+        return self.greeted and self._loop.time() - self._received_at < 2 * PING_S
 
     # what the two ends do
 
     def greet(self, kind: int, body: bytes) -> None:
         """A part of the greeting."""
 
-    def heard(
+    def received(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
         """An envelope from the host, which has proved its identity."""
@@ -140,7 +137,7 @@ class HostConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._pending.append(part)
 
-    def say(self, kind: int, body: bytes = b"", *, shard: int = 0, conn: int = 0) -> None:
+    def send(self, kind: int, body: bytes = b"", *, shard: int = 0, conn: int = 0) -> None:
         """Send a message between routers."""
         self.put(host_link.envelope(host_link.HOST, kind, body, shard=shard, conn=conn))
 
@@ -160,20 +157,20 @@ class HostConnection(asyncio.Protocol):
         tls = self._transport.get_extra_info("ssl_object")
         return None if tls is None else tls.getpeercert(binary_form=True)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Each second: check that the other end is still there."""
         if not self.greeted:
             self.abort("it did not prove who it is in time")
             return
-        if self._loop.time() - self._heard_at > SILENT_S and self._transport.is_reading():
+        if self._loop.time() - self._received_at > SILENT_S and self._transport.is_reading():
             self.abort(f"silent for {SILENT_S:.0f} s")
             return
-        self.say(host_link.PING)
-        self._watch = self._loop.call_later(PING_S, self._look)
+        self.send(host_link.PING)
+        self._watch = self._loop.call_later(PING_S, self._check)
 
     def begin_watching(self) -> None:
         """The greeting is over: ping, and watch for silence."""
         self.greeted = True
         if self._watch is not None:
             self._watch.cancel()
-        self._watch = self._loop.call_later(PING_S, self._look)
+        self._watch = self._loop.call_later(PING_S, self._check)

@@ -1,7 +1,7 @@
 """Which hosts of a cluster are alive, as one of them sees it.
 
 A host counts up a number in the store, its heartbeat, about once a second.  Clocks of different machines are
-never compared: what counts is for how long a heartbeat has not changed by the clock of the host that looks.
+never compared: what counts is for how long a heartbeat has not changed, by the reader's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bunqueue.server.links.pipe_messages import LEASE_S
 
 from .cluster_view import HostRow
 
-PAUSED_S = 2.5  # between two looks: this host was stopped, and must not think that the others were
+PAUSED_S = 2.5  # between two reads of the store: this host was stopped, and not the others
 JUST_S = 3.0  # after the end of a connection, the host has just closed it
 
 
@@ -25,14 +25,14 @@ class Liveness:
         self._listed: frozenset[str] | None = None  # the hosts of the store; None: it was not read yet
         self._hung_up: dict[str, float] = {}  # when a host has closed its connection
         self._reached: set[str] = set()
-        self.looked_at = 0.0
+        self.read_at = 0.0
         """When the store was read last."""
 
-    def looked(self, hosts: Sequence[HostRow], now: float) -> None:
+    def store_read(self, hosts: Sequence[HostRow], now: float) -> None:
         """The store was read."""
-        if now - self.looked_at > PAUSED_S:
+        if now - self.read_at > PAUSED_S:
             self._heartbeats.clear()  # what could not be seen proves nothing
-        self.looked_at = now
+        self.read_at = now
         self._listed = frozenset(host.id for host in hosts)
         for host in hosts:
             known = self._heartbeats.get(host.id)
@@ -47,7 +47,7 @@ class Liveness:
         """It has none any more."""
         self._reached.discard(host)
 
-    def parted(self, host: str, now: float) -> None:
+    def disconnected(self, host: str, now: float) -> None:
         """A host has no connection to this one any more."""
         self._hung_up[host] = now
 
@@ -57,7 +57,7 @@ class Liveness:
             return True
         known = self._heartbeats.get(host)
         listed = self._listed is None or host in self._listed
-        return listed and known is not None and self.looked_at - known[1] < LEASE_S
+        return listed and known is not None and self.read_at - known[1] < LEASE_S
 
     def age_s(self, host: str, now: float) -> float | None:
         """The age of a host's heartbeat; None while it is not known."""

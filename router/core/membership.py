@@ -25,7 +25,7 @@ HUNG_UP_S = 0.2  # the same, of an owner whose host has just closed its connecti
 TURN_S = 1.0  # for each host whose copy is nearer to the end of the log
 BUSY_S = 20.0  # for shards without an owner: so long no new copies are made, which would be in the way
 STANDBY_S = 20.0  # then a process that waits for an owner's end in vain is ended
-READY_S = 3.0  # for which a host is ready to own a shard after it has said so; it says so every second
+READY_S = 3.0  # for which a host is ready to own a shard after its last report, which it repeats every second
 
 
 class Process(enum.Enum):
@@ -97,11 +97,11 @@ class Membership:
 
     def begin(self, now: float) -> None:
         """This host is in the cluster; it has seen nothing yet."""
-        self.liveness.looked_at = self._served_at = now
+        self.liveness.read_at = self._served_at = now
 
-    def looked(self, view: View, now: float) -> list[Change]:
+    def store_read(self, view: View, now: float) -> list[Change]:
         """The store was read; changes of the placement that are due."""
-        self.liveness.looked(view.hosts, now)
+        self.liveness.store_read(view.hosts, now)
         self.view = view
         alive = [
             placement.Host(host.id, host.schema, host.draining)
@@ -155,7 +155,7 @@ class Membership:
         self._standing_by.setdefault(shard, now)
 
     def wanted(self, shard: int, host: str, open_files: frozenset[int], now: float) -> list[Action]:
-        """Another host says that it is ready to own a shard of this one."""
+        """Another host reports that it is ready to own a shard of this one."""
         self._wanted_by[shard] = host, now
         return self.arrange(open_files, now)
 
@@ -167,13 +167,13 @@ class Membership:
         return self._taking.pop(shard, "")
 
     def ended(self, shard: int) -> None:
-        """A process has ended, whether it served or not.  It is started again, unless it is `gone`."""
+        """A process has ended, whether it served or not.  It is started again, unless it is `stopped`."""
         self._standing_by.pop(shard, None)
         self._wanted_by.pop(shard, None)
         if shard in self._processes:
             self._processes[shard] = Process.STARTING
 
-    def gone(self, shard: int) -> None:
+    def stopped(self, shard: int) -> None:
         """There is no process for a shard any more, and none is started again."""
         self._processes.pop(shard, None)
         self._standing_by.pop(shard, None)

@@ -70,7 +70,7 @@ class Endpoint(Protocol):
     def control(self, kind: int, conn: int = ..., body: bytes = ...) -> None:
         """A message that is no command."""
 
-    def hold_back(self, client: Feeder) -> None:
+    def throttle(self, client: Feeder) -> None:
         """Do not read this client until the other end has taken what it was sent."""
 
 
@@ -81,8 +81,8 @@ class LocalEndpoint(Endpoint, Protocol):
     def secret(self) -> str:
         """What the process was started with."""
 
-    def hold_back_host(self, host: Host) -> None:
-        """The same as `hold_back`, for another host with all its clients."""
+    def throttle_host(self, host: Host) -> None:
+        """The same as `throttle`, for another host with all its clients."""
 
 
 class RemoteEndpoint(Endpoint, Protocol):
@@ -100,7 +100,7 @@ class RemoteEndpoint(Endpoint, Protocol):
 
 
 class Host(Hashable, Protocol):
-    """A connection of another host, as far as it can be held back."""
+    """A connection of another host, as far as it can be throttled."""
 
     def pause_reading(self) -> None: ...
 

@@ -2,8 +2,8 @@
 
 Pure. Every command of the table gets a `Peek` class with just the field that determines its shard, and one
 tagged union of these decodes a payload: known names, required keys and their types are checked in C, and
-everything else is skipped there. What the union refuses, `look_again` decodes in full, either to report what
-is wrong or to find that the command is valid after all.
+everything else is skipped there. What the union refuses, `peek_in_full` decodes in full, either to report
+what is wrong or to find that the command is valid after all.
 
 Routing never hashes more than some hundred characters: hashing is done in Python, and one client must not
 keep all others waiting with a name of megabytes.
@@ -110,7 +110,7 @@ def decode(payload: bytes) -> Command:
         raise InvalidCommand(NO_COMMAND, request_id(payload)) from None
 
 
-def look_again(payload: bytes) -> Peek:
+def peek_in_full(payload: bytes) -> Peek:
     """Decode in full what `peek` refused; InvalidCommand says why it was right to refuse."""
     command = decode(payload)
     spec = COMMANDS[str(command.__struct_config__.tag)]
@@ -135,11 +135,11 @@ class Routes:
         # "-7abc", as it appears in the middle of an id that the server made -> shard of slot 0xabc
         self._tags = {f"-7{slot:03x}": slot & self._mask for slot in range(SLOTS)}
 
-    def of_look(self, look: Peek) -> int:
+    def of_peek(self, peeked: Peek) -> int:
         """The shard of a SLOW command."""
-        if look.way == QUEUE:
-            return self.of_queue(look.key)
-        return self.of_id(look.key) if look.way == ID else 0
+        if peeked.way == QUEUE:
+            return self.of_queue(peeked.key)
+        return self.of_id(peeked.key) if peeked.way == ID else 0
 
     def of_queue(self, name: str) -> int:
         """The shard of a queue, which is added to ``queues``."""

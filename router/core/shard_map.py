@@ -68,14 +68,14 @@ class ShardMap:
             self.links[link.shard] = None
             self._leaving[link.shard] = link
 
-    def gone(self, link: Endpoint) -> bool:
+    def lost(self, link: Endpoint) -> bool:
         """An endpoint has ended; whether it had anything to answer here."""
         if self.links[link.shard] is link:
             self.links[link.shard] = None
             return True
         return self._leaving.get(link.shard) is link or not link.is_local
 
-    def settled(self, shard: int) -> None:
+    def handed_over(self, shard: int) -> None:
         """The owner that gives the shard up answers nothing more."""
         self._leaving.pop(shard, None)
 

@@ -1,6 +1,6 @@
 """The other routers of this host, as a router that has none sees them: nobody to tell, nobody to ask.
 
-A router that has some gets an object with the same methods: `router.secondary.supervisor.FurtherRouters` in
+A router that has some gets an object with the same methods: `router.secondary.supervisor.SecondaryRouters` in
 the first one, `router.secondary.first_router.FirstRouter` in the others.
 """
 
@@ -60,7 +60,7 @@ class Siblings:
         """The router with this number; None if that is this one, or it is gone."""
         return None
 
-    def hold(self, shard: int, done: Callable[[], None]) -> None:
+    def pause(self, shard: int, done: Callable[[], None]) -> None:
         """A shard moves: have the others send it nothing more, and call ``done`` when none does."""
         done()
 
@@ -76,7 +76,7 @@ class Siblings:
     def relay(self, shard: int, kind: int, body: bytes) -> None:
         """What a shard of another host sends to several connections at once."""
 
-    def answers(self, look: Peek) -> bool:
+    def answers(self, peeked: Peek) -> bool:
         """Whether another router answers a command."""
         return False
 

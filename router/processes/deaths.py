@@ -54,7 +54,7 @@ class Deaths:
             found += [(shard, reason, count) for reason, count in counts.items() if count >= OFTEN]
         return found
 
-    def said_of(self, shard: int) -> str:
+    def summary(self, shard: int) -> str:
         """The same for one shard, as a part of a refusal; "" if there is nothing to report."""
         found = [(count, why) for number, why, count in self.often() if number == shard]
         return "".join(f"; it has died {count} times: {why}" for count, why in found)

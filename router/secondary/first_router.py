@@ -12,7 +12,7 @@ from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..clients.hub import Hub
 from ..clients.subscription import resume_all
-from ..cluster.remote_shard import RemoteShard, hear
+from ..cluster.remote_shard import RemoteShard, receive
 from ..core.ports import Asks, Endpoint
 from ..core.routing import Peek
 from ..core.siblings import Siblings
@@ -44,11 +44,11 @@ class FirstRouter(Siblings, RouterLink):
         """The first router wants this one to end."""
         self.renew: Callable[[], object] = lambda: None
 
-    def heard(
+    def received(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
         if channel == host_link.FROM_SHARD:
-            hear(self._hub, shard, conn, kind, replies, slow, body)
+            receive(self._hub, shard, conn, kind, replies, slow, body)
             return
         match kind:
             case router_link.ANSWER:
@@ -62,7 +62,7 @@ class FirstRouter(Siblings, RouterLink):
             case router_link.MOVING:
                 self._moving(shard)
             case router_link.RETURNED:
-                self.returned(shard, conn, body)
+                self._hub.returned(shard, conn, body)
             case router_link.SHARD_DAMAGED:
                 self._hub.shards.damaged[shard] = body.decode()
             case router_link.CUT:
@@ -70,9 +70,9 @@ class FirstRouter(Siblings, RouterLink):
                 if client is not None:
                     client.finish(link_protocol.SEVERED)
             case router_link.GUESS:
-                self._hub.strangers.wrong_elsewhere(body.decode())
+                self._hub.unauthenticated.wrong_elsewhere(body.decode())
             case router_link.PING:
-                self.say(router_link.PONG)
+                self.send(router_link.PONG)
             case router_link.BEGIN:
                 self._dialling[-1] = asyncio.get_running_loop().create_task(self._begin())
             case router_link.RENEW:
@@ -93,14 +93,14 @@ class FirstRouter(Siblings, RouterLink):
 
     def joined(self, number: int, connections: int) -> None:
         self._table.connected(connections)
-        self.say(router_link.JOINED, conn=number)
+        self.send(router_link.JOINED, conn=number)
 
     def left(self, number: int, connections: int) -> None:
         self._table.connected(connections)
-        self.say(router_link.LEFT, conn=number)
+        self.send(router_link.LEFT, conn=number)
 
-    def answers(self, look: Peek) -> bool:
-        return look.spec.name in FROM_FIRST
+    def answers(self, peeked: Peek) -> bool:
+        return peeked.spec.name in FROM_FIRST
 
     def ask(self, client: Asks, payload: bytes) -> None:
         channel, kind = host_link.HOST, router_link.ASK
@@ -115,7 +115,7 @@ class FirstRouter(Siblings, RouterLink):
             self._hub.link_down(before)
         self._ups[shard] = up
         self._hub.shards.damaged.pop(shard, None)
-        if self._hub.shards.local(shard) is None:  # else what that one still says comes first: see `lost`
+        if self._hub.shards.local(shard) is None:  # else what that one still sends comes first: see `lost`
             self._reach(shard, up)
 
     def _reach(self, shard: int, up: router_link.Up) -> None:
@@ -154,11 +154,7 @@ class FirstRouter(Siblings, RouterLink):
             link.control(link_protocol.DRAIN, self._hub.clients.base)
         if link is not None:
             self._hub.pause(link)
-        self.say(router_link.HOLDING, shard=shard)
-
-    def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands that waited at an owner which has given the shard up: the next one is asked."""
-        self._hub.pending.returned(shard, self._hub.clients.get(conn), body)
+        self.send(router_link.HOLDING, shard=shard)
 
     def emptied(self) -> None:
         for shard in self._ups:
@@ -217,12 +213,5 @@ class _Owner:
     def waiting(self, link: ShardLink, text: str) -> None: ...
 
     def ending(self, link: ShardLink, text: str) -> None: ...
-
-    def stands_by(self, link: ShardLink) -> None: ...
-
-    def returned(self, link: ShardLink, conn: int, body: bytes) -> None:
-        self._first.returned(link.shard, conn, body)
-
-    def released(self, link: ShardLink) -> None: ...
 
     def damaged(self, link: ShardLink, text: str) -> None: ...

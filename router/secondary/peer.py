@@ -26,11 +26,11 @@ class Routers(Protocol):
 
     def begun(self, link: PeerRouter) -> None: ...
 
-    def parted(self, link: PeerRouter) -> None: ...
+    def disconnected(self, link: PeerRouter) -> None: ...
 
-    def guessed(self, address: str, heard_from: PeerRouter | None) -> None: ...
+    def wrong_token(self, address: str, sender: PeerRouter | None) -> None: ...
 
-    def holds(self, link: PeerRouter, shard: int) -> None: ...
+    def shard_paused(self, link: PeerRouter, shard: int) -> None: ...
 
 
 class Asker:
@@ -59,12 +59,12 @@ class Asker:
     def gathered(self, reply: bytes) -> None:
         """The reply to its command."""
         if not self.finished:
-            self._link.say(router_link.ANSWER, reply, conn=self.number)
+            self._link.send(router_link.ANSWER, reply, conn=self.number)
 
     def finish(self, kind: int) -> None:
         """The outcome of its command is unknown."""
         if not self.finished:
-            self._link.say(router_link.CUT, conn=self.number)
+            self._link.send(router_link.CUT, conn=self.number)
 
 
 class PeerRouter(RouterLink):
@@ -76,17 +76,17 @@ class PeerRouter(RouterLink):
         self._routers = routers
         self.number = number
         self.live: set[int] = set()  # its connections
-        self.heard_since = True  # since the last ping
+        self.active = True  # since the last ping
         self._askers: dict[int, Asker] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.gate = ReadGate(self._transport)
 
-    def heard(
+    def received(
         self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
     ) -> None:
-        self.heard_since = True
+        self.active = True
         if channel == host_link.TO_SHARD:
             self._to_shard(shard, conn, kind, body)
             return
@@ -98,11 +98,11 @@ class PeerRouter(RouterLink):
             case router_link.ASK:
                 self._asked(conn, replies, body)
             case router_link.GUESS:
-                self._routers.guessed(body.decode(), self)
+                self._routers.wrong_token(body.decode(), self)
             case router_link.BEGUN:
                 self._routers.begun(self)
             case router_link.HOLDING:
-                self._routers.holds(self, shard)
+                self._routers.shard_paused(self, shard)
 
     def _left(self, conn: int) -> None:
         self.live.discard(conn)
@@ -117,7 +117,7 @@ class PeerRouter(RouterLink):
         if link is not None:
             link.control(kind, conn, body)
             if link.full:
-                link.hold_back(self)
+                link.throttle(self)
         elif kind in link_protocol.COMMAND_KINDS:  # the link has just broken, as it will soon learn
             replies, slow, frames = self.hub.pending.refusals(shard, body)
             self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
@@ -131,7 +131,7 @@ class PeerRouter(RouterLink):
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
         """Commands of its client that waited at an owner which has given the shard up."""
-        self.say(router_link.RETURNED, body, shard=shard, conn=conn)
+        self.send(router_link.RETURNED, body, shard=shard, conn=conn)
 
     def _asked(self, conn: int, version: int, payload: bytes) -> None:
         """A command that the first router answers for all."""
@@ -143,14 +143,14 @@ class PeerRouter(RouterLink):
 
     def _answer(self, asker: Asker, payload: bytes) -> None:
         """Answer it, in its turn."""
-        look = peek(payload)
-        if self.hub.hosts.answers(look):
+        peeked = peek(payload)
+        if self.hub.hosts.answers(peeked):
             self.hub.hosts.answer_later(asker, payload)
-        elif look.handling == HERE:
+        elif peeked.handling == HERE:
             asker.gathered(answer(asker, payload))
         else:
             refused: list[bytes] = []
-            self.hub.tickets.gather(asker, look, payload, refused)
+            self.hub.tickets.gather(asker, peeked, payload, refused)
             for reply in refused:
                 asker.gathered(reply)
 
@@ -159,7 +159,7 @@ class PeerRouter(RouterLink):
         for conn in list(self._askers):
             self._left(conn)
         self.live.clear()
-        self._routers.parted(self)
+        self._routers.disconnected(self)
 
-    def say_up(self, up: router_link.Up, shard: int) -> None:
-        self.say(router_link.SHARD_UP, router_link.encode(up), shard=shard)
+    def send_up(self, up: router_link.Up, shard: int) -> None:
+        self.send(router_link.SHARD_UP, router_link.encode(up), shard=shard)

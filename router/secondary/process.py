@@ -39,9 +39,9 @@ _log = get_logger("router")
 
 def main() -> int:
     """Run it; returns the exit status."""
-    said = sys.stdin.buffer.read()
+    given = sys.stdin.buffer.read()
     try:
-        start = msgspec.json.decode(said, type=router_link.Start)
+        start = msgspec.json.decode(given, type=router_link.Start)
     except msgspec.DecodeError:
         return 1  # the first router was killed before it had sent everything
     name_process(f"bunqueue router {start.number}")
@@ -54,10 +54,10 @@ def main() -> int:
 
 
 async def _run(start: router_link.Start, settings: Settings) -> int:
-    return await FurtherRouter(start, settings).run()
+    return await SecondaryRouter(start, settings).run()
 
 
-class FurtherRouter:
+class SecondaryRouter:
     """Everything that runs in a secondary router."""
 
     def __init__(self, start: router_link.Start, settings: Settings) -> None:
@@ -76,7 +76,7 @@ class FurtherRouter:
         hub.limits.connections, hub.limits.lingering = found.clients, found.lingering
         tls = server_context(settings)
         await connected(first, socket.socket(fileno=self._start.link))
-        hub.strangers.logs, hub.strangers.tell = False, self._guessed
+        hub.unauthenticated.logs, hub.unauthenticated.on_wrong_token = False, self._wrong_token
         first.renew = self._listener.renew_certificate
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in (self._sweep(), self._note(), hub.health.lag.measure())]
@@ -87,7 +87,7 @@ class FurtherRouter:
             await self._listener.start(tls)
             gc.collect()
             calm_collector()
-            first.say(router_link.BEGUN)
+            first.send(router_link.BEGUN)
             await stopping
         beginning.cancel()
         await self._stop()
@@ -95,8 +95,8 @@ class FurtherRouter:
             task.cancel()
         return 0
 
-    def _guessed(self, address: str) -> None:
-        self._first.say(router_link.GUESS, address.encode())
+    def _wrong_token(self, address: str) -> None:
+        self._first.send(router_link.GUESS, address.encode())
 
     async def _sweep(self) -> None:
         while True:

@@ -47,11 +47,11 @@ class RouterProcess(ChildProcess):
         self.silent = 0  # pings without an answer
         self.begun = False
         self.life = 0  # number of times that it was started
-        self.stood_in = False  # the first router accepts clients in its place
+        self.taken_over = False  # the first router accepts clients in its place
         self.failures = 0
 
 
-class FurtherRouters(Siblings):
+class SecondaryRouters(Siblings):
     """All of them, as the first router sees them."""
 
     def __init__(
@@ -67,10 +67,10 @@ class FurtherRouters(Siblings):
         self._launcher = launcher
         self._routers = [RouterProcess(number, some) for number, some in enumerate(sockets, 1)]
         self._table = Table(folder.table, settings.routers, 0)
-        self._holding: dict[int, tuple[set[PeerRouter], Callable[[], None]]] = {}
+        self._pausing: dict[int, tuple[set[PeerRouter], Callable[[], None]]] = {}
         self._stopping = False
         self._pinger: asyncio.Task[None] | None = None
-        hub.strangers.tell = lambda address: self.guessed(address, None)
+        hub.unauthenticated.on_wrong_token = lambda address: self.wrong_token(address, None)
 
     # Start and stop
 
@@ -87,7 +87,7 @@ class FurtherRouters(Siblings):
         """Have them send no more commands."""
         self._stopping = True
         for link in self._links:
-            link.say(router_link.STOP)
+            link.send(router_link.STOP)
 
     async def stop(self) -> None:
         """The shards have ended: wait for them to deliver what was answered."""
@@ -116,15 +116,17 @@ class FurtherRouters(Siblings):
         """A process has ended; whether it is started again."""
         self._table.clear(router.number)
         router.failures += 1
-        _log.error("a further router ended", number=router.number, status=str(status), ran_s=round(ran_s, 1))
+        _log.error(
+            "a secondary router ended", number=router.number, status=str(status), ran_s=round(ran_s, 1)
+        )
         if not self._started.done():
             if router.failures >= GIVE_UP:
                 text = f"router {router.number} ended {GIVE_UP} times at its start (last status {status})"
                 self._started.set_exception(StartError(f"{text}; the log lines above say why"))
                 return False
-        elif not router.stood_in:
-            router.stood_in = True
-            self._listener.stand_in(router.sockets)
+        elif not router.taken_over:
+            router.taken_over = True
+            self._listener.take_over(router.sockets)
         return True
 
     async def _run(self, router: RouterProcess) -> int:
@@ -154,10 +156,10 @@ class FurtherRouters(Siblings):
             await process.stdin.drain()
             process.stdin.close()
         for shard, text in self._hub.shards.damaged.items():
-            link.say(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
+            link.send(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
         for serving in self._hub.shards.served:
-            link.say_up(self._up(serving), serving.shard)
-        link.say(router_link.BEGIN)
+            link.send_up(self._up(serving), serving.shard)
+        link.send(router_link.BEGIN)
         status = await process.wait()
         link.abort()
         return status
@@ -170,12 +172,12 @@ class FurtherRouters(Siblings):
                 link = router.link
                 if link is None or link.gate.closed:  # its messages are not read now
                     continue
-                router.silent = 0 if link.heard_since else router.silent + 1
-                link.heard_since = False
+                router.silent = 0 if link.active else router.silent + 1
+                link.active = False
                 if router.silent >= SILENT_PINGS:
-                    _log.error("a further router does not answer and is killed", number=router.number)
+                    _log.error("a secondary router does not answer and is killed", number=router.number)
                     router.kill()
-                link.say(router_link.PING)
+                link.send(router_link.PING)
 
     # Called by the links
 
@@ -183,37 +185,37 @@ class FurtherRouters(Siblings):
         """It accepts clients."""
         router = self._routers[link.number - 1]
         router.begun = True
-        if router.stood_in:
-            router.stood_in = False
-            self._listener.step_back(router.sockets)
-        _log.info("a further router is ready", number=router.number)
+        if router.taken_over:
+            router.taken_over = False
+            self._listener.give_back(router.sockets)
+        _log.info("a secondary router is ready", number=router.number)
         if not self._started.done() and all(router.begun for router in self._routers):
             self._started.set_result(None)
 
-    def parted(self, link: PeerRouter) -> None:
+    def disconnected(self, link: PeerRouter) -> None:
         """Its process has ended, or is about to."""
         router = self._routers[link.number - 1]
         if router.link is link:
             router.link = None
             router.kill()
-        for shard in list(self._holding):
-            self.holds(link, shard)
+        for shard in list(self._pausing):
+            self.shard_paused(link, shard)
         self._hub.hosts.connections_changed()
 
-    def guessed(self, address: str, heard_from: PeerRouter | None) -> None:
+    def wrong_token(self, address: str, sender: PeerRouter | None) -> None:
         """A wrong token was presented to one router: notify the others."""
-        if heard_from is not None:
-            self._hub.strangers.wrong_elsewhere(address)
+        if sender is not None:
+            self._hub.unauthenticated.wrong_elsewhere(address)
         for link in self._links:
-            if link is not heard_from:
-                link.say(router_link.GUESS, address.encode())
+            if link is not sender:
+                link.send(router_link.GUESS, address.encode())
 
-    def holds(self, link: PeerRouter, shard: int) -> None:
+    def shard_paused(self, link: PeerRouter, shard: int) -> None:
         """A router has stopped sending to a shard."""
-        waiting, done = self._holding.get(shard, (set(), None))
+        waiting, done = self._pausing.get(shard, (set(), None))
         waiting.discard(link)
         if done is not None and not waiting:
-            del self._holding[shard]
+            del self._pausing[shard]
             done()
 
     # Messages to them
@@ -261,7 +263,7 @@ class FurtherRouters(Siblings):
 
     def shard_up(self, shard: Endpoint) -> None:
         for link in self._links:
-            link.say_up(self._up(shard), shard.shard)
+            link.send_up(self._up(shard), shard.shard)
 
     def _up(self, shard: Endpoint) -> router_link.Up:
         here = self._hub.shards.local(shard.shard)
@@ -271,21 +273,21 @@ class FurtherRouters(Siblings):
 
     def shard_down(self, shard: Endpoint) -> None:
         for link in self._links:
-            link.say(router_link.SHARD_DOWN, shard.epoch.to_bytes(8), shard=shard.shard)
+            link.send(router_link.SHARD_DOWN, shard.epoch.to_bytes(8), shard=shard.shard)
 
-    def hold(self, shard: int, done: Callable[[], None]) -> None:
+    def pause(self, shard: int, done: Callable[[], None]) -> None:
         waiting = set(self._links)
-        self._holding[shard] = waiting, done
+        self._pausing[shard] = waiting, done
         for link in waiting:
-            link.say(router_link.MOVING, shard=shard)
+            link.send(router_link.MOVING, shard=shard)
         if not waiting:
-            del self._holding[shard]
+            del self._pausing[shard]
             done()
 
     def shard_damaged(self, shard: int, text: str) -> None:
         for link in self._links:
-            link.say(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
+            link.send(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
 
     def renew_certificate(self) -> None:
         for link in self._links:
-            link.say(router_link.RENEW)
+            link.send(router_link.RENEW)

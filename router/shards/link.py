@@ -42,15 +42,6 @@ class Owner(Protocol):
     def ending(self, link: ShardLink, text: str) -> None:
         """It ends, and reports the reason."""
 
-    def stands_by(self, link: ShardLink) -> None:
-        """Its file is up to date, and it only waits for the owner's end."""
-
-    def returned(self, link: ShardLink, conn: int, body: bytes) -> None:
-        """It gives itself up: these commands wait for its next owner; a byte for the version comes first."""
-
-    def released(self, link: ShardLink) -> None:
-        """It has given itself up: another host may own it."""
-
     def damaged(self, link: ShardLink, text: str) -> None:
         """It cannot serve until its file has been repaired."""
 
@@ -70,12 +61,12 @@ class ShardLink(asyncio.Protocol):
         self._carry: bytearray | None = None  # the beginning of an envelope
         self._need = 0
         self._feeders: set[Feeder] = set()  # they wait until the shard has taken what it has
-        self._held_hosts: set[Host] = set()  # the same of other hosts
+        self._throttled_hosts: set[Host] = set()  # the same of other hosts
         self.shard = -1  # known from the HELLO on
         self.secret = ""  # with which it was started
         self.epoch = 0  # known after READY; 0 without a log
         self.full = False
-        self.heard = True  # data since the last check; the owner resets it
+        self.active = True  # data since the last check; the owner resets it
 
     # asyncio.Protocol
 
@@ -92,8 +83,8 @@ class ShardLink(asyncio.Protocol):
         self.shard, self.epoch = shard, epoch
 
     def data_received(self, data: bytes) -> None:
-        self.heard = True
-        self._hub.heard(len(data))
+        self.active = True
+        self._hub.received(len(data))
         if self._carry is not None:
             self._carry += data
             if len(self._carry) < self._need:
@@ -133,7 +124,7 @@ class ShardLink(asyncio.Protocol):
         feeders, self._feeders = self._feeders, set()
         for client in feeders:
             client.gate.open(full_shard(self.shard))
-        hosts, self._held_hosts = self._held_hosts, set()
+        hosts, self._throttled_hosts = self._throttled_hosts, set()
         for host in hosts:
             host.resume_reading()
 
@@ -167,14 +158,14 @@ class ShardLink(asyncio.Protocol):
             self._transport.write(b"".join(self._outgoing))
             self._outgoing.clear()
 
-    def hold_back(self, client: Feeder) -> None:
+    def throttle(self, client: Feeder) -> None:
         """Stop reading a client that fed this shard while its socket was full."""
         self._feeders.add(client)
         client.gate.close(full_shard(self.shard))
 
-    def hold_back_host(self, host: Host) -> None:
+    def throttle_host(self, host: Host) -> None:
         """The same of another host, with all its clients."""
-        self._held_hosts.add(host)
+        self._throttled_hosts.add(host)
         host.pause_reading()
 
     def abort(self) -> None:
@@ -204,7 +195,7 @@ class ShardLink(asyncio.Protocol):
         self._owner.recovered(self)
 
     def _returned(self, body: bytes) -> None:
-        self._owner.returned(self, link_protocol.unpack_connections(body[:4])[0], body[4:])
+        self._hub.returned(self.shard, link_protocol.unpack_connections(body[:4])[0], body[4:])
 
     def _greet(self, body: bytes) -> None:
         self._deadline.cancel()
@@ -226,9 +217,9 @@ _CONTROL: dict[int, Callable[[ShardLink, bytes], object]] = {
         link.shard, link_protocol.unpack_connections(body)
     ),
     link_protocol.READY: ShardLink._ready,
-    link_protocol.STANDBY: lambda link, body: link._owner.stands_by(link),
+    link_protocol.STANDBY: lambda link, body: link._hub.hosts.stands_by(link.shard),
     link_protocol.RETURNED: ShardLink._returned,
-    link_protocol.RELEASED: lambda link, body: link._owner.released(link),
+    link_protocol.RELEASED: lambda link, body: link._hub.hosts.gave_up(link.shard),
     link_protocol.WAITING: lambda link, body: link._owner.waiting(link, body.decode()),
     link_protocol.ENDING: lambda link, body: link._owner.ending(link, body.decode()),
     link_protocol.DAMAGED: lambda link, body: link._owner.damaged(link, body.decode()),

@@ -31,7 +31,7 @@ COMMAND = (*PYTHON, "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not pass without help
 PING_S = 1.0  # so a shard that receives nothing for longer knows that the router was paused
 SILENT_PINGS = 30  # half a minute: far longer than the longest batch, so it hangs
-STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could receive nothing
+PAUSED_S = 2.5  # between two pings: the router was stopped, and could receive nothing
 WORDS_S = 0.5  # to read the last message of a process after its end
 EXIT_S = 1.0  # for a process to end after it has closed its link
 HAND_OVER_S = 15.0  # for a shard to give itself up; then it is killed, and another host takes it over
@@ -112,13 +112,13 @@ class Supervisor:
         """Own a shard, once its owner has ended; ``observed`` is what is known of that one."""
         shard = self._shards[index]
         shard.wanted, shard.failures, shard.damaged, shard.observed = True, 0, None, observed
-        self._keep(shard).add_done_callback(lambda _: self._hub.hosts.gone(index))
+        self._keep(shard).add_done_callback(lambda _: self._hub.hosts.stopped(index))
 
     def has(self, link: LocalEndpoint) -> bool:
         """Whether a link is still that to its shard's process."""
         return self._shards[link.shard].link is link
 
-    def look(self, index: int) -> None:
+    def check_owner(self, index: int) -> None:
         """The owner that a shard's process waits for has given the shard up."""
         shard = self._shards[index]
         if shard.link is not None and not shard.ready:
@@ -281,13 +281,13 @@ class Supervisor:
         while True:
             begun = loop.time()
             await asyncio.sleep(PING_S)
-            if (away := loop.time() - begun) > STOOD_STILL_S:
-                self._hub.returned(away)
+            if (paused_s := loop.time() - begun) > PAUSED_S:
+                self._hub.resumed(paused_s)
             for shard in self._shards:
                 if not shard.ready or shard.link is None:
                     continue
-                shard.silent = 0 if shard.link.heard else shard.silent + 1
-                shard.link.heard = False
+                shard.silent = 0 if shard.link.active else shard.silent + 1
+                shard.link.active = False
                 if shard.silent >= SILENT_PINGS:
                     _log.error("shard does not answer and is killed", shard=shard.index)
                     shard.kill()
@@ -316,13 +316,11 @@ class Supervisor:
     def recovered(self, link: ShardLink) -> None:
         shard = self._shards[link.shard]
         shard.ready = True
-        self._hub.hosts.recovered(link, self)
+        if self._hub.hosts.recovered(link):
+            self._hub.link_up(link)
         took = asyncio.get_running_loop().time() - shard.started_at
         _log.info("shard ready", shard=shard.index, took_ms=round(took * 1000))
         self._begin()
-
-    def serve(self, link: LocalEndpoint) -> None:
-        self._hub.link_up(link)
 
     def waiting(self, link: ShardLink, text: str) -> None:
         shard, now = self._shards[link.shard], asyncio.get_running_loop().time()
@@ -333,15 +331,6 @@ class Supervisor:
 
     def ending(self, link: ShardLink, text: str) -> None:
         self._shards[link.shard].last_words = text
-
-    def stands_by(self, link: ShardLink) -> None:
-        self._hub.hosts.stands_by(link.shard)
-
-    def returned(self, link: ShardLink, conn: int, body: bytes) -> None:
-        self._hub.hosts.returned(link.shard, conn, body)
-
-    def released(self, link: ShardLink) -> None:
-        self._hub.hosts.gave_up(link.shard)
 
     def damaged(self, link: ShardLink, text: str) -> None:
         shard = self._shards[link.shard]

@@ -108,13 +108,13 @@ class Host:
         if self.store_away:
             return
         world.hosts[self.name] += 1
-        changes = self.membership.looked(world.view(), world.now)
+        changes = self.membership.store_read(world.view(), world.now)
         for change in changes:
             world.apply(change)
         self._do(self.membership.arrange(self.open, world.now))
-        self._say_standbys()
+        self._send_standbys()
 
-    def _say_standbys(self) -> None:
+    def _send_standbys(self) -> None:
         for shard, owner in self.membership.standbys:
             self.world.send(self.name, owner, lambda host, shard=shard: host.stood_by(shard, self.name))
 
@@ -142,7 +142,7 @@ class Host:
                 self._own(shard, process)
             else:
                 self.membership.stands_by(shard_id, world.now)
-                self._say_standbys()
+                self._send_standbys()
 
     def _own(self, shard: Shard, process: Process) -> None:
         world = self.world
@@ -231,7 +231,7 @@ class Host:
         if self.alive and self.processes.get(shard) is process:
             del self.processes[shard]
             self.membership.ended(shard)
-            self.membership.gone(shard)
+            self.membership.stopped(shard)
 
     def _lost(self, shard: int) -> None:
         """Another process owns it: this one ends, and is started again."""
@@ -339,7 +339,7 @@ class World:
             host.alive = False
             for other in self.running.values():
                 if frozenset((name, other.name)) not in self.cut:
-                    other.membership.liveness.parted(name, self.now)
+                    other.membership.liveness.disconnected(name, self.now)
 
     def send(self, source: str, target: str, act: Callable[[Host], None]) -> None:
         host = self.running.get(target)

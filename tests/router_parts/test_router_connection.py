@@ -92,7 +92,7 @@ class FakeLink:
         else:
             self.sent.append((conn, kind, body))
 
-    def hold_back(self, client: ClientConnection) -> None:
+    def throttle(self, client: ClientConnection) -> None:
         self.held_back.append(client)
 
 
@@ -391,7 +391,7 @@ def test_what_follows_fifty_long_polls_waits_for_one_to_be_answered(bench: Bench
 def test_reading_pauses_when_much_waits_behind_long_polls(bench: Bench) -> None:
     shard = bench.hub.shards.routes.of_queue("q")
     bench.send(*[SLOW] * 50)
-    bench.client.data_received(framed({**push(0), "pad": "x" * module.MAX_HELD}))
+    bench.client.data_received(framed({**push(0), "pad": "x" * module.MAX_DEFERRED}))
     assert not bench.transport.reading
     bench.client.deliver(shard, 1, 1, b"")
     bench.settle()
@@ -690,7 +690,7 @@ def test_a_frame_of_a_stranger_is_short(bench: Bench) -> None:
 def test_all_clients_together_may_keep_so_much(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one with most goes, whether it waits for the rest of a frame or for who should read."""
     monkeypatch.setattr(bounds, "MAX_KEPT", 1_000_000)
-    monkeypatch.setattr(bounds, "LOOK", 10_000)
+    monkeypatch.setattr(bounds, "CHECK_EVERY", 10_000)
     reader, reader_socket = bench.connect()
     reader.pause_writing()
     reader_socket.unread = 600_000

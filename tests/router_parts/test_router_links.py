@@ -34,7 +34,7 @@ class Row:
 class Listener:
     """A cluster that has nothing to do."""
 
-    def look_soon(self) -> None: ...
+    def refresh_soon(self) -> None: ...
 
 
 A, B, C = (certificates.make(name) for name in "abc")

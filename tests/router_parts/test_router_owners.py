@@ -41,10 +41,10 @@ class Downlink:
     """The connection from another host."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[int, int]] = []
+        self.sent: list[tuple[int, int]] = []
 
-    def say(self, kind: int, body: bytes = b"", *, shard: int = 0) -> None:
-        self.said.append((kind, shard))
+    def send(self, kind: int, body: bytes = b"", *, shard: int = 0) -> None:
+        self.sent.append((kind, shard))
 
 
 class Client:
@@ -59,7 +59,7 @@ class Client:
     def finish(self, kind: int) -> None:
         self.ended.append(kind)
 
-    def tell_if_half_closed(self, link: object) -> None:
+    def send_half_closed(self, link: object) -> None:
         """It is not."""
 
 
@@ -106,7 +106,7 @@ async def test_a_process_that_dies_while_it_gives_a_shard_up_is_not_waited_for()
     hub.pause(here)
     supervisor._stopping = True
     supervisor.lost(here)
-    assert (host_link.DOWN, 0) in other.said
+    assert (host_link.DOWN, 0) in other.sent
 
 
 async def test_a_process_that_has_ended_is_not_said_to_stand_by() -> None:
@@ -162,8 +162,8 @@ async def test_a_shard_that_is_ended_between_two_processes_is_not_started_again(
     assert started.empty()
 
 
-def _say(router: FirstRouter, kind: int, body: bytes = b"") -> None:
-    router.heard(host_link.HOST, 0, 0, kind, 0, 0, body)
+def _send(router: FirstRouter, kind: int, body: bytes = b"") -> None:
+    router.received(host_link.HOST, 0, 0, kind, 0, 0, body)
 
 
 async def test_a_further_router_hears_of_the_next_owner_before_the_end_of_the_last_one() -> None:
@@ -174,13 +174,13 @@ async def test_a_further_router_hears_of_the_next_owner_before_the_end_of_the_la
     hub.pending.waits = True
     hub.pending.release = lambda shard, link: released.append(link.epoch)
     first = FirstRouter(hub, SimpleNamespace())  # type: ignore[arg-type]
-    first.say = lambda *args, **fields: None  # type: ignore[method-assign]
+    first.send = lambda *args, **fields: None  # type: ignore[method-assign]
     up: Sequence[bytes] = [router_link.encode(router_link.Up("", "", epoch)) for epoch in (5, 6)]
-    _say(first, router_link.SHARD_UP, up[0])
+    _send(first, router_link.SHARD_UP, up[0])
     hub.clients[5] = client = Client()
-    _say(first, router_link.MOVING)
-    _say(first, router_link.SHARD_UP, up[1])
+    _send(first, router_link.MOVING)
+    _send(first, router_link.SHARD_UP, up[1])
     assert client.ended == []
-    _say(first, router_link.SHARD_DOWN, (5).to_bytes(8))
+    _send(first, router_link.SHARD_DOWN, (5).to_bytes(8))
     assert client.ended == [link_protocol.SEVERED], "nobody will answer what it asked the last owner"
     assert released[-1] == 6

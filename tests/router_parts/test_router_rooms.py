@@ -11,10 +11,10 @@ from pathlib import Path
 
 import router
 from router.cluster.cluster import Cluster
+from router.core.hosts import Hosts
 from router.core.siblings import Siblings
-from router.core.single_host import SingleHost
 from router.secondary.first_router import FirstRouter
-from router.secondary.supervisor import FurtherRouters
+from router.secondary.supervisor import SecondaryRouters
 
 ROOT = Path(router.__file__).parent
 MAX_ATTRIBUTES = 15  # of one class; with more, there is another object in it
@@ -106,8 +106,8 @@ def public(kind: type) -> set[str]:
 
 def test_what_stands_for_nobody_is_overridden_where_there_is_somebody() -> None:
     """A method that is forgotten would quietly do nothing."""
-    assert public(SingleHost) - public(Cluster) == set()
+    assert public(Hosts) - public(Cluster) == set()
     first_one_alone = {"answers", "ask"}  # it answers itself
-    assert public(Siblings) - public(FurtherRouters) == first_one_alone
+    assert public(Siblings) - public(SecondaryRouters) == first_one_alone
     others_alone = {"all_connections", "joined", "left", "answers", "ask"}
     assert public(Siblings) & public(FirstRouter) == others_alone

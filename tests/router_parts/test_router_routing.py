@@ -13,7 +13,7 @@ from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from router.core import routing
-from router.core.routing import ALL, FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Routes, look_again, peek
+from router.core.routing import ALL, FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Routes, peek, peek_in_full
 
 COUNTS = [1, 2, 8, 64]
 
@@ -144,8 +144,8 @@ def test_what_can_park_belongs_to_one_shard_and_the_slow_go_there() -> None:
     assert all(spec.route in one for spec in COMMANDS.values() if spec.parks)
     routes = Routes(4)
     job_id = ids_of(6, 1)[0]
-    assert routes.of_look(peek(packed({"cmd": "WaitJob", "id": job_id}))) == routes.of_id(job_id) == 6 % 4
-    assert routes.of_look(peek(packed({"cmd": "PULL", "queue": "q"}))) == routes.of_queue("q")
+    assert routes.of_peek(peek(packed({"cmd": "WaitJob", "id": job_id}))) == routes.of_id(job_id) == 6 % 4
+    assert routes.of_peek(peek(packed({"cmd": "PULL", "queue": "q"}))) == routes.of_queue("q")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_the_peek_refuses_is_refused_in_words(payload: bytes, text: str) ->
     with pytest.raises(DECODE_ERRORS):
         peek(payload)
     with pytest.raises(InvalidCommand) as error:
-        look_again(payload)
+        peek_in_full(payload)
     assert str(error.value) == text
 
 
@@ -196,7 +196,7 @@ def test_a_second_look_can_give_the_same_as_the_first() -> None:
         {"cmd": "ACKB", "ids": ["i"]},
         {"cmd": "Stats"},
     ):
-        first, second = peek(packed(command)), look_again(packed(command))
+        first, second = peek(packed(command)), peek_in_full(packed(command))
         assert type(first) is type(second)
         if hasattr(first, "key"):
             assert bytes(msgpack.packb(first.key) if isinstance(first.key, str) else first.key) == bytes(

@@ -1,12 +1,11 @@
-"""The hosts of a server, as a server on one host sees them: it owns all shards, and there is nobody else.
+"""The other hosts of a server, as a server on one host sees them: there are none, and it owns all shards.
 
-In a cluster `router.cluster.cluster.Cluster` has the same methods.
+A host of a cluster gets an object that overrides all of this: `router.cluster.cluster.Cluster`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from bunqueue.protocol.commands.cluster import ClusterView
 
@@ -14,15 +13,8 @@ from .ports import Asks, LocalEndpoint, RemoteEndpoint
 from .routing import Peek
 
 
-class Shards(Protocol):
-    """What starts and ends the processes of shards on this host."""
-
-    def serve(self, link: LocalEndpoint) -> None:
-        """A process is ready: give it commands."""
-
-
-class SingleHost:
-    """No other hosts."""
+class Hosts:
+    """None."""
 
     def owned_at_start(self, shards: int) -> Sequence[int]:
         """The shards that this host owns from the start, of so many; in a cluster the store says so later."""
@@ -39,15 +31,15 @@ class SingleHost:
 
     # The shards of this host
 
-    def recovered(self, link: LocalEndpoint, shards: Shards) -> None:
-        """A process is ready to serve."""
-        shards.serve(link)
+    def recovered(self, link: LocalEndpoint) -> bool:
+        """A process is ready to serve; whether it does so at once."""
+        return True
 
     def stands_by(self, shard: int) -> None:
         """A process waits for the end of the shard's owner, and lacks nothing else."""
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
-        """Commands that waited at a shard which is given up."""
+        """Commands of another host's connection that waited at a shard which is given up."""
 
     def gave_up(self, shard: int) -> None:
         """A shard has given itself up."""
@@ -55,7 +47,7 @@ class SingleHost:
     def ended(self, shard: int) -> None:
         """A process has ended, whether it served or not; perhaps it is started again."""
 
-    def gone(self, shard: int) -> None:
+    def stopped(self, shard: int) -> None:
         """There is no process for a shard any more, and none is started again."""
 
     def lost(self, shard: int) -> None:
@@ -84,7 +76,7 @@ class SingleHost:
         """What operators see of the cluster."""
         return None
 
-    def answers(self, look: Peek) -> bool:
+    def answers(self, peeked: Peek) -> bool:
         """Whether a command takes as long as the store does, or another host."""
         return False
 

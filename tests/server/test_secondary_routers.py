@@ -22,8 +22,8 @@ def router_of(client: Client) -> int:
     return int(client.call(cmd="Ping")["data"]["router"])
 
 
-def further_pid(server: RouterServer, number: int = 1) -> int:
-    """The process of one of the further routers, once there is one."""
+def secondary_pid(server: RouterServer, number: int = 1) -> int:
+    """The process of one of the secondary routers, once there is one."""
     wanted = f"router-{number}"
 
     def look() -> int:
@@ -190,7 +190,7 @@ def test_a_router_that_is_killed_takes_only_its_connections_along(tmp_path: Path
         stays, ends = at_router(server, 0), at_router(server, 1)
         stays.call(cmd="PUSH", queue="held", data={})
         assert ends.call(cmd="PULL", queue="held")["job"]
-        pid = further_pid(server)
+        pid = secondary_pid(server)
         threads = [threading.Thread(target=push, args=(worker,)) for worker in range(6)]
         for thread in threads:
             thread.start()
@@ -216,7 +216,7 @@ def test_a_router_that_stands_still_keeps_nobody_else_waiting(tmp_path: Path) ->
     with RouterServer(tmp_path, routers=2) as server:
         goes_on, stands = at_router(server, 0), at_router(server, 1)
         assert stands.call(cmd="SubscribeEvents", queue="watched")["ok"]
-        pid = further_pid(server)
+        pid = secondary_pid(server)
         os.kill(pid, signal.SIGSTOP)
         try:
             stands.send({"cmd": "PUSH", "queue": "waits", "data": {}})
@@ -253,7 +253,7 @@ def test_a_shard_that_is_killed_serves_both_again(tmp_path: Path) -> None:
         first, second = at_router(server, 0), at_router(server, 1)
         second.call(cmd="PUSH", queue="q", data={})
         job = second.call(cmd="PULL", queue="q", owner="w", lockTtl=60_000)
-        shard = next(pid for pid in server.shard_pids() if pid != further_pid(server))
+        shard = next(pid for pid in server.shard_pids() if pid != secondary_pid(server))
         os.kill(shard, signal.SIGKILL)
         wait_for(lambda: "shard ended" in server.log(), "its end")
 
@@ -271,7 +271,7 @@ def test_a_shard_that_is_killed_serves_both_again(tmp_path: Path) -> None:
 def test_what_is_under_way_is_answered_at_the_end(tmp_path: Path) -> None:
     with RouterServer(tmp_path, routers=2) as server:
         second = at_router(server, 1)
-        pid = further_pid(server)
+        pid = secondary_pid(server)
         pushes: list[dict[str, Any]] = [
             {"cmd": "PUSH", "queue": f"q{number % 8}", "data": {}, "reqId": str(number)}
             for number in range(2000)
