@@ -83,9 +83,9 @@ class EmbeddedEngine:
         except BaseException:
             self._shard.close()
             raise
-        self._shard.engine.adopt((), self._shard.now())
+        self._shard.engine.reattach((), self._shard.now())
         if not again:
-            self._shard.engine.desert(self._shard.now())
+            self._shard.engine.all_clients_gone(self._shard.now())
         self._local = LocalCommands(self._shard.engine, self._shard.now, lambda: len(self._sessions))
         self._watch = FileWatch(self._shard.store.database)
         self._begin()

@@ -40,7 +40,7 @@ class FrozenClock(Clock):
     def now_ms(self) -> int:
         return self._now
 
-    def look(self) -> int:
+    def check_jump(self) -> int:
         return 0
 
     def mark(self, doubt: int) -> str:

@@ -35,7 +35,7 @@ class Place(NamedTuple):
     marked: bool  # the file had an identity; if not, it may be older than identities
 
 
-class Look(NamedTuple):
+class Marking(NamedTuple):
     """The content of a file that shows which folder and shard it belongs to."""
 
     identity: Identity | None
@@ -55,14 +55,14 @@ def misfit(file: Path, place: Place) -> str | None:
         kind = "is empty (0 bytes)" if file.exists() else "is missing"
         return kind if place.filled else None
     try:
-        found = look(file)
+        found = read_marking(file)
     except sqlite3.Error:
         return None
     except msgspec.DecodeError:
         return "does not say in a known way which data folder it belongs to"
     if found.identity is not None:
         return _difference(found.identity, place.identity) or _foreign_log(file, found.identity)
-    return _stranger(found.queues, place)
+    return _misfit_unmarked(found.queues, place)
 
 
 def _foreign_log(file: Path, identity: Identity) -> str | None:
@@ -71,7 +71,7 @@ def _foreign_log(file: Path, identity: Identity) -> str | None:
     if not _is_logged(file):
         return None
     try:
-        logged = _look(file, "mode=ro").identity
+        logged = _read_marking(file, "mode=ro").identity
     except (sqlite3.Error, msgspec.DecodeError):  # damage is not judged here
         return None
     return None if logged == identity else "has the -wal of another file beside it"
@@ -91,7 +91,7 @@ def _difference(found: Identity, expected: Identity) -> str | None:
     return None
 
 
-def _stranger(queues: list[str], place: Place) -> str | None:
+def _misfit_unmarked(queues: list[str], place: Place) -> str | None:
     """Like `misfit`, for a file without an identity."""
     expected = place.identity
     for queue in queues:
@@ -103,17 +103,17 @@ def _stranger(queues: list[str], place: Place) -> str | None:
     return None
 
 
-def look(file: Path) -> Look:
+def read_marking(file: Path) -> Marking:
     """Read the identity and queues of a file.  Raises sqlite3.Error and msgspec.DecodeError."""
     is_logged = _is_logged(file)
     try:  # the file has the identity even without its log: it is written before anything else
-        found = _look(file, "mode=ro&immutable=1")
+        found = _read_marking(file, "mode=ro&immutable=1")
     except sqlite3.Error:
         if not is_logged:
             raise
-        found = Look(None, [])
+        found = Marking(None, [])
     if found.identity is None and is_logged:
-        found = _look(file, "mode=ro")
+        found = _read_marking(file, "mode=ro")
     return found
 
 
@@ -122,22 +122,22 @@ def _is_logged(file: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _look(file: Path, how: str) -> Look:
+def _read_marking(file: Path, how: str) -> Marking:
     with _opened(file, how) as database:
         names = {str(name) for (name,) in database.execute("select name from sqlite_schema")}
         if "meta" in names:
             row = database.execute("select value from meta where key = ?", (KEY,)).fetchone()
             if row is not None:
-                return Look(msgspec.json.decode(row[0], type=Identity), [])
+                return Marking(msgspec.json.decode(row[0], type=Identity), [])
         if "queues" not in names:
-            return Look(None, [])
-        return Look(None, [str(name) for (name,) in database.execute("select name from queues")])
+            return Marking(None, [])
+        return Marking(None, [str(name) for (name,) in database.execute("select name from queues")])
 
 
 def identity_of(file: Path) -> Identity | None:
     """The identity of a file; None if there is no identity or it cannot be read."""
     try:
-        return look(file).identity if file.exists() else None
+        return read_marking(file).identity if file.exists() else None
     except (sqlite3.Error, msgspec.DecodeError):
         return None
 
@@ -145,7 +145,7 @@ def identity_of(file: Path) -> Identity | None:
 def damage(file: Path) -> str | None:
     """Why SQLite cannot read a file at all; None if it can."""
     try:
-        look(file)
+        read_marking(file)
     except sqlite3.Error as error:
         return f"cannot be read ({error})"
     except msgspec.DecodeError:
