@@ -42,7 +42,7 @@ class Session(Protocol):
     version: int  # of the protocol: it determines the format of answers
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the client can no longer be reached."""
 
     def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
@@ -148,7 +148,7 @@ class EmbeddedEngine:
                 session.fail("it was closed by an error before this command")
                 return
             with self._breaking():
-                self._watch.look()
+                self._watch.check()
                 shard = self._shard
                 shard.restriction = None if self._watch.refusal is None else self._refuse_growth
                 now = self._begin_batch()
@@ -200,10 +200,10 @@ class EmbeddedEngine:
         return shard.now()
 
     def _tick(self) -> None:
-        self._watch.look()
+        self._watch.check()
         self._begin_batch()
         self._shard.work()
-        self._end({conn for conn, session in self._sessions.items() if session.gone})
+        self._end({conn for conn, session in self._sessions.items() if session.disconnected})
         self._deliver(None)
 
     def _deliver(self, here: AbstractEventLoop | None) -> None:

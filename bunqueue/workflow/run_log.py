@@ -99,7 +99,7 @@ class RunLog:
         free = self._free.get((VALUE, base), {})
         return self.claim_own(base, VALUE, None if what not in free and None in free else what)
 
-    def settle(self, conflict: Conflict) -> Claim | None:
+    def resolve(self, conflict: Conflict) -> Claim | None:
         """Resolve a conflict; None if it still is one."""
         found = self.claim(conflict.base, conflict.kind, conflict.arguments)
         return found if isinstance(found, Claim) else None

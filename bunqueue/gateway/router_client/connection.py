@@ -89,7 +89,7 @@ class RouterConnection:
     def answered(self, connection: object) -> None:
         """Do nothing: no request waits for room."""
 
-    def heard(self, payload: bytes) -> None:
+    def on_frame(self, payload: bytes) -> None:
         """Do nothing: these connections subscribe to nothing."""
 
     def unavailable(self, request: WireRequest, payload: bytes) -> None:

@@ -94,7 +94,7 @@ class ServerCommands:
         return _no_cluster()  # a cluster answers these elsewhere, because they take time
 
     def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
-        return self.workers.beat(command, self.now())
+        return self.workers.heartbeat(command, self.now())
 
     def _control_worker(self, connection: Connection, command: ControlWorker) -> Reply:
         return self.workers.control(command, self.now())
