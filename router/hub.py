@@ -83,7 +83,7 @@ class Hub:
         self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
         self.tickets = Tickets(self.shards, self.turns, self.health.deaths.said_of)
-        self.heard = LoopPoll(settings.busy_poll).heard
+        self.heard = LoopPoll(settings.busy_poll).on_read
         self._emptied = asyncio.Event()
 
     # Clients
