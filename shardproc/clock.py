@@ -63,9 +63,9 @@ class Clock:
     """Wall-clock time carried by the clock that cannot be set.
 
     When the wall clock is set forward, this one follows at once. When it is set back, this one keeps running
-    until `look` has reported that to the shard, which then shifts its times back by the same amount. A step
-    back of less than JUMP_MS is never followed: this clock stays ahead by that until the next larger step, or
-    the next start.
+    until `check_jump` has reported that to the shard, which then shifts its times back by the same amount. A
+    step back of less than JUMP_MS is never followed: this clock stays ahead by that until the next larger
+    step, or the next start.
     """
 
     __slots__ = ("_offset", "_told")
@@ -86,7 +86,7 @@ class Clock:
             self._offset = offset
         return (elapsed + self._offset) // 1_000_000
 
-    def look(self) -> int:
+    def check_jump(self) -> int:
         """By how many ms the wall clock was set since the last call, negative for back; 0 for less than
         JUMP_MS. After the call, `now_ms` agrees with the wall clock."""
         offset = _offset_ns()

@@ -83,7 +83,7 @@ class Shard:
         self._clock = clock or Clock()
         database = opened or Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self._place, self._retention = (shard, shards), retention
-        self._mistakes: set[str] = set()  # the operations that have failed
+        self._logged_errors: set[str] = set()  # the operations that have failed
         self._tells_at = 0.0  # when to log again that the file cannot be read, monotonic
         self.store = self._new_store(database)
         self.restriction: Callable[[Spec], CommandError | None] | None = None
@@ -93,8 +93,8 @@ class Shard:
         self._time, self._dropped = Timekeeping(self._clock), DroppedLog()
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
-        self._heard_at: int | None = None  # when the router last sent something; None: there is no router
-        self._hears = False  # the router has sent something since the last tick
+        self._router_active_at: int | None = None  # when it last sent something; None: no router
+        self._router_active = False  # the router has sent something since the last tick
         self._sums_up = False  # more jobs to add to the search index
         self._shrinking = Shrinking()
 
@@ -104,11 +104,11 @@ class Shard:
     def _new_engine(self) -> Engine:
         engine = Engine(self.store, secrets.randbits, self._chance, *self._place)
         engine.state.vitals = self._vitals
-        engine.state.outlive = self._outlive
+        engine.state.on_command_error = self._on_command_error
         engine.state.refusal = self._refuses
         engine.state.check_lock = self.store.check_lock
-        engine.state.outlive_question = self._outlive_question
-        engine.state.upkeep.doubt = self._time.doubt
+        engine.state.on_question_error = self._on_question_error
+        engine.state.maintenance.doubt = self._time.doubt
         self._prepare(engine.state)
         return engine
 
@@ -134,10 +134,10 @@ class Shard:
         """The present time, epoch ms."""
         return self._clock.now_ms()
 
-    def hear(self) -> None:
+    def mark_router_active(self) -> None:
         """Record that the router has sent something, which is carried out after the next tick. From the first
         call on, router silence never counts against workers."""
-        self._hears = True
+        self._router_active = True
 
     def stood_still(self) -> None:
         """Nothing could be carried out for a while: the next tick extends all deadlines of workers."""
@@ -145,16 +145,16 @@ class Shard:
 
     def tick(self) -> int:
         """Begin a batch: do what is due; returns the time of the batch. Call it at most AWAY_MS apart."""
-        now = self._time.look(self.engine, self.store)
-        silent = self._heard_at is not None and now - self._heard_at > QUIET_MS
-        if now - self._ticked_at > AWAY_MS or (silent and self._hears):
-            self.engine.returned(now)
+        now = self._time.check(self.engine, self.store)
+        silent = self._router_active_at is not None and now - self._router_active_at > QUIET_MS
+        if now - self._ticked_at > AWAY_MS or (silent and self._router_active):
+            self.engine.resume_timeouts(now)
         elif silent:
-            self.engine.deafen()
-        if self._hears:
-            self._heard_at, self._hears = now, False
+            self.engine.suspend_timeouts()
+        if self._router_active:
+            self._router_active_at, self._router_active = now, False
         self._ticked_at = now
-        self.store.look_again()
+        self.store.recheck_damage()
         if self.engine.next_moment() <= now:
             self.store.check_lock()
         self.store.forget_events(self._time.doubt.time(now))
@@ -162,9 +162,9 @@ class Shard:
         self._give_back(now)
         self.engine.tick(now)
         if self.engine.state.timetable.missed:
-            missed_runs.say(self.engine.state.timetable)
+            missed_runs.log_all(self.engine.state.timetable)
         if self.engine.state.dropped.untold:
-            self._dropped.say(self.engine.state.dropped, now)
+            self._dropped.log_due(self.engine.state.dropped, now)
         return now
 
     @property
@@ -207,7 +207,7 @@ class Shard:
     def _refuses(self, spec: Spec) -> CommandError | None:
         return None if self.restriction is None else self.restriction(spec)
 
-    def _outlive(self, command: Command, error: Exception) -> Reply:
+    def _on_command_error(self, command: Command, error: Exception) -> Reply:
         """The answer to a command that has failed, at once or in a later slice. A bug ends the shard, as it
         is unknown what was changed by then. But a command that only reads has changed nothing, and must not
         end the shard each time that a client sends it, so it is answered with an error. Raises the error
@@ -220,16 +220,16 @@ class Shard:
             return ErrorReply(error=text, code=Code.STORAGE_FAILED)
         if not self._is_harmless(error):
             raise error
-        self._tell("a command that only reads has failed", spec.name)
+        self._log_once("a command that only reads has failed", spec.name)
         text = f"{spec.name} failed; the log of shard {self._place[0]} says why"
         return ErrorReply(error=text, code=Code.INTERNAL_ERROR)
 
-    def _outlive_question(self, message: peers.Message, error: Exception) -> peers.Failed:
+    def _on_question_error(self, message: peers.Message, error: Exception) -> peers.Failed:
         """The same for a question of another shard."""
         name = type(message).__name__
         if type(message) not in peers.READING or not self._is_harmless(error):
             raise error
-        self._tell("a question that only reads has failed", name)
+        self._log_once("a question that only reads has failed", name)
         return peers.Failed(f"{name} failed; the log of shard {self._place[0]} says why")
 
     def _is_unread(self, error: Exception) -> bool:
@@ -249,11 +249,11 @@ class Shard:
             return False
         return not isinstance(error, DISK_ERRORS) or disk_problem(error) is None
 
-    def _tell(self, text: str, what: str) -> None:
+    def _log_once(self, text: str, what: str) -> None:
         """Log the current exception, once per kind: a client with read rights must not be able to fill the
         log."""
-        if what not in self._mistakes:
-            self._mistakes.add(what)
+        if what not in self._logged_errors:
+            self._logged_errors.add(what)
             _log.exception(text, what=what)
 
     def _sum_up(self, now: int) -> bool:
@@ -266,10 +266,10 @@ class Shard:
         except Exception:
             if self.store.is_writing:  # part of it may be written
                 raise
-            self._tell("jobs were not summed up for searches", "summing up")
+            self._log_once("jobs were not summed up for searches", "summing up")
             return False
 
-    def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
+    def execute_without_reply(self, client: Client, payload: bytes, now: int) -> None:
         """Carry out a command whose client has left: only if it changes something."""
         try:
             command = decode_command(payload)
@@ -291,16 +291,16 @@ class Shard:
     def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
         """A client's connection ended; see `Engine.disconnect`."""
         # A client without an answer while the server was paused has given up a good connection.
-        gave_up = now < self.engine.state.hearing.settled_at
+        gave_up = now < self.engine.state.hearing.resumes_at
         self.engine.disconnect(conn, now, severed=severed, broken=broken or gave_up)
 
     def half_closed(self, conn: int, now: int) -> None:
         """A client sends nothing more; see `Engine.half_closed`."""
         self.engine.half_closed(conn, now)
 
-    def gone(self, owner: str, now: int) -> None:
+    def worker_ended(self, owner: str, now: int) -> None:
         """The process of a worker has ended."""
-        self.engine.gone(owner, now)
+        self.engine.worker_ended(owner, now)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
         """A message from another shard."""
@@ -398,7 +398,7 @@ class Shard:
 
     def end(self) -> None:
         """Close the file cleanly, after the last commit."""
-        self._dropped.say_all(self.engine.state.dropped)
+        self._dropped.log_all(self.engine.state.dropped)
         if self._time.moves:
             with suppress(*DISK_ERRORS):  # the next start resumes it
                 self._time.finish(self.store)

@@ -14,8 +14,8 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import ErrorReply, Reply
 from bunqueue.protocol.commands.base import RequestId
 
-from .engine.memory.vitals import MB, Disk, Trouble
-from .engine.state import Upkeep
+from .engine.memory.vitals import MB, Disk, StorageFault
+from .engine.state import Maintenance
 from .storage.lock_holder import holder
 from .storage.store import Store
 
@@ -31,8 +31,8 @@ _CODES = {
 _log = get_logger("shard")
 
 
-def error_of(trouble: Trouble, req_id: RequestId) -> ErrorReply:
-    return ErrorReply(error=trouble.error, req_id=req_id, code=trouble.code)
+def error_of(fault: StorageFault, req_id: RequestId) -> ErrorReply:
+    return ErrorReply(error=fault.error, req_id=req_id, code=fault.code)
 
 
 def request_of(reply: Reply | Raw) -> RequestId:
@@ -51,7 +51,7 @@ class Found(NamedTuple):
     cure: str
 
 
-def trouble_of(found: Found, since: int) -> Trouble:
+def fault_of(found: Found, since: int) -> StorageFault:
     """The same as text, with its code."""
     code, disk = _CODES[found.problem], found.disk
     error = found.error or f"{_mb(disk.free)} left, and {_mb(disk.refused_below)} are kept for work in hand"
@@ -65,7 +65,7 @@ def trouble_of(found: Found, since: int) -> Trouble:
         text, code = _too_long(disk, found.path), Code.WAL_LIMIT
     else:
         text = f"Storage is full ({error}): free space on {found.folder}, then this is accepted again"
-    return Trouble(text, since, code is Code.STORAGE_FULL, code)
+    return StorageFault(text, since, code is Code.STORAGE_FULL, code)
 
 
 def unreadable(error: str, path: str) -> str:
@@ -92,13 +92,13 @@ def _too_long(disk: Disk, path: str) -> str:
     )
 
 
-def press(upkeep: Upkeep, store: Store, folder: str, pressed: bool) -> None:
+def press(maintenance: Maintenance, store: Store, folder: str, pressed: bool) -> None:
     """Start or stop removing finished jobs and old events to make room."""
-    if pressed and not upkeep.pressed:
-        upkeep.next_at, upkeep.dlq_at = 0, 0
+    if pressed and not maintenance.pressed:
+        maintenance.next_at, maintenance.dlq_at = 0, 0
         what = "finished jobs and old events are removed before their time: the disk is full"
         _log.warning(what, folder=folder)
-    upkeep.pressed = store.pressed = pressed
+    maintenance.pressed = store.pressed = pressed
 
 
 def _readers(path: str) -> str:
@@ -117,7 +117,7 @@ class Warnings:
         self._logged: dict[str, float] = {}  # kind -> when, monotonic
         self.texts: tuple[str, ...] = ()
 
-    def look(self, disk: Disk) -> None:
+    def update(self, disk: Disk) -> None:
         """Warn according to the state of the disk."""
         found = {}
         if disk.free < disk.warned_below:

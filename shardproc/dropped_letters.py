@@ -19,15 +19,15 @@ class DroppedLog:
     def __init__(self) -> None:
         self._due = 0  # the next lines
 
-    def say(self, dropped: DroppedLetters, now: int) -> None:
+    def log_due(self, dropped: DroppedLetters, now: int) -> None:
         """Log what was dropped, if it is time to."""
         if not dropped.untold or (now < self._due and self._due - now <= EVERY_MS):
             return
         self._due = now + EVERY_MS
-        self.say_all(dropped)
+        self.log_all(dropped)
 
     @staticmethod
-    def say_all(dropped: DroppedLetters) -> None:
+    def log_all(dropped: DroppedLetters) -> None:
         """Log what was dropped; also called before the end."""
         untold, dropped.untold = sorted(dropped.untold.items(), key=lambda each: -sum(each[1])), {}
         for queue, (too_many, too_old) in untold[:MAX_LINES]:

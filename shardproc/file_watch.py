@@ -17,7 +17,7 @@ from .core import StorageFailed
 from .storage.database import Database
 from .storage.repair.rescue import RescueError, rescue, rescued
 
-LOOK_S = 1.0  # between two checks: a salvage also covers what is pushed between the deletion and the check
+CHECK_S = 1.0  # between two checks: a salvage also covers what is pushed between the deletion and the check
 _log = get_logger("shard")
 
 
@@ -27,7 +27,7 @@ class FileWatch:
     def __init__(self) -> None:
         self.goes_on: Callable[[], None] = lambda: None
         """Called from time to time while a salvage takes long."""
-        self.next_look = 0.0  # by the monotonic clock
+        self.next_check = 0.0  # by the monotonic clock
         self._absence: Absence | None = None
 
     @property
@@ -35,12 +35,12 @@ class FileWatch:
         """Whether a file was missing at the last check."""
         return self._absence is not None
 
-    def look(self, database: Database) -> str | None:
+    def check(self, database: Database) -> str | None:
         """Why pushes must be refused; None when the files are in place.
 
         Raises StorageFailed, which ends the process, when a missing file was written anew.
         """
-        self.next_look = time.monotonic() + LOOK_S
+        self.next_check = time.monotonic() + CHECK_S
         if database.presence is None or database.connection.in_transaction:
             return None
         absence, path = database.presence.absence(), Path(database.path)

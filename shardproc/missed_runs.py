@@ -13,7 +13,7 @@ MAX_LINES = 20  # in one tick: thousands of schedules may have missed a run, and
 _log = get_logger("shard")
 
 
-def say(timetable: Timetable) -> None:
+def log_all(timetable: Timetable) -> None:
     """Log a line for each schedule, up to MAX_LINES, and clear the list."""
     missed, timetable.missed = timetable.missed, []
     for each in missed[:MAX_LINES]:

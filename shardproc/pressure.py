@@ -15,7 +15,7 @@ from functools import cache
 from bunqueue import process_stats as vitals
 from bunqueue.logs import get_logger
 
-LOOK_S = 0.1  # between two checks: some MB of pushes
+CHECK_S = 0.1  # between two checks: some MB of pushes
 WARN, CALM = 0.8, 0.7  # of the share: for a warning, and for allowing another one
 ROOM = 0.9  # of the share, and of the jobs when it was reached: below both, there is room again
 FOR_JOBS = 0.1  # of the share: the least that is left for jobs
@@ -41,7 +41,7 @@ class Pressure:
         self._warned = False
         self._mark = 0  # bytes when jobs were refused, since memory was last below the share
         self._jobs = 0  # in memory at that time
-        self._told = False  # it was logged that memory is full
+        self._logged_full = False  # it was logged that memory is full
         self._quiet_until = 0.0
         self._trimmed = 0  # jobs when memory was last returned
 
@@ -59,19 +59,19 @@ class Pressure:
             )
             self.share = int(least / ROOM)
 
-    def looks(self, jobs: int) -> bool:
+    def check(self, jobs: int) -> bool:
         """Check, if it is time to; returns whether ``full`` has changed. ``jobs``: the number in memory."""
         now = time.monotonic()
         if now < self._next:
             return False
-        self._next = now + LOOK_S
+        self._next = now + CHECK_S
         before = self.full
         if self._mark:
             self._trim(jobs)
         used = self._used()
-        self.full = self._remains(used, jobs) if before else self._begins(used, jobs)
+        self.full = self._stays_full(used, jobs) if before else self._becomes_full(used, jobs)
         if self.full is not before:
-            self._tell(used, jobs, now)
+            self._log_change(used, jobs, now)
         self._warn(used)
         return self.full is not before
 
@@ -84,7 +84,7 @@ class Pressure:
         else:
             self._trimmed = max(self._trimmed, jobs)
 
-    def _begins(self, used: int, jobs: int) -> bool:
+    def _becomes_full(self, used: int, jobs: int) -> bool:
         if used < self.share:
             if used < ROOM * self.share:
                 self._mark = 0
@@ -95,7 +95,7 @@ class Pressure:
         self._free()
         return True
 
-    def _remains(self, used: int, jobs: int) -> bool:
+    def _stays_full(self, used: int, jobs: int) -> bool:
         return used >= ROOM * self.share and jobs > ROOM * self._jobs
 
     @property
@@ -106,13 +106,13 @@ class Pressure:
             "let workers take jobs, remove some, or raise --memory-limit; then this is accepted again"
         )
 
-    def _tell(self, used: int, jobs: int, now: float) -> None:
+    def _log_change(self, used: int, jobs: int, now: float) -> None:
         figures = {"used_mib": used // MIB, "limit_mib": self.share // MIB, "jobs": jobs}
         if self.full and now >= self._quiet_until:
-            self._quiet_until, self._told = now + QUIET_S, True
+            self._quiet_until, self._logged_full = now + QUIET_S, True
             _log.error("the memory limit is reached, pushes are refused", **figures)
-        elif not self.full and self._told:
-            self._told = False
+        elif not self.full and self._logged_full:
+            self._logged_full = False
             _log.info("there is memory again, pushes are accepted", **figures)
 
     def _warn(self, used: int) -> None:

@@ -35,8 +35,8 @@ from .server import Server
 from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
 from .storage.event_log import Retention
+from .storage.recheck import reading_fails
 from .storage.schema import WrongSchema
-from .storage.second_look import reading_fails
 
 HOUR_MS = 3_600_000
 _log = get_logger("shard")
@@ -115,13 +115,13 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: Sh
         return 1
     except StorageFailed as error:
         _log.error("stopped, to read the data anew", error=str(error))
-        _say_why(sock, f"it ends to read its data anew: {error}")
+        _send_reason(sock, f"it ends to read its data anew: {error}")
         return 1
     except Exception as error:
         # Memory may be ahead of the disk, or half changed: none of it may be sent or written. The router
         # starts a new process, which reads what was committed.
         _log.exception("stopped by an error")
-        _say_why(sock, f"stopped by an error, which the log shows whole: {type(error).__name__}: {error}")
+        _send_reason(sock, f"stopped by an error, which the log shows whole: {type(error).__name__}: {error}")
         return 1
     finally:
         server.close()
@@ -148,7 +148,7 @@ def _run_replicated(start: ShardStart, settings: Settings, sock: socket.socket) 
     return _serve(shard, server_of(shard, sock, start, settings), sock, start)
 
 
-def _say_why(sock: socket.socket, text: str) -> None:
+def _send_reason(sock: socket.socket, text: str) -> None:
     """Send the reason of the end, for the router's log and for `bunqueue doctor`."""
     with suppress(OSError):
         sock.sendall(link.answer(link.CONTROL, link.ENDING, text.encode()))
@@ -157,7 +157,7 @@ def _say_why(sock: socket.socket, text: str) -> None:
 def _refused(start: ShardStart, settings: Settings, error: Exception, sock: socket.socket) -> int:
     where = shard_file(Path(settings.data_dir), start.shard).name
     _log.error("cannot open the data", file=where, error=str(error))
-    _say_why(sock, f"it cannot open {where}: {error}")
+    _send_reason(sock, f"it cannot open {where}: {error}")
     return link.NEVER if isinstance(error, WrongSchema) else 1
 
 
@@ -185,10 +185,10 @@ def _options(start: ShardStart, settings: Settings) -> dict[str, Any]:
     """What the settings say of a shard."""
 
     def prepare(state: State) -> None:
-        state.upkeep.retention = finished.Retention(
+        state.maintenance.retention = finished.Retention(
             settings.completed_max_age * 3600, settings.completed_max_count
         )
-        state.upkeep.dead_letters = DlqConfig(
+        state.maintenance.dead_letters = DlqConfig(
             max_age=settings.dead_letters_max_age * HOUR_MS or None,
             max_entries=settings.dead_letters_max_count,
         )

@@ -35,25 +35,25 @@ def main(folder: Path) -> int:
             if is_resharded(folder):
                 refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
             for place in places:
-                _look(folder, place)
+                _check(folder, place)
     except (DataFolderError, OSError) as error:
         print(printable(str(error)), file=sys.stderr)
         return FAILED
     return 0
 
 
-def _look(folder: Path, place: Place) -> None:
+def _check(folder: Path, place: Place) -> None:
     shard, shards = place.identity.shard, place.identity.shards
     file = shard_file(folder, shard)
     wrong = misfit(file, place)
-    _tell(shard, Finding("identity", f"{file.name} {wrong}" if wrong else None))
+    _print(shard, Finding("identity", f"{file.name} {wrong}" if wrong else None))
     if not file.exists():  # its first start makes it
         return
     for found in recount(file, shard, shards):
-        _tell(shard, found)
+        _print(shard, found)
 
 
-def _tell(shard: int, found: Finding | Counts) -> None:
+def _print(shard: int, found: Finding | Counts) -> None:
     line = msgspec.json.encode({"shard": shard, **found._asdict()})
     sys.stdout.write(line.decode() + "\n")
     sys.stdout.flush()

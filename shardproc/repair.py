@@ -88,12 +88,12 @@ def _repair(folder: Path, shard: int) -> None:
     if damage_of(file) is None:
         _mend(file, shard)
         return
-    _say(f"shard {shard}: {file.name} is damaged, reading what can be read")
+    _report(f"shard {shard}: {file.name} is damaged, reading what can be read")
     _check_space(folder, file)
     shutil.rmtree(place, ignore_errors=True)  # of an interrupted run
     place.mkdir(mode=0o700)
     made = place / file.name
-    salvaged = salvage(file, made, lambda text: _say(f"shard {shard}: {text}"))
+    salvaged = salvage(file, made, lambda text: _report(f"shard {shard}: {text}"))
     if problem := damage_of(made):
         raise DataFolderError(f"{made} is not whole ({problem}); nothing was changed")
     sync(place)
@@ -105,10 +105,10 @@ def _repair(folder: Path, shard: int) -> None:
 def _mend(file: Path, shard: int) -> None:
     done = mend(file)
     if done.mended or done.left:
-        _tell({"shard": shard, **msgspec.to_builtins(done)})
+        _print_line({"shard": shard, **msgspec.to_builtins(done)})
 
 
-def _tell(line: dict[str, object]) -> None:
+def _print_line(line: dict[str, object]) -> None:
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
 
@@ -135,7 +135,7 @@ def _finish(folder: Path) -> None:
         made.replace(file)
         sync(folder)
         sync(place)
-    _tell({"shard": ready.shard, "keptAs": ready.kept_as, **msgspec.to_builtins(ready.salvaged)})
+    _print_line({"shard": ready.shard, "keptAs": ready.kept_as, **msgspec.to_builtins(ready.salvaged)})
     shutil.rmtree(place)
     sync(folder)
 
@@ -150,7 +150,7 @@ def _check_space(folder: Path, file: Path) -> None:
         )
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 

@@ -1,8 +1,8 @@
 """A shard that survives a full or broken disk, a deleted file and exhausted memory.
 
 A batch that cannot be committed has not happened: all its commands are answered with an error, and as memory
-is then ahead of the disk, the state is read from disk again. After that the shard is in trouble, reports so,
-and checks once a second whether the trouble is over:
+is then ahead of the disk, the state is read from disk again. After that the shard is degraded, reports so,
+and checks once a second whether the fault has passed:
 
 - NO_GROWTH: commands that need space (pushes) are refused; everything else continues with the space that was
   set aside. It begins long before the disk is full: see `storage.disk_space`.
@@ -35,14 +35,14 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError
-from shardproc.disk_messages import Found, Warnings, error_of, press, request_of, trouble_of
+from shardproc.disk_messages import Found, Warnings, error_of, fault_of, press, request_of
 
 from .core import SLICES_S, Shard, StorageFailed
 from .engine import peer_calls
 from .engine.dispatch import answer, answer_late
 from .engine.engine import Engine
 from .engine.memory.kept import UNLIMITED
-from .engine.memory.vitals import Disk, Trouble, Vitals
+from .engine.memory.vitals import Disk, StorageFault, Vitals
 from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client
 from .file_watch import FileWatch
@@ -50,12 +50,12 @@ from .pressure import Pressure
 from .storage.database import DISK_ERRORS, FlushFailed, disk_problem, is_out_of_space
 from .storage.disk_space import DEFAULT_WAL_LIMIT, DiskSpace
 from .storage.event_log import DEFAULT_RETENTION, Retention
+from .storage.recheck import ReadFailed
 from .storage.reserve import Reserve
-from .storage.second_look import ReadFailed
 
 PROBE_MS = 1_000
 LAST_PROBE_MS = 30_000  # the wait doubles when a probe works and the next batches do not
-CALM_MS = 60_000  # without trouble; after it, the next trouble begins with the first wait
+CALM_MS = 60_000  # without a fault; after it, the next one begins with the first wait
 SMALL_PROBE = 16 * 1024  # bytes: room for a batch of acks
 LARGE_PROBE = 1024 * 1024
 
@@ -103,13 +103,13 @@ class ResilientShard(Shard):
         self._warnings = Warnings(path)
         self._mode = Mode.NORMAL
         self._narrow = False  # it failed although nothing that grows was accepted
-        self._trouble: Trouble | None = None
+        self._fault: StorageFault | None = None
         self._probe_at = 0
         self._probe_every = PROBE_MS
         self._recovered_at = -CALM_MS
         self._missed: list[Callable[[int], None]] = []  # postponed while nothing could be changed
         self._asked = self._kept_back = 0  # questions to other shards, and messages, from before READ_ONLY
-        self._heard = False  # a message from another shard, in this batch
+        self._received = False  # a message from another shard, in this batch
         self._end: Exception | None = None  # ends the process, as soon as the answers are sent
 
     def _new_engine(self) -> Engine:
@@ -131,48 +131,48 @@ class ResilientShard(Shard):
             self.engine = self._new_engine()
             count = super().recover(now, epoch, progress)
         if self._disk_space is not None:
-            self._look(self._disk_space)
+            self._check_space(self._disk_space)
         self._pressure.started(self.store.without_jobs)
         return count
 
-    def _look(self, disk_space: DiskSpace) -> None:
+    def _check_space(self, disk_space: DiskSpace) -> None:
         """Check how much room there is. Call it only while memory equals the disk: it may restrict
         commands."""
-        disk = disk_space.look(len(self.engine.state.jobs), refusing=self._mode is not Mode.NORMAL)
-        self._warnings.look(disk)
-        press(self.engine.state.upkeep, self.store, self._folder, disk_space.is_pressed)
+        disk = disk_space.measure(len(self.engine.state.jobs), refusing=self._mode is not Mode.NORMAL)
+        self._warnings.update(disk)
+        press(self.engine.state.maintenance, self.store, self._folder, disk_space.is_pressed)
         if (disk.enough and not disk.wal_too_long) or self._mode not in (Mode.NORMAL, Mode.NO_GROWTH):
             return
-        trouble = self._suffer("full", "", self._clock.now_ms())
+        fault = self._record_fault("full", "", self._clock.now_ms())
         if self._mode is Mode.NORMAL:
-            self._probe_at = trouble.since + PROBE_MS
+            self._probe_at = fault.since + PROBE_MS
             self._enter(Mode.NO_GROWTH)
             why = "the WAL is too long" if disk.enough else "the disk is almost full"
-            _log.error(why, error=trouble.error, now=self._mode.value)
+            _log.error(why, error=fault.error, now=self._mode.value)
 
     def tick(self) -> int:
-        if time.monotonic() >= self.files.next_look:
-            self._look_at_files()
+        if time.monotonic() >= self.files.next_check:
+            self._check_files()
         now = self._tick()
-        if self._pressure.looks(len(self.engine.state.jobs)):
+        if self._pressure.check(len(self.engine.state.jobs)):
             self.engine.state.kept.refusal = self._pressure.refusal if self._pressure.full else ""
             self._enter(self._mode)
         return now
 
-    def _look_at_files(self) -> None:
+    def _check_files(self) -> None:
         was_missing = self.files.missing
-        refusal = self.files.look(self.store.database)
+        refusal = self.files.check(self.store.database)
         if refusal is not None:
             self._refuse_growth(refusal)
         elif was_missing and not self.files.missing and self._mode is Mode.NO_GROWTH:
             self._recovered(self._clock.now_ms())
 
     def _refuse_growth(self, text: str) -> None:
-        if self._trouble is None or self._trouble.error != text:
+        if self._fault is None or self._fault.error != text:
             _log.error("pushes are refused: they would be lost", error=text)
         now = self._clock.now_ms()
-        since = now if self._trouble is None else self._trouble.since
-        self._trouble = Trouble(text, since, False, Code.STORAGE_FAILED)
+        since = now if self._fault is None else self._fault.since
+        self._fault = StorageFault(text, since, False, Code.STORAGE_FAILED)
         if self._mode is Mode.NORMAL:
             self._enter(Mode.NO_GROWTH)
 
@@ -213,8 +213,8 @@ class ResilientShard(Shard):
     def half_closed(self, conn: int, now: int) -> None:
         self._part(partial(super().half_closed, conn), now)
 
-    def gone(self, owner: str, now: int) -> None:
-        self._part(partial(super().gone, owner), now)
+    def worker_ended(self, owner: str, now: int) -> None:
+        self._part(partial(super().worker_ended, owner), now)
 
     def _part(self, what: Callable[..., None], now: int) -> None:
         """A client has left: that is postponed while nothing can be changed."""
@@ -230,23 +230,23 @@ class ResilientShard(Shard):
         if self._mode is Mode.READ_ONLY and peer_calls.is_read(body, self._asked):
             super().receive(source, body, now)
         else:
-            self._hear(partial(super().receive, source, body), now)
+            self._on_peer_message(partial(super().receive, source, body), now)
 
     def peer_is_up(self, shard: int, now: int) -> None:
-        self._hear(partial(super().peer_is_up, shard), now)
+        self._on_peer_message(partial(super().peer_is_up, shard), now)
 
-    def _hear(self, what: Callable[[int], None], now: int) -> None:
+    def _on_peer_message(self, what: Callable[[int], None], now: int) -> None:
         """A message from another shard: it is postponed while nothing can be changed."""
         if self._mode in (Mode.FAILED, Mode.READ_ONLY):
-            self._missed.append(partial(self._hear, what))
+            self._missed.append(partial(self._on_peer_message, what))
             return
-        self._heard = True
+        self._received = True
         try:
             what(now)
         except DISK_ERRORS as error:
             self._fail(error)
             if self._is_locked_out(error):  # it was not begun
-                self._missed.append(partial(self._hear, what))
+                self._missed.append(partial(self._on_peer_message, what))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         if self._mode is Mode.READ_ONLY:
@@ -260,9 +260,9 @@ class ResilientShard(Shard):
             except DISK_ERRORS as error:
                 self._fail(error)
             else:
-                self._heard = False
+                self._received = False
                 if self._disk_space is not None and time.monotonic() >= self._disk_space.next_at:
-                    self._look(self._disk_space)
+                    self._check_space(self._disk_space)
                 return replies
         return self._give_up()
 
@@ -289,7 +289,7 @@ class ResilientShard(Shard):
 
     @property
     def batch_s(self) -> float:
-        """One slice while there is trouble: a full disk has room for little more."""
+        """One slice while there is a fault: a full disk has room for little more."""
         return super().batch_s if self._mode is Mode.NORMAL else 0.0
 
     def wait_ms(self) -> int:
@@ -301,11 +301,11 @@ class ResilientShard(Shard):
         return super().wait_ms() if self._mode is Mode.NORMAL else max(0, min(wait, super().wait_ms()))
 
     def _refusal(self, spec: Spec) -> CommandError | None:
-        """Why a command is refused while the disk, the file or the memory is in trouble."""
+        """Why a command is refused while the disk, the file or the memory has a fault."""
         if self._pressure.full and spec.grows:
             return CommandError(self._pressure.refusal, Code.MEMORY_LIMIT)
-        if self._trouble is not None and self._forbids(spec):
-            return CommandError(self._trouble.error, self._trouble.code)
+        if self._fault is not None and self._forbids(spec):
+            return CommandError(self._fault.error, self._fault.code)
         return None
 
     def _forbids(self, spec: Spec) -> bool:
@@ -315,8 +315,8 @@ class ResilientShard(Shard):
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
         self._fail(error)
-        assert self._trouble is not None
-        answer(self.engine.state, client, command, error_of(self._trouble, command.req_id))
+        assert self._fault is not None
+        answer(self.engine.state, client, command, error_of(self._fault, command.req_id))
 
     def _fail(self, error: Exception) -> None:
         """The rest of the batch is refused; `commit` will discard it."""
@@ -334,63 +334,63 @@ class ResilientShard(Shard):
         else:
             self._probe_every = min(2 * self._probe_every, LAST_PROBE_MS)
         self._narrow = self._mode is not Mode.NORMAL and not (self._reserve and self._reserve.size)
-        self._suffer(problem, str(error), now)
+        self._record_fault(problem, str(error), now)
         self._enter(Mode.FAILED)
 
     def _lock_out(self, error: str) -> None:
         """Another program holds the write lock: nothing is changed until it lets go."""
         now, state = self._clock.now_ms(), self.engine.state
-        trouble = self._suffer("locked", error, now)
+        fault = self._record_fault("locked", error, now)
         for client, req_id in parked(state):
-            answer_late(state, client, req_id, error_of(trouble, req_id))
-        self._probe_at, self._heard = now + PROBE_MS, False
+            answer_late(state, client, req_id, error_of(fault, req_id))
+        self._probe_at, self._received = now + PROBE_MS, False
         self._enter(Mode.READ_ONLY)
-        _log.error("changes are refused: another program has locked the file", error=trouble.error)
+        _log.error("changes are refused: another program has locked the file", error=fault.error)
 
     def _withhold(self, error: FlushFailed) -> list[tuple[int, Reply | Raw]]:
         """The batch is stored, but was not flushed: no client gets an answer that promises durability.
         Messages about it to other shards wait until it is flushed."""
         out, state = self.engine.out, self.engine.state
         out.durable = False
-        trouble = self._suffer(disk_problem(error) or "broken", str(error), self._clock.now_ms())
+        fault = self._record_fault(disk_problem(error) or "broken", str(error), self._clock.now_ms())
         for client, req_id in parked(state):
-            answer_late(state, client, req_id, error_of(trouble, req_id))
+            answer_late(state, client, req_id, error_of(fault, req_id))
         replies = self._relay(self._unstored())
         self._probe_at = self._clock.now_ms() + PROBE_MS
         self._enter(Mode.READ_ONLY)
-        _log.error("a batch could not be flushed", error=trouble.error, answers=len(replies))
-        return [(conn, error_of(trouble, request_of(reply))) for conn, reply in replies]
+        _log.error("a batch could not be flushed", error=fault.error, answers=len(replies))
+        return [(conn, error_of(fault, request_of(reply))) for conn, reply in replies]
 
-    def _suffer(self, problem: str, error: str, now: int) -> Trouble:
-        """Record trouble. ``problem`` as from `disk_problem`; ``error`` is SQLite's message, "" before it
+    def _record_fault(self, problem: str, error: str, now: int) -> StorageFault:
+        """Record a fault. ``problem`` as from `disk_problem`; ``error`` is SQLite's message, "" before it
         fails."""
-        since = now if self._trouble is None else self._trouble.since
+        since = now if self._fault is None else self._fault.since
         disk = self._disk_space.disk if self._disk_space is not None else Disk()
         found = Found(problem, error, disk, self._folder, self.store.database.path, self.store.damage.cure)
-        self._trouble = trouble_of(found, since)
-        return self._trouble
+        self._fault = fault_of(found, since)
+        return self._fault
 
     def _give_up(self) -> list[tuple[int, Reply | Raw]]:
         """The batch has not happened: refuse all its commands, and return to the state on disk."""
-        assert self._trouble is not None
-        if self._trouble.code is Code.STORAGE_DAMAGED:
-            self._look_twice()
-        aside = self._trouble.code is Code.STORAGE_DAMAGED and self._put_aside()
-        trouble, old = self._trouble, self.engine.state
+        assert self._fault is not None
+        if self._fault.code is Code.STORAGE_DAMAGED:
+            self._recheck()
+        aside = self._fault.code is Code.STORAGE_DAMAGED and self._quarantine()
+        fault, old = self._fault, self.engine.state
         answers: list[tuple[int, Reply | Raw]] = [
-            (conn, error_of(trouble, request_of(reply)))
+            (conn, error_of(fault, request_of(reply)))
             for conn, reply in self._unstored()
             if conn not in old.relays
         ]
         self.store.database.rollback()
-        if self._disk_space is not None and trouble.disk_full:
+        if self._disk_space is not None and fault.disk_full:
             self._disk_space.relieve()
-        if entangled(old, self._heard):
+        if entangled(old, self._received):
             old.out.peer_messages.clear()
-            self._end = StorageFailed(trouble.error)
+            self._end = StorageFailed(fault.error)
             return answers
         for client, req_id in parked(old):
-            answer_late(old, client, req_id, error_of(trouble, req_id))
+            answer_late(old, client, req_id, error_of(fault, req_id))
         answers += self._unstored()
         self._start_anew()
         if aside:
@@ -400,33 +400,33 @@ class ResilientShard(Shard):
         room = not self._narrow and self.store.database.can_write(SMALL_PROBE)
         self._enter(Mode.NO_GROWTH if room else Mode.READ_ONLY)
         _log.error(
-            "a batch could not be stored", error=trouble.error, answers=len(answers), now=self._mode.value
+            "a batch could not be stored", error=fault.error, answers=len(answers), now=self._mode.value
         )
         return answers
 
-    def _look_twice(self) -> None:
+    def _recheck(self) -> None:
         """Try again, as reading may have failed only for a moment."""
         self.store.database.rollback()
         try:
-            self.store.database.look_twice()
+            self.store.database.recheck()
         except ReadFailed as error:
-            self._suffer("broken", str(error), self._clock.now_ms())
+            self._record_fault("broken", str(error), self._clock.now_ms())
 
-    def _put_aside(self) -> bool:
+    def _quarantine(self) -> bool:
         """The batch touched what is damaged: quarantine the jobs that did; returns whether these are
         known."""
-        assert self._trouble is not None
+        assert self._fault is not None
         database, damage = self.store.database, self.store.damage
         jobs, purges = list(self.engine.out.dirty), bool(self.engine.out.purges)  # purges stop after this
         database.rollback()
-        table, seqs = self.store.suspects(jobs)
-        damage.note(table, self._trouble.error)
+        table, seqs = self.store.damaged_jobs(jobs)
+        damage.note(table, self._fault.error)
         text = damage.text(table)
         if seqs:
             text = f"{text}; jobs whose rows stand there cannot be changed until then"
         with suppress(*DISK_ERRORS):  # then it is found again after a restart
             damage.park(database.connection, seqs, table)
-        self._trouble = msgspec.structs.replace(self._trouble, error=text)
+        self._fault = msgspec.structs.replace(self._fault, error=text)
         return bool(seqs or purges)
 
     def _start_anew(self) -> None:
@@ -441,42 +441,42 @@ class ResilientShard(Shard):
         finally:
             gc.enable()
         carried.give(self.engine.state)
-        self.engine.adopt(frozenset(self.engine.state.clients), now)
+        self.engine.reattach(frozenset(self.engine.state.clients), now)
 
     def _probe(self, now: int) -> None:
-        """Check whether the trouble is over."""
+        """Check whether the fault has passed."""
         self._probe_at = now + self._probe_every
         if self._mode is Mode.READ_ONLY:
             if not self.store.database.can_write(SMALL_PROBE):
-                self._look_who_locks(now)
+                self._check_lock(now)
                 return
             self._resume(now)
         if self._disk_space is not None:
-            self._look(self._disk_space)
+            self._check_space(self._disk_space)
         disk = Disk() if self._disk_space is None else self._disk_space.disk
         if disk.enough and not disk.wal_too_long and self.store.database.can_write(LARGE_PROBE):
             self._recovered(now)
         elif self._disk_space is not None:
             self._disk_space.shrink()
 
-    def _look_who_locks(self, now: int) -> None:
-        if self._trouble is not None and self._trouble.code is Code.STORAGE_LOCKED:
+    def _check_lock(self, now: int) -> None:
+        if self._fault is not None and self._fault.code is Code.STORAGE_LOCKED:
             self._probe_at = now + PROBE_MS  # the lock will pass soon
-            self._suffer("locked", "", now)
+            self._record_fault("locked", "", now)
 
     def _resume(self, now: int) -> None:
         """Resume time: no worker could renew a lock while it was paused."""
         self._enter(Mode.NO_GROWTH)
         self.store.attach(self.engine.out)
         self._ticked_at = now
-        self.engine.returned(now)
+        self.engine.resume_timeouts(now)
 
     def _recovered(self, now: int) -> None:
         if self.files.missing:
             return
-        assert self._trouble is not None
-        _log.info("storage works again", after_ms=now - self._trouble.since)
-        self._trouble, self._recovered_at = None, now
+        assert self._fault is not None
+        _log.info("storage works again", after_ms=now - self._fault.since)
+        self._fault, self._recovered_at = None, now
         self._enter(Mode.NORMAL)
 
     def _enter(self, mode: Mode) -> None:
@@ -490,11 +490,11 @@ class ResilientShard(Shard):
     def _vitals(self) -> Vitals:
         found = super()._vitals()
         disk = None if self._disk_space is None else self._disk_space.disk
-        warnings = () if self._trouble else self._warnings.texts
+        warnings = () if self._fault else self._warnings.texts
         pressure = self._pressure
         return msgspec.structs.replace(
             found,
-            trouble=self._trouble,
+            fault=self._fault,
             disk=disk,
             warnings=warnings,
             memory_limit=pressure.share,

@@ -50,7 +50,7 @@ class Routers:
     def __init__(self, path: str, secret: str, connections: Callable[[], Iterable[int]]) -> None:
         """They dial ``path`` and present ``secret``. ``connections``: those that the shard knows."""
         self.changed = True  # the descriptors to poll have changed
-        self.heard = 0  # bytes, the last time
+        self.received = 0  # bytes, the last time
         self._secret = secret
         self._connections = connections
         self._buffer = memoryview(bytearray(READ_SIZE))
@@ -92,10 +92,10 @@ class Routers:
 
     # In
 
-    def hear(self, ready: Iterable[tuple[int, int]]) -> list[Envelope]:
+    def receive(self, ready: Iterable[tuple[int, int]]) -> list[Envelope]:
         """What they have sent."""
         found: list[Envelope] = []
-        self.heard = 0
+        self.received = 0
         for descriptor, what in ready:
             router = self._routers.get(descriptor)
             if router is None:
@@ -125,7 +125,7 @@ class Routers:
         if not size:
             self._end(router, found)
             return
-        self.heard += size
+        self.received += size
         connections = router.connections
         for envelope in router.splitter.feed(bytes(self._buffer[:size])):
             (conn, kind), body = envelope
@@ -192,14 +192,14 @@ class Routers:
                 data = data[_sent(router.sock, data) :]
             if data:
                 router.unread += data
-                self._look_at(router)
+                self._unread_changed(router)
 
     def _write(self, router: Router) -> None:
         """It takes more."""
         del router.unread[: _sent(router.sock, router.unread)]
-        self._look_at(router)
+        self._unread_changed(router)
 
-    def _look_at(self, router: Router) -> None:
+    def _unread_changed(self, router: Router) -> None:
         """The amount that it has not read has changed."""
         waits = bool(router.unread)
         self.changed = self.changed or waits != router.waits

@@ -127,7 +127,7 @@ class Server:
             if arrived is None:
                 return False
             envelopes = arrived
-            shard.hear()
+            shard.mark_router_active()
         self._carry_out(envelopes)
         self._commit_and_send()
         if self._last is not None:
@@ -140,7 +140,7 @@ class Server:
     def _idle_ms(self) -> int:
         """The time for which there is nothing to do unless something arrives."""
         if self._has_queued:
-            return math.ceil(1000 * self._pace.rest_s)
+            return math.ceil(1000 * self._pace.pause_s)
         return self._shard.wait_ms()
 
     def _arrivals(self) -> Iterable[Envelope]:
@@ -150,7 +150,7 @@ class Server:
         if arrived is None:
             self._is_alone = True  # the finished work is committed all the same
         elif arrived:
-            self._shard.hear()
+            self._shard.mark_router_active()
         return arrived or ()
 
     def _receive_from(self, ready: list[tuple[int, int]]) -> list[Envelope] | None:
@@ -165,8 +165,8 @@ class Server:
             if not data:
                 return None
             found = self._splitter.feed(data)
-        others = routers.hear(ready)
-        self._note(routers.heard)
+        others = routers.receive(ready)
+        self._note(routers.received)
         return found + others
 
     def _read(self) -> bytes:
@@ -184,10 +184,10 @@ class Server:
     def _carry_out(self, envelopes: Iterable[Envelope]) -> None:
         """A batch, up to its commit: what is due, what has arrived, and some of the queued work."""
         now = self._shard.tick()
-        heard = self._sort_in(envelopes, now)
-        if not self._has_queued or self._pace.rest_s:
+        received = self._sort_in(envelopes, now)
+        if not self._has_queued or self._pace.pause_s:
             return
-        if heard and not self._is_owed:  # new commands are answered first
+        if received and not self._is_owed:  # new commands are answered first
             self._is_owed = True
         else:
             self._is_owed = False
@@ -207,7 +207,7 @@ class Server:
                 self._shard.work(SLICE_S)
             self._last = turn, who
             self._pace.worked(turn, who)
-            if self._pace.rest_s or out.size > MAX_UNSENT or time.monotonic() > until:
+            if self._pace.pause_s or out.size > MAX_UNSENT or time.monotonic() > until:
                 return
             if self._sort_in(self._arrivals(), now) or self._is_alone:
                 return
@@ -215,7 +215,7 @@ class Server:
     def _sort_in(self, envelopes: Iterable[Envelope], now: int) -> bool:
         """Carry out what has arrived, or queue it after what its connection has queued already. Returns
         whether a connection was answered that has little to do, and nothing queued."""
-        rounds, works, heard, last = self._rounds, self._shard.engine.state.works, False, link.CONTROL
+        rounds, works, received, last = self._rounds, self._shard.engine.state.works, False, link.CONTROL
         queues, lately, who = rounds.queues, rounds.lately, link.CONTROL
         slice_: Slice | None = None  # of the last connection, once it has sent several
         for (conn, kind), body in envelopes:
@@ -242,12 +242,12 @@ class Server:
             else:
                 begun = time.monotonic()
                 self._receive(turn, conn, kind, body, now)
-                if not (heard or turn == link.CONTROL or turn in queues or turn in works):
-                    heard = time.monotonic() - begun < SLICE_S
+                if not (received or turn == link.CONTROL or turn in queues or turn in works):
+                    received = time.monotonic() - begun < SLICE_S
                     who = turn
-        if heard and self._has_queued:
+        if received and self._has_queued:
             self._pace.asked(who)
-        return heard
+        return received
 
     def _receive(self, turn: int, conn: int, kind: int, body: bytes, now: int) -> None:
         shard = self._shard
@@ -319,7 +319,7 @@ class Server:
         """Like `_execute`, for a client that has left: its changes are made, its questions are not
         answered."""
         while payloads:
-            self._shard.execute_unheard(client, payloads.popleft(), now)
+            self._shard.execute_without_reply(client, payloads.popleft(), now)
             if turn.is_over:
                 return
 
@@ -396,9 +396,9 @@ def _worker_presence(shard: Shard, conn: int, body: bytes, now: int) -> None:
     )
 
 
-def _origin_cut(shard: Shard, conn: int, body: bytes, now: int) -> None:
+def _origin_disconnected(shard: Shard, conn: int, body: bytes, now: int) -> None:
     origin = link.origin_of(conn)
-    shard.engine.unheard([each for each in shard.engine.state.clients if link.origin_of(each) == origin])
+    shard.engine.cancel_waits([each for each in shard.engine.state.clients if link.origin_of(each) == origin])
 
 
 _MESSAGES: dict[int, Callable[[Shard, int, bytes, int], object]] = {
@@ -406,15 +406,15 @@ _MESSAGES: dict[int, Callable[[Shard, int, bytes, int], object]] = {
     link.SEVERED: lambda shard, conn, body, now: shard.disconnect(conn, now, severed=True, broken=False),
     link.BROKEN: lambda shard, conn, body, now: shard.disconnect(conn, now, severed=False, broken=True),
     link.HALF_CLOSED: lambda shard, conn, body, now: shard.half_closed(conn, now),
-    link.GONE: lambda shard, conn, body, now: shard.gone(body.decode(), now),
+    link.GONE: lambda shard, conn, body, now: shard.worker_ended(body.decode(), now),
     link.PEER_MESSAGE: lambda shard, conn, body, now: shard.receive(body[0], body[1:], now),
     link.PEER: lambda shard, conn, body, now: shard.peer_is_up(body[0], now),
     link.SUBSCRIBE: lambda shard, conn, body, now: shard.engine.subscribe(conn, body.decode()),
     link.UNSUBSCRIBE: lambda shard, conn, body, now: shard.engine.unsubscribe(conn),
     link.WORKER_PRESENCE: _worker_presence,
-    link.ORIGIN_GONE: lambda shard, conn, body, now: shard.engine.router_gone(link.origin_of(conn)),
-    link.ORIGIN_CUT: _origin_cut,
-    link.LIVE: lambda shard, conn, body, now: shard.engine.adopt(
+    link.ORIGIN_GONE: lambda shard, conn, body, now: shard.engine.router_disconnected(link.origin_of(conn)),
+    link.ORIGIN_CUT: _origin_disconnected,
+    link.LIVE: lambda shard, conn, body, now: shard.engine.reattach(
         frozenset(link.unpack_connections(body)), now
     ),
 }

@@ -76,9 +76,9 @@ class Timekeeping:
             self.doubt.add(now - last, now)
             _log.info("retention waits to see whether the clock is right", away_ms=now - last)
 
-    def look(self, engine: Engine, store: Store) -> int:
+    def check(self, engine: Engine, store: Store) -> int:
         """A batch begins: check whether the clock was set, and return the time."""
-        jump, now = self._clock.look(), self._clock.now_ms()
+        jump, now = self._clock.check_jump(), self._clock.now_ms()
         if jump > 0:
             self._forward(engine, store, jump, now)
         elif jump < 0:

@@ -95,14 +95,14 @@ def facts(source: Source, until: int) -> Facts:
     # A source that keeps rows of gone jobs has those of purged jobs, as far as it had read them before.
     gone = list(lives.GONE) if source.keeps_gone else [*lives.GONE, lives.PURGED]
     moves = events([*gone, *_BACK]).select("host", "job_id", "kind", "at").persist()
-    log = look_at(moves, source.begins())
+    log = summarize(moves, source.begins())
     kept: tuple[DataFrame, ...] = (moves,)
     jobs, failed = _stored_jobs(source.jobs, moves, log), _failed_attempts(source.attempts)
     if log.gone:
         logged = events([*{*lives.KINDS, *gone}]).persist()
         known = lives.lives_of(lives.purges_logged(logged)).persist()
         kept += logged, known
-        left = lives.gone_jobs(known), lives.gone_attempts(known)
+        left = lives.removed_jobs(known), lives.removed_attempts(known)
         if source.keeps_gone:
             jobs, failed = jobs.persist(), failed.persist()
             kept += jobs, failed
@@ -115,7 +115,7 @@ def facts(source: Source, until: int) -> Facts:
     return Facts(jobs, failed.unionByName(_completing(jobs)), log, (jobs, failed, *kept))
 
 
-def look_at(moves: DataFrame, begins: Iterable[Begin]) -> Log:
+def summarize(moves: DataFrame, begins: Iterable[Begin]) -> Log:
     """How much has to be looked up in the event logs.  In most logs, that is little or nothing."""
     kind = F.col("kind")
     counts = moves.agg(F.count_if(~kind.isin(*_BACK)), F.count_if(kind.isin(*_BACK))).first()

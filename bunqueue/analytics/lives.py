@@ -55,15 +55,15 @@ def _at(*kinds: str) -> Column:
     return F.max(F.when(F.col("kind").isin(*kinds), F.col("at")))
 
 
-def _says(field: str, value: str) -> Column:
+def _field_is(field: str, value: str) -> Column:
     return F.get_json_object("fields", f"$.{field}") == value
 
 
-def gone_jobs(lives: DataFrame) -> DataFrame:
+def removed_jobs(lives: DataFrame) -> DataFrame:
     """Jobs that are gone, from the event log."""
     kind = F.col("kind")
     final = (kind == "completed") | ((kind == "failed") & F.col("terminal"))
-    how = F.when(_says("reason", "cancelled"), "cancelled").otherwise(kind)
+    how = F.when(_field_is("reason", "cancelled"), "cancelled").otherwise(kind)
     failed = (kind == "stalled") | ((kind == "failed") & _is_attempt())
     found = lives.groupBy("host", "shard", "job_id", "life").agg(
         F.max("queue").alias("queue"),
@@ -73,7 +73,7 @@ def gone_jobs(lives: DataFrame) -> DataFrame:
         F.max(F.when(final, F.struct("seq", "at", how.alias("outcome")))).alias("last"),
         F.max(F.when(kind == "revived", F.col("seq"))).alias("revived"),
         _at("removed").alias("removed"),
-        F.max(F.when(_says("reason", "expired"), F.col("at"))).alias("expired"),
+        F.max(F.when(_field_is("reason", "expired"), F.col("at"))).alias("expired"),
         _at(*GONE).alias("gone"),
         _at(PURGED).alias("purged"),
         F.sum(F.when(failed, 1).otherwise(0)).cast("int").alias("failures"),
@@ -107,10 +107,10 @@ def _is_attempt() -> Column:
     return F.col("pulled").isNotNull() & (F.col("pulled") > F.coalesce("let_go", F.lit(-1)))
 
 
-def gone_attempts(lives: DataFrame) -> DataFrame:
+def removed_attempts(lives: DataFrame) -> DataFrame:
     """Attempts of jobs that are gone, except those that completed them."""
     ended = F.col("kind").isin("failed", "stalled") & _is_attempt()
-    cancelled = _says("reason", "cancelled")
+    cancelled = _field_is("reason", "cancelled")
     outcome = F.when(F.col("kind") == "stalled", "stalled").when(cancelled, "cancelled")
     return lives.where(ended).select(
         "host",

@@ -123,15 +123,15 @@ def without_dependencies(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     @wraps(function)
-    def rest(*args: Any, **kwargs: Any) -> Any:
+    def stub(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError
 
     signature = inspect.signature(function)
     kept = [each for name, each in signature.parameters.items() if name not in given]
     annotations = getattr(function, "__annotations__", {})
-    rest.__annotations__ = {name: hint for name, hint in annotations.items() if name not in given}
-    rest.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return rest
+    stub.__annotations__ = {name: hint for name, hint in annotations.items() if name not in given}
+    stub.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return stub
 
 
 # -- checks when a handler is declared

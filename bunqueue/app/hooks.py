@@ -66,7 +66,7 @@ class Hooks:
         if is_last(job, error):
             self.fire("exhausted", job, error)
 
-    async def settle(self, patience: float) -> None:
+    async def finish(self, patience: float) -> None:
         """Wait for the hooks in the background. Those that take longer than `patience` seconds are
         cancelled."""
-        await self._calls.settle(patience)
+        await self._calls.finish(patience)

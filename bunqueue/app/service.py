@@ -136,9 +136,9 @@ class Service:
         await self._app._hooks.call("startup")
         return self._workers
 
-    async def settle(self) -> None:
+    async def finish_hooks(self) -> None:
         """Wait for the hooks that run in the background."""
-        await self._app._hooks.settle(HOOKS_PATIENCE)
+        await self._app._hooks.finish(HOOKS_PATIENCE)
 
     async def finish(self) -> None:
         """Clean up after the workers have stopped."""
@@ -148,7 +148,7 @@ class Service:
         if self._declaring is not None:
             self._declaring.cancel()
         try:
-            await self.settle()
+            await self.finish_hooks()
             await self._end_dependencies()
             await self._app._hooks.call("shutdown")
         finally:

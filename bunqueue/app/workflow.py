@@ -203,14 +203,14 @@ def _without_flow(function: Callable[..., Any]) -> Callable[..., Any]:
         raise TypeError(f"workflow: {shown(function)} has no first parameter, which would be the flow")
 
     @wraps(function)
-    def rest(*args: Any, **kwargs: Any) -> Any:
+    def stub(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError
 
     own = dict(getattr(function, "__annotations__", {}))
     own.pop(first.name, None)
-    rest.__annotations__ = own
-    rest.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
-    return rest
+    stub.__annotations__ = own
+    stub.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+    return stub
 
 
 class AsyncWorkflow(Workflow[P, R]):

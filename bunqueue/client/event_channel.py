@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from bunqueue.client import background, substitute
+from bunqueue.client import background, engine_override
 from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Endpoint, Transport
@@ -27,7 +27,7 @@ logger = logging.getLogger("bunqueue.events")
 
 MAX_DELAY = 5.0  # seconds between attempts to subscribe again
 
-Key = tuple[asyncio.AbstractEventLoop, Endpoint, str, substitute.Substitute | None, int]
+Key = tuple[asyncio.AbstractEventLoop, Endpoint, str, engine_override.EngineOverride | None, int]
 
 _channels: dict[Key, Channel] = {}
 _lock = threading.Lock()  # event loops may run in several threads
@@ -36,7 +36,7 @@ _lock = threading.Lock()  # event loops may run in several threads
 class Listener(Protocol):
     """Receives the frames of a channel, in its event loop. No method may raise."""
 
-    def hear(self, payload: bytes) -> None:
+    def receive(self, payload: bytes) -> None:
         """A frame that answers no request."""
 
     def missed(self) -> None:
@@ -49,14 +49,14 @@ class Listener(Protocol):
 class Channel:
     """A connection that stays subscribed to one queue while there are listeners."""
 
-    def __init__(self, endpoint: Endpoint, queue: str, gone: Callable[[Channel], None]) -> None:
-        """``gone`` is called once no other listeners can join."""
+    def __init__(self, endpoint: Endpoint, queue: str, on_closed: Callable[[Channel], None]) -> None:
+        """``on_closed`` is called once no other listeners can join."""
         # Use a single connection: resubscribing has to use the connection that is listened to.
         self._endpoint = replace(endpoint, options=replace(endpoint.options, pool_size=1))
         self._queue = queue
-        self._gone = gone
+        self._on_closed = on_closed
         self._listeners: dict[Listener, None] = {}
-        self._deaf: set[Listener] = set()  # listeners that were subscribed when the connection was lost
+        self._disconnected: set[Listener] = set()  # were subscribed when the connection was lost
         self._opening = asyncio.Lock()
         self._session: Transport | None = None
         self._subscribed = False
@@ -70,7 +70,7 @@ class Channel:
             async with self._opening:
                 if self._session is None:
                     self._session = await self._endpoint.open(private=True)
-                    self._session.listen(self._hear)
+                    self._session.listen(self._on_frame)
                 if not self._subscribed:
                     await self._subscribe()
         except BaseException:
@@ -80,10 +80,10 @@ class Channel:
     async def leave(self, listener: Listener) -> None:
         """Unsubscribe a listener; safe to call twice. The last one closes the connection."""
         self._listeners.pop(listener, None)
-        self._deaf.discard(listener)
+        self._disconnected.discard(listener)
         if self._listeners:
             return
-        self._gone(self)
+        self._on_closed(self)
         session, self._session = self._session, None
         if self._subscribing is not None:
             self._subscribing.cancel()
@@ -91,14 +91,14 @@ class Channel:
             session.listen(None)
             await session.close()
 
-    def _hear(self, payload: bytes | None) -> None:
+    def _on_frame(self, payload: bytes | None) -> None:
         if payload is not None:
             for listener in list(self._listeners):
-                listener.hear(payload)
+                listener.receive(payload)
             return
         self._breaks += 1
         self._subscribed = False
-        self._deaf.update(self._listeners)
+        self._disconnected.update(self._listeners)
         if self._subscribing is None and self._session is not None:
             self._subscribing = background.begin(asyncio.get_running_loop(), self._subscribe_again())
             self._subscribing.add_done_callback(self._ended)
@@ -121,14 +121,14 @@ class Channel:
                 failures += 1
                 logger.debug("queue %r: cannot subscribe: %s", self._queue, error)
                 await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
-        deaf, self._deaf = self._deaf, set()
-        for listener in deaf:
+        disconnected, self._disconnected = self._disconnected, set()
+        for listener in disconnected:
             listener.missed()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._subscribing = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._gone(self)
+            self._on_closed(self)
             for listener in list(self._listeners):
                 listener.fail(error if isinstance(error, BunqueueError) else BunqueueError(str(error)))
 
@@ -137,7 +137,7 @@ def channel_to(endpoint: Endpoint, queue: str) -> Channel:
     """The channel that all listeners to a queue in this event loop share."""
     loop = asyncio.get_running_loop()
     # Another codec decodes to other data. A channel keeps its codec alive, so its id cannot be reused.
-    key = (loop, endpoint, queue, substitute.current, id(endpoint.codec))
+    key = (loop, endpoint, queue, engine_override.current, id(endpoint.codec))
     with _lock:
         for other in [other for other in _channels if other[0].is_closed()]:
             del _channels[other]  # its loop was closed without closing it

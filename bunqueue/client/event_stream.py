@@ -184,7 +184,7 @@ class AsyncEventStream:
 
     # -- receiving, as a `Listener`
 
-    def hear(self, payload: bytes) -> None:
+    def receive(self, payload: bytes) -> None:
         # Each stream decodes for itself: readers must not share mutable data.
         try:
             event = read(payload)

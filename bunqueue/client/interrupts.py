@@ -14,7 +14,7 @@ from typing import Any
 
 
 class CtrlC(KeyboardInterrupt):
-    """Ctrl-C while `ctrl_c_told_apart` is active."""
+    """Ctrl-C while `distinguish_ctrl_c` is active."""
 
 
 def is_ctrl_c(error: BaseException) -> bool:
@@ -32,7 +32,7 @@ def _interrupts_code() -> bool:
 
 
 @contextmanager
-def ctrl_c_told_apart() -> Iterator[None]:
+def distinguish_ctrl_c() -> Iterator[None]:
     """While active, Ctrl-C raises `CtrlC`; any other KeyboardInterrupt comes from the running code."""
     if not _interrupts_code():
         yield

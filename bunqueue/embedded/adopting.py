@@ -37,14 +37,14 @@ def adopt(file: Path, folder: Path) -> None:
             refuse(folder, f"has jobs already, in {target.name}; choose another --data-dir")
         if not file.is_file():
             raise BunqueueError(f"there is no file {file}; give the data_path of embedded queues")
-        _settle(file)
+        _prepare(file)
         open_data_folder(folder, shards=1)
-        _settle(file, place_of(target))
+        _prepare(file, place_of(target))
         _move(file, target)
         note_files(folder)
 
 
-def _settle(file: Path, place: Place | None = None) -> None:
+def _prepare(file: Path, place: Place | None = None) -> None:
     """Bring everything into the one file, in the current format, unused by any process, and marked for its
     new place."""
     from shardproc.storage.database import Database, DatabaseBusy, DatabaseError

@@ -36,7 +36,7 @@ class Answer:
         self.error: ConnectionLost | None = None
         self.event: threading.Event | None = None  # set with either one, if a thread waits
 
-    def settle(self) -> None:
+    def wake(self) -> None:
         """Wake the waiting thread."""
         if self.event is not None:
             self.event.set()
@@ -46,7 +46,7 @@ class DirectSession:
     """A session with an engine, for any number of threads.  Implements `engine.Session`."""
 
     version = VERSION
-    gone = False
+    disconnected = False
 
     def __init__(self, engine: EmbeddedEngine) -> None:
         self.conn = 0
@@ -92,7 +92,7 @@ class DirectSession:
         answer = self._waiting.pop(key, None)
         if answer is not None:
             answer.payload = payload
-            answer.settle()
+            answer.wake()
         return True
 
     def deliver(self, queue: str, payloads: list[bytes]) -> None:
@@ -103,7 +103,7 @@ class DirectSession:
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             answer.error = stopped(self.engine.path, why)
-            answer.settle()
+            answer.wake()
 
     def leave(self) -> None:
         """End the session and its calls in progress.  The last session of a file closes the file."""
@@ -115,7 +115,7 @@ class DirectSession:
         with self.engine.lock:
             self._left = True
             for answer in self._waiting.values():
-                answer.settle()
+                answer.wake()
 
 
 class FileSession:

@@ -42,7 +42,7 @@ class Session(Protocol):
     version: int  # of the protocol: it determines the format of answers
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the client can no longer be reached."""
 
     def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
@@ -83,9 +83,9 @@ class EmbeddedEngine:
         except BaseException:
             self._shard.close()
             raise
-        self._shard.engine.adopt((), self._shard.now())
+        self._shard.engine.reattach((), self._shard.now())
         if not again:
-            self._shard.engine.desert(self._shard.now())
+            self._shard.engine.all_clients_gone(self._shard.now())
         self._local = LocalCommands(self._shard.engine, self._shard.now, lambda: len(self._sessions))
         self._watch = FileWatch(self._shard.store.database)
         self._begin()
@@ -148,7 +148,7 @@ class EmbeddedEngine:
                 session.fail("it was closed by an error before this command")
                 return
             with self._breaking():
-                self._watch.look()
+                self._watch.check()
                 shard = self._shard
                 shard.restriction = None if self._watch.refusal is None else self._refuse_growth
                 now = self._begin_batch()
@@ -200,10 +200,10 @@ class EmbeddedEngine:
         return shard.now()
 
     def _tick(self) -> None:
-        self._watch.look()
+        self._watch.check()
         self._begin_batch()
         self._shard.work()
-        self._end({conn for conn, session in self._sessions.items() if session.gone})
+        self._end({conn for conn, session in self._sessions.items() if session.disconnected})
         self._deliver(None)
 
     def _deliver(self, here: AbstractEventLoop | None) -> None:

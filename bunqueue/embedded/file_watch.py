@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardproc.storage.database import Database
     from shardproc.storage.deleted_files import Absence
 
-LOOK_S = 1.0  # between two checks; jobs that are added between the deletion and the check are also saved
+CHECK_S = 1.0  # between two checks; jobs that are added between the deletion and the check are also saved
 logger = logging.getLogger("bunqueue.embedded")
 
 
@@ -32,21 +32,21 @@ class FileWatch:
         """Why nothing may be added.  None: jobs may be added."""
         self._database = database
         self._absence: Absence | None = None
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     @property
     def pause_ms(self) -> float:
         """The time until the next check is due.  Unbounded for an in-memory queue."""
-        return float("inf") if self._database.presence is None else LOOK_S * 1000
+        return float("inf") if self._database.presence is None else CHECK_S * 1000
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the file, with at most four system calls per second.  Raises FileWritten when the file was
         deleted, and has been rewritten with everything that was acknowledged."""
         now = time.monotonic()
         presence = self._database.presence
-        if presence is None or now < self._next_look or self._database.connection.in_transaction:
+        if presence is None or now < self._next_check or self._database.connection.in_transaction:
             return
-        self._next_look = now + LOOK_S
+        self._next_check = now + CHECK_S
         absence = presence.absence()
         if absence is not None:
             self._save(absence)

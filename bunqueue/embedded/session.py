@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
 from bunqueue.client.connection.requests import closed, spec_of, unencodable
-from bunqueue.client.connection.transport import Hear
+from bunqueue.client.connection.transport import FrameHandler
 from bunqueue.errors import ConnectionLost, StorageError
 from bunqueue.protocol.commands import Route
 from bunqueue.protocol.commands.server import NEWEST
@@ -26,7 +26,7 @@ from . import open_engines
 from .engine import EmbeddedEngine
 
 VERSION = NEWEST  # of the protocol, unless Hello says otherwise
-MAX_UNHEARD = 100_000  # events that wait for a blocked loop; beyond this limit they are only counted
+MAX_PENDING = 100_000  # events that wait for a blocked loop; beyond this limit they are only counted
 
 _encode = Encoder().encode
 
@@ -57,7 +57,7 @@ class EmbeddedTransport:
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, Future[bytes]] = {}
         self._batch: list[bytes] = []
-        self._ear = Ear()
+        self._events = EventBuffer()
         self._closed = False
         engine.join(self)
 
@@ -89,9 +89,9 @@ class EmbeddedTransport:
     def _is_closed(self, command: Struct) -> ConnectionLost:
         return closed(command, f"embedded engine {self.engine.path}")
 
-    def listen(self, hear: Hear | None) -> None:
+    def listen(self, handler: FrameHandler | None) -> None:
         """See `Transport.listen`."""
-        self._ear.hear = hear
+        self._events.handler = handler
 
     def _send(self, command: Struct) -> Future[bytes]:
         key = _encode(next(self._numbers))
@@ -132,7 +132,7 @@ class EmbeddedTransport:
     # -- deliveries of the engine, from any thread
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the event loop was closed."""
         return self.loop.is_closed()
 
@@ -145,8 +145,8 @@ class EmbeddedTransport:
 
     def deliver(self, queue: str, payloads: list[bytes]) -> None:
         """Receive unrequested messages. They are handled in the event loop."""
-        if self._ear.put(queue, payloads):
-            self._post(self._ear.empty)
+        if self._events.put(queue, payloads):
+            self._post(self._events.empty)
 
     def fail(self, why: str) -> None:
         """The engine was stopped by an error."""
@@ -167,8 +167,8 @@ class EmbeddedTransport:
 
     def _failed(self, why: str) -> None:
         self._end_calls(stopped(self.engine.path, why))
-        if self._ear.hear is not None:
-            self._ear.hear(None)
+        if self._events.handler is not None:
+            self._events.handler(None)
 
     def _end_calls(self, error: ConnectionLost | Closed) -> None:
         for future in self._waiting.values():
@@ -185,37 +185,37 @@ def stopped(path: str, why: str) -> StorageError:
     )
 
 
-class Ear:
+class EventBuffer:
     """Events on their way from any thread to one event loop, with a bound."""
 
     def __init__(self) -> None:
-        self.hear: Hear | None = None
+        self.handler: FrameHandler | None = None
         self._lock = threading.Lock()
-        self._unheard: deque[bytes] = deque()
+        self._pending: deque[bytes] = deque()
         self._lost: dict[str, int] = {}  # queue -> events left out since the loop was blocked
 
     def put(self, queue: str, payloads: list[bytes]) -> bool:
         """Keep these events until they are handled. Returns whether `empty` has to be called for that."""
-        if self.hear is None:
+        if self.handler is None:
             return False
         with self._lock:
-            idle = not self._unheard
-            if queue and len(self._unheard) + len(payloads) > MAX_UNHEARD:
+            idle = not self._pending
+            if queue and len(self._pending) + len(payloads) > MAX_PENDING:
                 self._lost[queue] = self._lost.get(queue, 0) + len(payloads)
             else:
-                self._unheard.extend(payloads)
+                self._pending.extend(payloads)
             return idle
 
     def empty(self) -> None:
         """Handle all events, in the event loop."""
         with self._lock:
-            payloads, self._unheard = self._unheard, deque()
+            payloads, self._pending = self._pending, deque()
             lost, self._lost = self._lost, {}
         now = time.time_ns() // 1_000_000
         payloads.extend(lost_frame(queue, count, now)[HEADER:] for queue, count in lost.items())
         for payload in payloads:
-            if self.hear is not None:
-                self.hear(payload)
+            if self.handler is not None:
+                self.handler(payload)
 
 
 async def shared_transport(data_path: str | None) -> EmbeddedTransport:

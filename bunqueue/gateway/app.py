@@ -47,8 +47,8 @@ class Application:
         self._events = Events(self.feed, settings.shards)
         self._history = History(self._carrier)
         access = Access(settings)
-        self.guesses = access.guesses
-        self._health = Health(self._carrier, version(), self.guesses, settings.cluster)
+        self.throttle = access.throttle
+        self._health = Health(self._carrier, version(), self.throttle, settings.cluster)
         self._sockets = Sockets(self._carrier, self.feed, access, settings.shards)
         self._deliverer = Deliverer(
             self.backend,

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.server.host.acceptor import Acceptor, Counted
-from bunqueue.server.host.auth_throttle import Guesses
+from bunqueue.server.host.auth_throttle import AuthThrottle
 from bunqueue.server.host.descriptors import Share, raise_file_limit, share
 from bunqueue.server.host.process_arguments import name_process
 from bunqueue.server.host.watched_file import WatchedFile
@@ -89,9 +89,9 @@ async def serve(start: Start, settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     application.start()
     serving = loop.create_task(server.serve(sockets))
-    reports = loop.create_task(_report(server, application.guesses))
+    reports = loop.create_task(_report(server, application.throttle))
     stopped = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), _heard, stopped)
+    loop.add_reader(sys.stdin.fileno(), _on_stdin, stopped)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     loop.add_signal_handler(signal.SIGHUP, _renew, server, settings, WatchedFile(settings.tls_client_ca))
     stopping = loop.create_task(stopped.wait())
@@ -106,11 +106,11 @@ async def serve(start: Start, settings: Settings) -> int:
     return 0 if server.started else 1
 
 
-async def _report(server: _Server, guesses: Guesses) -> None:
+async def _report(server: _Server, throttle: AuthThrottle) -> None:
     while True:
         await asyncio.sleep(TELL_S)
         server.report()
-        if news := guesses.news():
+        if news := throttle.news():
             _log.warning("wrong tokens over HTTP", **news)
 
 
@@ -205,7 +205,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _heard(stopped: asyncio.Event) -> None:
+def _on_stdin(stopped: asyncio.Event) -> None:
     """Handle standard input: end of file, or a ping."""
     if not os.read(sys.stdin.fileno(), 4096):
         stopped.set()

@@ -171,7 +171,7 @@ class Relay:
                 except Exception as error:
                     failures += 1
                     pause = min(reconnect_delay(failures, random.random()), MAX_DELAY)
-                    self._tell(error, failures)
+                    self._log_failure(error, failures)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._over.wait()
@@ -179,7 +179,7 @@ class Relay:
             await asyncio.to_thread(self.close)
         return None
 
-    def _tell(self, error: Exception, failures: int) -> None:
+    def _log_failure(self, error: Exception, failures: int) -> None:
         if failures == 1 and isinstance(error, BunqueueError):
             logger.warning("the outbox waits: %s", error)
         elif failures == 1:

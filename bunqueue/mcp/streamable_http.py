@@ -29,7 +29,7 @@ from bunqueue.gateway.http.connections import Connection, Waiting
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
 from bunqueue.server.host.acceptor import Acceptor, Counted
-from bunqueue.server.host.auth_throttle import DELAY_S, Guesses
+from bunqueue.server.host.auth_throttle import DELAY_S, AuthThrottle
 
 from .calls import Calls
 from .server import Context, make_server
@@ -117,7 +117,7 @@ class TokenGuard:
     def __init__(self, app: ASGIApp, clients: Clients) -> None:
         self._app = app
         self._clients = clients
-        self._guesses = Guesses()
+        self._throttle = AuthThrottle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,7 +125,7 @@ class TokenGuard:
             return
         peer, token = peer_of(scope), bearer(Headers(scope=scope))
         # Behind a proxy all clients have the same address.
-        if self._guesses.suspects(peer, time.monotonic()) and not self._clients.knows(token):
+        if self._throttle.is_throttled(peer, time.monotonic()) and not self._clients.knows(token):
             await asyncio.sleep(DELAY_S)
         began = False
         try:
@@ -136,7 +136,7 @@ class TokenGuard:
             if began:
                 raise
             if isinstance(error, AuthError):
-                self._guesses.wrong(peer, time.monotonic())
+                self._throttle.wrong(peer, time.monotonic())
             await _refusal(error)(scope, receive, send)
 
 

@@ -205,7 +205,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
         )
 
     @property
-    def is_held(self) -> bool:
+    def waits_for_jobs(self) -> bool:
         """Whether other jobs keep it from starting; this can also be true of an active job."""
         return bool(self.pending or self.parked or self.after or self.gathering)
 

@@ -53,18 +53,18 @@ _ARTICLES = {
 
 def misfit(schema: Schema, value: object) -> Misfit | None:
     """The first part of a value (decoded from MessagePack) that does not fit; None if everything fits."""
-    return _Look(schema).misfit(schema, value, "", 0)
+    return _Check(schema).misfit(schema, value, "", 0)
 
 
 def words(schema: object, root: Schema | None = None) -> str:
     """What a schema requires, in a few words."""
     if not isinstance(schema, Mapping):
         return "nothing" if schema is False else "any value"
-    look = _Look(schema if root is None else root)
-    return look.words(look.resolved(schema))
+    check = _Check(schema if root is None else root)
+    return check.words(check.resolved(schema))
 
 
-class _Look:
+class _Check:
     """The check of one value."""
 
     def __init__(self, root: Schema) -> None:
@@ -192,12 +192,12 @@ _BOUND_WORDS = {
 Problems = Iterator[Misfit | None]
 
 
-def _bounds(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+def _bounds(check: _Check, schema: Schema, value: Any, path: str, depth: int) -> Problems:
     if isinstance(value, int | float) and not isinstance(value, bool):
         for name, holds in _COMPARISONS.items():
             bound = schema.get(name)
             if isinstance(bound, int | float) and not holds(value, bound):
-                yield Misfit(path, f"{look.words(schema)} of {_BOUND_WORDS[name]} {bound}", _found(value))
+                yield Misfit(path, f"{check.words(schema)} of {_BOUND_WORDS[name]} {bound}", _found(value))
     lengths = _LENGTHS.get(type(value))
     if lengths is not None:
         least, most = (schema.get(name) for name in lengths)
@@ -211,52 +211,52 @@ def _units(value: object) -> str:
     return "characters" if isinstance(value, str) else "entries"
 
 
-def _properties(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+def _properties(check: _Check, schema: Schema, value: Any, path: str, depth: int) -> Problems:
     if not isinstance(value, dict):
         return
     required, known = _texts(schema.get("required")), schema.get("properties")
-    if not look.can(len(required) + len(value)):
+    if not check.can(len(required) + len(value)):
         return
     for name in required:
         if name not in value:
-            yield Misfit(_below(path, name), look.words(_of(look, known, name)), "nothing")
+            yield Misfit(_below(path, name), check.words(_of(check, known, name)), "nothing")
     rest = schema.get("additionalProperties", True)
     for name, each in value.items():
         if isinstance(known, Mapping) and name in known:
-            yield look.misfit(known[name], each, _below(path, str(name)), depth + 1)
+            yield check.misfit(known[name], each, _below(path, str(name)), depth + 1)
         elif rest is not True:
-            yield look.misfit(rest, each, _below(path, str(name)), depth + 1)
+            yield check.misfit(rest, each, _below(path, str(name)), depth + 1)
 
 
-def _of(look: _Look, known: object, name: object) -> object:
+def _of(check: _Check, known: object, name: object) -> object:
     found = known.get(name) if isinstance(known, Mapping) else None
-    return look.resolved(found) if isinstance(found, Mapping) else None
+    return check.resolved(found) if isinstance(found, Mapping) else None
 
 
-def _items(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+def _items(check: _Check, schema: Schema, value: Any, path: str, depth: int) -> Problems:
     if not isinstance(value, list):
         return
     first = schema.get("prefixItems")
     known: list[Any] = first if isinstance(first, list) else []
     rest = schema.get("items", True)
     some = value[: len(known)] if rest is True else value
-    if not look.can(len(some)):
+    if not check.can(len(some)):
         return
     for place, each in enumerate(some):
         of = known[place] if place < len(known) else rest
-        yield look.misfit(of, each, f"{path}[{place}]", depth + 1)
+        yield check.misfit(of, each, f"{path}[{place}]", depth + 1)
 
 
-def _combined(look: _Look, schema: Schema, value: Any, path: str, depth: int) -> Problems:
+def _combined(check: _Check, schema: Schema, value: Any, path: str, depth: int) -> Problems:
     every = schema.get("allOf")
     for each in every if isinstance(every, list) else ():
-        yield look.misfit(each, value, path, depth + 1)
+        yield check.misfit(each, value, path, depth + 1)
     ways = _ways(schema)
     if ways:
-        problems = [look.misfit(way, value, path, depth + 1) for way in ways]
+        problems = [check.misfit(way, value, path, depth + 1) for way in ways]
         if None not in problems:
             nearest = max((each for each in problems if each is not None), key=lambda each: len(each.path))
-            yield nearest if nearest.path != path else Misfit(path, look.words(schema), _found(value))
+            yield nearest if nearest.path != path else Misfit(path, check.words(schema), _found(value))
 
 
 _RULES = (_bounds, _properties, _items, _combined)

@@ -34,6 +34,6 @@ def mask(names: Iterable[str] | None, *, timed: bool) -> int:
     return _mask(BY_NAME[name] for name in names)
 
 
-def holds(states: int, state: int) -> bool:
+def holds_key(states: int, state: int) -> bool:
     """Whether a key is held in ``state``."""
     return bool(states >> state & 1)

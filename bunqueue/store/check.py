@@ -39,8 +39,8 @@ def check(url: str, *, replicates: bool = False) -> list[Finding]:
     with connected(url) as connection:
         found = [_version(connection), *_written(connection)]
         found += _tables(connection)
-        said = _says_so(connection)
-        found += [_replicated()] if replicates or said else standbys(connection)
+        declared = _is_declared_replicated(connection)
+        found += [_replicated()] if replicates or declared else standbys(connection)
         found.append(_connections(connection))
         if not problems(found):  # with problems it might wait for ever
             found.append(_commits(connection))
@@ -91,7 +91,7 @@ def _tables(connection: Any) -> list[Finding]:
     return found
 
 
-def _says_so(connection: Any) -> bool:
+def _is_declared_replicated(connection: Any) -> bool:
     """Whether the store was made with --storage-replicates."""
     try:
         return read(connection).replicates

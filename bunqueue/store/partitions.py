@@ -17,7 +17,7 @@ LOCK_MS = 500  # longest wait for appends in progress; short, because new append
 _LOCK = 0x62756E71  # number of an advisory lock: only one host at a time maintains the partitions
 
 
-def look_after(url: str) -> int:
+def maintain(url: str) -> int:
     """Maintain the partitions after a snapshot: begin a new one if it is time, and drop those that are not
     needed any more.  Return how many were dropped.  StoreError if the store does not answer."""
     with connected(url) as connection:

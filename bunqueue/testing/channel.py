@@ -63,9 +63,9 @@ class SandboxChannel:
         self.around_step = around_steps(spec.run.middleware)
         self.observers = observing(spec.run.middleware)
         self._here = asyncio.get_running_loop()
-        self._session = SandboxSession(engine, faults, self._heard)
+        self._session = SandboxSession(engine, faults, self._on_frame)
 
-    def holds(self, job: ActiveJob) -> bool:
+    def has_lock(self, job: ActiveJob) -> bool:
         """Whether the worker holds a job."""
         return self.held.get(job.id) is job
 
@@ -118,13 +118,13 @@ class SandboxChannel:
         self._engine.kill(self._session, renewed=renewed)
         self.held.clear()
         self.has_died = False
-        self._session = SandboxSession(self._engine, self._faults, self._heard)
+        self._session = SandboxSession(self._engine, self._faults, self._on_frame)
 
     def leave(self) -> None:
         """Return held jobs to their queues."""
         self._engine.leave(self._session)
 
-    def _heard(self, payload: bytes) -> None:
+    def _on_frame(self, payload: bytes) -> None:
         notice, news = read_notice(payload), read_wake(payload)
         said = notice or news
         job = None if said is None else self.held.get(said.id)
@@ -137,11 +137,11 @@ class SandboxChannel:
 
     # -- for handlers, see `JobChannel`
 
-    def say(self, command: Struct) -> Awaitable[None]:
+    def send(self, command: Struct) -> Awaitable[None]:
         self.call(command, Ok)
         return DONE
 
-    def say_soon(self, command: Struct) -> None:
+    def send_nowait(self, command: Struct) -> None:
         with suppress(BunqueueError):
             self.call(command, Ok)
 

@@ -40,7 +40,7 @@ class FrozenClock(Clock):
     def now_ms(self) -> int:
         return self._now
 
-    def look(self) -> int:
+    def check_jump(self) -> int:
         return 0
 
     def mark(self, doubt: int) -> str:
@@ -85,7 +85,7 @@ class SandboxEngine(EmbeddedEngine):
         self.added: list[Added] = []
         self.codecs: list[Codec] = []
         """The codecs that clients have used so far."""
-        self._held_schedules: set[str] = set()
+        self._paused_schedules: set[str] = set()
         super().__init__(MEMORY)
 
     def _open(self) -> Shard:
@@ -116,7 +116,7 @@ class SandboxEngine(EmbeddedEngine):
             super().run(session, payloads, here)
             self._finish()
 
-    def cut(self, session: Session) -> None:
+    def reconnect(self, session: Session) -> None:
         """Break the connection of a session, and reconnect it."""
         with self.lock:
             self.leave(session)
@@ -128,7 +128,7 @@ class SandboxEngine(EmbeddedEngine):
         must expire."""
         with self.lock:
             if renewed:
-                for job in self._held(session.conn):
+                for job in self._locked_jobs(session.conn):
                     if job.lock is not None:
                         job.lock.renewed = True
             self.leave(session)
@@ -136,18 +136,18 @@ class SandboxEngine(EmbeddedEngine):
 
     # -- time
 
-    def hold_schedules(self) -> None:
-        """Keep schedules from running until `release_schedules`."""
+    def pause_schedules(self) -> None:
+        """Keep schedules from running until `resume_schedules`."""
         with self.lock:
             for schedule in self._shard.engine.state.timetable.by_name.values():
                 if not schedule.paused:
                     schedule.paused = True
-                    self._held_schedules.add(schedule.name)
+                    self._paused_schedules.add(schedule.name)
 
-    def release_schedules(self) -> None:
+    def resume_schedules(self) -> None:
         """Resume the schedules that were held."""
         with self.lock:
-            held, self._held_schedules = self._held_schedules, set()
+            held, self._paused_schedules = self._paused_schedules, set()
             timetable = self._shard.engine.state.timetable
             for name in held & timetable.by_name.keys():
                 schedule = timetable.by_name[name]
@@ -167,14 +167,14 @@ class SandboxEngine(EmbeddedEngine):
                 return False
             with self._breaking():
                 engine = self._shard.engine
-                now = max(now, min(self._next_look(now), until))
+                now = max(now, min(self._next_round(now), until))
                 self.clock.set(now)
                 engine.renew(list(self._sessions), now)
                 self._tick()
             self._finish()
             return True
 
-    def _next_look(self, now: int) -> int:
+    def _next_round(self, now: int) -> int:
         """The moment of the next round.  Rounds without work are skipped, so years pass at once."""
         engine = self._shard.engine
         queues = engine.state.queues.values()
@@ -247,7 +247,7 @@ class SandboxEngine(EmbeddedEngine):
         with self.lock:
             state = self._shard.engine.state
             for session, names in workers.items():
-                if held := self._held(session.conn):
+                if held := self._locked_jobs(session.conn):
                     return f"job {next(iter(held)).id} is still active"
                 for name in names:
                     queue = state.queues.get(name)
@@ -255,6 +255,6 @@ class SandboxEngine(EmbeddedEngine):
                         return f"jobs of queue {name!r} wait for a worker"
             return None
 
-    def _held(self, conn: int) -> Collection[Any]:
+    def _locked_jobs(self, conn: int) -> Collection[Any]:
         client = self._shard.engine.state.clients.get(conn)
         return client.held if client is not None else ()

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from bunqueue.client.interrupts import ctrl_c_told_apart, is_ctrl_c
+from bunqueue.client.interrupts import distinguish_ctrl_c, is_ctrl_c
 from bunqueue.worker.forks import Origin, end_copy
 from bunqueue.worker.threads import Outcome, Threads
 
@@ -47,7 +47,7 @@ class SandboxLoop:
         loop = self._runner.get_loop()
         task = loop.create_task(main)
         task.add_done_callback(lambda _: loop.stop())
-        with ctrl_c_told_apart():
+        with distinguish_ctrl_c():
             try:
                 self._turn_until_done(loop, task)
             except BaseException:  # Ctrl-C between two lines of user code

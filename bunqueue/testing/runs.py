@@ -51,7 +51,7 @@ class Runs:
         """Run everything that is due. `threads` is as for `SandboxWorker`. Raises SandboxError beyond the
         limit, and whatever `drain` should raise."""
         async with AsyncExitStack() as stack:
-            stack.callback(self._engine.release_schedules)
+            stack.callback(self._engine.resume_schedules)
             stack.push_async_callback(sources.finish)
             for spec in await sources.begin():
                 worker = self._worker(spec, threads)
@@ -69,13 +69,13 @@ class Runs:
         return worker
 
     async def _run(self, sources: Sources) -> None:
-        self._hold_schedules()
+        self._pause_schedules()
         while True:
             if await self._run_next():
                 continue
             for worker in self._workers:  # hooks may add jobs
-                await worker.settle()
-            await sources.settle()
+                await worker.finish_hooks()
+            await sources.finish_hooks()
             if not await self._run_next() and (await self._is_over() or not self._step()):
                 return
 
@@ -84,17 +84,17 @@ class Runs:
 
     def _step(self) -> bool:
         """Advance the clock to the next moment with due work. Return False at the end."""
-        self._hold_schedules()
+        self._pause_schedules()
         return self._engine.step(self._rules.end)
 
-    def _hold_schedules(self) -> None:
+    def _pause_schedules(self) -> None:
         if not self._rules.schedules:
-            self._engine.hold_schedules()
+            self._engine.pause_schedules()
 
     async def _run_next(self) -> bool:
         """Run the next job or the next batch. Return False if none is due."""
         left, self._left = self._left, None
-        if left is not None and left[0].holds(left[1]):
+        if left is not None and left[0].has_lock(left[1]):
             await self._run_with_batch(*left)
             return True
         for queue, worker in self._queues():

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import Struct
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.connection.options import milliseconds, shown
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.requests import poll_time, spec_of
-from bunqueue.client.interrupts import ctrl_c_told_apart
+from bunqueue.client.interrupts import distinguish_ctrl_c
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.options.moments import When, epoch_ms
@@ -69,11 +69,11 @@ class Sandbox:
         self._workers: list[SandboxTransport] = []
         self._inline: tuple[Sources, Rules] | None = None
         self._runs: Runs | None = None  # the current drain
-        self._outer: substitute.Substitute | None = None
+        self._outer: engine_override.EngineOverride | None = None
         self._replaced: dict[tuple[str | None, str], Callable[..., Any]] = {}
 
     def __enter__(self) -> Self:
-        self._outer, substitute.current = substitute.current, self
+        self._outer, engine_override.current = engine_override.current, self
         return self
 
     def __exit__(
@@ -83,8 +83,8 @@ class Sandbox:
 
     def close(self) -> None:
         """Drop everything. Queues and workers use their own servers again. Safe to call twice."""
-        if substitute.current is self:
-            substitute.current = self._outer
+        if engine_override.current is self:
+            engine_override.current = self._outer
         self._engine.close()
         self._loop.close()
 
@@ -200,7 +200,7 @@ class Sandbox:
         return self._loop.run(drained())
 
     async def _drain_async(self, sources: Sources, rules: Rules) -> list[Ran]:
-        with ctrl_c_told_apart():
+        with distinguish_ctrl_c():
             return await self._run(sources, rules, None)
 
     async def _run(self, sources: Sources, rules: Rules, threads: Threads | None) -> list[Ran]:
@@ -347,7 +347,7 @@ class Sandbox:
     def _matching(self, expected: Expected) -> list[Job]:
         return [each.job for each in self._engine.added if not expected.differences(each)]
 
-    # -- the substitute for all engines
+    # -- the override of all engines
 
     async def open(self) -> Transport:
         """A session for a client; called by bunqueue itself."""

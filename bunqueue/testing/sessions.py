@@ -52,7 +52,7 @@ class SandboxTransport(EmbeddedTransport):
             if (payload := delivery.outcome(answer)) is not None:
                 await self._after(command)
                 return payload
-            self._cut()
+            self._break_connection()
             delivery.again()
 
     async def _ask(self, command: Struct) -> bytes:
@@ -65,11 +65,11 @@ class SandboxTransport(EmbeddedTransport):
                 raise never(command) from None
         return await super().call(command)
 
-    def _cut(self) -> None:
-        self.engine.cut(self)
+    def _break_connection(self) -> None:
+        self.engine.reconnect(self)
         self._end_calls(ConnectionLost("the connection was lost with another command, as the test planned"))
-        if self._ear.hear is not None:
-            self._ear.hear(None)
+        if self._events.handler is not None:
+            self._events.handler(None)
 
     async def _join_again(self) -> None:
         raise ConnectionLost("the sandbox of this session has ended")
@@ -84,11 +84,11 @@ class SandboxSession(DirectSession):
     engine: SandboxEngine
 
     def __init__(
-        self, engine: SandboxEngine, faults: Faults, hear: Callable[[bytes], None] = lambda payload: None
+        self, engine: SandboxEngine, faults: Faults, handler: Callable[[bytes], None] = lambda payload: None
     ) -> None:
-        """`hear` receives messages that answer no command."""
+        """`handler` receives messages that answer no command."""
         super().__init__(engine)
-        self._hear = hear
+        self._handler = handler
         self._faults = faults
 
     def call(self, command: Struct, *, patience: float = 0.0) -> bytes:
@@ -99,7 +99,7 @@ class SandboxSession(DirectSession):
             answer = self._arrive(command, patience) if delivery.arrives else b""
             if (payload := delivery.outcome(answer)) is not None:
                 return payload
-            self.engine.cut(self)
+            self.engine.reconnect(self)
             delivery.again()
 
     def _arrive(self, command: Struct, patience: float) -> bytes:
@@ -113,7 +113,7 @@ class SandboxSession(DirectSession):
     def deliver(self, queue: str, payloads: list[bytes]) -> None:
         """Pass on messages that answer no command."""
         for payload in payloads:
-            self._hear(payload)
+            self._handler(payload)
 
 
 class Delivery:

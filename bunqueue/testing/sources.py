@@ -100,10 +100,10 @@ class Sources:
                 specs.append(WorkerSpec(None, _run_of(source)))
         return specs
 
-    async def settle(self) -> None:
+    async def finish_hooks(self) -> None:
         """Wait for hooks that run in the background."""
         for service in self._begun:
-            await service.settle()
+            await service.finish_hooks()
 
     async def finish(self) -> None:
         """Run the shutdown hooks of the apps."""

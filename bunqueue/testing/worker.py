@@ -71,7 +71,7 @@ class SandboxOutcomes(Outcomes):
     def __init__(self, channel: SandboxChannel, spec: WorkerSpec, note: Note, raise_: _Problems) -> None:
         queues = ", ".join(spec.queues or ("*",))
         super().__init__(
-            spec.callbacks, queues, ADDRESS, channel.release, channel.holds, disturbed=lambda: None
+            spec.callbacks, queues, ADDRESS, channel.release, channel.has_lock, disturbed=lambda: None
         )
         self._channel = channel
         self._note = note
@@ -157,7 +157,7 @@ class _Problems:
         if self._first is None or is_ctrl_c(error):
             self._first = error
 
-    def look(self) -> None:
+    def raise_first(self) -> None:
         """Raise the exception, if there is one."""
         if self._first is not None:
             raise self._first
@@ -252,9 +252,9 @@ class SandboxWorker:
         level = spec.run.log_level
         self._end_forwarding = None if level is None else forward(level, channel)
 
-    def holds(self, job: ActiveJob) -> bool:
+    def has_lock(self, job: ActiveJob) -> bool:
         """Whether the worker holds the job."""
-        return self._channel.holds(job)
+        return self._channel.has_lock(job)
 
     def batch_of(self, job: ActiveJob) -> Batch | None:
         """The batch that collects jobs of this type."""
@@ -274,7 +274,7 @@ class SandboxWorker:
         )
         self._intake.take(self._channel.call(command, PulledJobs))
         await self._reporter.drain()  # a job that cannot be read has failed
-        self._problems.look()
+        self._problems.raise_first()
         if not self._taken.jobs:
             return None
         job = self._taken.jobs.pop()
@@ -298,12 +298,12 @@ class SandboxWorker:
         await self._reporter.drain()
         if self._channel.has_died:
             self._crash(renewed=False)
-        self._problems.look()
+        self._problems.raise_first()
 
     async def _slot(self, job: ActiveJob) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self.holds(job):  # otherwise the worker has died since it took the job
+        if self.has_lock(job):  # otherwise the worker has died since it took the job
             await self._runner.run(job, task)
 
     def _crash(self, *, renewed: bool) -> None:
@@ -320,13 +320,13 @@ class SandboxWorker:
             if now - int(job.job().started_at_ms or 0) >= job.timeout:
                 end(job, Ending(TIMED_OUT))
 
-    async def settle(self) -> None:
+    async def finish_hooks(self) -> None:
         """Wait for hooks that run in the background."""
-        await self._stats.settle(HOOKS_PATIENCE)
+        await self._stats.finish(HOOKS_PATIENCE)
 
     async def stop(self) -> None:
         """Return held jobs to their queues."""
-        await self.settle()
+        await self.finish_hooks()
         self._channel.stopping = True
         self._runner.stop()
         await self._reporter.stop()

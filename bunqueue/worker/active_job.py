@@ -52,10 +52,10 @@ class Ending(NamedTuple):
 class JobChannel(FlowChannel, Protocol):
     """The connection from a handler to the server."""
 
-    def say(self, command: Struct) -> Awaitable[None]:
+    def send(self, command: Struct) -> Awaitable[None]:
         """Execute a command. In a thread without an event loop it is done when this returns."""
 
-    def say_soon(self, command: Struct) -> None:
+    def send_nowait(self, command: Struct) -> None:
         """Send it later. Errors are not reported."""
 
 
@@ -291,16 +291,16 @@ class ActiveJob(Generic[T]):
         not a number.
         """
         command = query.Progress(id=self.id, progress=value, message=storable(message))
-        return self._channel.say(checks.checked(command, progress="value"))
+        return self._channel.send(checks.checked(command, progress="value"))
 
     def log(self, message: str, level: str = "info") -> Awaitable[None]:
         """Add a line to the job's log on the server, which keeps the last 100. Await it like `progress`."""
         line = jobs.AddLog(id=self.id, message=storable(message, MAX_LINE), level=level)
-        return self._channel.say(checks.checked(line))
+        return self._channel.send(checks.checked(line))
 
     def log_soon(self, message: str, level: str = "info") -> None:
         """Like `log`, for callers that cannot wait; they do not learn whether it succeeded."""
-        self._channel.say_soon(jobs.AddLog(id=self.id, message=storable(message, MAX_LINE), level=level))
+        self._channel.send_nowait(jobs.AddLog(id=self.id, message=storable(message, MAX_LINE), level=level))
 
     # -- signals to the handler
 

@@ -8,7 +8,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.callables import finished, is_async
 from bunqueue.client.connection.options import Duration, refused, shown, span
 from bunqueue.client.interrupts import runs
@@ -88,7 +88,7 @@ class Batch:
         elif count == self.min_size:
             self._set_timer(loop.call_soon(self._go_with_all, count))
         elif count == 1:
-            wait = self._max_wait if substitute.current is None else 0.0  # in a sandbox time stands still
+            wait = self._max_wait if engine_override.current is None else 0.0  # a sandbox's time stands still
             self._set_timer(loop.call_later(wait, self._go))
 
     def _go_with_all(self, count: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from bunqueue.client import background, substitute
+from bunqueue.client import background, engine_override
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.replies import R
 from bunqueue.errors import BunqueueError, CommandFailed
@@ -70,7 +70,7 @@ class WorkerChannel:
         concurrency: int = 1,
     ) -> None:
         self.stopping = False
-        self.short_ms = SHORT_MS if substitute.current is None else 0.0  # in a sandbox time stands still
+        self.short_ms = SHORT_MS if engine_override.current is None else 0.0  # in a sandbox time stands still
         self.around_step = around_steps(middleware)
         self.observers = observing(middleware)
         self._caller = caller
@@ -83,7 +83,7 @@ class WorkerChannel:
         self._origin = Origin()
         self._soon: set[asyncio.Task[None]] = set()
 
-    def say(self, command: Struct) -> Awaitable[None]:
+    def send(self, command: Struct) -> Awaitable[None]:
         if self._origin.is_left:
             raise BunqueueError(IN_A_COPY)
         sending = self._send(command)
@@ -97,7 +97,7 @@ class WorkerChannel:
         waiting.result()
         return DONE
 
-    def say_soon(self, command: Struct) -> None:
+    def send_nowait(self, command: Struct) -> None:
         if self._origin.is_left:
             return
         if threading.get_ident() == self._thread:
@@ -153,7 +153,7 @@ class WorkerChannel:
         if self._threads is not None:
             self._threads.stop()
 
-    async def settle(self, patience: float) -> None:
+    async def flush(self, patience: float) -> None:
         """Wait for log lines in flight, at most `patience` seconds."""
         if self._soon:
             await asyncio.wait(self._soon, timeout=patience)

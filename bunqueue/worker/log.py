@@ -52,12 +52,12 @@ class _TracebackText(Exception):
 def job_started(job: ActiveJob) -> None:
     """Its handler is about to be called."""
     words = "queue %r: job %s begins, attempt %d of %d"
-    _say(logging.DEBUG, "job_started", job, words, job.attempts + 1, job.max_attempts)
+    _log(logging.DEBUG, "job_started", job, words, job.attempts + 1, job.max_attempts)
 
 
 def job_completed(job: ActiveJob) -> None:
     """The server has recorded it as completed."""
-    _say(logging.INFO, "job_completed", job, "queue %r: job %s completed in %.3f s", job.took)
+    _log(logging.INFO, "job_completed", job, "queue %r: job %s completed in %.3f s", job.took)
 
 
 def job_failed(job: ActiveJob, error: BaseException, delay: float | None) -> None:
@@ -67,15 +67,15 @@ def job_failed(job: ActiveJob, error: BaseException, delay: float | None) -> Non
     attempt = (job.attempts + 1, job.max_attempts, after)
     if job.acked:
         words = "queue %r: job %s has failed%s, and is not run again: %s"
-        _say(logging.ERROR, "job_failed", job, words, after, why, error=error)
+        _log(logging.ERROR, "job_failed", job, words, after, why, error=error)
     elif is_last(job, error):
         words = "queue %r: job %s has failed for good, in attempt %d of %d%s: %s"
-        _say(logging.ERROR, "job_failed", job, words, *attempt, why, error=error)
+        _log(logging.ERROR, "job_failed", job, words, *attempt, why, error=error)
     else:
         then = "and is tried again" if delay is None else f"and is tried again in {delay / 1000:.1f} s"
         words = "queue %r: job %s has failed in attempt %d of %d%s, %s: %s"
         more = {} if delay is None else {"delay_ms": round(delay)}
-        _say(logging.WARNING, "job_retried", job, words, *attempt, then, why, error=error, **more)
+        _log(logging.WARNING, "job_retried", job, words, *attempt, then, why, error=error, **more)
 
 
 def job_stopped(job: ActiveJob, error: JobStopped) -> None:
@@ -84,7 +84,7 @@ def job_stopped(job: ActiveJob, error: JobStopped) -> None:
     if isinstance(error, Postpone):
         delay = postponed(error)
         words = "queue %r: job %s begins again in %.1f s: %s"
-        _say(logging.INFO, "job_postponed", job, words, delay / 1000, why, delay_ms=round(delay))
+        _log(logging.INFO, "job_postponed", job, words, delay / 1000, why, delay_ms=round(delay))
     else:
         logger.info("queue %r: %s", job.queue, why, extra=_extra("job_stopped", job))
 
@@ -97,7 +97,7 @@ def job_timed_out(job: ActiveJob, *, in_thread: bool) -> None:
             "queue %r: job %s takes longer than its timeout of %g ms. A thread cannot be ended: the attempt "
             "fails, and the next one begins, when the function returns; run_in='process' ends it in time"
         )
-    _say(logging.WARNING, "job_timed_out", job, words, job.timeout)
+    _log(logging.WARNING, "job_timed_out", job, words, job.timeout)
 
 
 def job_lost(job: ActiveJob, text: str) -> None:
@@ -114,35 +114,35 @@ def worker_started(queue: str, address: str, concurrency: int, owner: str) -> No
         "owner": escaped(owner),
     }
     words = "queue %r: the worker takes jobs from %s, %d at a time, as %s"
-    said("worker_started", fields, words, *fields.values())
+    log_event("worker_started", fields, words, *fields.values())
 
 
 def connected(queue: str, address: str, server: str) -> None:
     """The server, with this name and version, has registered the worker, for the first time or again."""
     fields = {"queue": queue, "server": escaped(server), "address": address}
-    said("connected", fields, "queue %r: connected to %s at %s", *fields.values())
+    log_event("connected", fields, "queue %r: connected to %s at %s", *fields.values())
 
 
 def job_undone(job: ActiveJob) -> None:
     """The steps of a workflow that has failed have been undone."""
-    _say(logging.INFO, "job_undone", job, "queue %r: job %s: its finished steps have been undone")
+    _log(logging.INFO, "job_undone", job, "queue %r: job %s: its finished steps have been undone")
 
 
 def job_suspended(job: ActiveJob, error: BaseException) -> None:
     """The run of a workflow was suspended to wait."""
-    _say(logging.DEBUG, "job_suspended", job, "queue %r: job %s: %s", error)
+    _log(logging.DEBUG, "job_suspended", job, "queue %r: job %s: %s", error)
 
 
 def worker_controlled(queue: str, concurrency: int, *, paused: bool) -> None:
     """It was paused or resumed, or its concurrency was changed."""
     fields: dict[str, Field] = {"queue": queue, "concurrency": concurrency, "paused": paused}
     how = "takes no more jobs until it is resumed" if paused else f"takes jobs, {concurrency} at a time"
-    said("worker_controlled", fields, "queue %r: the worker %s", queue, how)
+    log_event("worker_controlled", fields, "queue %r: the worker %s", queue, how)
 
 
 def worker_worn_out(queue: str, why: str) -> None:
     """It stops on its own, to be replaced."""
-    said("worker_worn_out", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)
+    log_event("worker_worn_out", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)
 
 
 def worker_stopping(queue: str, running: list[ActiveJob], grace: float) -> None:
@@ -150,16 +150,16 @@ def worker_stopping(queue: str, running: list[ActiveJob], grace: float) -> None:
     fields = {"queue": queue, **_ids(running), "grace_ms": grace * 1000}
     if running:
         words = "queue %r: the worker stops, and waits up to %g s for %s"
-        said("worker_stopping", fields, words, queue, grace, named(running))
+        log_event("worker_stopping", fields, words, queue, grace, named(running))
     else:
-        said("worker_stopping", fields, "queue %r: the worker stops; no job is running", queue)
+        log_event("worker_stopping", fields, "queue %r: the worker stops; no job is running", queue)
 
 
 def jobs_interrupted(queue: str, running: list[ActiveJob]) -> None:
     """It does not wait any longer."""
     words = "queue %r: the worker has waited long enough, and ends %s"
     fields = {"queue": queue, **_ids(running)}
-    said("jobs_interrupted", fields, words, queue, named(running), level=logging.WARNING)
+    log_event("jobs_interrupted", fields, words, queue, named(running), level=logging.WARNING)
 
 
 def worker_stopped(queue: str, done: Counts, took: float) -> None:
@@ -167,10 +167,10 @@ def worker_stopped(queue: str, done: Counts, took: float) -> None:
     numbers = {"completed": done.completed, "failed": done.failed, "interrupted": done.interrupted}
     fields: dict[str, Field] = {"queue": queue, "duration_ms": round(took * 1000), **numbers}
     words = "queue %r: the worker has stopped after %.1f s; completed %d, failed %d, given back %d"
-    said("worker_stopped", fields, words, queue, took, *numbers.values())
+    log_event("worker_stopped", fields, words, queue, took, *numbers.values())
 
 
-def said(
+def log_event(
     event: str, fields: Mapping[str, Field], words: str, *arguments: object, level: int = logging.INFO
 ) -> None:
     """Log something about a worker itself."""
@@ -193,7 +193,7 @@ def _name(job: ActiveJob) -> str:
     return escaped(f"{job.id} ({job.name})")
 
 
-def _say(
+def _log(
     level: int,
     event: str,
     job: ActiveJob,

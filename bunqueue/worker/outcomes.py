@@ -41,11 +41,11 @@ class Outcomes:
         callbacks: Callbacks,
         queue: str,
         address: str,
-        settled: Callable[[ActiveJob], None],
-        holds: Callable[[ActiveJob], bool],
+        on_done: Callable[[ActiveJob], None],
+        has_lock: Callable[[ActiveJob], bool],
         disturbed: Callable[[], None],
     ) -> None:
-        """`settled` gets each job that needs no more work; `holds` says whether a job does; `disturbed` is
+        """`on_done` gets each job that needs no more work; `has_lock` says whether a job does; `disturbed` is
         called when the connection may have been lost.
         """
         self.completed = self.failed = self.lost = self.cancelled = self.interrupted = 0
@@ -54,18 +54,18 @@ class Outcomes:
         self._calls = Calls(logger)
         self._queue = queue
         self._address = address
-        self.holds = holds
-        self._settled = settled
+        self.has_lock = has_lock
+        self._on_done = on_done
         self._disturbed = disturbed
         self._logged: set[type[BunqueueError]] = set()  # connection errors logged since it last worked
 
     def job_acked(self, job: ActiveJob) -> None:
         """The server has recorded the job as completed, and its handler is about to be called."""
-        self._settled(job)
+        self._on_done(job)
 
     def _ended(self, job: ActiveJob) -> None:
         if not job.acked:
-            self._settled(job)
+            self._on_done(job)
 
     def job_completed(self, job: ActiveJob, value: object) -> None:
         """The server has recorded the job as completed."""
@@ -108,7 +108,7 @@ class Outcomes:
     def job_lost(self, job: ActiveJob, why: str) -> None:
         """The outcome does not count: the job's lock was lost."""
         self.lost += 1
-        self._settled(job)
+        self._on_done(job)
         message = (
             f"the outcome of job {job.id} ({job.name}) does not count: {why}; it may run again, so give the "
             f"worker a longer lock_ttl if handlers keep Python from renewing it"
@@ -142,6 +142,6 @@ class Outcomes:
             what = "lost the connection to" if issubclass(kind, ConnectionLost) else "cannot reach"
             logger.warning("queue %r: %s %s, trying again: %s", self._queue, what, self._address, error)
 
-    async def settle(self, patience: float) -> None:
+    async def finish(self, patience: float) -> None:
         """Wait for callbacks that are coroutines, at most `patience` seconds."""
-        await self._calls.settle(patience)
+        await self._calls.finish(patience)

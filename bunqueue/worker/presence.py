@@ -40,7 +40,7 @@ class Presence:
         self._control = control
         self._slots = slots
         self._stats = stats
-        self._names, self._names_by_queue = _said(names)
+        self._names, self._names_by_queue = _reported_names(names)
 
     def registration(self) -> workers.RegisterWorker:
         """The worker's identity."""
@@ -74,7 +74,9 @@ class Presence:
         )
 
 
-def _said(names: Mapping[str, Sequence[str] | None]) -> tuple[list[str] | None, dict[str, list[str]] | None]:
+def _reported_names(
+    names: Mapping[str, Sequence[str] | None],
+) -> tuple[list[str] | None, dict[str, list[str]] | None]:
     """The names of all queues together, and those of each queue. Older servers know only the former."""
     known = {queue: list(each) for queue, each in names.items() if each is not None}
     if sum(map(len, known.values())) > MAX_NAMES:

@@ -32,12 +32,12 @@ class RetrySettings(Struct, rename="camel"):
 _decode_settings = Decoder(RetrySettings).decode
 
 
-class _Held(Protocol):
+class _HasRaw(Protocol):
     @property
     def raw(self) -> Raw: ...
 
 
-def settings_of(job: _Held) -> RetrySettings:
+def settings_of(job: _HasRaw) -> RetrySettings:
     """The retry settings of a job."""
     return _decode_settings(job.raw)
 
@@ -84,7 +84,7 @@ def _seconds(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def asked_delay(job: _Held, error: BaseException) -> float | None:
+def asked_delay(job: _HasRaw, error: BaseException) -> float | None:
     """The ms until the next attempt that an exception asks for, if the job's backoff respects that; at most
     the backoff's longest wait.
     """

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.errors import BunqueueError, WorkerBroken
-from bunqueue.protocol.commands.workers import Wishes
+from bunqueue.protocol.commands.workers import DesiredState
 from bunqueue.protocol.notices import CancelNotice, read_notice, read_wake
 from bunqueue.worker import log
 from bunqueue.worker.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
@@ -81,11 +81,11 @@ class WorkerRun:
         self._caller = AsyncCaller(endpoint)
         self._change = asyncio.Event()  # set when there may be more room
         self._renewer = LockRenewer(
-            endpoint, config.renewal_interval, cancel=self._cancel, look=self._look, control=self._wished
+            endpoint, config.renewal_interval, cancel=self._cancel, check=self._check, control=self._apply
         )
         address = endpoint.address
         self.stats = Outcomes(
-            config.callbacks, config.queue, address, self._settled, self._renewer.keeps, self._renewer.nudge
+            config.callbacks, config.queue, address, self._on_done, self._renewer.keeps, self._renewer.wake
         )
         retrying = RetryingCaller(self._caller, self.stats)
         self._channel = WorkerChannel(self._caller, retrying, config.run.middleware, config.concurrency)
@@ -121,11 +121,11 @@ class WorkerRun:
         self._monitor = LoopMonitor(self._loop)
         self._end_forwarding: Callable[[], None] | None = None
         self._stopping = False
-        self._hurried = False
+        self._grace_ended = False
         self._no_more_waiting = asyncio.Event()  # for handlers: all have ended, or the grace is over
 
     @property
-    def gone(self) -> bool:
+    def loop_closed(self) -> bool:
         """Whether its event loop was closed before it was stopped."""
         return self._loop.is_closed()
 
@@ -156,7 +156,7 @@ class WorkerRun:
         self._change.set()
         self._ended += 1
         if self._ended == self._config.max_jobs:
-            self._wear_out(f"it has run {self._ended} jobs")
+            self._recycle(f"it has run {self._ended} jobs")
         if not self._slots.busy:
             self._reporter.flush()
             if self._stopping:
@@ -209,7 +209,7 @@ class WorkerRun:
     def _take_over(self) -> None:
         self._make_room()
         self._change.set()
-        self._renewer.tell()
+        self._renewer.heartbeat_soon()
         log.worker_controlled(self._config.queue, self._control.concurrency, paused=self._control.paused)
 
     def _make_room(self) -> None:
@@ -220,23 +220,23 @@ class WorkerRun:
         if self._config.fetch.pull_size >= min(before, MAX_PULL):
             self._fetcher.pull_size = min(size, MAX_PULL)
 
-    def _wished(self, wishes: Wishes) -> None:
+    def _apply(self, desired: DesiredState) -> None:
         """Apply what somebody requested at the server. A request received twice is applied once."""
-        if wishes.number is not UNSET:
-            if wishes.number <= self._control.wish:
+        if desired.number is not UNSET:
+            if desired.number <= self._control.wish:
                 return
-            self._control.wish = wishes.number
-        if wishes.paused is not UNSET:
-            self._control.paused = wishes.paused
-        if wishes.concurrency is not UNSET:
-            self._control.concurrency = max(wishes.concurrency, self._config.fetch.least)
+            self._control.wish = desired.number
+        if desired.paused is not UNSET:
+            self._control.paused = desired.paused
+        if desired.concurrency is not UNSET:
+            self._control.concurrency = max(desired.concurrency, self._config.fetch.least)
         self._take_over()
 
     # -- notices from the server
 
     def _on_notice(self, payload: bytes | None) -> None:
         if payload is None:  # the connection was lost: renew the locks before they expire
-            self._renewer.nudge()
+            self._renewer.wake()
             return
         notice = read_notice(payload)
         if notice is not None:
@@ -252,22 +252,22 @@ class WorkerRun:
             if job is not None:
                 end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
 
-    def _look(self, frozen: float) -> None:
+    def _check(self, frozen: float) -> None:
         """Runs in the renewal thread."""
-        self._monitor.look(frozen)
+        self._monitor.check(frozen)
         limit = self._config.max_memory
         if limit is None or self.over.is_set():
             return
         from bunqueue.process_stats import memory  # not available everywhere
 
         if (held := memory()) > limit:
-            self._loop.call_soon_threadsafe(self._wear_out, f"it holds {held} bytes")
+            self._loop.call_soon_threadsafe(self._recycle, f"it holds {held} bytes")
 
-    def _settled(self, job: ActiveJob) -> None:
+    def _on_done(self, job: ActiveJob) -> None:
         self._renewer.release(job)
         self._change.set()
 
-    def _wear_out(self, why: str) -> None:
+    def _recycle(self, why: str) -> None:
         if self.worn_out is None and not self.over.is_set():
             log.worker_worn_out(self._config.queue, why)
             self.worn_out = why
@@ -278,8 +278,8 @@ class WorkerRun:
 
     def silence(self) -> float | None:
         """Seconds since the server last answered; None: never."""
-        heard_at = max(self._fetcher.heard_at, self._renewer.heard_at)
-        return time.monotonic() - heard_at if heard_at else None
+        received_at = max(self._fetcher.received_at, self._renewer.received_at)
+        return time.monotonic() - received_at if received_at else None
 
     @property
     def age(self) -> float:
@@ -293,9 +293,9 @@ class WorkerRun:
 
     # -- stopping
 
-    def hurry(self) -> None:
+    def end_grace(self) -> None:
         """The grace is over."""
-        self._hurried = True
+        self._grace_ended = True
         self._no_more_waiting.set()
 
     async def stop(self, grace: float) -> None:
@@ -307,7 +307,7 @@ class WorkerRun:
         log.worker_stopping(self._config.queue, self._running(), grace)
         self._fetcher.stop_asking()
         end_at = self._loop.time() + grace
-        timer = self._loop.call_at(end_at, self.hurry)
+        timer = self._loop.call_at(end_at, self.end_grace)
         not_begun = self._slots.withdraw()
         await self._withdraw_polls()  # before any job goes back: a poll that waits there would take it again
         self._runner.notify_stopping()
@@ -318,7 +318,7 @@ class WorkerRun:
         if self._slots.busy:
             self._end_running()
         await self._slots.cancel(STOP_PATIENCE)
-        grace_left = 0.0 if self._hurried else end_at - self._loop.time()
+        grace_left = 0.0 if self._grace_ended else end_at - self._loop.time()
         await self._report_all(max(STOP_PATIENCE, grace_left))
         timer.cancel()
         await self._close()
@@ -353,9 +353,9 @@ class WorkerRun:
         self._caller.use(None)
         await self._pulls.close()
         if held:
-            await self._until_heard()
+            await self._confirm_disconnect()
 
-    async def _until_heard(self) -> None:
+    async def _confirm_disconnect(self) -> None:
         """Wait until the server has seen the polls' connection end: it executes commands from another
         connection after that end, once it has answered two of them.
         """
@@ -372,8 +372,8 @@ class WorkerRun:
         try:
             async with asyncio.timeout(patience):
                 await self._reporter.drain()
-                await self._channel.settle(patience)
-                await self.stats.settle(patience)
+                await self._channel.flush(patience)
+                await self.stats.finish(patience)
         except TimeoutError:
             queue, address = self._config.queue, self._endpoint.address
             message = (

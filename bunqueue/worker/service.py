@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from bunqueue.worker.log import said
+from bunqueue.worker.log import log_event
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 AGAIN = 0.5  # seconds; a signal sooner after the first one counts as the same request: timeout(1) sends two
@@ -51,10 +51,12 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
         nonlocal first
         if first is None:
             first = loop.time()
-            said("signal", {}, "%s: no more jobs are taken; a second one ends those that run", number.name)
+            log_event(
+                "signal", {}, "%s: no more jobs are taken; a second one ends those that run", number.name
+            )
             stop()
         elif loop.time() - first > AGAIN:
-            said("signal", {}, "%s again: jobs that run are ended", number.name)
+            log_event("signal", {}, "%s again: jobs that run are ended", number.name)
             stop(hurry=True)
 
     def stop(*, hurry: bool = False) -> None:

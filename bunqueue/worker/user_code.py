@@ -49,7 +49,7 @@ class Calls:
         with suppress(Exception):  # a user's log handlers, and the text of the error, may raise as well
             self._logger.error("%r failed", function, exc_info=error)
 
-    async def settle(self, patience: float) -> None:
+    async def finish(self, patience: float) -> None:
         """Wait for those in the background; cancel those that take longer than `patience` seconds."""
         if not self._running:
             return

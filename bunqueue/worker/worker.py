@@ -205,7 +205,7 @@ class Worker:
                 f"{self!r} starts while its handlers are imported for another process; put what starts it "
                 f'under if __name__ == "__main__":'
             )
-        self._forget_if_gone()
+        self._forget_if_loop_closed()
         if self._stopping is not None:
             if not self._stopping.done():
                 await asyncio.shield(self._stopping)
@@ -219,14 +219,14 @@ class Worker:
                 raise
             self._watch(run)
 
-    def _forget_if_gone(self) -> None:
+    def _forget_if_loop_closed(self) -> None:
         """Forget a run whose event loop has been closed."""
-        if self._current is not None and self._current.gone:
+        if self._current is not None and self._current.loop_closed:
             self._current = self._stopping = None
 
     def _watch(self, run: WorkerRun) -> None:
         """Stop it when its run is over, even if all tasks of the event loop are cancelled."""
-        if self._current is run and self._stopping is None and not run.gone:
+        if self._current is run and self._stopping is None and not run.loop_closed:
             loop = asyncio.get_running_loop()
             self._watching = background.begin(loop, self._stop_when_over(run))
             self._watching.add_done_callback(lambda _: loop.call_later(NOTICED, self._watch, run))
@@ -243,7 +243,7 @@ class Worker:
         threads, and their attempts end as interrupted.
         """
         patience = self._grace if grace is None else seconds(grace, "grace")
-        self._forget_if_gone()
+        self._forget_if_loop_closed()
         run = self._current
         if run is None:
             return
@@ -251,20 +251,20 @@ class Worker:
             run.over.set()
             self._stopping = background.begin(asyncio.get_running_loop(), run.stop(patience))
         elif patience <= 0:
-            run.hurry()
+            run.end_grace()
         try:
             await asyncio.shield(self._stopping)
         except asyncio.CancelledError:
-            run.hurry()
+            run.end_grace()
             raise
 
     def stop_soon(self, *, hurry: bool = False) -> None:
-        """Make `run` stop and return; for signal handlers. With `hurry` the grace is over at once."""
+        """Make `run` stop and return; for signal handlers. With `end_grace` the grace is over at once."""
         run = self._current
         if run is not None:
             run.over.set()
             if hurry:
-                run.hurry()
+                run.end_grace()
 
     async def run(self) -> None:
         """Work until `stop` or `stop_soon` is called, or until this is cancelled.

@@ -43,7 +43,7 @@ class Attempts:
         self._recorded = known is not None  # whether the server knows the step
         self._number = _first(known)
         self._began = 0.0
-        self._cut = False  # its branch was cancelled, but the step has to finish anyway
+        self._branch_cancelled = False  # its branch was cancelled, but the step has to finish anyway
 
     async def run(self) -> Any:
         """The result of the step. Raises StepFailed."""
@@ -58,7 +58,7 @@ class Attempts:
             noted = run.loop.call_later(NOTED_AFTER, self._note)
             step = StepRun(self._name, run.key_of(self._name), self._number, cursor, self._save)
             try:
-                value = await self._once(step)
+                value = await self._run_attempt(step)
                 raw = values.stored(value, what)
                 if self._kind == STEP:  # nobody reads the result of an undo
                     values.check_kept(value, self._plan.converting, what)
@@ -94,7 +94,7 @@ class Attempts:
             known = await self._run.whole(known.name, known.number)
         return known.cursor
 
-    async def _once(self, step: StepRun) -> Any:
+    async def _run_attempt(self, step: StepRun) -> Any:
         """Run one attempt."""
         if self._plan.undo is None:
             return await self._timed(step)
@@ -109,7 +109,7 @@ class Attempts:
                     task.cancel()
                     await asyncio.wait([task])
                     raise
-                self._cut = True  # a step that can be undone is not left half done
+                self._branch_cancelled = True  # a step that can be undone is not left half done
         return task.result()
 
     async def _timed(self, step: StepRun) -> Any:
@@ -148,21 +148,21 @@ class Attempts:
         if plan.undo is not None and self._known is not None and run.undoing:
             run.undos.append((self._known, plan.undo, given))
             run.saw(self._name)
-        if self._cut:
+        if self._branch_cancelled:
             raise asyncio.CancelledError
         return given
 
     async def _failed(self, error: BaseException, step: StepRun) -> None:
         """Returns when the next attempt may begin: not while a thread still runs this one."""
         run = self._run
-        delay = None if self._cut else self._plan.policy.next_delay(self._number, error)
+        delay = None if self._branch_cancelled else self._plan.policy.next_delay(self._number, error)
         text = text_of(error)
         if delay is not None:
             await run.until_ended(step)
             await self._send(RETRYING, error=text, delay=delay)
             await run.pause(self._name, delay)
             return
-        if self._cut:
+        if self._branch_cancelled:
             self._lost()
             raise asyncio.CancelledError
         if run.final_status == RETRYING:

@@ -15,7 +15,7 @@ from bunqueue.errors import OptionError
 from bunqueue.model.workflow import VALUE
 from bunqueue.workflow import values
 from bunqueue.workflow.exits import contained, raised, result_of, revealed
-from bunqueue.workflow.parking import Group, group_var
+from bunqueue.workflow.pending_waits import Group, group_var
 from bunqueue.workflow.run import branch_var
 
 if TYPE_CHECKING:

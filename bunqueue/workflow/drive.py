@@ -107,13 +107,13 @@ async def _end_tasks(run: Run) -> None:
 async def _undo(run: Run, body: Callable[[], Awaitable[Any]]) -> NoReturn:
     """Replay what was done, and undo it, last step first."""
     if run.unseen:
-        await _look(run, body)
+        await _find_undo_functions(run, body)
     await _run(run, lambda: _undo_steps(run))
     reason = run.job.workflow.undoing
     raise Undone((reason and reason.error) or "it was undone")
 
 
-async def _look(run: Run, body: Callable[[], Awaitable[Any]]) -> None:
+async def _find_undo_functions(run: Run, body: Callable[[], Awaitable[Any]]) -> None:
     """Find the undo functions: run the code up to the last step to undo, for at most as long as an attempt of
     the workflow may take. An interrupted step is run to its end.
     """
@@ -144,7 +144,7 @@ async def _seen(run: Run, body: Callable[[], Awaitable[Any]]) -> None:
             raise
         while task is not None and task.uncancel():  # by its own code
             pass
-    await run.parking.never()
+    await run.pending_waits.never()
 
 
 async def _undo_steps(run: Run) -> None:

@@ -191,7 +191,7 @@ class Flow:
                 self._run.saw(known.name)
             return value
         if self._run.undoing and (known is None or known.name not in self._run.unseen or plan.undo is None):
-            await self._run.parking.never()
+            await self._run.pending_waits.never()
         self._run.check()
         return await Attempts(self._run, claim.name, plan, known).run()
 

@@ -59,7 +59,7 @@ class Watch:
         self._loop = loop
         self._waits = waits
         self._idle = idle
-        self._looking = False
+        self._check_scheduled = False
 
     def add(self, task: AnyTask) -> None:
         self.tasks.add(task)
@@ -69,16 +69,16 @@ class Watch:
         self.tasks.discard(task)
         if not task.cancelled() and type(task._exception) is Unwind:  # do not touch users' own exceptions
             task.exception()  # avoids a warning about it
-        self.look_soon()
+        self.check_soon()
 
-    def look_soon(self, _: object = None) -> None:
+    def check_soon(self, _: object = None) -> None:
         """Something has changed: check once all that can continue has continued."""
-        if not self._looking:
-            self._looking = True
-            self._loop.call_soon(self._look)
+        if not self._check_scheduled:
+            self._check_scheduled = True
+            self._loop.call_soon(self._check)
 
-    def _look(self) -> None:
-        self._looking = False
+    def _check(self) -> None:
+        self._check_scheduled = False
         if self.outside is not None and not self.outside.done() and not isinstance(self.outside, _CHANGING):
             return  # a task still waits for it, so the others need not be checked
         self.outside = None
@@ -87,11 +87,11 @@ class Watch:
         for task in self.tasks:
             waiter: AnyFuture | None = task._fut_waiter  # type: ignore[attr-defined]
             if waiter is None or waiter.done():  # it is about to continue
-                self.look_soon()
+                self.check_soon()
                 return
             if task in self.working or not self._inside(task, waiter):
                 self.outside = waiter
-                waiter.add_done_callback(self.look_soon)
+                waiter.add_done_callback(self.check_soon)
                 return
         if self.tasks:
             self._idle()

@@ -11,7 +11,7 @@ from bunqueue.errors import ChildFailed
 from bunqueue.model.workflow import CANCELLED, CHILD, WAITING
 from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
 from bunqueue.workflow import values
-from bunqueue.workflow.parking import Park
+from bunqueue.workflow.pending_waits import Park
 from bunqueue.workflow.plans import Order
 from bunqueue.workflow.run import A_TIME, Ended
 from bunqueue.workflow.run_log import Claim, Conflict
@@ -37,7 +37,7 @@ class Many:
         """Raises ChildFailed unless failures are returned among the results."""
         new = await self._known()
         if (new or self._open) and self._run.undoing:
-            await self._run.parking.never()
+            await self._run.pending_waits.never()
         self._run.check()
         names = [claim.name for claim in self._claims]
         try:
@@ -81,17 +81,17 @@ class Many:
         return new
 
     async def _wait(self, names: list[str], *, return_exceptions: bool) -> None:
-        parking = self._run.parking
-        self._park = parking.stand({number: names[place] for number, place in self._open.items()})
+        pending_waits = self._run.pending_waits
+        self._park = pending_waits.stand({number: names[place] for number, place in self._open.items()})
         try:
             while self._open and (self._failed is None or return_exceptions):
-                woken = await parking.news(self._park)
+                woken = await pending_waits.news(self._park)
                 places = [
                     self._open[number] for number in (woken & self._open.keys() if woken else self._open)
                 ]
                 await self._ask(places, names, start=False)
         finally:
-            parking.leave(self._park)
+            pending_waits.leave(self._park)
 
     async def _ask(self, places: list[int], names: list[str], *, start: bool) -> None:
         """Start these, or ask for their state."""
@@ -99,20 +99,20 @@ class Many:
             some = places[begin : begin + A_TIME]
             records = [self._record(place, names[place], start=start) for place in some]
             for place, answer in zip(some, await self._run.send(*records), strict=True):
-                await self._heard(place, names[place], answer)
+                await self._on_answer(place, names[place], answer)
 
     def _record(self, place: int, name: str, *, start: bool) -> StepRecord:
         order = self._orders[place]
         child = self._run.waits.begins(name, order.job) if start else None
         return self._run.record(name, kind=CHILD, status=WAITING, arguments=order.arguments, child=child)
 
-    async def _heard(self, place: int, name: str, answer: StepAnswer) -> None:
+    async def _on_answer(self, place: int, name: str, answer: StepAnswer) -> None:
         if answer.status == WAITING:
             self._open[answer.number] = place
             return
         self._open.pop(answer.number, None)
         if self._park is not None:
-            self._run.parking.over(self._park, answer.number)
+            self._run.pending_waits.over(self._park, answer.number)
         self._over(place, answer)
         raw = await self._run.answered(name, answer)
         error = "" if answer.error is UNSET else answer.error

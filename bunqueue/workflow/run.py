@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, Raw
 
-from bunqueue.client import background, substitute
+from bunqueue.client import background, engine_override
 from bunqueue.client.callables import finished, is_async
 from bunqueue.client.connection.replies import Refusal, refusal
 from bunqueue.client.conversion.raised import causes_of, is_a, made_final
@@ -51,7 +51,7 @@ from bunqueue.workflow import values
 from bunqueue.workflow.context import StepRun, step_var
 from bunqueue.workflow.idle import Parked, Watch
 from bunqueue.workflow.outcomes import SuspendRun, Unwind
-from bunqueue.workflow.parking import Parking
+from bunqueue.workflow.pending_waits import PendingWaits
 from bunqueue.workflow.plans import Order, Plan, Undo
 from bunqueue.workflow.run_log import Claim, Conflict, RunLog, base_of, checked_name, key_of
 from bunqueue.workflow.threads import Outcome, thread_var
@@ -313,8 +313,8 @@ class Run:
         """Begin, or continue after `stop`."""
         self.outcome = None
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self.parking = Parking(self.loop, self.channel.short_ms, self.watch.look_soon)
-        self.job.woken = self.parking.wake
+        self.pending_waits = PendingWaits(self.loop, self.channel.short_ms, self.watch.check_soon)
+        self.job.woken = self.pending_waits.wake
 
     # -- records of earlier runs
 
@@ -379,19 +379,19 @@ class Run:
         """
         pending, self.pending = self.pending, []
         for start in range(0, len(pending) - A_TIME, A_TIME):
-            await self._told(pending[start : start + A_TIME])
+            await self._send_records(pending[start : start + A_TIME])
         if len(pending) > A_TIME:
             pending = pending[-(len(pending) % A_TIME or A_TIME) :]
         records = [*pending, *own]
         if not records:
             return []
-        answers = await self._told(records)
+        answers = await self._send_records(records)
         for record, answer in zip(records, answers, strict=True):
             if answer is not None and answer.refused is not UNSET and record.status != CANCELLED:
                 raise self._refused(record, answer)
         return [answer or StepAnswer(status=record.status) for record, answer in _last(records, answers, own)]
 
-    async def _told(self, records: list[StepRecord]) -> Answers:
+    async def _send_records(self, records: list[StepRecord]) -> Answers:
         """Send records; again if the worker got another lock in the meantime."""
         while True:
             token = self.job.token
@@ -443,7 +443,7 @@ class Run:
         if isinstance(claim, Conflict):
             future: asyncio.Future[Claim] = Parked(loop=self.loop)
             self._conflicts.append((claim, future))
-            self.watch.look_soon()
+            self.watch.check_soon()
             claim = await future
         return claim
 
@@ -451,7 +451,7 @@ class Run:
         """Replace a step that was cancelled with its branch. Usually the branch is cancelled again in the
         meantime; if not, another step takes its place.
         """
-        await self.parking.never()
+        await self.pending_waits.never()
         self.check()
         anew = Claim(self.log.new_name(base_of(claim.name)))
         self._note(anew.name)
@@ -474,7 +474,7 @@ class Run:
                 return ended
             fields |= {"unfit": unfit, "attempts": known.attempts}
         if self.undoing:
-            await self.parking.never()
+            await self.pending_waits.never()
         self.check()
         child = fields.get("child")
         told = {name: fields.get(name) for name in ("signal", "key")} | {"queue": child and child.queue}
@@ -525,7 +525,7 @@ class Run:
             left = None if known.until_ms is None else known.until_ms - self.server_ms()
             fields.pop("child", None)  # it is already started
             if not _is_news(known, fields) and (left is None or left > 0):
-                await self.parking.wait({known.number: name}, left)
+                await self.pending_waits.wait({known.number: name}, left)
         while True:
             record = self.record(name, kind=kind, status=WAITING, **fields)
             (answer,) = await self.send(record)
@@ -534,26 +534,26 @@ class Run:
             for told in ("child", "schema", "unfit", "attempts"):
                 fields.pop(told, None)
             left = None if answer.wait is UNSET else answer.wait
-            await self.parking.wait({answer.number: name}, left)
+            await self.pending_waits.wait({answer.number: name}, left)
 
     def _is_waiting(self) -> bool:
-        return bool(self._conflicts) or self.parking.is_used
+        return bool(self._conflicts) or self.pending_waits.is_used
 
     def _idle(self) -> None:
         """Everything waits."""
         if self._conflicts:
-            self._settle_conflicts()
-        elif self.undoing and self.parking.is_empty:
+            self._resolve_conflicts()
+        elif self.undoing and self.pending_waits.is_empty:
             self.stop(Replayed())
-        elif self.parking.is_empty:
-            self.parking.release()
+        elif self.pending_waits.is_empty:
+            self.pending_waits.release()
         elif self._is_leaving():
             return
         elif self._lingered is None and self._worth_lingering():
             self._lingered = False
             self.loop.call_later(LINGER, self._linger_no_more)
         elif self._lingered is not False:
-            self.stop(SuspendRun(self.parking.groups))
+            self.stop(SuspendRun(self.pending_waits.groups))
 
     def _is_leaving(self) -> bool:
         """Whether waits that are no longer in the code are being ended, now that all remaining ones are
@@ -588,31 +588,31 @@ class Run:
         self._left = True
         for answer in answers:
             if answer.status == COMPLETED:
-                self.parking.wake(answer.number)
-        self.watch.look_soon()
+                self.pending_waits.wake(answer.number)
+        self.watch.check_soon()
 
     def _linger_no_more(self) -> None:
         self._lingered = True
-        self.watch.look_soon()
+        self.watch.check_soon()
 
     def _worth_lingering(self) -> bool:
         """Whether several children are waited for one by one, so the run would begin again for each."""
-        return self.channel.short_ms > 0 and len(self.parking.groups) > 1
+        return self.channel.short_ms > 0 and len(self.pending_waits.groups) > 1
 
-    def _settle_conflicts(self) -> None:
+    def _resolve_conflicts(self) -> None:
         """Resolve steps that were only recorded with other arguments: to those that are free now,
         or to none.
         """
         conflicts, self._conflicts = self._conflicts, []
-        found = [(conflict, future, self.log.settle(conflict)) for conflict, future in conflicts]
-        any_settled = any(claim is not None for _, _, claim in found)
+        found = [(conflict, future, self.log.resolve(conflict)) for conflict, future in conflicts]
+        any_resolved = any(claim is not None for _, _, claim in found)
         for conflict, future, claim in found:
             if future.done():
                 continue
             if claim is not None:
                 self._note(claim.name)
                 future.set_result(claim)
-            elif any_settled:
+            elif any_resolved:
                 self._conflicts.append((conflict, future))
             else:
                 future.set_exception(self.changed(conflict))
@@ -651,7 +651,7 @@ class Run:
         if self.outcome is not None:
             return
         self.outcome = outcome
-        self.parking.close()
+        self.pending_waits.close()
         for _, future in self._conflicts:
             if not future.done():
                 future.set_exception(Unwind())
@@ -663,8 +663,8 @@ class Run:
 
     async def call(self, plan: Plan, step: StepRun) -> Any:
         around, function = self.channel.around_step, plan.function
-        if substitute.current is not None:
-            function = substitute.current.step_function(self.job.name, base_of(step.name), function)
+        if engine_override.current is not None:
+            function = engine_override.current.step_function(self.job.name, base_of(step.name), function)
         if around is None:
             return await self._run_function(function, plan, step)
         return await around(self.job, step, lambda: self._run_function(function, plan, step))
@@ -697,7 +697,7 @@ class Run:
         """Wait for the next attempt of a step."""
         over = self.loop.time() + ms / 1000
         while (left := (over - self.loop.time()) * 1000) > 0:
-            await self.parking.wait({self._unnumbered(): name}, left)
+            await self.pending_waits.wait({self._unnumbered(): name}, left)
 
     def _unnumbered(self) -> int:
         """A number that no step has, for waits that end only by time."""

@@ -94,7 +94,7 @@ class RunLog:
         self._used(free, step)
         return Claim(step.name, step)
 
-    def settle(self, conflict: Conflict) -> Claim | None:
+    def resolve(self, conflict: Conflict) -> Claim | None:
         """Resolve a conflict; None if it still is one."""
         found = self.claim(conflict.base, conflict.kind, conflict.arguments)
         return found if isinstance(found, Claim) else None

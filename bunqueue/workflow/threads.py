@@ -14,7 +14,7 @@ from bunqueue.workflow.context import run_var
 from bunqueue.workflow.exits import contained, raised
 from bunqueue.workflow.idle import Inside
 from bunqueue.workflow.outcomes import Unwind
-from bunqueue.workflow.parking import group_var
+from bunqueue.workflow.pending_waits import group_var
 
 if TYPE_CHECKING:
     from bunqueue.workflow.run import Run

@@ -44,7 +44,7 @@ class Waits:
     def found(self, step: Step) -> None:
         """A wait that had ended when this run began."""
         if self._observers and not self._was_seen(step):
-            self._tell(step)
+            self._notify(step)
 
     def over(self, name: str, kind: str, known: Step | None, answer: StepAnswer, **fields: Any) -> None:
         """A wait that has ended in this run."""
@@ -53,7 +53,7 @@ class Waits:
         now = self._run.server_ms()
         begun = known.started_at_ms if known is not None else self._begun.pop(name, now)
         child, queue = (None, None) if known is None else (known.child, known.child_queue)
-        self._tell(
+        self._notify(
             Step(
                 number=answer.number if known is None else known.number,
                 name=name,
@@ -80,7 +80,7 @@ class Waits:
             first <= step.number <= last for first, last in zip(spans[::2], spans[1::2], strict=True)
         )
 
-    def _tell(self, step: Step) -> None:
+    def _notify(self, step: Step) -> None:
         for each in self._observers:
             try:
                 each.waited(self._run.job, step)

@@ -85,7 +85,7 @@ class Hub:
         deaths = self.health.deaths.summary
         self.pending = PendingCommands(self.shards, deaths, waits=bool(settings.cluster))
         self.tickets = Tickets(self.shards, self.turns, self.pending)
-        self.received = LoopPoll(settings.busy_poll).heard
+        self.received = LoopPoll(settings.busy_poll).on_read
         self._emptied = asyncio.Event()
 
     # Clients

@@ -73,7 +73,7 @@ class Turns:
 
     def _call(self) -> None:
         loop = asyncio.get_running_loop()
-        if rest := self._pace.rest_s:
+        if rest := self._pace.pause_s:
             loop.call_later(max(rest, TICK_S), self._next)
         else:
             loop.call_soon(self._next)

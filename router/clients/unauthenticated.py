@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from bunqueue.logs import get_logger
-from bunqueue.server.host.auth_throttle import Guesses, origin
+from bunqueue.server.host.auth_throttle import AuthThrottle, origin
 
 from .ports import Client
 
@@ -23,7 +23,7 @@ class Unauthenticated:
     """All unauthenticated connections, in the order of their arrival."""
 
     def __init__(self) -> None:
-        self.guesses = Guesses()
+        self.guesses = AuthThrottle()
         self.most_each = MAX_EACH  # per address
         self.on_wrong_token: Callable[[str], None] | None = None  # gets the address
         self.logs = True  # wrong tokens; one router does it for all
@@ -42,7 +42,7 @@ class Unauthenticated:
             same = self._by_origin.setdefault(who, {})
         same[client] = None
         self._all[client] = _Entry(address, who, now)
-        return self.guesses.suspects(address, now)
+        return self.guesses.is_throttled(address, now)
 
     def leave(self, client: Client) -> None:
         """It has closed, or has authenticated."""

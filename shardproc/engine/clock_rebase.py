@@ -65,8 +65,8 @@ def _rounds(state: State, back: SetBack) -> None:
     """Keep periodic work on schedule."""
     now = back.now
     state.next_sweep = min(state.next_sweep, now + locks.SWEEP_MS)
-    state.upkeep.next_at = min(state.upkeep.next_at, now + retention.ROUND_MS)
-    state.upkeep.dlq_at = min(state.upkeep.dlq_at, now + retention.DEAD_MS)
+    state.maintenance.next_at = min(state.maintenance.next_at, now + retention.ROUND_MS)
+    state.maintenance.dlq_at = min(state.maintenance.dlq_at, now + retention.DEAD_MS)
     state.started_at, state.away_until = min(state.started_at, now), min(state.away_until, now)
     state.trials.asked_at = min(state.trials.asked_at, now)
     state.rates = Rates()

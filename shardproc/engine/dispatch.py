@@ -95,7 +95,7 @@ def carry_out(state: State, client: Client, command: Command) -> None:
     except CommandError as error:
         reply = refused(error)
     except Exception as error:
-        reply = state.outlive(command, error)
+        reply = state.on_command_error(command, error)
     if reply is not None:  # `answer`, inlined: once per command on the hottest path
         reply.req_id = command.req_id
         late = _COUNTED.get(type(command))

@@ -32,7 +32,7 @@ from .kept_kinds import KEPT
 from .lifecycle import dropped_letters, job_waiters, recovery, transitions
 from .memory import history
 from .memory.clock_correction import SetBack
-from .memory.worker_presence import NEVER, SETTLE_MS
+from .memory.worker_presence import NEVER, RESUME_MS
 from .outbox import Archive, Outbox, PushedEntry
 from .peers import callbacks, children, dependencies, directory, flows, moves, reconcile, roll_call
 from .ready import queue_limits
@@ -67,8 +67,8 @@ class Engine:
         state = self.state
         state.now = state.started_at = now
         state.next_sweep = now + locks.GRACE_MS
-        state.upkeep.next_at = now + retention.ROUND_MS
-        state.upkeep.dlq_at = now + retention.DEAD_MS
+        state.maintenance.next_at = now + retention.ROUND_MS
+        state.maintenance.dlq_at = now + retention.DEAD_MS
         state.minute = now // history.MINUTE_MS
         flows.recovered(state)
         children.recovered(state)
@@ -85,17 +85,17 @@ class Engine:
         """Carry out one command and put its reply into the outbox, unless the command parks."""
         state = self.state
         state.now = now
-        elsewhere = state.directory or state.prepared or state.recovery.unheard or state.moving
+        elsewhere = state.directory or state.prepared or state.recovery.unannounced or state.moving
         if not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out(state, client, command)
         # The condition that `_serve` starts with; checked here as well to save a call per command.
-        if state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends or state.died:
+        if state.woken or state.decided or state.freed_ids or state.unblocked or state.run_ends or state.died:
             self._serve()
 
     def _sent_elsewhere(self, client: Client, command: Command) -> bool:
         """Whether another shard answers, because it has or may have the job that the command names."""
         state = self.state
-        if state.recovery.unheard and directory.seek(state, client, command):
+        if state.recovery.unannounced and directory.seek(state, client, command):
             return True
         return directory.relay(state, client, command)
 
@@ -120,7 +120,7 @@ class Engine:
         state = self.state
         state.now, state.spare = now, SPARE
         self._end_delays()
-        if now >= state.hearing.settled_at:
+        if now >= state.hearing.resumes_at:
             self._end_timeouts()
             disconnects.end_reconnects(state)
         queue_limits.ring(state)
@@ -129,10 +129,10 @@ class Engine:
             runs.run_due(state)
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
-            if now >= state.hearing.settled_at:
+            if now >= state.hearing.resumes_at:
                 locks.sweep(state)
             history.book(state)
-        if now >= state.upkeep.next_at:
+        if now >= state.maintenance.next_at:
             retention.step(state)
         if state.chores:
             chores.run(state)
@@ -157,7 +157,7 @@ class Engine:
         state = self.state
         if state.works or state.chores:
             return state.now
-        return min(self.next_moment(), state.next_sweep, state.upkeep.next_at)
+        return min(self.next_moment(), state.next_sweep, state.maintenance.next_at)
 
     def next_moment(self) -> int:
         """When something is due, apart from the rounds for locks and retention; NEVER: nothing is."""
@@ -167,7 +167,7 @@ class Engine:
                 deadline = heap.entries[0][0]
         for patience in (state.timeouts, state.hearing.reconnects):
             if patience.entries:
-                deadline = min(deadline, max(patience.entries[0][0], state.hearing.settled_at))
+                deadline = min(deadline, max(patience.entries[0][0], state.hearing.resumes_at))
         due = state.timetable.next_at()
         return deadline if due is None else min(deadline, due)
 
@@ -190,7 +190,7 @@ class Engine:
             disconnects.give_back(self.state, client)
             self._serve()
 
-    def unheard(self, conns: Iterable[int]) -> None:
+    def cancel_waits(self, conns: Iterable[int]) -> None:
         """Replies to these connections would be lost, so drop what they wait for; the clients ask again.
         They keep their jobs."""
         for conn in conns:
@@ -240,7 +240,7 @@ class Engine:
             queue_limits.join(queue, job)
             if doubts and job.extra is not None:
                 reconcile.note(state, job)
-            if job.extra is not None and job.extra.is_held:
+            if job.extra is not None and job.extra.waits_for_jobs:
                 if job.extra.after is not None:
                     followers.append(job)
                 transitions.recover_blocked(queue, job)
@@ -253,15 +253,15 @@ class Engine:
                 recovery.recover_active(state, queue, job)
         transitions.recover_followers(state, followers)
 
-    def deafen(self) -> None:
-        """Suspend heartbeat timeouts until `returned()`."""
-        self.state.hearing.settled_at = NEVER
+    def suspend_timeouts(self) -> None:
+        """Suspend heartbeat timeouts until `resume_timeouts()`."""
+        self.state.hearing.resumes_at = NEVER
 
-    def returned(self, now: int) -> None:
+    def resume_timeouts(self, now: int) -> None:
         """The shard was unreachable for a while: restart all locks and resume heartbeat timeouts after
-        SETTLE_MS."""
+        RESUME_MS."""
         self.state.now = now
-        self.state.hearing.settled_at = now + SETTLE_MS
+        self.state.hearing.resumes_at = now + RESUME_MS
         locks.renew_all(self.state)
 
     def set_forward(self, ms: int, now: int) -> None:
@@ -269,13 +269,13 @@ class Engine:
         locks and clients keep the pushes they may repeat."""
         self.state.now = now
         idempotency.set_forward(self.state, ms)
-        self.returned(now)
+        self.resume_timeouts(now)
 
     def set_back(self, back: SetBack) -> Counter[str]:
         """The wall clock was ahead and has been corrected.  Return how many things were moved at once, by
         kind; the rest is left to `set_jobs_back`."""
         moved = clock_rebase.set_back(self.state, back)
-        self.returned(back.now)
+        self.resume_timeouts(back.now)
         self._serve()
         return moved
 
@@ -284,10 +284,10 @@ class Engine:
         each."""
         return clock_rebase.jobs(self.state, back, end)
 
-    def gone(self, owner: str, now: int) -> None:
+    def worker_ended(self, owner: str, now: int) -> None:
         """Handle the end of a worker's process."""
         self.state.now = now
-        disconnects.gone(self.state, owner)
+        disconnects.worker_ended(self.state, owner)
         self._serve()
 
     def renew(self, conns: Collection[int], now: int) -> None:
@@ -317,7 +317,7 @@ class Engine:
                 if not known[queue]:
                     del known[queue]
 
-    def router_gone(self, origin: int) -> None:
+    def router_disconnected(self, origin: int) -> None:
         """Handle the end of a router, which also ends the registrations of its workers."""
         known = self.state.queues_with_workers
         self.worker_presence(
@@ -333,22 +333,22 @@ class Engine:
         self.state.now = now
         return list(handing_over.parked(self.state))
 
-    def desert(self, now: int) -> None:
+    def all_clients_gone(self, now: int) -> None:
         """Handle the final loss of all clients that held jobs."""
         self.state.now = now
-        disconnects.desert(self.state)
+        disconnects.all_clients_gone(self.state)
         self._serve()
 
-    def adopt(self, live: Collection[int], now: int) -> None:
+    def reattach(self, live: Collection[int], now: int) -> None:
         """Reattach the connections that survived the restart of this shard."""
         self.state.now = now
-        disconnects.adopt(self.state, live)
+        disconnects.reattach(self.state, live)
 
     def _serve(self) -> None:
         """Answer pulls and resolve dependencies that waited for what just happened, or for its effects."""
         state = self.state
         while (
-            state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends or state.died
+            state.woken or state.decided or state.freed_ids or state.unblocked or state.run_ends or state.died
         ):
             if state.died:
                 callbacks.call(state)
@@ -356,9 +356,9 @@ class Engine:
                 directory.announce_dropped(state)
             while state.unblocked:
                 dependencies.forget(state, state.unblocked.pop())
-            dependencies.settle(state)
+            dependencies.notify_waiters(state)
             if state.run_ends:
-                children.settle(state)
+                children.handle_ends(state)
             if state.woken:
                 queue = next(iter(state.woken))
                 del state.woken[queue]
@@ -369,7 +369,7 @@ class Engine:
         delays, now = state.delays, state.now
         while state.spare > 0 and (entry := delays.pop_due(now)) is not None:
             state.spare -= 1
-            if delays.holds(entry):
+            if delays.is_current(entry):
                 transitions.due(state, entry[2])
 
     def _end_timeouts(self) -> None:
@@ -377,7 +377,7 @@ class Engine:
         timeouts, now = state.timeouts, state.now
         while state.spare > 0 and (entry := timeouts.pop_due(now)) is not None:
             state.spare -= 1
-            if timeouts.holds(entry):
+            if timeouts.is_current(entry):
                 transitions.time_out(state, state.jobs[entry[2]])
                 state.spare -= chores.LOSS
 

@@ -245,7 +245,7 @@ class LogRow(NamedTuple):
     entries: list[list[Any] | None]  # like EventEntry; null: forgotten on request
 
 
-class Remains(NamedTuple):
+class UnreadableJob(NamedTuple):
     """The readable parts of a finished job that cannot be read as a whole."""
 
     id: str  # empty if that cannot be read either
@@ -298,7 +298,7 @@ class Archive(Protocol):
     def load(self, seqs: list[int]) -> dict[int, Job]:
         """These finished jobs, except unreadable ones."""
 
-    def remains(self, seqs: list[int]) -> dict[int, Remains]:
+    def unreadable(self, seqs: list[int]) -> dict[int, UnreadableJob]:
         """The jobs among these that `load` found to be unreadable."""
 
     def problem(self) -> str | None:

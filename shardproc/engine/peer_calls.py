@@ -139,9 +139,9 @@ def _advance(state: State, task: Task, answers: list[Any] | None) -> None:
             return
         except Exception as error:
             if task.command is not None:
-                task.deliver(state.outlive(task.command, error))
+                task.deliver(state.on_command_error(task.command, error))
             elif task.question is not None:
-                task.deliver(state.outlive_question(task.question, error))
+                task.deliver(state.on_question_error(task.question, error))
             else:
                 raise
             return
@@ -213,7 +213,7 @@ def _answer(state: State, source: int, message: messages.Message, deliver: Deliv
     try:
         answer = ANSWERS[type(message)](state, source, message)
     except Exception as error:
-        answer = state.outlive_question(message, error)
+        answer = state.on_question_error(message, error)
     if isinstance(answer, Generator):
         _advance(state, Task(answer, deliver, question=message), None)
     else:

@@ -135,5 +135,5 @@ def _next(state: State, work: LongWork) -> object:
     except Exception as error:
         if work.command is None:
             raise
-        return state.outlive(work.command, error)
+        return state.on_command_error(work.command, error)
     return MORE

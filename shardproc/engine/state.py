@@ -122,13 +122,13 @@ class JobWait(Struct, eq=False):
 class Awaited:
     """A job that others wait for."""
 
-    __slots__ = ("done", "is_watched", "jobs", "lookers", "parents", "shard", "shards")
+    __slots__ = ("done", "is_watched", "jobs", "parents", "shard", "shards", "users")
 
     def __init__(self) -> None:
         self.jobs: dict[Job, None] = {}  # blocked jobs of this shard
         self.parents: dict[str, None] = {}  # workflows of this shard that started it
         self.shards: set[int] = set()  # other shards that need its outcome
-        self.lookers = 0  # tasks that have asked for its outcome
+        self.users = 0  # tasks that have asked for its outcome
         self.shard = -1  # its shard, as far as known
         self.is_watched = False  # that shard will send its outcome
         self.done = False  # it has completed since it was looked up
@@ -267,7 +267,7 @@ class EndedKeys:
 NO_KEYS: dict[str, EndedKey] = {}  # of nearly all queues; never changed
 
 
-class Upkeep:
+class Maintenance:
     """The state of retention and automatic retries of finished jobs: see background/retention.py."""
 
     __slots__ = ("dead_letters", "dlq_at", "doubt", "next_at", "pieces", "pressed", "retention", "unused")
@@ -291,6 +291,7 @@ class State:
         "answering",
         "archive",
         "arrived",
+        "arriving",
         "asked",
         "asked_size",
         "awaited",
@@ -305,6 +306,7 @@ class State:
         "chores",
         "clients",
         "configs",
+        "decided",
         "decisions",
         "delays",
         "died",
@@ -324,6 +326,7 @@ class State:
         "leaving",
         "listeners",
         "lives",
+        "maintenance",
         "minute",
         "moved",
         "moving",
@@ -331,10 +334,10 @@ class State:
         "next_seq",
         "next_sweep",
         "now",
+        "on_command_error",
+        "on_question_error",
         "orphans",
         "out",
-        "outlive",
-        "outlive_question",
         "parts",
         "poll_ends",
         "prepared",
@@ -351,8 +354,6 @@ class State:
         "run_ends",
         "runs",
         "serial",
-        "settled",
-        "settling",
         "shard",
         "shards",
         "spare",
@@ -365,7 +366,6 @@ class State:
         "unblocked",
         "undecided",
         "unfinished",
-        "upkeep",
         "vitals",
         "wait_ends",
         "waits",
@@ -416,7 +416,8 @@ class State:
         # unknown
         self.queues_with_workers: dict[str, dict[int, frozenset[str] | None]] = {}
         self.away_until = 0  # until then the whole server was down: anything due before was missed
-        self.upkeep, self.pushed, self.recovery, self.hearing = Upkeep(), PushMemory(), Recovery(), Hearing()
+        self.maintenance, self.pushed = Maintenance(), PushMemory()
+        self.recovery, self.hearing = Recovery(), Hearing()
         self.ended_keys, self.dropped = EndedKeys(), DroppedLetters()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # the minute up to which the counts per minute are recorded
@@ -427,8 +428,8 @@ class State:
     def _know_process(self) -> None:
         """Set defaults that the process replaces by its own functions."""
         self.vitals: Callable[[], Vitals] = Vitals
-        self.outlive: Callable[[Command, Exception], Reply] = _end
-        self.outlive_question: Callable[[Message, Exception], Failed] = _end
+        self.on_command_error: Callable[[Command, Exception], Reply] = _end
+        self.on_question_error: Callable[[Message, Exception], Failed] = _end
         self.check_lock: Callable[[], None] = _check_lock  # called before a change: see `Store.check_lock`
         self.refusal: Callable[[Spec], CommandError | None] = _accept  # set while disk or memory is short
 
@@ -455,9 +456,9 @@ class State:
         self.moving: dict[str, list[Callable[[Any], None]]] = {}  # moving jobs -> those who wait
         self.moved: dict[str, int] = {}  # jobs that have left -> their new shard; the latest ones
         self.arrived: dict[str, Any] = {}  # moves whose jobs arrived here -> moves.Arrived
-        self.settling: set[str] = set()  # their jobs
+        self.arriving: set[str] = set()  # their jobs
         self.awaited: dict[str, Awaited] = {}
-        self.settled: list[Job] = []  # awaited jobs that have ended; not yet handled
+        self.decided: list[Job] = []  # awaited jobs that have ended; not yet handled
         self.freed_ids: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards
         self.died: list[Job] = []  # jobs that failed for good and cause a new one; not yet handled
         self.calls: dict[int, dict[str, None]] = {}  # shard -> keys of jobs that it should add for dead ones
@@ -512,7 +513,7 @@ class State:
         written in an earlier transaction, or because of a read of the archive."""
         del self.queues[queue.name]
         self.woken.pop(queue, None)
-        self.upkeep.unused.pop(queue, None)
+        self.maintenance.unused.pop(queue, None)
         if queue.waiters:
             self.early_pulls[queue.name] = queue.waiters
         self.out.dropped_queues.append(queue.id)

@@ -88,7 +88,7 @@ class Followed:
 
 
 class Follower:
-    """Follows the shards it is ordered to; call `look` again and again."""
+    """Follows the shards it is ordered to; call `catch_up` again and again."""
 
     def __init__(self, host: str, settings: Settings) -> None:
         self._host, self._settings = host, settings
@@ -103,7 +103,7 @@ class Follower:
         self._answered_at = time.monotonic()
         self._is_away = False
 
-    def look(self) -> Report:
+    def catch_up(self) -> Report:
         """Close the files that are not wanted any more, open the wanted ones, and bring all up to date."""
         for shard in self._open.keys() - self.wanted:
             self._close(shard)
@@ -208,7 +208,7 @@ class Follower:
                 settings.store, followed.shard, followed.file, settings.store_snapshots
             )
             followed.applied = 0
-        followed.snapshots.look(followed.applied)
+        followed.snapshots.check(followed.applied)
 
     # -- owners
 
@@ -264,7 +264,7 @@ def main() -> int:
             if lines:
                 orders = _decode_orders(lines[-1])
                 follower.wanted, follower.order = set(orders.follow), orders.number
-            report = follower.look()
+            report = follower.catch_up()
             sys.stdout.buffer.write(_encode(report) + b"\n")
             sys.stdout.buffer.flush()
             if not poll.poll((AGAIN_S if report.away_s > AGAIN_S else LOOK_S) * 1000):

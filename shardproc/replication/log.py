@@ -11,7 +11,7 @@ from typing import Protocol
 
 from bunqueue.protocol.commands.monitoring import COMMIT_MS
 
-from .owner import Answer, Append, Beat, Claim, Done, Doubt, Entry, Owner, Phase, Request
+from .owner import Answer, Append, Claim, Done, Entry, Heartbeat, Owner, Phase, Request, Uncertain
 
 WEIGHT = 0.1  # weight of the latest round trip in the moving average
 PATIENCE_S = 15.0  # for an answer; doubled after each timeout, as a standby may be down for long
@@ -31,8 +31,8 @@ class Link(Protocol):
         """Begin a request; returns its answer, if that comes at once."""
 
     def receive(self) -> Answer | None:
-        """Take what has arrived; returns the answer, once it is whole. Returns `Doubt` also when nothing was
-        asked and the connection has ended."""
+        """Take what has arrived; returns the answer, once it is whole. Returns `Uncertain` also when nothing
+        was asked and the connection has ended."""
 
     def close(self) -> None:
         """Drop the connection."""
@@ -89,14 +89,14 @@ class ShardLog:
             return
         request, self._request = self._request, None
         if request is None:
-            assert isinstance(answer, Doubt)
+            assert isinstance(answer, Uncertain)
             self.owner.lost(answer.why, now)
             return
         position = self.owner.position
         entries += self.owner.answered(answer, now)
         if isinstance(request, Append) and self.owner.position > position:
             self.appended += len(request.body)
-        if isinstance(request, Append | Beat | Claim) and isinstance(answer, Done):
+        if isinstance(request, Append | Heartbeat | Claim) and isinstance(answer, Done):
             self._patience_s = PATIENCE_S
             if answer.is_protected is not None:
                 self.is_protected = answer.is_protected
@@ -108,7 +108,7 @@ class ShardLog:
     def _give_up(self, now: float) -> None:
         """No answer has come: the server may hang, and another one may be the leader by now.
 
-        The request may still be carried out; every `Doubt` means that.
+        The request may still be carried out; every `Uncertain` means that.
         """
         self.link.close()
         self._request = None

@@ -43,7 +43,7 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GetHolder:
     """Ask for the shard's owner. Answer: `Holder`."""
 
 
@@ -73,7 +73,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """Send the shard's heartbeat, if the epoch is the current one. Answer: `Done`, or `Refused`.
 
     It has to be a replicated commit like an append: it proves that the shard is still owned.
@@ -89,7 +89,7 @@ class Release:
     epoch: int
 
 
-Request = Connect | Look | Claim | Tail | Append | Beat | Release
+Request = Connect | GetHolder | Claim | Tail | Append | Heartbeat | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +138,13 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Uncertain:
     """The outcome of the request is unknown: the connection was lost, or the log gave a notice."""
 
     why: str
 
 
-Answer = Connected | Holder | Records | Done | Refused | Doubt
+Answer = Connected | Holder | Records | Done | Refused | Uncertain
 
 
 class Phase(enum.Enum):
@@ -197,7 +197,7 @@ class Owner:
         """The position of the last record that was acknowledged or read."""
         self.epoch = 0
         self.phase = Phase.AWAY
-        self.trouble = ""
+        self.fault = ""
         """Why the log is unavailable, for people; "" while it is available."""
         self._pending: bytes | None = None  # a record that is not acknowledged yet
         self._asked: Request | None = None  # in flight
@@ -212,7 +212,7 @@ class Owner:
         if observed is not None:
             self._seen = observed.token, observed.epoch, observed.beat
             self._seen_at = now - observed.unchanged_s
-        self._doubted_at: float | None = None  # since the last look
+        self._uncertain_since: float | None = None  # since the last check
         self._holder_epoch = 0
 
     # -- called by the shard
@@ -237,7 +237,7 @@ class Owner:
         """Whether the last answer of the log is so recent that no other process can own the shard yet."""
         return self.phase not in (Phase.FENCED, Phase.RELEASED) and now - self._proven_at < PROOF_S
 
-    def look_now(self) -> None:
+    def owner_released(self) -> None:
         """The owner that is waited for has given the shard up."""
         if self.phase is Phase.WAITING:
             self._not_before = 0.0
@@ -267,7 +267,7 @@ class Owner:
         if self.phase is Phase.AWAY:
             return Connect()
         if self.phase is Phase.LOOKING:
-            return Look()
+            return GetHolder()
         if self.phase is Phase.CLAIMING:
             return Claim(self._holder_epoch, self.token)
         if self.phase is Phase.READING:
@@ -275,7 +275,7 @@ class Owner:
         if self._releases:
             return Release(self.epoch)
         if self._pending is None:
-            return Beat(self.epoch)
+            return Heartbeat(self.epoch)
         return Append(self.position + 1, self.epoch, self._pending)
 
     def answered(self, answer: Answer, now: float) -> Sequence[Entry]:
@@ -284,18 +284,18 @@ class Owner:
         Raises Fenced and LogDamaged, after which this object must not be used.
         """
         asked, self._asked = self._asked, None
-        if isinstance(answer, Doubt):
-            self._doubt(answer.why, now)
+        if isinstance(answer, Uncertain):
+            self._on_uncertain(answer.why, now)
         elif isinstance(answer, Connected):
             self.phase = Phase.LOOKING
         elif isinstance(answer, Holder):
-            self._looked(answer, now)
+            self._on_holder(answer, now)
         elif isinstance(answer, Records):
             return self._read(answer)
         elif isinstance(asked, Claim):
             self._claimed(asked, answer)
         elif isinstance(answer, Refused):
-            self._doubt("the epoch is another one", now)
+            self._on_uncertain("the epoch is another one", now)
             self._not_before = now
         elif isinstance(asked, Release):
             self.phase = Phase.RELEASED
@@ -308,21 +308,21 @@ class Owner:
     def lost(self, why: str, now: float) -> None:
         """The connection ended, whether or not a request was in flight."""
         self._asked = None
-        self._doubt(why, now)
+        self._on_uncertain(why, now)
 
     # -- the transitions
 
-    def _doubt(self, why: str, now: float) -> None:
-        self.phase, self.trouble = Phase.AWAY, why
-        if self._doubted_at is None:
-            self._doubted_at = now
+    def _on_uncertain(self, why: str, now: float) -> None:
+        self.phase, self.fault = Phase.AWAY, why
+        if self._uncertain_since is None:
+            self._uncertain_since = now
         self._not_before = now + self._pause
         self._pause = min(2 * self._pause, LAST_PAUSE_S)
 
-    def _looked(self, holder: Holder, now: float) -> None:
+    def _on_holder(self, holder: Holder, now: float) -> None:
         self._holder_epoch = holder.epoch
-        since = self._asked_at if self._doubted_at is None else self._doubted_at
-        waited_s, self._doubted_at = now - since, None
+        since = self._asked_at if self._uncertain_since is None else self._uncertain_since
+        waited_s, self._uncertain_since = now - since, None
         ours = holder.token == self.token
         if self._has_owned and not ours:
             self.phase = Phase.FENCED
@@ -339,7 +339,7 @@ class Owner:
         else:
             self.phase = Phase.WAITING
             self._not_before = min(now + LOOK_S, self._seen_at + LEASE_S)
-            self.trouble = f"another server has the shard: {holder.token}"
+            self.fault = f"another server has the shard: {holder.token}"
 
     def _claimed(self, asked: Claim, answer: Answer) -> None:
         if isinstance(answer, Refused):
@@ -369,7 +369,7 @@ class Owner:
             self.position = entry.position
         if tail.is_all:
             self._check_end(tail)
-            self.phase, self.trouble, self._pause = Phase.OWNING, "", FIRST_PAUSE_S
+            self.phase, self.fault, self._pause = Phase.OWNING, "", FIRST_PAUSE_S
         return fresh
 
     def _check_end(self, tail: Records) -> None:

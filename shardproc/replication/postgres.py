@@ -1,9 +1,9 @@
 """A shard's connection to its log in PostgreSQL. It never blocks: its socket joins the shard's poll.
 
 One request is in flight at a time. Each is one statement, and so one transaction, whose commit is answered
-only when a synchronous standby has it. *Any* notice makes the answer `Doubt`: when a wait for the standby is
-cancelled, PostgreSQL gives only a warning, and reports success. For the same reason nothing is ever cancelled
-here.
+only when a synchronous standby has it. *Any* notice makes the answer `Uncertain`: when a wait for the standby
+is cancelled, PostgreSQL gives only a warning, and reports success. For the same reason nothing is ever
+cancelled here.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from shardproc.storage.schema import CURRENT
 from .owner import (
     Answer,
     Append,
-    Beat,
     Claim,
     Connect,
     Connected,
     Done,
-    Doubt,
     Entry,
+    GetHolder,
+    Heartbeat,
     Holder,
-    Look,
     Records,
     Refused,
     Release,
     Request,
     Tail,
+    Uncertain,
 )
 
-_LOOK = """
+_HOLDER = """
     select epoch, owner, beat, use from bunqueue.shards, bunqueue.store where shards.id = $1
 """
 _CLAIM = """
@@ -70,11 +70,11 @@ _INT, _LONG, _TEXT, _BYTES = 23, 20, 25, 17  # types of PostgreSQL
 _TRUE = b"\x01"
 
 _STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
-    Look: (b"look", _LOOK, (_INT,)),
+    GetHolder: (b"holder", _HOLDER, (_INT,)),
     Claim: (b"claim", _CLAIM, (_INT, _LONG, _TEXT, _INT)),
     Tail: (b"tail", _TAIL, (_INT, _LONG, _LONG)),
     Append: (b"append", _APPEND, (_INT, _LONG, _LONG, _BYTES)),
-    Beat: (b"beat", _BEAT, (_INT, _LONG)),
+    Heartbeat: (b"beat", _BEAT, (_INT, _LONG)),
     Release: (b"release", _RELEASE, (_INT, _LONG)),
 }
 
@@ -88,11 +88,11 @@ def _long(value: int) -> bytes:
 
 
 _PARAMETERS: dict[type, Callable[[Any], list[bytes]]] = {
-    Look: lambda request: [],
+    GetHolder: lambda request: [],
     Claim: lambda request: [_long(request.epoch), request.token.encode(), _int(CURRENT)],
     Tail: lambda request: [_long(request.after), _long(request.most)],
     Append: lambda request: [_long(request.epoch), _long(request.position), request.body],
-    Beat: lambda request: [_long(request.epoch)],
+    Heartbeat: lambda request: [_long(request.epoch)],
     Release: lambda request: [_long(request.epoch)],
 }
 """The parameters of a request after the shard, in PostgreSQL's binary format."""
@@ -220,7 +220,7 @@ class PostgresLink:
         assert connecting is not None
         self._conn = connecting.take()
         if self._conn is None:
-            return Doubt(connecting.problem)
+            return Uncertain(connecting.problem)
         self._conn.notice_handler = self._note
         return Connected()
 
@@ -231,13 +231,13 @@ class PostgresLink:
 
     def _lost(self, why: str) -> Answer:
         self.close()
-        return Doubt(why.strip())
+        return Uncertain(why.strip())
 
     def _answer(self, asked: Request, results: list[pq.abc.PGresult]) -> Answer:
         (result,) = results if len(results) == 1 else (None,)
         if result is None or result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             return self._lost(_problem(result) if result is not None else "the connection ended")
-        if isinstance(asked, Look):
+        if isinstance(asked, GetHolder):
             if result.ntuples != 1:
                 return self._lost("the store has no such shard: it was made for fewer")
             epoch, token, beat, use = (result.get_value(0, column) or b"" for column in range(4))
@@ -248,7 +248,7 @@ class PostgresLink:
             return _records(result, asked.most)
         if result.command_tuples != 1:
             return Refused()
-        return Done(result.get_value(0, 0) == _TRUE) if isinstance(asked, Beat) else Done()
+        return Done(result.get_value(0, 0) == _TRUE) if isinstance(asked, Heartbeat) else Done()
 
 
 def _opened(conninfo: bytes) -> pq.abc.PGconn:

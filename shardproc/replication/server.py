@@ -29,7 +29,7 @@ from bunqueue.protocol.commands.base import CommandError, refused
 from bunqueue.protocol.framing import frame
 from bunqueue.server.links import shard_protocol as link
 from shardproc.core import StorageFailed, spec_of
-from shardproc.engine.memory.vitals import Trouble
+from shardproc.engine.memory.vitals import StorageFault
 from shardproc.engine.state import Client
 from shardproc.routers import READ_SIZE, Envelope
 from shardproc.server import ENDS, Server
@@ -64,7 +64,7 @@ class ReplicatedServer(Server):
         self._position = 0  # of the record that is being appended; 0: there is no record
         self._holds = False  # a batch waits for the log
         self._leaves_at: float | None = None  # another host takes the shard over: the latest time to leave
-        self._doubted_at: float | None = None  # since when there has been no proof that the shard is owned
+        self._uncertain_since: float | None = None  # no proof since then that the shard is owned
         self._spoken_at = 0.0
         self._polled: dict[int, int] = {}  # descriptor -> what it is polled for
 
@@ -89,15 +89,15 @@ class ReplicatedServer(Server):
             self._close_in_order()
 
     def _turn(self) -> bool:
-        if (ready := self._poll_both(self._pause_ms())) and not self._hear(ready):
+        if (ready := self._poll_both(self._pause_ms())) and not self._receive_ready(ready):
             return False
         now = time.monotonic()
         self._advance(now)
         if self._holds:
-            self._look_at_batch(now)
+            self._advance_batch(now)
         if not self._holds and self._log.owner.owns(now):
             self._begin_batch(now)
-        self._look_whether_away(now)
+        self._check_availability(now)
         self._send()
         return self._leaves_at is None or not self._may_leave(now)
 
@@ -131,8 +131,8 @@ class ReplicatedServer(Server):
         waits = [IDLE_MS / 1000]
         if (wait := self._log.wait_s(now)) is not None:
             waits.append(wait)
-        if self._doubted_at is not None:
-            waits.append(max(0.05, self._doubted_at + AWAY_S - now))
+        if self._uncertain_since is not None:
+            waits.append(max(0.05, self._uncertain_since + AWAY_S - now))
         elif not self._holds and self._log.owner.owns(now):
             waits.append(0 if self._has_arrived else self._idle_ms() / 1000)
         return max(0.0, min(waits)) * 1000
@@ -141,7 +141,7 @@ class ReplicatedServer(Server):
     def _has_arrived(self) -> bool:
         return bool(self._arrived or self._pinged)
 
-    def _hear(self, ready: list[tuple[int, int]]) -> bool:
+    def _receive_ready(self, ready: list[tuple[int, int]]) -> bool:
         """Take what the routers have sent; False when the first one has gone."""
         envelopes = self._receive_from(ready)
         if envelopes is None:
@@ -166,12 +166,12 @@ class ReplicatedServer(Server):
         if self._log.turn(now):
             raise LogDamaged("another owner has written to the log of a shard that is still this one's")
         if self._log.is_protected != was_protected:
-            self._say_whether_protected()
+            self._log_protection()
         if self._arrived_bytes > MAX_ARRIVED and now - self._spoken_at > PONG_S:
             self._spoken_at = now
             self._control.append(link.answer(link.CONTROL, link.PONG))
 
-    def _say_whether_protected(self) -> None:
+    def _log_protection(self) -> None:
         if self._log.is_protected:
             _log.info("the store has a synchronous standby again")
         else:
@@ -185,7 +185,7 @@ class ReplicatedServer(Server):
         if not self._has_arrived and self._idle_ms() > 0:
             return
         if self._has_arrived:
-            self._shard.hear()
+            self._shard.mark_router_active()
             self._pinged = False
         self._carry_out(self._next_arrived())
         record = self._shard.seal()
@@ -194,10 +194,10 @@ class ReplicatedServer(Server):
         self._seal(record, time.monotonic())
 
     def _arrivals(self) -> Iterable[Envelope]:
-        if (ready := self._poll_both(0)) and not self._hear(ready):
+        if (ready := self._poll_both(0)) and not self._receive_ready(ready):
             self._is_alone = True
         if self._arrived:
-            self._shard.hear()
+            self._shard.mark_router_active()
         return self._next_arrived()
 
     def _next_arrived(self) -> list[Envelope]:
@@ -213,9 +213,9 @@ class ReplicatedServer(Server):
 
     def _seal(self, record: bytes, now: float) -> None:
         self._record, self._holds = record, True
-        self._look_at_batch(now)
+        self._advance_batch(now)
 
-    def _look_at_batch(self, now: float) -> None:
+    def _advance_batch(self, now: float) -> None:
         """Append the batch's record, and release the batch once it may be released."""
         owner = self._log.owner
         if self._record and owner.is_idle:
@@ -228,7 +228,7 @@ class ReplicatedServer(Server):
         if owner.position >= self._position if self._position else owner.owns(now):
             self._position, self._holds = 0, False
             self._commit_and_send()
-            self._snapshots.look(self._log.appended)
+            self._snapshots.check(self._log.appended)
 
     def _close_in_order(self) -> None:
         """Write the last record, so the next start knows that nothing is missing and need not wait for this
@@ -240,7 +240,7 @@ class ReplicatedServer(Server):
             self._poll_both(100)
             self._advance(now)
             if self._holds:
-                self._look_at_batch(now)
+                self._advance_batch(now)
             elif owner.is_idle:
                 owner.release()
                 self._advance(now)
@@ -261,30 +261,30 @@ class ReplicatedServer(Server):
 
     # -- while the log is unavailable ----------------------------------------------------------
 
-    def _look_whether_away(self, now: float) -> None:
+    def _check_availability(self, now: float) -> None:
         if self._log.owner.owns(now):
-            if self._doubted_at is not None:
-                self._is_back(now - self._doubted_at)
+            if self._uncertain_since is not None:
+                self._is_back(now - self._uncertain_since)
             return
-        if self._doubted_at is None:
-            self._doubted_at = now
-        if now - self._doubted_at < AWAY_S:
+        if self._uncertain_since is None:
+            self._uncertain_since = now
+        if now - self._uncertain_since < AWAY_S:
             return
         shard = self._shard
         if shard.away_since is None:
-            shard.away_since = shard.now() - int((now - self._doubted_at) * 1000)
+            shard.away_since = shard.now() - int((now - self._uncertain_since) * 1000)
             _log.error(
                 "the store is away: commands are refused until it is back",
-                error=self._log.owner.trouble or "it does not acknowledge",
+                error=self._log.owner.fault or "it does not acknowledge",
             )
             for conn, reply in shard.take_operational():
                 self._parts(conn).append(link.answer(conn, link.REPLIES, encode_frame(reply), 1))
-        trouble = shard.store_is_away()
-        if self._arrived and trouble is not None:
-            self._refuse_arrived(trouble)
+        fault = shard.store_fault()
+        if self._arrived and fault is not None:
+            self._refuse_arrived(fault)
 
     def _is_back(self, away_s: float) -> None:
-        self._doubted_at = None
+        self._uncertain_since = None
         shard = self._shard
         if shard.away_since is not None:
             shard.away_since = None
@@ -292,31 +292,33 @@ class ReplicatedServer(Server):
         if away_s > STOOD_STILL_S:
             shard.stood_still()
 
-    def _refuse_arrived(self, trouble: Trouble) -> None:
+    def _refuse_arrived(self, fault: StorageFault) -> None:
         """Refuse the commands that have arrived. Everything else waits: ended connections, other shards'
         messages."""
         kept: deque[Envelope] = deque()
         for envelope in self._arrived:
             (conn, kind), body = envelope
             if kind in link.COMMAND_KINDS:
-                self._answer_while_away(conn, kind, link.split_frames(body), trouble)
+                self._answer_unavailable(conn, kind, link.split_frames(body), fault)
             elif kind not in ENDS or conn in self._shard.engine.state.clients:
                 kept.append(envelope)
         self._arrived = kept
         self._arrived_bytes = sum(len(body) for _, body in kept)
 
-    def _answer_while_away(self, conn: int, version: int, payloads: list[bytes], trouble: Trouble) -> None:
+    def _answer_unavailable(
+        self, conn: int, version: int, payloads: list[bytes], fault: StorageFault
+    ) -> None:
         client = Client(conn, version)  # not the shard's client object, whose replies wait
-        frames = [encode_frame(self._reply_while_away(client, payload, trouble)) for payload in payloads]
+        frames = [encode_frame(self._reply_unavailable(client, payload, fault)) for payload in payloads]
         slow = sum(map(is_slow_payload, payloads))
         self._parts(conn).append(link.answer(conn, link.REPLIES, b"".join(frames), len(frames), slow))
 
-    def _reply_while_away(self, client: Client, payload: bytes, trouble: Trouble) -> Reply | Raw:
+    def _reply_unavailable(self, client: Client, payload: bytes, fault: StorageFault) -> Reply | Raw:
         try:
             command = decode_command(payload)
             if spec_of(command).operational:
                 return self._shard.ask_about_server(client, command)
-            problem = CommandError(trouble.error, trouble.code, retry_after=RETRY_AFTER_MS)
+            problem = CommandError(fault.error, fault.code, retry_after=RETRY_AFTER_MS)
             error = InvalidCommand(problem, command.req_id)
         except InvalidCommand as invalid:
             error = invalid

@@ -19,7 +19,7 @@ from bunqueue.protocol.commands import COMMANDS, Command, Reply
 from shardproc.core import StorageFailed
 from shardproc.engine import slices
 from shardproc.engine.dispatch import answer_late
-from shardproc.engine.memory.vitals import LogVitals, Trouble, Vitals
+from shardproc.engine.memory.vitals import LogVitals, StorageFault, Vitals
 from shardproc.engine.state import Client
 from shardproc.resilient import Mode, ResilientShard
 from shardproc.storage.careful import CarefulStore
@@ -153,16 +153,16 @@ class ReplicatedShard(ResilientShard):
             raise FileDamaged(str(error)) from error
         super()._fail(error)
 
-    def store_is_away(self) -> Trouble | None:
+    def store_fault(self) -> StorageFault | None:
         """Why commands are refused; None while the log answers."""
         if self.away_since is None:
             return None
-        why = self.log.owner.trouble or "it does not acknowledge"
+        why = self.log.owner.fault or "it does not acknowledge"
         text = (
             f"The store is away ({why}): nothing was changed; ask again in {RETRY_AFTER_MS / 1000:.0f} s. "
             "See bunqueue store check"
         )
-        return Trouble(text, self.away_since, False, Code.STORE_UNAVAILABLE)
+        return StorageFault(text, self.away_since, False, Code.STORE_UNAVAILABLE)
 
     def _vitals(self) -> Vitals:
         found, log = super()._vitals(), self.log
@@ -182,8 +182,8 @@ class ReplicatedShard(ResilientShard):
         warnings = found.warnings
         if not log.is_protected:
             warnings = (*warnings, f"{UNPROTECTED}; see bunqueue store check")
-        trouble = self.store_is_away() or found.trouble
-        return msgspec.structs.replace(found, log=figures, trouble=trouble, warnings=warnings)
+        fault = self.store_fault() or found.fault
+        return msgspec.structs.replace(found, log=figures, fault=fault, warnings=warnings)
 
     def set_aside(self) -> Path:
         """Close the damaged file, and move it out of the way; returns its new path."""

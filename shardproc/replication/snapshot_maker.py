@@ -25,7 +25,7 @@ _log = get_logger("shard")
 
 
 class SnapshotMaker:
-    """The snapshots of one shard. Call `look` now and then with the bytes appended so far."""
+    """The snapshots of one shard. Call `check` now and then with the bytes appended so far."""
 
     def __init__(self, url: str, shard: int, file: Path, where: str, patience: float = 1.0) -> None:
         """``patience``: factor on the allowed length of the log, if other hosts make snapshots as well."""
@@ -34,26 +34,26 @@ class SnapshotMaker:
         snapshots.remove_copies(file)
         try:
             self._since, self._size = log_since_snapshot(url, shard)
-        except StoreError:  # unavailable at this moment: enough to make the first `look` ask again
+        except StoreError:  # unavailable at this moment: enough to make the first `check` ask again
             self._since, self._size = int(patience * LEAST) + 1, 0
         self._counted = 0
         self._thread: threading.Thread | None = None
         self._not_before = 0.0
 
-    def look(self, appended: int) -> None:
+    def check(self, appended: int) -> None:
         """``appended``: bytes that this process has appended, or read, so far."""
         if not self._is_due(self._since + appended - self._counted) or time.monotonic() < self._not_before:
             return
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
-                target=self._look_closer, args=(appended,), name="bunqueue-snapshot", daemon=True
+                target=self._check_store, args=(appended,), name="bunqueue-snapshot", daemon=True
             )
             self._thread.start()
 
     def _is_due(self, log_bytes: int) -> bool:
         return log_bytes > self._patience * max(LEAST, PART * self._size)
 
-    def _look_closer(self, appended: int) -> None:
+    def _check_store(self, appended: int) -> None:
         """Check the store, as others may have made a snapshot in the meantime, and make one if it is still
         due."""
         begun = time.monotonic()
@@ -73,7 +73,7 @@ class SnapshotMaker:
             self._since, self._size = 0, made.bytes
             took = int((time.monotonic() - begun) * 1000)
             _log.info("made a snapshot", position=made.seq, bytes=made.bytes, took_ms=took)
-        if dropped := partitions.look_after(self._url):
+        if dropped := partitions.maintain(self._url):
             _log.info("trimmed the log", partitions=dropped)
 
 

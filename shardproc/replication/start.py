@@ -38,7 +38,7 @@ Report = Callable[[str], None]
 _log = get_logger("shard")
 
 
-class RouterGone(ConnectionError):
+class RouterDisconnected(ConnectionError):
     """The router has ended while the shard was starting."""
 
 
@@ -161,7 +161,7 @@ def _pause(sock: socket.socket, seconds: float) -> None:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if poll.poll(seconds * 1000) and not sock.recv(1, socket.MSG_PEEK):
-        raise RouterGone("the router is gone")
+        raise RouterDisconnected("the router is gone")
 
 
 class _Catching:
@@ -222,20 +222,20 @@ class _Catching:
         wait = self._log.wait_s(now)
         ready = dict(poll.poll((SAY_S if wait is None else min(wait, SAY_S)) * 1000))
         if self._sock.fileno() in ready:
-            self._hear()
+            self._receive()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """The only message from a router to a shard that is not ready: its owner has given it up."""
         data = self._sock.recv(1 << 16)
         if not data:
-            raise RouterGone("the router is gone")
+            raise RouterDisconnected("the router is gone")
         if any(kind == link.LOOK for (_, kind), _ in self._splitter.feed(data)):
-            self._log.owner.look_now()
+            self._log.owner.owner_released()
 
 
 def _waiting_for(owner: Owner) -> str:
     if owner.phase is Phase.AWAY:
-        return f"the store is away: {owner.trouble}"
+        return f"the store is away: {owner.fault}"
     if owner.phase is Phase.READING:
         return f"reading the log, at position {owner.position}"
-    return owner.trouble or "claiming the shard"
+    return owner.fault or "claiming the shard"

@@ -29,8 +29,8 @@ from shardproc.engine.outbox import (
     Outbox,
     Outdated,
     PushedEntry,
-    Remains,
     Trim,
+    UnreadableJob,
 )
 
 from . import rows
@@ -39,7 +39,7 @@ from .database import Database, disk_problem
 from .event_log import DEFAULT_RETENTION, EventLog, Retention, decode
 from .finished_jobs import MAX_SEQ
 from .repair.live_around import live_around
-from .repair.remains import remains_of
+from .repair.unreadable_job import unreadable_job
 from .repair.walking import by_number, walk, walk_back
 from .schema import OF_JOBS, Table
 from .search.reader import CarefulReader
@@ -70,7 +70,7 @@ class CarefulStore(Store):
         self.searches = CarefulReader(self._db, self._search, self._see, self.damage, self._table_of)
         self._quiet_until = 0  # the event log is not trimmed until then
 
-    def look_again(self) -> None:
+    def recheck_damage(self) -> None:
         """Check whether what was damaged still is. Call it between two transactions."""
         if self.damage and not self._in_transaction and self.damage.has_passed(self._db):
             self._quiet_until = 0
@@ -183,9 +183,9 @@ class CarefulStore(Store):
     def load(self, seqs: list[int]) -> dict[int, Job]:
         return self._each(seqs, super().load)
 
-    def remains(self, seqs: list[int]) -> dict[int, Remains]:
+    def unreadable(self, seqs: list[int]) -> dict[int, UnreadableJob]:
         found = {seq: self.damage.seqs[seq] for seq in seqs if seq in self.damage.seqs}
-        return {seq: remains_of(self._db, seq, self.damage.text(table)) for seq, table in found.items()}
+        return {seq: unreadable_job(self._db, seq, self.damage.text(table)) for seq, table in found.items()}
 
     def problem(self) -> str | None:
         return self.damage.text() if self.damage else None
@@ -379,19 +379,19 @@ class CarefulStore(Store):
                 raise
             raise Unstorable(str(error)) from error
 
-    def _settle(self) -> None:
+    def _advance_live_from(self) -> None:
         if self.damage:  # it may fail again and again, and only makes starts quicker
             return
         self.begin()
         self._db.execute("savepoint settle")
         try:
-            super()._settle()
+            super()._advance_live_from()
         except DAMAGE as error:
             self.damage.met("jobs", error)
             self._db.execute("rollback to settle")
         self._db.execute("release settle")
 
-    def suspects(self, jobs: list[Job]) -> tuple[str, list[int]]:
+    def damaged_jobs(self, jobs: list[Job]) -> tuple[str, list[int]]:
         """After a batch could not be written: the table, and those of its jobs whose rows are in damaged
         pages, or belong there."""
         found: list[int] = []

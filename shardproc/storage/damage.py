@@ -19,7 +19,7 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 
 from . import statements
-from .second_look import AGAIN_S, is_whole
+from .recheck import AGAIN_S, is_whole
 
 DAMAGE = (sqlite3.DatabaseError, MsgspecError, KeyError, TypeError, ValueError)
 """What reading a damaged row may raise; `is_damage` distinguishes it from other errors."""
@@ -68,8 +68,8 @@ class Damage:
         self.serve = False  # whether to serve without live jobs that cannot be read
         self._lasts = False  # a note of it was stored, or its pages are sound: only a repair ends it
         self._again_at, self._again_s = 0.0, FIRST_LOOK_S  # time of the next check, monotonic
-        self.look: Callable[[], None] | None = None
-        """Raises an error of the disk if the file is not damaged: see `second_look`."""
+        self.recheck: Callable[[], None] | None = None
+        """Raises an error of the disk if the file is not damaged: see `recheck`."""
         self.intolerable: type[Exception] | None = None  # raised instead: the file can be built anew
 
     def __bool__(self) -> bool:
@@ -81,8 +81,8 @@ class Damage:
             raise error
         if not isinstance(error, sqlite3.Error):
             self._lasts = True
-        elif table not in self.tables and self.look is not None:
-            self.look()
+        elif table not in self.tables and self.recheck is not None:
+            self.recheck()
         self.note(table, str(error))
         if seq is not None and seq not in self.seqs:
             self.seqs[seq] = table

@@ -17,7 +17,7 @@ from bunqueue.server.folder.data_folder import check_place, place_of, private, s
 from bunqueue.server.folder.file_lock import lock_file
 from shardproc.storage.deleted_files import Presence
 
-from . import second_look
+from . import recheck
 from .damage import Damage, Unstorable, is_damage
 from .marking import mark
 from .schema import migrate, version_of
@@ -138,11 +138,11 @@ class Database:
             self.close()
             raise
         self._wait_for_locks(BUSY_MS)
-        self.damage.look = self.look_twice
+        self.damage.recheck = self.recheck
 
-    def look_twice(self) -> None:
-        """Raise `second_look.ReadFailed` unless the file is damaged."""
-        second_look.look(self.connection, None if self._lock is None else self._lock.descriptor)
+    def recheck(self) -> None:
+        """Raise `recheck.ReadFailed` unless the file is damaged."""
+        recheck.recheck(self.connection, None if self._lock is None else self._lock.descriptor)
 
     def _prepare(self) -> None:
         execute = self.connection.execute
@@ -276,10 +276,10 @@ class Database:
         return execute("pragma page_count").fetchone()[0], execute("pragma freelist_count").fetchone()[0]
 
     def is_incremental(self) -> bool:
-        """Whether `cut` can do anything: not in a file that another program has written anew."""
+        """Whether `release_pages` can do anything: not in a file that another program has written anew."""
         return bool(self.connection.execute("pragma auto_vacuum").fetchone()[0] == _INCREMENTAL)
 
-    def cut(self, pages: int) -> int:
+    def release_pages(self, pages: int) -> int:
         """Cut up to this many free pages off the file, in a transaction of its own; returns the number
         cut."""
         execute = self.connection.execute

@@ -30,7 +30,7 @@ from .compaction import LITTLE, compact
 from .database import CHECKPOINT_PAGES, PAGE_SIZE, Database
 from .reserve import STEP, Reserve
 
-LOOK_S = 0.05  # between two checks: a shard writes some 50 MB/s at most, so less than 5 MB
+MEASURE_S = 0.05  # between two checks: a shard writes some 50 MB/s at most, so less than 5 MB
 TIGHT_LOOK_S = 0.005  # the same, with little space
 ROOMY = 512 * MB  # free space for each shard at which saving space is unnecessary
 TIGHT_PAGES = 256  # of WAL from one checkpoint to the next, with little space: 2 MB
@@ -74,16 +74,16 @@ class DiskSpace:
         self.next_at = 0.0  # when the next check is due, monotonic
         self.disk = Disk()  # as of the last check
 
-    def look(self, live: int, *, refusing: bool) -> Disk:
+    def measure(self, live: int, *, refusing: bool) -> Disk:
         """Measure the space now. ``live``: the number of unfinished jobs; ``refusing``: pushes are refused
         already."""
         try:
-            return self._look(live, refusing)
+            return self._measure(live, refusing)
         except FileNotFoundError:  # the data was deleted: `file_watch` handles that
-            self.next_at = time.monotonic() + LOOK_S
+            self.next_at = time.monotonic() + MEASURE_S
             return self.disk
 
-    def _look(self, live: int, refusing: bool) -> Disk:
+    def _measure(self, live: int, refusing: bool) -> Disk:
         found = os.statvfs(self._folder)
         free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         self._adapt(free)
@@ -99,7 +99,7 @@ class DiskSpace:
         enough = left >= bound * factor or (left >= for_wal and self._has_unused(factor, left))
         bound += missing
         if enough:
-            enough = self._reserve.hold(needed, TIGHT_SPARE if self.tight else SPARE)
+            enough = self._reserve.ensure(needed, TIGHT_SPARE if self.tight else SPARE)
         elif refusing and free < SLACK * self._shards and self._reserve.size:
             self._reserve.give(SLACK)
         now = time.monotonic()
@@ -117,7 +117,7 @@ class DiskSpace:
             checkpoint_failures=self._database.checkpoint_failures,
             checkpoint_error=self._database.checkpoint_error,
         )
-        self.next_at = now + (TIGHT_LOOK_S if self.tight else LOOK_S)
+        self.next_at = now + (TIGHT_LOOK_S if self.tight else MEASURE_S)
         return self.disk
 
     @property

@@ -56,7 +56,7 @@ class EventLog:
         self._retention = retention
         self._next_seq = 1
         self._oldest = 1
-        self._next_look = 0
+        self._next_check = 0
         self.pressed = False  # the disk is full: only PRESSED_EVENTS are kept
         self.is_long = False  # more rows are due than one trim deletes
 
@@ -99,7 +99,7 @@ class EventLog:
 
     def is_due(self, now: int) -> bool:
         """Whether there may be something to forget."""
-        return now >= self._next_look or self._next_seq - self._oldest > self._limit
+        return now >= self._next_check or self._next_seq - self._oldest > self._limit
 
     @property
     def _limit(self) -> int:
@@ -124,7 +124,7 @@ class EventLog:
                 break
             spare += 1
         self.is_long = spare == TRIM_ROWS
-        self._next_look = now + (0 if self.is_long else TRIM_EVERY_MS)
+        self._next_check = now + (0 if self.is_long else TRIM_EVERY_MS)
         return int(rows[spare][0]) if spare else 0
 
     def forget(self, before: int) -> None:
@@ -160,9 +160,9 @@ class EventLog:
         """The number that the next event will have."""
         return self._next_seq
 
-    def look_anew(self) -> None:
+    def check_now(self) -> None:
         """The clock was ahead: check for old rows at once."""
-        self._next_look = 0
+        self._next_check = 0
 
     @property
     def newest_at(self) -> int:

@@ -19,7 +19,7 @@ from shardproc.engine.outbox import (
     LogEntry,
     OldLetter,
     Outdated,
-    Remains,
+    UnreadableJob,
 )
 
 from . import attempts, rows
@@ -114,7 +114,7 @@ class FinishedJobs:
                 found[seq] = job
         return found
 
-    def remains(self, seqs: list[int]) -> dict[int, Remains]:
+    def unreadable(self, seqs: list[int]) -> dict[int, UnreadableJob]:
         return {}
 
     def problem(self) -> str | None:

@@ -45,7 +45,7 @@ class Rebase:
         pending = Pending(back, next_seq, self._events.next_seq)
         self.write_out()
         self._db.execute(statements.PUT_META, (KEY, msgspec.json.encode(pending).decode()))
-        self._events.look_anew()
+        self._events.check_now()
         return pending
 
     def begun(self) -> Pending | None:

@@ -18,19 +18,19 @@ class Reserve:
         with suppress(OSError):
             self.size = path.stat().st_size
 
-    def hold(self, needed: int, spare: int) -> bool:
+    def ensure(self, needed: int, spare: int) -> bool:
         """Set at least ``needed`` bytes aside, and release what exceeds that by more than ``spare``; False
         when the disk does not have that much space."""
         size = -(-needed // STEP) * STEP
         if size < self.size - spare:
-            self._cut(size)
+            self._truncate(size)
         if size <= self.size:
             return True
         try:
             with open(self._path, "ab") as file:
                 _allocate(file.fileno(), size)
         except OSError:
-            self._cut(self.size)
+            self._truncate(self.size)
             return False
         self.size = size
         return True
@@ -39,7 +39,7 @@ class Reserve:
         """Release at least this many bytes, or all there are."""
         left = (self.size - size) // STEP * STEP
         if left > 0:
-            self._cut(left)
+            self._truncate(left)
         else:
             self.release()
 
@@ -49,7 +49,7 @@ class Reserve:
             self._path.unlink(missing_ok=True)
         self.size = 0
 
-    def _cut(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         try:
             os.truncate(self._path, size)
             self.size = size

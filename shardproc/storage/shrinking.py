@@ -11,7 +11,7 @@ from bunqueue.logs import get_logger
 
 from .database import DISK_ERRORS, PAGE_SIZE, Database
 
-LOOK_MS = 5_000  # between two checks of the free space
+CHECK_MS = 5_000  # between two checks of the free space
 PATIENCE_MS = 30_000  # much must have been free for this long: new jobs may need it
 PACE_MS = 25  # between two slices
 SLICE = 32  # pages; a quarter of a megabyte, some 0.3 ms
@@ -34,19 +34,21 @@ class Shrinking:
 
     def step(self, database: Database, now: int) -> None:
         """Do a slice if one is due: call it between two transactions, and as soon as `wait_ms` allows."""
-        if now < self._next_at and self._next_at - now <= LOOK_MS:  # else the clock was set back
+        if now < self._next_at and self._next_at - now <= CHECK_MS:  # else the clock was set back
             return
         try:
-            self._next_at = now + (self._slice(database) if self._works else self._look(database, now))
+            self._next_at = now + (
+                self._shrink_slice(database) if self._works else self._check(database, now)
+            )
         except DISK_ERRORS as error:  # the next commit will show what is wrong with the disk
             _log.warning("free space in the file could not be given back", error=str(error))
-            self._works, self._since, self._next_at = False, None, now + LOOK_MS
+            self._works, self._since, self._next_at = False, None, now + CHECK_MS
 
     def wait_ms(self, now: int) -> int | None:
         """The time until `step` should be called again; None: at the next occasion."""
         return max(0, self._next_at - now) if self._works else None
 
-    def _look(self, database: Database, now: int) -> int:
+    def _check(self, database: Database, now: int) -> int:
         pages, free = database.pages()
         if free < MIN_FREE or free * BEGIN < pages:
             self._since = None
@@ -54,14 +56,14 @@ class Shrinking:
             self._since = now
         elif now - self._since >= PATIENCE_MS:
             self._works = database.is_incremental()
-        return PACE_MS if self._works else LOOK_MS
+        return PACE_MS if self._works else CHECK_MS
 
-    def _slice(self, database: Database) -> int:
-        self._freed += database.cut(SLICE)
+    def _shrink_slice(self, database: Database) -> int:
+        self._freed += database.release_pages(SLICE)
         pages, free = database.pages()
         if free >= MIN_FREE // 2 and free * END >= pages:
             return PACE_MS
         _log.info("gave free space back to the disk", bytes=self._freed * PAGE_SIZE)
         self._works, self._since, self._freed = False, None, 0
         database.checkpoint("passive")  # until then the file keeps its size
-        return LOOK_MS
+        return CHECK_MS

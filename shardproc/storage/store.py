@@ -31,7 +31,7 @@ from .schema import TABLES
 from .search.index import SearchIndex, Write
 from .search.reader import Reader
 
-SETTLE = 500  # jobs inspected at once; about 1 ms
+LIVE_STEP = 500  # jobs inspected at once; about 1 ms
 MANY = 100_000  # finished jobs that a start may read needlessly
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
@@ -170,7 +170,7 @@ class Store(FinishedJobs):
             try:
                 self._carry_out(writes)
             except DISK_ERRORS:
-                self._search.look_again()
+                self._search.rebuild_soon()
                 raise
         return self._search.has_work(now)
 
@@ -194,7 +194,7 @@ class Store(FinishedJobs):
         if out.writes:
             self._write(out)
         if next_seq - self._journal.live_from >= 2 * live + MANY:
-            self._settle()
+            self._advance_live_from()
 
     def end_transaction(self, *, flush: bool = False) -> None:
         """Commit what is written, if anything is; ``flush``: so that it survives a power cut.
@@ -222,17 +222,17 @@ class Store(FinishedJobs):
         self._db.execute("commit")
         self._in_transaction = False
 
-    def _settle(self) -> None:
+    def _advance_live_from(self) -> None:
         """Let the next start skip some more finished jobs. This is part of the batch's transaction: if it
         fails, the batch must not be stored either."""
-        first, end = self._journal.live_from, self._journal.live_from + SETTLE
+        first, end = self._journal.live_from, self._journal.live_from + LIVE_STEP
         self.begin()
         self._db.execute(statements.NEW_STRAGGLERS, (first, end))
         self._db.execute(statements.PUT_META, ("live_from", str(end)))
         # Many of the jobs that were live at an earlier check have finished since.
         span = self._db.execute(
             "select max(seq) from (select seq from stragglers where seq > ? order by seq limit ?)",
-            (self._cleaned, SETTLE),
+            (self._cleaned, LIVE_STEP),
         ).fetchone()[0]
         if span is not None:
             self._db.execute(statements.OLD_STRAGGLERS, (self._cleaned, span))

@@ -34,7 +34,7 @@ class PowerWorld(World):
         path = str(self._files(number)[0])
         shard = Shard(path, full_sync=self.full_sync, shard=number, shards=self.count)
         shard.recover(self.now, f"router-{self.cuts}", nothing)
-        shard.engine.adopt([CONN], self.now)
+        shard.engine.reattach([CONN], self.now)
         return shard
 
     def _power_up(self) -> None:
@@ -293,7 +293,7 @@ class PowerLife:
             left = (state.parts, state.prepared, state.decisions, state.asked, state.undecided)
             assert not any(left), left
             assert not state.recovery.doubts
-            assert not state.recovery.unheard
+            assert not state.recovery.unannounced
             assert state.recovery.stored_until is None
 
     def finish(self) -> None:

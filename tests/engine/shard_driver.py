@@ -97,7 +97,7 @@ class Driver:
         )
         self.shard.recover(self.now, self.epoch, nothing)
         self.follower = Follower(self.shard, recorder)
-        self.shard.engine.adopt(live, self.now)
+        self.shard.engine.reattach(live, self.now)
 
     def restart(self) -> None:
         """What was not committed is lost, as after a crash; no connection has survived."""
@@ -179,7 +179,7 @@ class Driver:
     def returned(self, to: int) -> None:
         """Until ``to`` the shard could not hear anybody."""
         self.now = to
-        self.shard.engine.returned(to)
+        self.shard.engine.resume_timeouts(to)
 
     def disconnect(self, conn: int, *, severed: bool = False, broken: bool = False) -> list[Answer]:
         """A connection ends."""

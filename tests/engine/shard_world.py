@@ -46,7 +46,7 @@ class World:
     def _open(self, number: int) -> Shard:
         shard = Shard(str(self.folder / f"{number}.db"), full_sync=False, shard=number, shards=self.count)
         shard.recover(self.now, EPOCH, nothing)
-        shard.engine.adopt([CONN], self.now)
+        shard.engine.reattach([CONN], self.now)
         return shard
 
     # -- what a client does

@@ -51,7 +51,7 @@ class Workflows:
         self.world.now += ms
         for number, shard in enumerate(self.world.shards):
             shard.engine.renew([CONN], self.world.now)
-            shard.engine.returned(self.world.now)
+            shard.engine.resume_timeouts(self.world.now)
             shard.engine.tick(self.world.now)
             while shard.engine.work():
                 pass

@@ -49,7 +49,7 @@ def test_a_pause_between_two_readings_leaves_no_trace(machine: Machine, reading:
     shard_clock = Clock()
     for _ in range(4):
         shard_clock.now_ms()
-        assert shard_clock.look() == 0
+        assert shard_clock.check_jump() == 0
     assert shard_clock.now_ms() == machine.now_ns // MS_NS
 
 
@@ -58,10 +58,10 @@ def test_a_jump_is_told_once_and_followed(machine: Machine) -> None:
     begin = shard_clock.now_ms()
     machine.set_ns = HOUR_NS
     assert shard_clock.now_ms() == begin + 3_600_000, "forward at once"
-    assert [shard_clock.look(), shard_clock.look()] == [3_600_000, 0]
+    assert [shard_clock.check_jump(), shard_clock.check_jump()] == [3_600_000, 0]
     machine.set_ns = 0
     assert shard_clock.now_ms() == begin + 3_600_000, "it runs on until it has told"
-    assert [shard_clock.look(), shard_clock.look()] == [-3_600_000, 0]
+    assert [shard_clock.check_jump(), shard_clock.check_jump()] == [-3_600_000, 0]
     assert shard_clock.now_ms() == begin
 
 
@@ -70,12 +70,12 @@ def test_small_steps_are_no_jumps_and_add_up(machine: Machine) -> None:
     begin = shard_clock.now_ms()
     step = JUMP_MS * MS_NS * 2 // 3
     machine.set_ns = -step
-    assert shard_clock.look() == 0
+    assert shard_clock.check_jump() == 0
     assert shard_clock.now_ms() == begin, "it does not go back"
     machine.set_ns = -2 * step
-    assert shard_clock.look() == -(2 * step // MS_NS)
+    assert shard_clock.check_jump() == -(2 * step // MS_NS)
     machine.set_ns = -step
-    assert shard_clock.look() == 0
+    assert shard_clock.check_jump() == 0
     machine.set_ns = 0
-    assert shard_clock.look() == 0, "what was followed in small steps, as by NTP, is no jump"
+    assert shard_clock.check_jump() == 0, "what was followed in small steps, as by NTP, is no jump"
     assert shard_clock.now_ms() == begin

@@ -32,7 +32,7 @@ from bunqueue.gateway.http.connections import Connection, Waiting
 from bunqueue.gateway.http.health import Health
 from bunqueue.gateway.http.problems import Problem
 from bunqueue.gateway.router_client.backend import Backend
-from bunqueue.server.host.auth_throttle import Guesses
+from bunqueue.server.host.auth_throttle import AuthThrottle
 from bunqueue.server.settings.settings import Settings
 
 
@@ -405,7 +405,7 @@ class Counting(CommandEndpoint):
 @pytest.mark.parametrize(("role", "asked"), [(Role.NOBODY, 1), (Role.READER, 50)])
 async def test_whether_it_is_ready_is_asked_once_for_all_without_a_token(role: Role, asked: int) -> None:
     carrier = Counting(Backend("/nowhere"))
-    health = Health(carrier, "1", Guesses(), "")
+    health = Health(carrier, "1", AuthThrottle(), "")
     request = Request({"type": "http", "method": "GET", "headers": [], "state": {"role": role}})
     answers = await asyncio.gather(*(health.ready(request) for _ in range(50)))
     assert {answer.status_code for answer in answers} == {200}

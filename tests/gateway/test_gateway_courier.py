@@ -90,7 +90,7 @@ class Case:
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "LOOK_S", 0.01)
+    monkeypatch.setattr(logs, "POLL_S", 0.01)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(module, "RECORD_S", 0.0)
 

@@ -38,5 +38,5 @@ def test_a_connection_that_is_slowed_down_gives_way() -> None:
     waiting = Waiting()
     slowed = Connection.__new__(Connection)
     slowed._waiting = waiting
-    slowed._spare()
+    slowed._make_evictable()
     assert list(waiting.connections) == [slowed]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bunqueue.gateway.router_client import connection
-from bunqueue.gateway.router_client.connection import RouterConnection, RouterGone
+from bunqueue.gateway.router_client.connection import RouterConnection, RouterDisconnected
 
 
 class Deaf:
@@ -36,7 +36,7 @@ async def deaf(tmp_path: Path) -> AsyncIterator[Deaf]:
 
 async def test_who_does_not_answer_is_not_there(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HELLO_S", 0.05)
-    with pytest.raises(RouterGone) as caught:
+    with pytest.raises(RouterDisconnected) as caught:
         await asyncio.wait_for(RouterConnection.open(deaf.path), 10)
     assert not caught.value.asked
     await asyncio.wait_for(deaf.ended.wait(), 10)

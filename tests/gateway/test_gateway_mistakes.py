@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from bunqueue.gateway.events.entries import Heard
+from bunqueue.gateway.events.entries import EventBatch
 from bunqueue.gateway.events.websocket import OVERLOADED, Session
 from bunqueue.gateway.http.access import Role
 
@@ -50,14 +50,14 @@ def session_of(socket: Socket) -> Any:
 
 async def test_a_message_that_the_gateway_fails_over_is_answered() -> None:
     socket = Socket()
-    await session_of(socket)._heard('{"cmd": "ListQueues", "reqId": 7}')
+    await session_of(socket)._handle('{"cmd": "ListQueues", "reqId": 7}')
     (reply,) = socket.sent
     assert (reply["ok"], reply["reqId"], reply["code"]) == (False, 7, "INTERNAL_ERROR")
 
 
 async def test_a_listener_whose_events_fail_is_not_left_in_silence() -> None:
-    async def events() -> AsyncGenerator[Heard, None]:
-        yield Heard([], "0")
+    async def events() -> AsyncGenerator[EventBatch, None]:
+        yield EventBatch([], "0")
         raise ZeroDivisionError
 
     socket = Socket()

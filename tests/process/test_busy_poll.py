@@ -22,7 +22,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def test_what_is_heard_once_is_slept_on(looks: list[float]) -> None:
-    LoopPoll(WINDOW_US).heard(100)
+    LoopPoll(WINDOW_US).on_read(100)
     await asyncio.sleep(0.01)  # in which it would look
     assert looks == []
 
@@ -30,8 +30,8 @@ async def test_what_is_heard_once_is_slept_on(looks: list[float]) -> None:
 async def test_what_is_heard_again_at_once_is_looked_out_for_and_then_slept_on(looks: list[float]) -> None:
     poll = LoopPoll(WINDOW_US)
     begun = time.monotonic()
-    poll.heard(100)
-    poll.heard(100)
+    poll.on_read(100)
+    poll.on_read(100)
     await asyncio.sleep(2 * WINDOW_US / 1e6)  # the window
     assert looks
     seen = len(looks)
@@ -42,8 +42,8 @@ async def test_what_is_heard_again_at_once_is_looked_out_for_and_then_slept_on(l
 
 async def test_a_window_of_nothing_never_looks(looks: list[float]) -> None:
     poll = LoopPoll(0)
-    poll.heard(100)
-    poll.heard(100)
+    poll.on_read(100)
+    poll.on_read(100)
     await asyncio.sleep(0.01)  # in which it would look
     assert looks == []
 
@@ -51,6 +51,6 @@ async def test_a_window_of_nothing_never_looks(looks: list[float]) -> None:
 async def test_much_at_once_is_not_looked_out_for(looks: list[float]) -> None:
     poll = LoopPoll(WINDOW_US)
     for _ in range(3):
-        poll.heard(busy_poll.SMALL + 1)
+        poll.on_read(busy_poll.SMALL + 1)
     await asyncio.sleep(0.01)  # in which it would look
     assert looks == []

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from bunqueue.server.host.auth_throttle import FREE, PERIOD_S, Guesses, origin
+from bunqueue.server.host.auth_throttle import FREE, PERIOD_S, AuthThrottle, origin
 
 
 def test_some_are_free_and_a_minute_later_again() -> None:
-    guesses = Guesses()
-    assert [guesses.wrong("192.0.2.1", 5.0) for _ in range(FREE + 1)] == [False] * FREE + [True]
-    assert guesses.suspects("192.0.2.1", 6.0)
-    assert not guesses.suspects("192.0.2.2", 6.0)
-    assert not guesses.suspects("192.0.2.1", 5.0 + PERIOD_S)
-    assert guesses.total == FREE + 1
+    throttle = AuthThrottle()
+    assert [throttle.wrong("192.0.2.1", 5.0) for _ in range(FREE + 1)] == [False] * FREE + [True]
+    assert throttle.is_throttled("192.0.2.1", 6.0)
+    assert not throttle.is_throttled("192.0.2.2", 6.0)
+    assert not throttle.is_throttled("192.0.2.1", 5.0 + PERIOD_S)
+    assert throttle.total == FREE + 1
 
 
 def test_news_are_told_once() -> None:
-    guesses = Guesses()
-    assert guesses.news() == {}
-    guesses.wrong("192.0.2.1", 5.0)
-    guesses.wrong("192.0.2.2", 5.0)
-    assert guesses.news() == {"wrong": 2, "address": "192.0.2.2", "addresses": 2}
-    assert guesses.news() == {}
+    throttle = AuthThrottle()
+    assert throttle.news() == {}
+    throttle.wrong("192.0.2.1", 5.0)
+    throttle.wrong("192.0.2.2", 5.0)
+    assert throttle.news() == {"wrong": 2, "address": "192.0.2.2", "addresses": 2}
+    assert throttle.news() == {}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from msgspec import msgpack
 from bunqueue.protocol.commands.base import CommandError
 from bunqueue.protocol.commands.find import FindJobs
 from bunqueue.protocol.search import cursor as cursors
-from bunqueue.protocol.search.conditions import MISSING, Condition, at_path, comparer, holds, value_at
+from bunqueue.protocol.search.conditions import MISSING, Condition, at_path, comparer, matches, value_at
 from bunqueue.protocol.search.text import parsed, path_of
 from bunqueue.protocol.search.wanted import conditions_of
 
@@ -145,30 +145,30 @@ def test_values_are_compared_only_with_their_kind(value: Any) -> None:
 
     for actual in VALUES:
         same = kind(actual) is kind(value) and actual == value
-        assert holds(Condition("data", "=", (value,)), actual) == same
-        assert holds(Condition("data", "!=", (value,)), actual) != same
+        assert matches(Condition("data", "=", (value,)), actual) == same
+        assert matches(Condition("data", "!=", (value,)), actual) != same
         assert comparer(Condition("data", "=", (value,)))(actual) == same
         for comparison, expected in (("<", False), ("<=", True), (">", False), (">=", True)):
             ordered = kind(actual) is kind(value) and kind(value) in (float, str)
             if not ordered:
-                assert not holds(Condition("data", comparison, (value,)), actual)
+                assert not matches(Condition("data", comparison, (value,)), actual)
             elif same:
-                assert holds(Condition("data", comparison, (value,)), actual) == expected
+                assert matches(Condition("data", comparison, (value,)), actual) == expected
 
 
 def test_text_contains_regardless_of_case_and_a_list_contains_values() -> None:
     contains = Condition("data", "~", ("WORLD",))
-    assert holds(contains, "hello world")
-    assert not holds(contains, "hello")
-    assert not holds(contains, 5)
-    assert holds(Condition("data", "~", (7,)), [1, 7])
-    assert not holds(Condition("data", "~", (1,)), [True, "1"])
+    assert matches(contains, "hello world")
+    assert not matches(contains, "hello")
+    assert not matches(contains, 5)
+    assert matches(Condition("data", "~", (7,)), [1, 7])
+    assert not matches(Condition("data", "~", (1,)), [True, "1"])
 
 
 def test_tags_meet_a_condition_if_one_of_them_does() -> None:
-    assert holds(Condition("tag", "=", ("a", "x")), ("b", "a"))
-    assert not holds(Condition("tag", "!=", ("a",)), ("b", "a"))
-    assert holds(Condition("tag", "!=", ("a",)), ())
+    assert matches(Condition("tag", "=", ("a", "x")), ("b", "a"))
+    assert not matches(Condition("tag", "!=", ("a",)), ("b", "a"))
+    assert matches(Condition("tag", "!=", ("a",)), ())
 
 
 def test_paths_lead_through_maps_and_lists() -> None:

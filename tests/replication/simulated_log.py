@@ -15,20 +15,20 @@ from typing import NamedTuple
 from shardproc.replication.owner import (
     Answer,
     Append,
-    Beat,
     Claim,
     Connect,
     Connected,
     Done,
-    Doubt,
     Entry,
+    GetHolder,
+    Heartbeat,
     Holder,
-    Look,
     Records,
     Refused,
     Release,
     Request,
     Tail,
+    Uncertain,
 )
 
 
@@ -137,7 +137,7 @@ class SimulatedLog:
         if isinstance(request, Connect):
             link.request = None
             self._answer(link, Connected())
-        elif isinstance(request, Look):
+        elif isinstance(request, GetHolder):
             link.request = None
             holder = self.visible
             self._answer(link, Holder(holder.epoch, holder.token, holder.beat))
@@ -175,7 +175,7 @@ class SimulatedLog:
                 state.epoch, state.token = request.epoch + 1, request.token
 
             return claim
-        assert isinstance(request, Append | Beat | Release)
+        assert isinstance(request, Append | Heartbeat | Release)
         if self.checks_epochs and request.epoch != now.epoch:
             return None
         if isinstance(request, Release):
@@ -184,7 +184,7 @@ class SimulatedLog:
                 state.token = ""
 
             return release
-        if isinstance(request, Beat):
+        if isinstance(request, Heartbeat):
 
             def beat(state: State) -> None:
                 state.beat += 1
@@ -263,7 +263,7 @@ class SimulatedLog:
     def _cancel(self) -> None:
         """The wait for the standby is cancelled: visible, acknowledged with a notice, and not replicated."""
         self.happened.append("cancel")
-        self._show(Doubt("WARNING 01000: canceling wait for synchronous replication"))
+        self._show(Uncertain("WARNING 01000: canceling wait for synchronous replication"))
 
     def _restart(self) -> None:
         """The leader is killed and comes back with all that it has written, replicated or not."""

@@ -18,23 +18,23 @@ from bunqueue.server.links.pipe_messages import LEASE_S
 from shardproc.replication.owner import (
     Answer,
     Append,
-    Beat,
     Claim,
     Connect,
     Connected,
     Done,
-    Doubt,
     Entry,
     Fenced,
+    GetHolder,
+    Heartbeat,
     Holder,
     LogDamaged,
     LogShorter,
-    Look,
     Owner,
     Phase,
     Records,
     Refused,
     Tail,
+    Uncertain,
 )
 
 SEEDS = budget(1_000, 100_000)
@@ -105,7 +105,7 @@ class Host:
             return
         if link.answers:
             answer = link.answers.pop(0)
-            if isinstance(answer, Doubt):
+            if isinstance(answer, Uncertain):
                 if self.bugs.ignores_notices:
                     answer = Done()
                 else:
@@ -253,7 +253,7 @@ def looking(token: str = "a/1", position: int = 0) -> Owner:
     owner = Owner(token, position)
     assert owner.next_request(0.0) == Connect()
     owner.answered(Connected(), 0.0)
-    assert owner.next_request(0.0) == Look()
+    assert owner.next_request(0.0) == GetHolder()
     return owner
 
 
@@ -325,14 +325,14 @@ def test_another_owner_is_waited_for_until_its_beat_stands_still() -> None:
         now, beat = now + 0.5, beat + 1
         owner.answered(Holder(7, "b/1", beat), now)
         assert owner.phase is Phase.WAITING
-        assert "b/1" in owner.trouble
+        assert "b/1" in owner.fault
         assert owner.next_request(now) is None
-        assert owner.next_request(now + 0.5) == Look()
+        assert owner.next_request(now + 0.5) == GetHolder()
     owner.answered(Holder(7, "b/1", beat), now + 0.5)
-    assert owner.next_request(now + LEASE_S - 0.1) == Look()
+    assert owner.next_request(now + LEASE_S - 0.1) == GetHolder()
     owner.answered(Holder(7, "b/1", beat), now + LEASE_S - 0.1)
     assert owner.phase is Phase.WAITING
-    assert owner.next_request(now + LEASE_S) == Look()
+    assert owner.next_request(now + LEASE_S) == GetHolder()
     owner.answered(Holder(7, "b/1", beat), now + LEASE_S)
     assert owner.next_request(now + LEASE_S) == Claim(7, "a/1")
 
@@ -342,15 +342,15 @@ def test_while_the_log_is_away_no_owner_is_to_blame_for_its_beat(is_lost: bool) 
     """Else all that wait would take the shards of owners that live as soon as the log is back."""
     owner = looking()
     owner.answered(Holder(7, "b/1", 3), 0.0)
-    assert owner.next_request(0.5) == Look()
+    assert owner.next_request(0.5) == GetHolder()
     if is_lost:
         owner.lost("the connection ended", 0.6)
         assert owner.next_request(30.0) == Connect()
         owner.answered(Connected(), 30.0)
-        assert owner.next_request(30.0) == Look()
+        assert owner.next_request(30.0) == GetHolder()
     owner.answered(Holder(7, "b/1", 3), 30.0)
     assert owner.phase is Phase.WAITING
-    assert owner.next_request(30.5) == Look()
+    assert owner.next_request(30.5) == GetHolder()
     owner.answered(Holder(7, "b/1", 4), 30.5)
     assert owner.phase is Phase.WAITING
 
@@ -366,7 +366,7 @@ def test_a_claim_that_came_too_late_looks_again() -> None:
     owner.answered(Holder(0, "", 0), 0.0)
     assert owner.next_request(0.0) == Claim(0, "a/1")
     owner.answered(Refused(), 0.0)
-    assert owner.next_request(0.0) == Look()
+    assert owner.next_request(0.0) == GetHolder()
 
 
 def test_who_is_fenced_ends() -> None:
@@ -409,13 +409,13 @@ def test_an_append_whose_answer_was_lost_is_found_in_the_tail() -> None:
 def test_an_idle_owner_proves_that_it_still_is_one() -> None:
     owner = owning()
     assert not owner.owns(0.0)
-    assert owner.next_request(0.0) == Beat(1)
+    assert owner.next_request(0.0) == Heartbeat(1)
     owner.answered(Done(), 0.9)
     assert owner.owns(1.9)
     assert not owner.owns(2.0)  # since the beat was sent, not since its answer came
     assert owner.next_request(0.9) is None
     assert owner.wait_s(0.9) == pytest.approx(0.1)
-    assert owner.next_request(1.0) == Beat(1)
+    assert owner.next_request(1.0) == Heartbeat(1)
 
 
 def test_pauses_grow_while_the_log_is_away() -> None:

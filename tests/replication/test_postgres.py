@@ -15,7 +15,7 @@ from support.waiting import wait_until
 
 from bunqueue.store.database import StoreNotReady, StoreUnavailable, connected
 from bunqueue.store.setup import init
-from shardproc.replication.owner import Doubt, Entry, Fenced, Owner, Phase
+from shardproc.replication.owner import Entry, Fenced, Owner, Phase, Uncertain
 from shardproc.replication.postgres import PostgresLink
 
 SHARDS = 4
@@ -65,7 +65,7 @@ class Shard:
                 return
             answer = self.link.receive()
         if answer is not None:
-            if isinstance(answer, Doubt):
+            if isinstance(answer, Uncertain):
                 self.doubts.append(answer.why)
             self.read += self.owner.answered(answer, time.monotonic())
 
@@ -206,7 +206,7 @@ def test_a_store_that_is_away_is_waited_for(postgres: Postgres) -> None:
         shard.owner.append(b"x")
         shard.until(lambda: len(shard.doubts) > 3, "it tries again and again")
         assert shard.owner.phase is Phase.AWAY
-        assert "refused" in shard.owner.trouble
+        assert "refused" in shard.owner.fault
     finally:
         postgres.leader.start()
     shard.until(lambda: shard.owner.position == 1, "the record is acknowledged")

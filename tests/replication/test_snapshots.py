@@ -367,6 +367,6 @@ def test_a_store_that_is_away_at_the_start_is_asked_later(tmp_path: Path) -> Non
     """The shard starts all the same, and the first look finds out how long its log is."""
     maker = SnapshotMaker("postgresql://postgres@127.0.0.1:1/postgres", 0, tmp_path / "shard-00.db", "store")
     looked: list[int] = []
-    maker._look_closer = looked.append  # type: ignore[method-assign]
-    maker.look(0)
+    maker._check_store = looked.append  # type: ignore[method-assign]
+    maker.check(0)
     wait_until(lambda: looked, "it asks again")

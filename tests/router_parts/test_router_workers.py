@@ -42,8 +42,8 @@ def test_what_it_says_of_itself_is_shown() -> None:
 def test_heartbeats_bring_counts_and_keep_what_they_do_not_say() -> None:
     workers = Workers()
     worker = register(workers)
-    workers.beat(Heartbeat(id=worker, active_jobs=2, processed=10, failed=1, current_job="j"), NOW + 1)
-    workers.beat(Heartbeat(id=worker, processed=11), NOW + 2)
+    workers.heartbeat(Heartbeat(id=worker, active_jobs=2, processed=10, failed=1, current_job="j"), NOW + 1)
+    workers.heartbeat(Heartbeat(id=worker, processed=11), NOW + 2)
     (shown,) = workers.listing(NOW).workers
     assert (shown.active_jobs, shown.processed_jobs, shown.failed_jobs) == (2, 11, 1)
     assert (shown.last_seen_ms, shown.current_job) == (NOW + 2, None)
@@ -55,7 +55,7 @@ def test_the_silent_are_stale_until_they_are_heard() -> None:
     assert workers.listing(NOW + STALE_MS).workers[0].status == "active"
     assert workers.listing(NOW + STALE_MS + 1).workers[0].status == "stale"
     assert workers.stats(NOW + STALE_MS + 1).active == 0
-    workers.beat(Heartbeat(id=worker), NOW + STALE_MS + 2)
+    workers.heartbeat(Heartbeat(id=worker), NOW + STALE_MS + 2)
     assert workers.stats(NOW + STALE_MS + 2).active == 1
 
 
@@ -73,7 +73,7 @@ def test_a_registration_ends_with_its_connection() -> None:
 def test_the_same_id_again_updates_and_moves_to_the_new_connection() -> None:
     workers = Workers()
     register(workers, conn=1, worker_id="mine", hostname="h", pid=3)
-    workers.beat(Heartbeat(id="mine", processed=5), NOW)
+    workers.heartbeat(Heartbeat(id="mine", processed=5), NOW)
     register(workers, conn=2, worker_id="mine", name="new", queues=["a", "b"], concurrency=9)
     workers.disconnected(1)
     (shown,) = workers.listing(NOW).workers
@@ -87,7 +87,7 @@ def test_unregistered_is_gone_and_unknown() -> None:
     workers = Workers()
     worker = register(workers)
     assert workers.unregister(worker).data.removed
-    for refused in (lambda: workers.unregister(worker), lambda: workers.beat(Heartbeat(id=worker), NOW)):
+    for refused in (lambda: workers.unregister(worker), lambda: workers.heartbeat(Heartbeat(id=worker), NOW)):
         with pytest.raises(CommandError, match="Worker not found"):
             refused()
     workers.disconnected(1)
@@ -97,7 +97,9 @@ def test_totals_never_go_back() -> None:
     """They are counters for Prometheus."""
     workers = Workers()
     for conn in (1, 2):
-        workers.beat(Heartbeat(id=register(workers, conn=conn, concurrency=3), processed=10, failed=2), NOW)
+        workers.heartbeat(
+            Heartbeat(id=register(workers, conn=conn, concurrency=3), processed=10, failed=2), NOW
+        )
     workers.disconnected(1)
     stats = workers.stats(NOW)
     assert (stats.total, stats.total_processed, stats.total_failed) == (1, 20, 4)

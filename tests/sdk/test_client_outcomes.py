@@ -90,7 +90,7 @@ class Notes:
     def job_lost(self, job: ActiveJob, why: str) -> None:
         self.lost.append((job.id, why))
 
-    def holds(self, job: ActiveJob) -> bool:
+    def has_lock(self, job: ActiveJob) -> bool:
         told = [*self.completed, *self.lost, *self.stopped, *((each, None) for each in self.failed)]
         return job.id not in [each[0] for each in told]
 

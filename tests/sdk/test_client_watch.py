@@ -18,7 +18,7 @@ from bunqueue.worker.locks.loop_monitor import LoopMonitor, place_of
 
 async def test_a_loop_that_answers_owes_nothing() -> None:
     looking = LoopMonitor(asyncio.get_running_loop())
-    looking.look(0.0)
+    looking.check(0.0)
     assert looking.lag >= 0
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def test_a_blocked_loop_is_told_again_after_twice_the_time(
     def look() -> None:
         end = time.monotonic() + 0.35
         while time.monotonic() < end:
-            looking.look(0.0)
+            looking.check(0.0)
             told.append(len(caplog.records))
             time.sleep(0.005)  # between two looks
 
@@ -52,9 +52,9 @@ async def test_a_process_that_stood_still_is_not_a_blocked_loop(
 ) -> None:
     monkeypatch.setattr(loop_monitor, "BLOCKED", 0.05)
     looking = LoopMonitor(asyncio.get_running_loop())
-    looking.look(0.0)
+    looking.check(0.0)
     time.sleep(0.1)  # noqa: ASYNC251  # nobody can answer, and nobody can look
-    looking.look(0.1)
+    looking.check(0.1)
     (record,) = caplog.records
     assert record.getMessage().startswith(
         "Python stood still for 0.1 s: the process was stopped, or native code"
@@ -67,7 +67,7 @@ async def test_a_loop_that_was_closed_is_left_alone(caplog: pytest.LogCaptureFix
     looking = LoopMonitor(loop)
     loop.close()
     with caplog.at_level(logging.DEBUG):
-        looking.look(0.0)
+        looking.check(0.0)
     assert looking.lag == 0
     assert not caplog.records
 

@@ -28,8 +28,8 @@ async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
 
 @pytest.fixture
 async def admin(where: EndpointOptions, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncAdmin]:
-    monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
-    monkeypatch.setattr(lock_renewer, "BEAT", 0.05)
+    monkeypatch.setattr(lock_renewer, "CHECK_S", 0.05)
+    monkeypatch.setattr(lock_renewer, "HEARTBEAT_S", 0.05)
     async with AsyncAdmin(**where) as admin:
         yield admin
 
@@ -172,7 +172,7 @@ async def test_what_cannot_be_is_refused(
 async def test_it_stays_paused_over_a_restart_of_the_server(
     make_server: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
+    monkeypatch.setattr(lock_renewer, "CHECK_S", 0.05)
     server = make_server()  # type: ignore[operator]
     server.start()
     worker = Worker("q", print, port=server.port, heartbeat_interval=100)

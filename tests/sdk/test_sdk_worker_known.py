@@ -40,7 +40,7 @@ async def listed(queue: AsyncQueue) -> list[WorkerInfo]:
 async def test_a_worker_is_listed_from_its_start_to_its_end(
     queue: AsyncQueue, where: EndpointOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_renewer, "BEAT", 0.05)
+    monkeypatch.setattr(lock_renewer, "HEARTBEAT_S", 0.05)
     gate = asyncio.Event()
 
     async def handler(job: ActiveJob) -> None:
@@ -112,7 +112,7 @@ async def test_a_blocked_loop_is_told_with_the_place(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(loop_monitor, "BLOCKED", 0.2)
-    monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
+    monkeypatch.setattr(lock_renewer, "CHECK_S", 0.05)
 
     def parse() -> None:
         end = time.monotonic() + 1.0
@@ -140,7 +140,7 @@ async def test_a_loop_that_turns_is_not_told_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(lock_renewer, "LOOK", 0.01)
+    monkeypatch.setattr(lock_renewer, "CHECK_S", 0.01)
     # It blocks, but not for long.
     async with Worker(queue.name, lambda job: time.sleep(0.2), **where) as worker:
         await queue.add("n")
@@ -187,7 +187,7 @@ async def test_a_worker_without_a_server_is_not_well(unused_tcp_port: int) -> No
 async def test_a_worker_whose_loop_is_blocked_is_not_well(
     queue: AsyncQueue, where: EndpointOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
+    monkeypatch.setattr(lock_renewer, "CHECK_S", 0.05)
     seen: list[Any] = []
 
     async def handler(job: ActiveJob) -> None:
@@ -214,7 +214,7 @@ async def test_what_is_worn_out_stops_in_order(
     text: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
+    monkeypatch.setattr(lock_renewer, "CHECK_S", 0.05)
     await queue.add_bulk([("n", None)] * 20)
     worker = Worker(queue.name, lambda job: None, concurrency=2, **where, **option)
     assert worker.worn_out is None

@@ -24,13 +24,13 @@ class Machine:
     def full(self, used: int, jobs: int) -> bool:
         """Whether jobs are refused with so many MiB and jobs."""
         self.used = used
-        self.pressure.looks(jobs)
+        self.pressure.check(jobs)
         return self.pressure.full
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(pressure, "LOOK_S", 0)
+    monkeypatch.setattr(pressure, "CHECK_S", 0)
     return Machine()
 
 

@@ -32,7 +32,7 @@ class FakeClock(Clock):
     def now_ms(self) -> int:
         return self.now
 
-    def look(self) -> int:
+    def check_jump(self) -> int:
         return 0
 
     def mark(self, doubt: int) -> str:
@@ -301,7 +301,7 @@ def test_counters_go_on(driver: Full) -> None:
 
 
 def for_ever(state: State) -> None:
-    state.upkeep.retention = Retention(max_age_s=0, max_count=0)
+    state.maintenance.retention = Retention(max_age_s=0, max_count=0)
 
 
 class KeepsForEver(Full):

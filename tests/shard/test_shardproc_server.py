@@ -189,7 +189,7 @@ def test_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def rest_after(work: ShortSlice, who: str) -> float:
         found.worked(work, who)  # type: ignore[arg-type]
-        return found.rest_s
+        return found.pause_s
 
     found = Pace()
     assert rest_after(ShortSlice(), "many") == 0, "nobody asks"
@@ -197,18 +197,18 @@ def test_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rest_after(ShortSlice(), "many") == 0, "nobody else does"
     found.asked("one")
     found.asked("many")
-    assert rest_after(ShortSlice(), "many") == pytest.approx(pace.REST * 0.0005)
-    assert rest_after(ShortSlice(), "one") == pytest.approx(pace.REST * 0.0005)
+    assert rest_after(ShortSlice(), "many") == pytest.approx(pace.PAUSE * 0.0005)
+    assert rest_after(ShortSlice(), "one") == pytest.approx(pace.PAUSE * 0.0005)
     work = ShortSlice()
     monkeypatch.setattr(ShortSlice, "worked_s", 10.0)
     now += 10
     assert rest_after(work, "many") == pytest.approx(pace.QUIET_S), "nobody could be heard meanwhile"
     rested, begun = 0.0, now
-    while rest := found.rest_s:
+    while rest := found.pause_s:
         found.asked("one")
         now += min(rest, pace.QUIET_S / 2)
         rested = now - begun
     assert rested == pytest.approx(pace.MOST_S), "who asks one thing after another has that long"
     now += 1
-    assert found.rest_s == 0
+    assert found.pause_s == 0
     assert rest_after(ShortSlice(), "many") == 0, "nobody has asked for long"

@@ -65,7 +65,7 @@ def test_a_slice_is_as_large_as_it_says(filled: Driver) -> None:
     filled.ask(cmd="Drain", queue="q0")
     database = filled.shard.store.database
     pages, free = database.pages()
-    assert database.cut(shrinking.SLICE) == shrinking.SLICE
+    assert database.release_pages(shrinking.SLICE) == shrinking.SLICE
     assert database.pages() == (pages - shrinking.SLICE, free - shrinking.SLICE)
     filled.close()
 

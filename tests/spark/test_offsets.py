@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bunqueue.spark.read.event_rows import Bounds
 from bunqueue.spark.read.folders import Shard
-from bunqueue.spark.read.offsets import key_of, limited, losses, reached, resharded, went_back
+from bunqueue.spark.read.offsets import key_of, limited, lost_events, reached, resharded, went_back
 
 NUMBERS = st.dictionaries(st.sampled_from(["00", "01", "02", "03"]), st.integers(0, 5000))
 
@@ -31,8 +31,8 @@ def test_shards_that_are_far_behind_have_the_same_share() -> None:
 
 def test_what_retention_has_passed_is_lost() -> None:
     found = {"00": Bounds(100, 200), "01": Bounds(1, 50), "02": Bounds(101, 100)}
-    assert losses({"00": 99, "01": 50, "02": 100}, found) == []
-    (gone,) = losses({"00": 98, "01": 50, "02": 100}, found)
+    assert lost_events({"00": 99, "01": 50, "02": 100}, found) == []
+    (gone,) = lost_events({"00": 98, "01": 50, "02": 100}, found)
     assert gone == "events 99 to 99 of shard 00 are gone, as retention has passed them"
     assert reached({"00": 5, "01": 20}, found) == {"00": 99, "01": 20, "02": 100}
 
@@ -46,7 +46,7 @@ def test_a_log_that_is_shorter_than_what_was_read() -> None:
 
 
 def test_a_machine_that_is_new_to_a_stream_lacks_nothing() -> None:
-    assert losses({"a/00": 7}, {"a/00": Bounds(1, 7), "b/00": Bounds(100, 200)}) == []
+    assert lost_events({"a/00": 7}, {"a/00": Bounds(1, 7), "b/00": Bounds(100, 200)}) == []
     assert resharded({"a/00": 7}, {"a/00": 0, "b/00": 0, "b/01": 0}) is None
 
 

@@ -25,7 +25,7 @@ from bunqueue import (
 )
 from bunqueue.testing import Sandbox
 from bunqueue.workflow.idle import Watch
-from bunqueue.workflow.parking import Park, Parking
+from bunqueue.workflow.pending_waits import Park, PendingWaits
 
 DAY = timedelta(days=1)
 
@@ -518,21 +518,21 @@ async def looks(many: int, how: str, monkeypatch: pytest.MonkeyPatch) -> int:
         await working
         return sum(found)
 
-    inside, begin = Watch._inside, Parking._begin
+    inside, begin = Watch._inside, PendingWaits._begin
 
     def count_inside(watch: Watch, *given: Any) -> bool:
         nonlocal seen
         seen += 1
         return inside(watch, *given)
 
-    def count_begin(parking: Parking, park: Park, *given: Any, **more: Any) -> None:
+    def count_begin(pending_waits: PendingWaits, park: Park, *given: Any, **more: Any) -> None:
         nonlocal seen
         seen += len(park.names)
-        begin(parking, park, *given, **more)
+        begin(pending_waits, park, *given, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(Watch, "_inside", count_inside)
-        patch.setattr(Parking, "_begin", count_begin)
+        patch.setattr(PendingWaits, "_begin", count_begin)
         async with app:
             handle = await parent.start_async()
             assert await handle.result(timeout=60_000) == sum(range(many))
@@ -557,14 +557,14 @@ class Counted(dict[int, str]):
 
 
 async def test_news_of_one_of_many_goes_through_none_of_the_others() -> None:
-    parking = Parking(asyncio.get_running_loop(), 0.0, lambda: None)
+    pending_waits = PendingWaits(asyncio.get_running_loop(), 0.0, lambda: None)
     names = Counted({number: f"child#{number}" for number in range(500)})
-    park = parking.stand(names)
+    park = pending_waits.stand(names)
     before = names.times
     for number in range(500):
-        parking.wake(number)
-        assert await parking.news(park) == {number}
-        parking.over(park, number)
+        pending_waits.wake(number)
+        assert await pending_waits.news(park) == {number}
+        pending_waits.over(park, number)
     assert names.times == before
-    parking.leave(park)
-    assert parking.is_empty
+    pending_waits.leave(park)
+    assert pending_waits.is_empty

@@ -14,7 +14,7 @@ from ..framework.shared import noun, parameters_of, verb
 from ..framework.values import SPAN, WHEN, JobId, QueueName, Yes, begun, option, span, span_or_moment, whole
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
-from .dropped_letters import gone
+from .dropped_letters import dropped_text
 
 if TYPE_CHECKING:
     from bunqueue.client.queue.queue import DlqFilter
@@ -153,7 +153,7 @@ def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset
             rows.append({**row, **more})
         session.out.rows(rows, LETTERS, none="there are no such dead letters")
     if (dropped := of_queue.dropped_dlq()).count:
-        session.out.note(gone(queue, dropped))
+        session.out.note(dropped_text(queue, dropped))
 
 
 @verb(

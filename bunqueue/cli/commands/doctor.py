@@ -154,7 +154,7 @@ def _findings(session: Session) -> Iterator[Finding]:
         # Other commands to all shards would fail as well, but the one for the metrics returns what is
         # available.
         yield Finding(PROBLEM, "shards", getattr(error, "reason", None) or str(error))
-        yield from _of_the_rest(admin)
+        yield from _findings_of_live_shards(admin)
         return
     trouble = storage.error or ("the disk is full" if storage.disk_full else None)
     yield Finding(PROBLEM if trouble else OK, "storage", trouble or "everything can be stored")
@@ -189,7 +189,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from _schedules(admin.list_crons())
 
 
-def _of_the_rest(admin: Any) -> Iterator[Finding]:
+def _findings_of_live_shards(admin: Any) -> Iterator[Finding]:
     """The findings of the shards that answer, while one does not."""
     from .top.numbers import samples_of, server_now
 

@@ -32,7 +32,7 @@ def dropped_lately(samples: Mapping[tuple[str, frozenset[tuple[str, str]]], floa
     return counts.most_common()
 
 
-def gone(queue: str, dropped: Dropped) -> str:
+def dropped_text(queue: str, dropped: Dropped) -> str:
     """The text below the dead letters of a queue."""
     why = []
     if dropped.too_many:

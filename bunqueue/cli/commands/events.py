@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
-LOOK_S = 1.0
+DISCOVERY_S = 1.0
 """The time between polls for new queues, when all queues are followed."""
 MAX_QUEUES = 200
 """The maximum number of queues to follow: each takes a connection."""
@@ -190,25 +190,25 @@ class _Listener:
         self._jobs = jobs
         self._heard: asyncio.Queue[QueueEvent] = asyncio.Queue(BUFFER)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._looked = asyncio.Event()
+        self._discovered = asyncio.Event()
 
     async def listen(self, queues: list[str], count: int | None, lasting: float | None) -> bool:
         """Return whether ``count`` events arrived within ``lasting`` ms. Raises BunqueueError."""
-        looking = None if queues else asyncio.create_task(self._look_for_queues())
+        discovery = None if queues else asyncio.create_task(self._discover_queues())
         for queue in queues:
             await self._open(queue)
         where = f"queue {', '.join(queues)}" if queues else "all queues"
-        if looking is not None:
-            await self._first_look(looking)
+        if discovery is not None:
+            await self._first_discovery(discovery)
         self._session.out.note(f"bunqueue: listening to {where}; Ctrl-C ends it")
         printing = asyncio.create_task(self._print(count))
         try:
             async with asyncio.timeout(None if lasting is None else lasting / 1000):
-                await self._until_one_ends([printing, *([looking] if looking else [])])
+                await self._until_one_ends([printing, *([discovery] if discovery else [])])
         except TimeoutError:
             return False
         finally:
-            everyone = [printing, *self._tasks.values(), *([looking] if looking else [])]
+            everyone = [printing, *self._tasks.values(), *([discovery] if discovery else [])]
             for task in everyone:
                 task.cancel()
             await asyncio.gather(*everyone, return_exceptions=True)
@@ -218,7 +218,7 @@ class _Listener:
         """Wait until everything is printed, or a task fails."""
         while True:
             every = [*tasks, *self._tasks.values()]
-            done, _ = await asyncio.wait(every, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(every, timeout=DISCOVERY_S, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
                 return
@@ -254,7 +254,7 @@ class _Listener:
 
     # -- all queues
 
-    async def _look_for_queues(self) -> None:
+    async def _discover_queues(self) -> None:
         """Listen to all queues, and to new ones as they appear."""
         from ..framework.checked import EndpointAdmin
 
@@ -263,8 +263,8 @@ class _Listener:
                 for queue in await admin.list_queues():
                     if queue.name not in self._tasks:
                         await self._open_another(queue.name)
-                self._looked.set()
-                await asyncio.sleep(LOOK_S)
+                self._discovered.set()
+                await asyncio.sleep(DISCOVERY_S)
 
     async def _open_another(self, name: str) -> None:
         if len(self._tasks) >= MAX_QUEUES:
@@ -273,13 +273,13 @@ class _Listener:
             )
         await self._open(name)
 
-    async def _first_look(self, looking: asyncio.Task[None]) -> None:
+    async def _first_discovery(self, discovery: asyncio.Task[None]) -> None:
         """Wait until it listens to all existing queues."""
-        seen = asyncio.create_task(self._looked.wait())
-        await asyncio.wait({looking, seen}, return_when=asyncio.FIRST_COMPLETED)
+        seen = asyncio.create_task(self._discovered.wait())
+        await asyncio.wait({discovery, seen}, return_when=asyncio.FIRST_COMPLETED)
         seen.cancel()
-        if looking.done():
-            looking.result()
+        if discovery.done():
+            discovery.result()
 
 
 def _details(row: Row) -> dict[str, Any]:

@@ -110,7 +110,7 @@ Within = Annotated[float, option("--within", metavar=SPAN, about="How long to wa
 OfQueue = Annotated[str | None, _text("QUEUE", "Only workers of this queue.", "--queue", "-q")]
 
 
-class _RunUnlessSaid(Noun):
+class _RunByDefault(Noun):
     """``worker tasks:app`` is ``worker run tasks:app``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -120,7 +120,7 @@ class _RunUnlessSaid(Noun):
 
 
 app = typer.Typer(
-    cls=_RunUnlessSaid,
+    cls=_RunByDefault,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -264,20 +264,20 @@ def _logging(level: str, form: str | None) -> AbstractContextManager[None]:
     for name, value, known in (("--log-level", level, LEVELS), (origin, form, FORMATS)):
         if value not in known:
             raise SettingsError(f"{name}: {value!r} is not allowed; give one of {', '.join(known)}")
-    from ..worker_pool.processes import say_in_log
+    from ..worker_pool.processes import report_to_log
 
     if form == "json":
-        say_in_log()
+        report_to_log()
     return log_for_people(cast(Level, level), cast(Form, form))
 
 
 def _oversee(context: typer.Context, processes: int, watched: str | None) -> int:
     """Run this command in child processes."""
     from ..worker_pool.file_changes import changes
-    from ..worker_pool.processes import oversee, say
+    from ..worker_pool.processes import oversee, report
 
     many = f"{processes} processes" if processes > 1 else "one process"
-    say(f"{many}, restarted when a file changes" if watched else many)
+    report(f"{many}, restarted when a file changes" if watched else many)
     flags = [str(context.params["target"]), "--overseen"]
     for key, value in context.params.items():
         for each in value if isinstance(value, list | tuple) else [value]:
@@ -298,22 +298,22 @@ def _run(services: list[Described], *, overseen: bool) -> int:
     )
     from bunqueue.worker.service import run_forever
 
-    from ..worker_pool.processes import BAD_CONFIG, WORN_OUT, end_with_overseer, say
+    from ..worker_pool.processes import BAD_CONFIG, WORN_OUT, end_with_overseer, report
 
     for service in services:
         for line in service.describe():
-            say(line)
+            report(line)
     if overseen:
         end_with_overseer()
     else:
-        say("stop it with Ctrl-C; once more does not wait for running jobs")
+        report("stop it with Ctrl-C; once more does not wait for running jobs")
     try:
         run_forever(*services)
     except BunqueueError as error:
-        say(f"{type(error).__name__}: {error}")
+        report(f"{type(error).__name__}: {error}")
         hopeless = isinstance(error, AuthError | TlsError | OptionError | ProcessBroken | ScheduleConflict)
         return BAD_CONFIG if hopeless else 1
     worn_out = next((service.worn_out for service in services if service.worn_out), None)
     if worn_out is not None:
-        say(f"to be replaced: {worn_out}")
+        report(f"to be replaced: {worn_out}")
     return 0 if worn_out is None else WORN_OUT

@@ -211,7 +211,7 @@ def signal(
     said = "took the signal" if sent.delivered else "has not waited for the signal yet: it is kept"
     if sent.waiting:
         said += f"; it waits for {', '.join(sent.waiting)}"
-    _say(session, workflow_id, said, taken=sent.delivered, waiting=sent.waiting)
+    _report(session, workflow_id, said, taken=sent.delivered, waiting=sent.waiting)
 
 
 @verb(app, "bunqueue workflow drop-signal order-7 3")
@@ -219,7 +219,7 @@ def drop_signal(session: Session, workflow_id: Id, number: SignalNumber) -> None
     """Remove a signal that no wait has taken, also one that was set aside as its data did not fit."""
     with _of(session, workflow_id) as handle:
         handle.drop_signal(number)
-    _say(session, workflow_id, f"has no signal {number} any more", number=number)
+    _report(session, workflow_id, f"has no signal {number} any more", number=number)
 
 
 @verb(app, 'bunqueue workflow broadcast paid order-7 \'{"by": "card"}\' --keep 2h')
@@ -235,7 +235,7 @@ def cancel(session: Session, workflow_id: Id, reason: Reason = None, grace: Grac
     with _of(session, workflow_id) as handle:
         stopped = handle.cancel(reason, grace=grace)
     said = "is cancelled" if stopped else "is being stopped, or undone"
-    _say(session, workflow_id, said, running=not stopped)
+    _report(session, workflow_id, said, running=not stopped)
 
 
 @verb(app, "bunqueue workflow retry order-7", "bunqueue workflow retry order-7 --from pack")
@@ -246,7 +246,7 @@ def retry(session: Session, workflow_id: Id, step: From = None) -> None:
     """
     with _of(session, workflow_id) as handle:
         handle.retry() if step is None else handle.retry_from(step)
-    _say(session, workflow_id, "runs again" if step is None else f"runs again from step {step}")
+    _report(session, workflow_id, "runs again" if step is None else f"runs again from step {step}")
 
 
 @verb(
@@ -280,7 +280,7 @@ def undo(
         else:
             confirm(f"Undo all that workflow {workflow_id} of queue {handle.queue} has done?", yes)
             handle.undo()
-    _say(session, workflow_id, "is being undone")
+    _report(session, workflow_id, "is being undone")
 
 
 @contextmanager
@@ -298,5 +298,5 @@ def _of(session: Session, workflow_id: str) -> Iterator[Any]:
         raise WrongState(text, job_id=workflow_id, bound=error.bound) from None
 
 
-def _say(session: Session, workflow_id: str, sentence: str, **facts: object) -> None:
+def _report(session: Session, workflow_id: str, sentence: str, **facts: object) -> None:
     session.out.done(f"workflow {workflow_id} {sentence}", {"id": workflow_id, **facts})

@@ -55,11 +55,11 @@ class Session:
             from .checked import CheckedCaller
 
             if self._patient:
-                self._look()
+                self._check_server()
             self._caller = CheckedCaller(self.endpoint)
         return self._caller
 
-    def _look(self) -> None:
+    def _check_server(self) -> None:
         """Raise BunqueueError at once when the server is down. A patient client would wait for it."""
         with Session(self._place) as hasty:
             hasty.ping()

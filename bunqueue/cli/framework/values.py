@@ -79,7 +79,7 @@ def data(text: str) -> object:
         return msgspec.json.decode(source)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise typer.BadParameter(
-            f"{_cut(source)} is no JSON ({json_problem(source, error)}); "
+            f"{_truncated(source)} is no JSON ({json_problem(source, error)}); "
             "texts need double quotes inside single ones: '\"text\"'."
         ) from None
 
@@ -95,7 +95,7 @@ def _source(text: str) -> bytes:
         raise typer.BadParameter(f"{text[1:]!r} cannot be read: {error.strerror}.") from None
 
 
-def _cut(source: bytes) -> str:
+def _truncated(source: bytes) -> str:
     shown = source.decode("utf-8", "replace").strip()
     return repr(shown if len(shown) <= 60 else shown[:60] + "...")
 

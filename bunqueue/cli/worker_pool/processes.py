@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from bunqueue.server.host.lifeline import end_with_parent
 from bunqueue.text import printable
-from bunqueue.worker.log import said
+from bunqueue.worker.log import log_event
 
 BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
 """Exit statuses: wrong flags or target, a process that asks to be replaced (EX_TEMPFAIL), a process that the
@@ -27,16 +27,16 @@ CHANGED_PATIENCE = 2.0  # seconds that processes have to end after a file change
 _in_log = False
 
 
-def say_in_log() -> None:
-    """Make `say` write to the log from now on, as JSON lines."""
+def report_to_log() -> None:
+    """Make `report` write to the log from now on, as JSON lines."""
     global _in_log
     _in_log = True
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Write a line to standard error, or to the log."""
     if _in_log:
-        said("worker", {}, "%s", text)
+        log_event("worker", {}, "%s", text)
     else:
         print("bunqueue worker:", printable(text), file=sys.stderr, flush=True)
 
@@ -92,14 +92,14 @@ class WorkerProcesses:
                     self._status = status
                     self.stop()
                     return
-                say("waiting for a change")
+                report("waiting for a change")
                 await self._first(self._changed, None)
             elif status == WORN_OUT or self._changed.is_set() or (status == 0 and lived > SHORT_LIFE):
                 pause = 0.0
             else:
                 pause = FIRST_PAUSE if lived > LONG_LIFE else pause * 2 or FIRST_PAUSE
                 pause = min(pause, MAX_PAUSE)
-                say(f"process {number + 1} {described(status)}; another one is started in {pause:g} s")
+                report(f"process {number + 1} {described(status)}; another one is started in {pause:g} s")
                 await self._first(self._stopped, pause)
             self._changed.clear()
 
@@ -123,7 +123,7 @@ class WorkerProcesses:
 
     async def _follow(self, changes: AsyncIterator[str]) -> None:
         async for path in changes:
-            say(f"{path} has changed")
+            report(f"{path} has changed")
             self._changed.set()
             before = set(self._running)
             self._signal()

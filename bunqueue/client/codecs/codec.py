@@ -12,7 +12,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.connection.options import refused, shown, unfit
 from bunqueue.errors import OptionError
 from bunqueue.protocol.measure import MAX_BYTES
@@ -161,7 +161,7 @@ def in_use(codec: Codec | None) -> Codec | None:
     """The codec whose key makes names from arguments; None in the sandbox of a test, where such names stay
     readable, so that tests can compare what programs have given.
     """
-    return None if substitute.current is not None else codec
+    return None if engine_override.current is not None else codec
 
 
 def secret_of(codec: Codec | None) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.msgpack import Ext
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.codecs.envelope import (
     MARK_BYTES,
@@ -74,7 +74,7 @@ def decoded(codec: Codec, payload: bytes, command: Struct | None = None) -> byte
 def _sealed(codec: Codec, command: Struct) -> tuple[str, str] | None:
     if codec.encryption is None or codec.encryption.accept_plain:
         return None
-    if substitute.current is not None and type(command) is events.WaitJobs:
+    if engine_override.current is not None and type(command) is events.WaitJobs:
         return None  # the result of a test's bare handler, which has no codec
     return _SEALED.get(type(command))
 

@@ -112,7 +112,7 @@ def _text(most: int) -> Encoding:
     def encode(codec: Codec, text: str, owner: Any) -> str:
         if codec.encryption is None or not text or is_our_own(text):
             return text
-        return sealed_text(Codec(encryption=codec.encryption), _cut(text, most))
+        return sealed_text(Codec(encryption=codec.encryption), _truncate(text, most))
 
     return encode
 
@@ -152,7 +152,7 @@ def _room(most: int) -> int:
     return (most - _OVERHEAD) * 3 // 4
 
 
-def _cut(text: str, most: int) -> str:
+def _truncate(text: str, most: int) -> str:
     data, room = text.encode(), _room(most)
     return text if len(data) <= room else data[: room - 3].decode(errors="ignore") + "..."
 

@@ -11,7 +11,7 @@ from bunqueue.client.codecs.incoming import decoded
 from bunqueue.client.codecs.outgoing import encoded
 
 if TYPE_CHECKING:
-    from bunqueue.client.connection.transport import Hear, Transport
+    from bunqueue.client.connection.transport import FrameHandler, Transport
 
 
 class CodedTransport:
@@ -25,15 +25,15 @@ class CodedTransport:
         reply = await self._inner.call(encoded(self._codec, command), timeout=timeout)
         return decoded(self._codec, reply, command)
 
-    def listen(self, hear: Hear | None) -> None:
-        if hear is None:
+    def listen(self, handler: FrameHandler | None) -> None:
+        if handler is None:
             self._inner.listen(None)
             return
 
-        def heard(payload: bytes | None) -> None:
-            hear(None if payload is None else decoded(self._codec, payload))
+        def receive(payload: bytes | None) -> None:
+            handler(None if payload is None else decoded(self._codec, payload))
 
-        self._inner.listen(heard)
+        self._inner.listen(receive)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -42,7 +42,7 @@ class BlockingConnection:
         """Whether the server recognizes a push that is sent again."""
         self._rest = b""  # bytes received after the last reply
         self._socket = connect(endpoint, connect_timeout)
-        self._readable = _look_at(self._socket)
+        self._readable = _readable_check(self._socket)
         try:
             for command, reply in handshake.greetings(endpoint.token):
                 try:
@@ -109,7 +109,7 @@ class BlockingConnection:
         self._socket.close()
 
 
-def _look_at(sock: socket.socket) -> Callable[[], object]:
+def _readable_check(sock: socket.socket) -> Callable[[], object]:
     """A function that returns something true if there is anything to read."""
     if not hasattr(select, "poll"):  # Windows
         return lambda: select.select([sock], [], [], 0)[0]

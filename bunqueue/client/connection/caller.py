@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import Struct
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.connection import blocking_pool, requests
 from bunqueue.client.connection.background_loop import check_thread, portal
 from bunqueue.client.connection.patience import Patience
@@ -36,7 +36,7 @@ class AsyncCaller:
         """Whether the server was already reached over another connection."""
         self._transport: Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._substitute: substitute.Substitute | None = None  # the test engine that the session belongs to
+        self._override: engine_override.EngineOverride | None = None  # that the session belongs to
         self._waits: Waits | None = None
         self._closed = False
         self._entered = 0
@@ -90,7 +90,7 @@ class AsyncCaller:
         if (
             transport is None
             or self._loop is not asyncio.get_running_loop()
-            or self._substitute is not substitute.current
+            or self._override is not engine_override.current
         ):
             transport = await self.open()
         return await transport.call(command)
@@ -103,18 +103,18 @@ class AsyncCaller:
     def use(self, transport: Transport | None) -> None:
         """Use somebody else's session from now on, or, with None, one of our own again."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
-        self._substitute = substitute.current
+        self._override = engine_override.current
 
     async def open(self) -> Transport:
-        loop, current = asyncio.get_running_loop(), substitute.current
+        loop, current = asyncio.get_running_loop(), engine_override.current
         transport = await self.endpoint.open(known=self.known)
         if self._closed:  # while it was opening
             await transport.close()
             return transport  # its calls raise ConnectionLost
-        if self._transport is not None and self._loop is loop and self._substitute is current:
+        if self._transport is not None and self._loop is loop and self._override is current:
             await transport.close()  # another task was faster
             return self._transport
-        self._transport, self._loop, self._substitute = transport, loop, current
+        self._transport, self._loop, self._override = transport, loop, current
         return transport
 
     async def close(self) -> None:
@@ -165,7 +165,7 @@ class Caller:
         command = wait_for(queue, job_id, seconds)
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
-        if substitute.current is None:
+        if engine_override.current is None:
             return portal().run(self._caller.ended(queue, job_id, seconds))
         reply = self.call(command)
         if not reply.ended:
@@ -209,20 +209,20 @@ class Caller:
         """
         codec = self.endpoint.codec
         if codec is None:
-            return self._at_once(command)
-        if substitute.current is not None:
-            substitute.current.meet(codec)
+            return self._call_now(command)
+        if engine_override.current is not None:
+            engine_override.current.meet(codec)
         from bunqueue.client.codecs.incoming import decoded
         from bunqueue.client.codecs.outgoing import encoded
 
-        payload = self._at_once(encoded(codec, command))
+        payload = self._call_now(encoded(codec, command))
         return None if payload is None else decoded(codec, payload, command)
 
-    def _at_once(self, command: Struct) -> bytes | None:
+    def _call_now(self, command: Struct) -> bytes | None:
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
-        if substitute.current is not None:
-            return substitute.current.call(command)
+        if engine_override.current is not None:
+            return engine_override.current.call(command)
         if requests.poll_time(command):
             return None
         if self._blocking_pool is None:

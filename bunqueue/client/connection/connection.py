@@ -29,7 +29,7 @@ class Connection(WireConnection[Request]):
         """``others``: there are other addresses, so leave a hanging server early."""
         super().__init__(host, address)
         self._others = others
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         self.knows_pushes = False
         """Whether the server recognizes a push that is sent again."""
         self._options = options
@@ -69,22 +69,22 @@ class Connection(WireConnection[Request]):
                 self.knows_pushes = handshake.knows_pushes(answer)
             except CommandFailed as error:
                 raise handshake.refused(command, error, self._address) from None
-        self._look_later()
+        self._schedule_check()
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         interval = seconds(self._options.ping_interval)
         if interval and not self.closed:
             interval = min(interval, SILENCE) if self._others else interval
             self._silent = True
-            self._ping_timer = self._loop.call_later(interval, self._look)
+            self._ping_timer = self._loop.call_later(interval, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Ping the server if the connection was silent for a whole interval."""
         now, interval = self._loop.time(), seconds(self._options.ping_interval)
         if not self._silent:
-            self._heard_at = now
-        if not self._silent or (not self.pending and now - self._heard_at < interval):
-            self._look_later()
+            self._received_at = now
+        if not self._silent or (not self.pending and now - self._received_at < interval):
+            self._schedule_check()
             return
         timeout = min(interval, seconds(self._options.command_timeout))
         if self._others:
@@ -98,13 +98,13 @@ class Connection(WireConnection[Request]):
         if self.closed or future.cancelled():
             return
         if future.exception() is None:
-            self._failed_pings, self._heard_at = 0, self._loop.time()
+            self._failed_pings, self._received_at = 0, self._loop.time()
         elif self._loop.time() < self._ping_ends + STOOD_STILL:
             self._failed_pings += 1
         if self._failed_pings >= (1 if self._others else self._options.max_ping_failures):
             self.abort(f"{self._failed_pings} pings in a row got no answer")
         else:
-            self._look_later()
+            self._schedule_check()
 
     def hang_up(self) -> None:
         """Shut the socket down without the event loop, which is closed. Its last reference frees it."""

@@ -23,7 +23,7 @@ from bunqueue.client.connection.connection import Connection
 from bunqueue.client.connection.options import seconds
 from bunqueue.client.connection.requests import Request
 from bunqueue.client.connection.tls import tls_problem
-from bunqueue.client.connection.transport import Endpoint, Hear
+from bunqueue.client.connection.transport import Endpoint, FrameHandler
 from bunqueue.client.connection.wire import CLOSED, WEB
 from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTimeout, OptionError, TlsError
 
@@ -62,7 +62,7 @@ class Pool:
         self._asked = asyncio.Event()  # set when a new command waits for a connection
         self._timer: asyncio.TimerHandle | None = None  # fires at the earliest deadline
         self._timer_at = 0.0
-        self._hear: Hear | None = None
+        self._handler: FrameHandler | None = None
         self._closed = False
 
     # -- Transport
@@ -75,12 +75,12 @@ class Pool:
         self._send(request)
         return await request.future
 
-    def listen(self, hear: Hear | None) -> None:
-        self._hear = hear
+    def listen(self, handler: FrameHandler | None) -> None:
+        self._handler = handler
 
-    def heard(self, payload: bytes | None) -> None:
-        if self._hear is not None:
-            self._hear(payload)
+    def on_frame(self, payload: bytes | None) -> None:
+        if self._handler is not None:
+            self._handler(payload)
 
     async def close(self) -> None:
         self._closed = True
@@ -199,7 +199,7 @@ class Pool:
         try:
             while self._wanted():
                 try:
-                    self._adopt(await self._connect())
+                    self._add_connection(await self._connect())
                     failures = 0
                 except Exception as error:
                     failures += 1
@@ -265,7 +265,7 @@ class Pool:
             raise
         return connection
 
-    def _adopt(self, connection: Connection) -> None:
+    def _add_connection(self, connection: Connection) -> None:
         if connection.closed:  # lost between its last reply and now
             return
         connection.ready = self.reached = True
@@ -313,7 +313,7 @@ class Pool:
         if known and not self._closed:
             self._turn += 1  # switch to another host, if there is one: this one may be hanging
             logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
-            self.heard(None)
+            self.on_frame(None)
             self._dial()
             while self._backlog and (other := self._idlest()) is not None:
                 other.send(self._backlog.popleft())

@@ -103,7 +103,7 @@ def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) 
     try:
         answer: R = _decoder(reply).decode(payload)
     except DECODE_ERRORS as error:  # an error reply lacks the fields of the expected one
-        answer = _second_look(payload, reply, error, command, address)
+        answer = _decode_fallback(payload, reply, error, command, address)
     if not answer.ok:
         refused = _decode_error(payload)
         raise refusal(refused, command, address)
@@ -117,7 +117,7 @@ def fields_of_reply(payload: bytes, command: Struct, address: str) -> dict[str, 
     return {name: value for name, value in found.items() if name not in ("ok", "reqId")}
 
 
-def _second_look(payload: bytes, reply: type[R], problem: Exception, command: Struct, address: str) -> R:
+def _decode_fallback(payload: bytes, reply: type[R], problem: Exception, command: Struct, address: str) -> R:
     """An error reply, or one from a JavaScript server that writes "undefined" for absent values."""
     try:
         refused = _decode_error(payload)

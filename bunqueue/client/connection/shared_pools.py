@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.pool import Pool
-from bunqueue.client.connection.transport import Endpoint, Hear
+from bunqueue.client.connection.transport import Endpoint, FrameHandler
 
 
 class _Shared:
@@ -46,7 +46,7 @@ class Lease:
             raise requests.closed(command, self._endpoint.address)
         return self._shared.pool.call(command, timeout=timeout)
 
-    def listen(self, hear: Hear | None) -> None:
+    def listen(self, handler: FrameHandler | None) -> None:
         raise RuntimeError("others share this session; open a private one to listen")
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.codecs.codec import Codec
 from bunqueue.client.connection.options import ConnectionOptions
 from bunqueue.client.connection.tls import TlsOptions, client_context
@@ -21,7 +21,7 @@ HOST, PORT = "127.0.0.1", 6789
 """The default address of a server."""
 
 
-Hear = Callable[[bytes | None], None]
+FrameHandler = Callable[[bytes | None], None]
 """Receives the payload of each unsolicited frame; None: the connection ended, and its
 subscriptions with it.
 """
@@ -42,11 +42,11 @@ class Transport(Protocol):
         Raises ConnectionLost, ConnectTimeout, CommandTimeout, AuthError, ShardUnavailable or PayloadError.
         """
 
-    def listen(self, hear: Hear | None) -> None:
-        """Have unsolicited frames, which are events and notices, passed to ``hear`` in the event loop.
+    def listen(self, handler: FrameHandler | None) -> None:
+        """Have unsolicited frames, which are events and notices, passed to ``handler`` in the event loop.
 
-        `hear` must not raise. Only a private session may listen. Commands that subscribe to something have to
-        use that same session, with a `pool_size` of 1 so that everything shares one connection.
+        `handler` must not raise. Only a private session may listen. Commands that subscribe to something have
+        to use that same session, with a `pool_size` of 1 so that everything shares one connection.
         """
 
     async def close(self) -> None:
@@ -117,15 +117,15 @@ class Endpoint:
         transport = await self._open(private=private, known=known)
         if self.codec is None:
             return transport
-        if substitute.current is not None:
-            substitute.current.meet(self.codec)
+        if engine_override.current is not None:
+            engine_override.current.meet(self.codec)
         from bunqueue.client.codecs.transport import CodedTransport
 
         return CodedTransport(transport, self.codec)
 
     async def _open(self, *, private: bool, known: bool) -> Transport:
-        if substitute.current is not None:
-            return await substitute.current.open()
+        if engine_override.current is not None:
+            return await engine_override.current.open()
         if self.embedded:
             from bunqueue.embedded import shared_transport
 

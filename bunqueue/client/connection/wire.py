@@ -58,7 +58,7 @@ class Host(Protocol[Held]):
     def answered(self, connection: Any) -> None:
         """Replies have arrived: there is room for more."""
 
-    def heard(self, payload: bytes) -> None:
+    def on_frame(self, payload: bytes) -> None:
         """A frame that answers no request."""
 
     def unavailable(self, request: Held, payload: bytes) -> None:
@@ -140,7 +140,7 @@ class WireConnection(asyncio.Protocol, Generic[Q]):
                 self.reason = f"the server says: {head.error}"
                 logger.warning("bunqueue at %s: %s", self._address, head.error)
             elif head.req_id is None:
-                self._host.heard(payload)
+                self._host.on_frame(payload)
             return
         if head.may_pass:
             self._host.unavailable(request, payload)

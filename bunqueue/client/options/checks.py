@@ -145,7 +145,7 @@ def states(known: Collection[str], wanted: list[str]) -> None:
 
 def settings(declared: type[Struct], changes: Struct) -> None:
     """Check what `changes` sets against the bounds of a configuration."""
-    _check(declared, _said(changes), {})
+    _check(declared, _set_fields(changes), {})
 
 
 def wire(declared: type[Struct], values: Mapping[str, Any], **called: str) -> None:
@@ -169,11 +169,11 @@ def nested(declared: type[Struct], fields: dict[str, object], name: str, **calle
 
 def checked(command: C, **called: str) -> C:
     """Return `command` if its values are within their declared bounds; `called` as for `wire`."""
-    _check(type(command), _said(command), called)
+    _check(type(command), _set_fields(command), called)
     return command
 
 
-def _said(struct: Struct) -> dict[str, Any]:
+def _set_fields(struct: Struct) -> dict[str, Any]:
     """The fields that are set to a plain value."""
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return {

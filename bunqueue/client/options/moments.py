@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.connection.options import Duration, milliseconds, refused
 
 When = Duration | datetime
@@ -18,7 +18,7 @@ PastMoment = datetime | timedelta | float
 
 def now_ms() -> float:
     """Epoch ms; in a sandbox, by its clock."""
-    sandbox = substitute.current
+    sandbox = engine_override.current
     return time.time() * 1000 if sandbox is None else sandbox.now_ms
 
 

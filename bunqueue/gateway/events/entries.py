@@ -18,7 +18,7 @@ Positions = list[int]
 """The number of the last event seen of each shard; -1: unknown, so reading starts with new events."""
 
 
-class Heard(NamedTuple):
+class EventBatch(NamedTuple):
     """Some events, possibly none, and the id of the position after them."""
 
     entries: list[Entry]
@@ -112,11 +112,11 @@ def parse_position(text: str, shards: int) -> Positions | None:
     return [-1 if part == UNKNOWN else int(part) for part in parts]
 
 
-def unknown_to(known: Positions, heard: Heard) -> Heard:
+def unknown_to(known: Positions, batch: EventBatch) -> EventBatch:
     """The events after ``known``.  Their ids include the positions in ``known``."""
-    fresh = [entry for entry in heard.entries if _is_news(entry, known)]
+    fresh = [entry for entry in batch.entries if _is_news(entry, known)]
     entries = [msgspec.structs.replace(entry, places=_later(entry.places, known)) for entry in fresh]
-    return Heard(entries, _later(heard.place, known))
+    return EventBatch(entries, _later(batch.place, known))
 
 
 def _is_news(entry: Entry, known: Positions) -> bool:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bunqueue.logs import get_logger
 
-from .entries import Entry, Filter, Heard, Positions, format_position, lost, parse_position, unknown_to
+from .entries import Entry, EventBatch, Filter, Positions, format_position, lost, parse_position, unknown_to
 from .log_reader import LogReader, LogUnreadable, Page
 
 MAX_KEPT = 10_000  # events; about 5 MB
@@ -34,7 +34,7 @@ RETRY_S = 0.5  # when the router is down
 CHUNK = 64 * 1024  # bytes that a listener receives at once
 MAX_CATCH_UP = 100_000  # events of each shard that are read again for a listener that resumes
 CATCHING_UP = 4  # listeners at the same time
-AWAY_S = 15.0  # to wait for a shard that is unavailable (has no owner) and has a known position
+UNAVAILABLE_S = 15.0  # to wait for a shard that is unavailable (has no owner) and has a known position
 MOVES_S = 2.0  # to wait for a shard that moves or restarts, before a listener gets the others
 QUIET_S = 15.0
 
@@ -44,7 +44,7 @@ _log = get_logger("gateway")
 class _Chunk(NamedTuple):
     """Some matching entries, the index after the last entry checked, and their size in bytes."""
 
-    heard: Heard
+    batch: EventBatch
     end: int
     size: int
 
@@ -70,7 +70,7 @@ class Feed:
 
     async def listen(
         self, wanted: Filter, places: Positions | None = None, quiet_s: float = QUIET_S
-    ) -> AsyncGenerator[Heard, None]:
+    ) -> AsyncGenerator[EventBatch, None]:
         """Yield the start position first, without events: the listener is now registered.  Then yield events
         as they arrive, several at once.  After ``quiet_s`` seconds without a wanted event, yield an empty
         list.
@@ -83,17 +83,17 @@ class Feed:
             await self._begin()
             at = self._end
             if places is None:
-                yield Heard([], format_position(self._head))
+                yield EventBatch([], format_position(self._head))
             else:
                 complete = await self._adjust(places)
-                yield Heard([], format_position(places))
+                yield EventBatch([], format_position(places))
                 if not complete:
-                    yield Heard([lost(None, places)], format_position(places))
-                async for heard in self._catch_up(wanted, places):
-                    yield heard
+                    yield EventBatch([lost(None, places)], format_position(places))
+                async for batch in self._catch_up(wanted, places):
+                    yield batch
                 at = self._base
-            async for heard in self._go_on(wanted, at, places, quiet_s):
-                yield heard
+            async for batch in self._go_on(wanted, at, places, quiet_s):
+                yield batch
         finally:
             self.listeners -= 1
             if not self.listeners:
@@ -101,25 +101,25 @@ class Feed:
 
     async def _go_on(
         self, wanted: Filter, at: int, known: Positions | None, quiet_s: float
-    ) -> AsyncGenerator[Heard, None]:
+    ) -> AsyncGenerator[EventBatch, None]:
         """The kept entries from an index on, without those in ``known``, and then new ones."""
         spoken = time.monotonic()
         while not self.closed:
             if at < self._base:
                 missed, at = self._base - at, self._base
-                heard = Heard([lost(missed, self._floor)], format_position(self._floor))
+                batch = EventBatch([lost(missed, self._floor)], format_position(self._floor))
             else:
-                heard, at, size = self._chunk(wanted, at)
+                batch, at, size = self._chunk(wanted, at)
                 self._sent += size
             if known is not None:
-                heard = unknown_to(known, heard)
+                batch = unknown_to(known, batch)
                 if at == self._end and _reached(self._head, known):
                     known = None
-            if not heard.entries:
+            if not batch.entries:
                 rest = spoken + quiet_s - time.monotonic()
                 if at < self._end or (rest > 0 and await self._wait(rest)):
                     continue
-            yield heard
+            yield batch
             spoken = time.monotonic()
 
     def close(self) -> None:
@@ -161,10 +161,12 @@ class Feed:
             entry = self._entries[index]
             if wanted.wants(entry):
                 if size > CHUNK:
-                    return _Chunk(Heard(entries, self._entries[index - 1].places), self._base + index, size)
+                    return _Chunk(
+                        EventBatch(entries, self._entries[index - 1].places), self._base + index, size
+                    )
                 entries.append(entry)
                 size += len(entry.body)
-        return _Chunk(Heard(entries, format_position(self._head)), self._end, size)
+        return _Chunk(EventBatch(entries, format_position(self._head)), self._end, size)
 
     # Listeners that resume
 
@@ -182,28 +184,28 @@ class Feed:
                 complete = False
         return complete
 
-    async def _catch_up(self, wanted: Filter, places: Positions) -> AsyncGenerator[Heard, None]:
+    async def _catch_up(self, wanted: Filter, places: Positions) -> AsyncGenerator[EventBatch, None]:
         """The events after ``places``, which advance, until they reach the kept entries.  Waits for a shard
         that is unavailable: otherwise its events would be missing once it is back."""
         limit = max(PAGE // len(places), SMALLEST_PAGE)
-        until = time.monotonic() + AWAY_S
+        until = time.monotonic() + UNAVAILABLE_S
         while not self.closed:
-            is_away = self._is_away(places) and time.monotonic() < until
-            if _reached(places, self._floor) and not is_away:
+            is_unavailable = self._is_unavailable(places) and time.monotonic() < until
+            if _reached(places, self._floor) and not is_unavailable:
                 return
             before = list(places)
             async with self._catching_up:  # released while the listener processes what was read
                 page = await self._reader.read(places, limit, wanted)
             entries = page.entries(places)
-            page.settle(places)
+            page.advance(places)
             if skipped := page.missed + _skip(places, page, MAX_CATCH_UP):
                 entries.append(lost(skipped, places))
             if entries:
-                yield Heard(entries, format_position(places))
-            if places == before or (is_away and len(page.events) < limit):
+                yield EventBatch(entries, format_position(places))
+            if places == before or (is_unavailable and len(page.events) < limit):
                 await asyncio.sleep(RETRY_S)
 
-    def _is_away(self, places: Positions) -> bool:
+    def _is_unavailable(self, places: Positions) -> bool:
         """Whether the feed does not yet know the log of a shard for which ``places`` has a position."""
         return any(floor < 0 <= place for floor, place in zip(self._floor, places, strict=True))
 
@@ -223,7 +225,7 @@ class Feed:
     async def _find_ends(self) -> None:
         """Find the ends of the logs of all available shards."""
         page = await self._reader.read([-1] * len(self._head), 0)
-        page.settle(self._head)
+        page.advance(self._head)
 
     def _stop(self) -> None:
         """Stop reading and keep nothing, because there are no listeners."""
@@ -258,13 +260,13 @@ class Feed:
 
     def _take(self, page: Page) -> None:
         """Keep new entries, drop old ones, and wake the listeners."""
-        away = [shard for shard, place in enumerate(self._head) if place < 0]
+        unavailable = [shard for shard, place in enumerate(self._head) if place < 0]
         fresh = page.entries(self._head)
-        page.settle(self._head)
+        page.advance(self._head)
         skipped = page.missed + _skip(self._head, page, BEHIND)
         if skipped:
             fresh.append(lost(skipped, self._head))
-        if back := [shard for shard in away if self._head[shard] >= 0]:
+        if back := [shard for shard in unavailable if self._head[shard] >= 0]:
             for shard in back:
                 self._floor[shard] = self._head[shard]
             fresh.append(lost(None, self._head, tuple(back)))

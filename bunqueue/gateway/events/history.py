@@ -51,7 +51,7 @@ class Point(NamedTuple):
     runP95: float | None
 
 
-class Look(NamedTuple):
+class Sample(NamedTuple):
     """One poll of the server: jobs by state, and totals since its start."""
 
     at: float
@@ -61,10 +61,10 @@ class Look(NamedTuple):
     runs: Mapping[str, int]
 
 
-def look_of(overview: Mapping[str, Any]) -> Look:
+def sample_of(overview: Mapping[str, Any]) -> Sample:
     """A poll, from the data of DashboardOverview."""
     stats, latency = overview["stats"], overview["latency"]
-    return Look(
+    return Sample(
         overview["timestamp"],
         (stats["waiting"], stats["active"], stats["delayed"]),
         (stats["totalPushed"], stats["totalCompleted"], stats["totalFailed"]),
@@ -73,11 +73,11 @@ def look_of(overview: Mapping[str, Any]) -> Look:
     )
 
 
-def point_of(looks: Sequence[Look]) -> Point:
+def point_of(samples: Sequence[Sample]) -> Point:
     """The newest poll as a point, given the polls of the window before it.  Totals that have decreased count
     as unknown: a shard has restarted."""
-    now, first = looks[-1], looks[0]
-    before = looks[-2] if len(looks) > 1 else now
+    now, first = samples[-1], samples[0]
+    before = samples[-2] if len(samples) > 1 else now
     seconds = (now.at - before.at) / 1000
     changes = [new - old for new, old in zip(now.totals, before.totals, strict=True)]
     rates = [round(change / seconds, 2) if seconds > 0 else -1 for change in changes]
@@ -113,7 +113,7 @@ class History:
 
     def __init__(self, carrier: CommandEndpoint) -> None:
         self._carrier = carrier
-        self._looks: deque[Look] = deque()
+        self._samples: deque[Sample] = deque()
         self._points: deque[Point] = deque(maxlen=MAX_KEPT)
         self._asked = -math.inf  # when a page last requested it
         self._wanted = asyncio.Event()
@@ -151,11 +151,11 @@ class History:
             with suppress(Problem):  # the router or a shard is down, which is reported elsewhere
                 reply = await self._carrier.carry_out(COMMANDS["DashboardOverview"], {})
                 if reply["ok"]:
-                    self._note(look_of(reply["data"]))
+                    self._note(sample_of(reply["data"]))
             took = time.monotonic() - began
-            await self._rest(took * SHARE)
+            await self._wait_until_due(took * SHARE)
 
-    async def _rest(self, least_s: float) -> None:
+    async def _wait_until_due(self, least_s: float) -> None:
         """Wait until the next poll is due, less long when a page requests the history."""
         await asyncio.sleep(max(WATCHED_S, least_s))
         if time.monotonic() - self._asked > WATCHED_FOR_S:
@@ -164,11 +164,11 @@ class History:
                 async with asyncio.timeout(ALONE_S - WATCHED_S):
                     await self._wanted.wait()
 
-    def _note(self, look: Look) -> None:
-        looks, points = self._looks, self._points
-        looks.append(look)
-        while looks[0].at < look.at - WINDOW_MS:
-            looks.popleft()
-        points.append(point_of(looks))
-        while points[0].at < look.at - KEPT_MS:
+    def _note(self, sample: Sample) -> None:
+        samples, points = self._samples, self._points
+        samples.append(sample)
+        while samples[0].at < sample.at - WINDOW_MS:
+            samples.popleft()
+        points.append(point_of(samples))
+        while points[0].at < sample.at - KEPT_MS:
             points.popleft()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..http.transcode import NotJson, read_packed
 from ..router_client.backend import Backend, Unanswered
-from ..router_client.connection import RouterGone
+from ..router_client.connection import RouterDisconnected
 from .entries import Entry, Filter, Positions, as_entry
 
 EVERYTHING = Filter()
@@ -32,7 +32,7 @@ class Page:
         by_shard = [list(events) for _, events in groupby(self.events, itemgetter("shard"))]
         return [as_entry(event, places) for event in heapq.merge(*by_shard, key=itemgetter("timestamp"))]
 
-    def settle(self, places: Positions) -> None:
+    def advance(self, places: Positions) -> None:
         """Advance ``places`` to where reading ended, past the events that did not match."""
         for place in self.places:
             places[place["shard"]] = place["after"]
@@ -58,7 +58,7 @@ class LogReader:
             fields["since"] = since
         try:
             reply = read_packed(await self._backend.call("GetEvents", fields))
-        except (RouterGone, Unanswered, NotJson) as error:
+        except (RouterDisconnected, Unanswered, NotJson) as error:
             raise LogUnreadable(str(error) or "no answer") from error
         if not reply["ok"]:
             raise LogUnreadable(reply["error"])

@@ -19,7 +19,7 @@ from ..http import status
 from ..http.access import Role, need
 from ..http.problems import Problem
 from ..http.unknown_fields import check_names
-from .entries import Entry, Filter, Heard, parse_position
+from .entries import Entry, EventBatch, Filter, parse_position
 from .feed import Feed
 from .log_reader import LogUnreadable
 
@@ -46,7 +46,7 @@ def check_room(feed: Feed) -> None:
         raise Problem(status.UNAVAILABLE, f"too many listeners (max {MAX_LISTENERS}), try again later")
 
 
-async def begin(events: AsyncGenerator[Heard, None]) -> str:
+async def begin(events: AsyncGenerator[EventBatch, None]) -> str:
     """Start to listen.  Returns the position of the start.  Raises Problem if that is not possible at the
     moment."""
     try:
@@ -80,7 +80,7 @@ class Events:
 class Stream(Response):
     """Sends events until the listener leaves, does not read, or the feed ends."""
 
-    def __init__(self, place: str, events: AsyncGenerator[Heard, None]) -> None:
+    def __init__(self, place: str, events: AsyncGenerator[EventBatch, None]) -> None:
         """``events`` have already begun, at that place."""
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
@@ -89,11 +89,11 @@ class Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send(send))
-        gone = asyncio.create_task(_until_gone(receive))
+        disconnected = asyncio.create_task(_until_disconnect(receive))
         try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, disconnected), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            gone.cancel()
+            disconnected.cancel()
             sending.cancel()
             await asyncio.wait((sending,))
         if not sending.cancelled() and (error := sending.exception()) is not None:
@@ -104,8 +104,8 @@ class Stream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._events) as events:
             await _body(send, HELLO % self._place.encode())
-            async for heard in events:
-                await _body(send, b"".join(map(render, heard.entries)) or ALIVE % heard.place.encode())
+            async for batch in events:
+                await _body(send, b"".join(map(render, batch.entries)) or ALIVE % batch.place.encode())
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -119,6 +119,6 @@ async def _body(send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _until_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

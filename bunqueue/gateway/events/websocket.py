@@ -25,7 +25,7 @@ from ..http.problems import Problem, problem_answer
 from ..http.resources import OFFERED
 from ..http.transcode import NotJson, TooManyValues, read_json, write_json
 from ..http.unknown_fields import check_names
-from .entries import Heard, parse_position
+from .entries import EventBatch, parse_position
 from .feed import Feed
 from .log_reader import LogUnreadable
 from .sse import MAX_LISTENERS, STUCK_S, begin, check_room, filter_of
@@ -70,11 +70,11 @@ class Sockets:
 
     def _give_way(self) -> bool:
         """Close the oldest socket that has sent no token.  Returns False if all of them have."""
-        stranger = next((session for session in self._open if session.is_stranger), None)
-        if stranger is not None:
-            del self._open[stranger]
-            stranger.leave()
-        return stranger is not None
+        unauthenticated = next((session for session in self._open if session.is_unauthenticated), None)
+        if unauthenticated is not None:
+            del self._open[unauthenticated]
+            unauthenticated.leave()
+        return unauthenticated is not None
 
     async def close(self) -> None:
         """End all sockets."""
@@ -95,7 +95,7 @@ class Session:
         self._listening: asyncio.Task[None] | None = None
 
     @property
-    def is_stranger(self) -> bool:
+    def is_unauthenticated(self) -> bool:
         """Whether it has sent no token, though it needs one."""
         return self._role is Role.NOBODY
 
@@ -108,7 +108,7 @@ class Session:
             while True:
                 text = await self._socket.receive_text()
                 await self._room.acquire()
-                task = loop.create_task(self._heard(text))
+                task = loop.create_task(self._handle(text))
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
         except (WebSocketDisconnect, RuntimeError, KeyError):  # the last one is raised for a binary message
@@ -123,7 +123,7 @@ class Session:
 
     def _admitted(self) -> None:
         """Lift the limits for unauthenticated sockets, if it has sent a token."""
-        if not self.is_stranger:
+        if not self.is_unauthenticated:
             self._socket.state.admit()
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -140,7 +140,7 @@ class Session:
 
     def leave(self) -> None:
         """Close the socket soon, unless it has sent a token."""
-        if self.is_stranger:
+        if self.is_unauthenticated:
             task = asyncio.get_running_loop().create_task(self.end(UNAUTHORIZED))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -149,7 +149,7 @@ class Session:
         async with self._turn, asyncio.timeout(STUCK_S):
             await self._socket.send_text(body.decode())
 
-    async def _heard(self, text: str) -> None:
+    async def _handle(self, text: str) -> None:
         """Answer one message."""
         number: Any = None
         try:
@@ -229,12 +229,12 @@ class Session:
             self._listening.cancel()
             self._listening = None
 
-    async def _forward(self, events: AsyncGenerator[Heard, None]) -> None:
+    async def _forward(self, events: AsyncGenerator[EventBatch, None]) -> None:
         try:
             async with aclosing(events) as found:
-                async for heard in found:
-                    if heard.entries:
-                        await self._send(rendered(heard))
+                async for batch in found:
+                    if batch.entries:
+                        await self._send(rendered(batch))
         except (LogUnreadable, TimeoutError):
             await self.end(OVERLOADED)
         except (WebSocketDisconnect, RuntimeError, OSError):
@@ -246,10 +246,10 @@ class Session:
             await self.end(GOING_AWAY)
 
 
-def rendered(heard: Heard) -> bytes:
+def rendered(batch: EventBatch) -> bytes:
     """Events as a message."""
-    head = b'{"type":"events","id":"' + heard.place.encode() + b'","events":['
-    return head + b",".join([entry.body for entry in heard.entries]) + b"]}"
+    head = b'{"type":"events","id":"' + batch.place.encode() + b'","events":['
+    return head + b",".join([entry.body for entry in batch.entries]) + b"]}"
 
 
 def _message(text: str) -> Message:

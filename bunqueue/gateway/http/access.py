@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bunqueue.model.tokens import RateLimit, token_is_known
-from bunqueue.server.host.auth_throttle import DELAY_S, Guesses
+from bunqueue.server.host.auth_throttle import DELAY_S, AuthThrottle
 from bunqueue.server.settings.settings import Settings
 
 from . import status
@@ -59,7 +59,7 @@ class Access:
         own = socket.gethostname().lower()
         self._hosts = {settings.host.lower(), own, *(urlsplit(origin).hostname for origin in self.origins)}
         self._hosts |= {f"{own.partition('.')[0]}.{suffix}" for suffix in SHARED_SUFFIXES}
-        self.guesses = Guesses()
+        self.throttle = AuthThrottle()
         self._limit = settings.rate_limit
         self._rates: dict[str, RateLimit] = {}
 
@@ -75,7 +75,7 @@ class Access:
     async def wrong_token(self, peer: str, spare: Callable[[], None] = lambda: None) -> None:
         """Count a wrong token.  After many of them the answer is delayed, however many clients already wait:
         `spare` marks the connection as expendable when there are too many."""
-        if self.guesses.wrong(peer, time.monotonic()):
+        if self.throttle.wrong(peer, time.monotonic()):
             spare()
             await asyncio.sleep(DELAY_S)
 

@@ -19,7 +19,7 @@ from bunqueue.protocol.readable import MARK
 from bunqueue.protocol.unknown_fields import MAX_SHOWN
 
 from ..router_client.backend import Backend, Busy, Unanswered
-from ..router_client.connection import RouterGone
+from ..router_client.connection import RouterDisconnected
 from . import status
 from .access import Role, is_lured, need
 from .bodies import Bodies, MemoryBudget
@@ -104,7 +104,7 @@ class CommandEndpoint:
             fields.clear()
             payload = await self._call(spec, packed, waits, request, role)
             reply: dict[str, Any] = read_packed(payload)
-        except RouterGone as error:
+        except RouterDisconnected as error:
             raise Problem(status.UNAVAILABLE, _lost(error)) from None
         except Unanswered:
             raise Problem(status.UNAVAILABLE, f"{spec.name} was not answered in time; {_UNKNOWN}") from None
@@ -159,7 +159,7 @@ class CommandEndpoint:
     async def _while_there(self, request: Request, waiting: Awaitable[bytes]) -> bytes:
         """The result of ``waiting``, which is cancelled when the client disconnects or the server stops."""
         task = asyncio.ensure_future(waiting)
-        ends = [asyncio.create_task(each) for each in (_until_gone(request), self._stopping.wait())]
+        ends = [asyncio.create_task(each) for each in (_until_disconnect(request), self._stopping.wait())]
         try:
             await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -173,7 +173,7 @@ class CommandEndpoint:
 _UNKNOWN = "nobody knows whether it was carried out, so look before you repeat it"
 
 
-def _lost(error: RouterGone) -> str:
+def _lost(error: RouterDisconnected) -> str:
     if error.asked:
         return f"a part of the server restarted before it answered: {_UNKNOWN}"
     return "the server is not there at present; nothing was changed, try again"
@@ -208,7 +208,7 @@ def _add(given: dict[str, Any], path: dict[str, Any]) -> None:
     given |= path
 
 
-async def _until_gone(request: Request) -> None:
+async def _until_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -113,10 +113,10 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        cycle.scope["state"][SPARE] = self._spare
+        cycle.scope["state"][SPARE] = self._make_evictable
         super()._start_asgi_task(cycle, app)
 
-    def _spare(self) -> None:
+    def _make_evictable(self) -> None:
         """A client that is slowed down must not keep its connection because of the delay."""
         self._waiting.connections[self] = None
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from bunqueue.protocol.commands import COMMANDS
-from bunqueue.server.host.auth_throttle import Guesses
+from bunqueue.server.host.auth_throttle import AuthThrottle
 
 from . import status
 from .access import Role, need
@@ -27,11 +27,11 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 class Health:
     """The endpoints /health, /healthz, /ready and /prometheus."""
 
-    def __init__(self, carrier: CommandEndpoint, version: str, guesses: Guesses, cluster: str) -> None:
+    def __init__(self, carrier: CommandEndpoint, version: str, throttle: AuthThrottle, cluster: str) -> None:
         """``cluster`` is the name of the host's cluster, "" without one."""
         self._carrier = carrier
         self._version = version
-        self._guesses = guesses
+        self._throttle = throttle
         self._cluster = cluster
         self._since = time.monotonic()
         self._asking = asyncio.Lock()
@@ -116,5 +116,5 @@ class Health:
         if not reply["ok"]:
             return shown(reply)
         # The router counts those over TCP. Samples of one metric must be adjacent.
-        own = f'{WRONG}{{transport="http"}} {self._guesses.total:.1f}\n{WRONG}{{'
+        own = f'{WRONG}{{transport="http"}} {self._throttle.total:.1f}\n{WRONG}{{'
         return Response(reply["data"]["metrics"].replace(WRONG + "{", own, 1), media_type=EXPOSITION)

@@ -14,7 +14,7 @@ from typing import Any
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.server.host.descriptors import MAX_WAITING
 
-from .connection import RouterConnection, RouterGone
+from .connection import RouterConnection, RouterDisconnected
 
 SHARED = 2  # connections for commands that are answered at once; a large answer blocks only one
 SPARE = 16  # idle connections that are kept for reuse
@@ -52,7 +52,7 @@ class Backend:
         command = {**fields, "cmd": name}
         try:
             return await self._answer(await self._line(), command)
-        except RouterGone as error:
+        except RouterDisconnected as error:
             if error.asked and not COMMANDS[name].repeatable:
                 raise
         return await self._answer(await self._line(), command)

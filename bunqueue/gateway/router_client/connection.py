@@ -16,7 +16,7 @@ PROTOCOL = NEWEST  # the protocol version of the answers that HTTP gives
 HELLO_S = 10.0  # for the answer to Hello
 
 
-class RouterGone(Exception):
+class RouterDisconnected(Exception):
     """The connection has ended, or there is no connection."""
 
     def __init__(self, *, asked: bool) -> None:
@@ -41,13 +41,13 @@ class RouterConnection:
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: found._wire, path)
         except OSError:
-            raise RouterGone(asked=False) from None
+            raise RouterDisconnected(asked=False) from None
         try:
             async with asyncio.timeout(HELLO_S):
                 await found.ask({"cmd": "Hello", "protocolVersion": PROTOCOL})
-        except (RouterGone, TimeoutError):
+        except (RouterDisconnected, TimeoutError):
             found.close()
-            raise RouterGone(asked=False) from None
+            raise RouterDisconnected(asked=False) from None
         except BaseException:  # the caller was cancelled or failed
             found.close()
             raise
@@ -72,7 +72,7 @@ class RouterConnection:
         number = next_number()
         request = WireRequest(number, frame(_encode({**command, "reqId": number})), future, inf)
         if self._wire.closed:
-            future.set_exception(RouterGone(asked=False))
+            future.set_exception(RouterDisconnected(asked=False))
         else:
             self._wire.send(request)
         return future
@@ -89,7 +89,7 @@ class RouterConnection:
     def answered(self, connection: object) -> None:
         """Do nothing: no request waits for room."""
 
-    def heard(self, payload: bytes) -> None:
+    def on_frame(self, payload: bytes) -> None:
         """Do nothing: these connections subscribe to nothing."""
 
     def unavailable(self, request: WireRequest, payload: bytes) -> None:
@@ -102,5 +102,5 @@ class RouterConnection:
         unsent = set(connection.unsent)
         for request in connection.pending.values():
             if not request.future.done():
-                request.future.set_exception(RouterGone(asked=request not in unsent))
+                request.future.set_exception(RouterDisconnected(asked=request not in unsent))
         connection.pending.clear()

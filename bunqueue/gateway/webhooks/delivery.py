@@ -84,16 +84,16 @@ class WebhookDelivery:
                         return
                 self._pass(page)
                 if not page.events:
-                    await self._rest()
+                    await self._wait_for_events()
         finally:
             if self._news is not None:
-                await asyncio.shield(self._tell(now=True))
+                await asyncio.shield(self._record_news(now=True))
 
-    async def _rest(self) -> None:
+    async def _wait_for_events(self) -> None:
         """Wait until something happens.  Meanwhile, record what is not yet recorded."""
         assert self._places is not None
         while True:
-            await self._tell()
+            await self._record_news()
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._news is None else RECORD_S):
                     return await self._logs.changed(self._places)
@@ -129,7 +129,7 @@ class WebhookDelivery:
     def _pass(self, page: Page) -> None:
         """Mark the page as delivered, and skip the unwanted events between its events."""
         assert self._places is not None
-        page.settle(self._places)
+        page.advance(self._places)
         self._done_until(max(self._times))
         if page.events or abs(sum(self._places) - self._noted) > RECORD_EVENTS:
             self._note()
@@ -142,10 +142,10 @@ class WebhookDelivery:
             failures += 1
             off = failures >= self._max_failures or problem.startswith(f"{GONE} ")
             self._note(failed=1, error=problem, disable=off)
-            await self._tell(now=True)
+            await self._record_news(now=True)
             while off and self._news is not None:
                 await asyncio.sleep(RETRY_S)
-                await self._tell(now=True)
+                await self._record_news(now=True)
             if off:
                 _log.warning(
                     "a webhook is switched off", webhook=self._hook.id, error=problem, failures=failures
@@ -154,7 +154,7 @@ class WebhookDelivery:
             await asyncio.sleep(delay * random.uniform(0.8, 1.2))
             delay = min(delay * 2, LAST_DELAY_S)
         self._arrived(event)
-        await self._tell()
+        await self._record_news()
         return True
 
     def _arrived(self, event: dict[str, Any]) -> None:
@@ -207,7 +207,7 @@ class WebhookDelivery:
             news.at, news.error = time.time() * 1000, error and error[:1000]
         self._news = news
 
-    async def _tell(self, *, now: bool = False) -> None:
+    async def _record_news(self, *, now: bool = False) -> None:
         """Record the data, if there is any and the last record was long enough ago."""
         loop = asyncio.get_running_loop()
         if self._news is None or (not now and loop.time() - self._recorded_at < RECORD_S):

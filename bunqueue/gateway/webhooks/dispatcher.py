@@ -18,7 +18,7 @@ from msgspec.msgpack import Decoder
 from bunqueue.gateway.events.log_reader import LogReader
 from bunqueue.gateway.http.transcode import read_packed
 from bunqueue.gateway.router_client.backend import Backend, Unanswered
-from bunqueue.gateway.router_client.connection import RouterGone
+from bunqueue.gateway.router_client.connection import RouterDisconnected
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery, RecordTrial, Trial, WantedTrial
@@ -28,7 +28,7 @@ from .logs import Logs
 from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post
 
-LOOK_S = 1.0  # between two reads of the list of webhooks
+POLL_S = 1.0  # between two reads of the list of webhooks
 ANSWER_S = 1.5  # in a cluster, for the first shard to answer: couriers end before others may start
 STOP_S = 3.0  # to finish deliveries, and record the last ones
 
@@ -58,18 +58,18 @@ class Deliverer:
         self._anywhere = anywhere
         self._couriers: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()  # webhooks with a courier that was asked to end
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._trials: set[asyncio.Task[str | None]] = set()
 
     def start(self) -> None:
         """Deliver from now on; safe to call twice."""
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+        if self._polling is None:
+            self._polling = asyncio.get_running_loop().create_task(self._poll())
 
     async def stop(self) -> None:
         """Stop delivering.  Returns when the positions are stored.  Safe to call twice."""
-        looking, self._looking = self._looking, None
-        tasks = [*self._couriers.values(), *self._trials, *([looking] if looking else [])]
+        polling, self._polling = self._polling, None
+        tasks = [*self._couriers.values(), *self._trials, *([polling] if polling else [])]
         self._couriers.clear()
         for task in tasks:
             task.cancel()
@@ -85,7 +85,7 @@ class Deliverer:
             raise Unanswered
         return found
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
             self._sweep()
             try:
@@ -93,12 +93,12 @@ class Deliverer:
                 self._delivers = found.delivers
                 self._staff(found.webhooks)
                 self._try(found)
-            except (RouterGone, Unanswered, TimeoutError, msgspec.MsgspecError) as error:
+            except (RouterDisconnected, Unanswered, TimeoutError, msgspec.MsgspecError) as error:
                 _log.debug("the webhooks cannot be read", error=str(error))
                 if self._name:  # another gateway may begin soon
                     self._delivers = False
                     self._staff([])
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _sweep(self) -> None:
         """Forget couriers that have ended.  Called before the webhooks are read, so these include their
@@ -125,7 +125,7 @@ class Deliverer:
 
     async def _record(self, news: RecordDelivery) -> bool:
         """Store the record.  Returns whether nothing is left to do."""
-        code, error = await self._tell("RecordDelivery", to_builtins(news))
+        code, error = await self._call("RecordDelivery", to_builtins(news))
         if error is not None:  # if the gateway ends now, some of it is delivered again later
             _log.debug("a delivery was not recorded", webhook=news.webhook_id, error=error)
         return error is None or code == Code.WEBHOOK_NOT_FOUND
@@ -150,12 +150,12 @@ class Deliverer:
             error = str(problem)
         delivered = status is not None and 200 <= status < 300
         data = Trial(delivered, status, error, round((time.monotonic() - begun) * 1000))
-        return (await self._tell("RecordTrial", to_builtins(RecordTrial(trial=number, data=data))))[1]
+        return (await self._call("RecordTrial", to_builtins(RecordTrial(trial=number, data=data))))[1]
 
-    async def _tell(self, command: str, fields: dict[str, Any]) -> tuple[str | None, str | None]:
+    async def _call(self, command: str, fields: dict[str, Any]) -> tuple[str | None, str | None]:
         """Send a command to the server.  Returns the code and the text of its refusal, if it refuses."""
         try:
             reply = read_packed(await self._backend.call(command, fields))
-        except (RouterGone, Unanswered) as error:
+        except (RouterDisconnected, Unanswered) as error:
             return None, str(error) or "no answer"
         return (None, None) if reply["ok"] else (reply.get("code"), str(reply["error"]))

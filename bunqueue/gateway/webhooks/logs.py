@@ -13,7 +13,7 @@ from contextlib import suppress
 from bunqueue.gateway.events.entries import Filter, Positions
 from bunqueue.gateway.events.log_reader import LogReader, LogUnreadable, Page
 
-LOOK_S = 0.25  # between two polls for new events
+POLL_S = 0.25  # between two polls for new events
 REST = 4  # times as long as a read without a match took
 LONGEST_REST_S = 1.0
 
@@ -25,7 +25,7 @@ class Logs:
         self._reader = reader
         self._ends: Positions = [-1] * shards
         self._turn = asyncio.Lock()
-        self._look: asyncio.Task[None] | None = None
+        self._refresh: asyncio.Task[None] | None = None
 
     async def read(self, after: Positions | None, limit: int, wanted: Filter, since: float | None) -> Page:
         """Call `LogReader.read`, one courier at a time."""
@@ -33,7 +33,7 @@ class Logs:
             loop = asyncio.get_running_loop()
             begun = loop.time()
             page = await self._reader.read(after, limit, wanted, since=since)
-            self._settle(page)
+            self._advance(page)
             if not page.events:
                 await asyncio.sleep(min((loop.time() - begun) * REST, LONGEST_REST_S))
             return page
@@ -41,16 +41,16 @@ class Logs:
     async def changed(self, places: Positions) -> None:
         """Return when the logs no longer end at ``places``."""
         while self._ends == places:
-            if self._look is None or self._look.done():
-                self._look = asyncio.get_running_loop().create_task(self._look_later())
-            await asyncio.wait((self._look,))
+            if self._refresh is None or self._refresh.done():
+                self._refresh = asyncio.get_running_loop().create_task(self._refresh_later())
+            await asyncio.wait((self._refresh,))
 
-    async def _look_later(self) -> None:
-        await asyncio.sleep(LOOK_S)
+    async def _refresh_later(self) -> None:
+        await asyncio.sleep(POLL_S)
         async with self._turn:
             with suppress(LogUnreadable):
-                self._settle(await self._reader.read(self._ends, 0))
+                self._advance(await self._reader.read(self._ends, 0))
 
-    def _settle(self, page: Page) -> None:
+    def _advance(self, page: Page) -> None:
         for place in page.places:
             self._ends[place["shard"]] = place["last"]

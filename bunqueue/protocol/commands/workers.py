@@ -125,7 +125,7 @@ class ListWorkers(Command[ListWorkersReply], tag="ListWorkers"):
     """List the registered workers."""
 
 
-class Wishes(Struct, gc=False):
+class DesiredState(Struct, gc=False):
     """The desired state of the worker, as requested with ControlWorker.  It is sent until a heartbeat
     confirms it with ``wish``, or, without ``wish``, reports that state.  A later request has a higher
     ``number``."""
@@ -137,7 +137,7 @@ class Wishes(Struct, gc=False):
 
 
 class WorkerHeartbeatReply(Reply, kw_only=True):
-    data: Wishes
+    data: DesiredState
 
 
 @http("POST /workers/{id}/heartbeat", Tag.WORKERS)

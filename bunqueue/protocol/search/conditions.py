@@ -81,7 +81,7 @@ def lower(text: str) -> str:
     return text.translate(_LOWER)
 
 
-def holds(condition: Condition, actual: Any) -> bool:
+def matches(condition: Condition, actual: Any) -> bool:
     """Whether a value meets a condition; for a job's tags (a tuple), whether one of them does."""
     comparison = condition.comparison
     if comparison in (EQUAL, UNEQUAL):
@@ -98,9 +98,9 @@ def holds(condition: Condition, actual: Any) -> bool:
 
 
 def comparer(condition: Condition) -> Callable[[Any], bool]:
-    """`holds` for one condition and many values that are not tags."""
+    """`matches` for one condition and many values that are not tags."""
     if condition.comparison != EQUAL or len(condition.values) > 1:
-        return partial(holds, condition)
+        return partial(matches, condition)
     value = condition.values[0]
     is_bool = isinstance(value, bool)
     return lambda actual: actual == value and isinstance(actual, bool) is is_bool

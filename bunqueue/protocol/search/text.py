@@ -60,7 +60,7 @@ class _Token:
         try:
             found = _text_of(self.text)
         except (msgspec.DecodeError, UnicodeError):
-            raise problem(f"{_cut(self.text)} is not a text as in JSON") from None
+            raise problem(f"{_truncated(self.text)} is not a text as in JSON") from None
         return found
 
 
@@ -93,14 +93,14 @@ def _tokens(query: str) -> list[_Token]:
             continue
         match = _TOKEN.match(query, place)
         if match is None:
-            raise problem(f"{_cut(query[place:].strip())} cannot be read; is a quote missing?")
+            raise problem(f"{_truncated(query[place:].strip())} cannot be read; is a quote missing?")
         found.append(_Token(match.lastgroup or "", match[match.lastgroup or 0]))
         place = match.end()
     return found
 
 
 def _condition(tokens: Sequence[_Token], now: int) -> Condition:
-    shown = _cut(" ".join(token.text for token in tokens))
+    shown = _truncated(" ".join(token.text for token in tokens))
     if len(tokens) < 3 or tokens[0].kind not in ("word", "text"):
         said = f"{shown} is no condition" if tokens else "a condition is missing"
         raise problem(f"{said}: write a field, a comparison and a value, as in state = failed")
@@ -108,7 +108,9 @@ def _condition(tokens: Sequence[_Token], now: int) -> Condition:
     kind = FIELDS[field]
     sign = EQUAL if tokens[1].text.lower() == "in" else tokens[1].text
     if sign not in kind.comparisons:
-        raise problem(f"{field} cannot be compared with {_cut(sign)}; it takes {' '.join(kind.comparisons)}")
+        raise problem(
+            f"{field} cannot be compared with {_truncated(sign)}; it takes {' '.join(kind.comparisons)}"
+        )
     values = tuple(_value(field, kind, some, now) for some in _listed(tokens[2:], shown))
     if len(values) > 1 and sign not in (EQUAL, UNEQUAL):
         raise problem(f"{shown}: only = and != take several values")
@@ -120,9 +122,9 @@ def _field(text: str) -> tuple[str, tuple[str, ...]]:
     steps = path_of(text)
     field = steps[0].lower()
     if field not in FIELDS:
-        raise problem(f"{_cut(text)} is no field; there are {', '.join(FIELDS)}, and data.NAME")
+        raise problem(f"{_truncated(text)} is no field; there are {', '.join(FIELDS)}, and data.NAME")
     if field != "data" and len(steps) > 1:
-        raise problem(f"{_cut(text)}: only data has fields of its own; write data.{_cut(text)}")
+        raise problem(f"{_truncated(text)}: only data has fields of its own; write data.{_truncated(text)}")
     return field, tuple(steps[1:])
 
 
@@ -137,7 +139,7 @@ def path_of(text: str) -> list[str]:
         steps.append(match[2] if match[1] is None else _Token("text", f'"{match[1]}"').plain)
         place = match.end()
     if place < len(text) or not steps or text.endswith("."):
-        raise problem(f"{_cut(text)} is no path: write names with dots between them, as in order.id")
+        raise problem(f"{_truncated(text)} is no path: write names with dots between them, as in order.id")
     return steps
 
 
@@ -172,7 +174,7 @@ def _value(field: str, kind: Kind, tokens: Sequence[_Token], now: int) -> Any:
         found = _json(words)
         if kind is Kind.ANY or (isinstance(found, int | float) and not isinstance(found, bool)):
             return found
-        raise problem(f"{field} is compared with numbers, and {_cut(words)} is not one")
+        raise problem(f"{field} is compared with numbers, and {_truncated(words)} is not one")
     if field == "state":
         return state_of(words)
     if field == "workflow":
@@ -182,7 +184,7 @@ def _value(field: str, kind: Kind, tokens: Sequence[_Token], now: int) -> Any:
 
 def _flag(field: str, words: str) -> bool:
     if words.lower() not in ("true", "false"):
-        raise problem(f"{field} is true or false, not {_cut(words)}")
+        raise problem(f"{field} is true or false, not {_truncated(words)}")
     return words.lower() == "true"
 
 
@@ -211,7 +213,7 @@ def moment_of(words: str, now: int) -> float:
     """A point in time as epoch ms: ``2026-01-31T12:00Z``, ``1767225600000``, ``2h ago``."""
     moment = _moment(words, now)
     if abs(moment) > MAX_MOMENT:
-        raise problem(f"{_cut(words)} is too far away; {MOMENT}")
+        raise problem(f"{_truncated(words)} is too far away; {MOMENT}")
     return moment
 
 
@@ -224,11 +226,11 @@ def _moment(words: str, now: int) -> float:
     try:
         moment = datetime.fromisoformat(words)
     except ValueError:
-        raise problem(f"{_cut(words)} is no moment; {MOMENT}") from None
+        raise problem(f"{_truncated(words)} is no moment; {MOMENT}") from None
     if moment.tzinfo is None:
-        raise problem(f"{_cut(words)} has no time zone; {MOMENT}")
+        raise problem(f"{_truncated(words)} has no time zone; {MOMENT}")
     return moment.timestamp() * 1000
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

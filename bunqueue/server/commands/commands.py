@@ -132,7 +132,7 @@ class ServerCommands:
 
     @handles(Heartbeat)
     def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
-        return self.workers.beat(command, self.now())
+        return self.workers.heartbeat(command, self.now())
 
     @handles(ControlWorker)
     def _control_worker(self, connection: Connection, command: ControlWorker) -> Reply:

@@ -16,13 +16,13 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import (
     ControlWorker,
+    DesiredState,
     Heartbeat,
     Registered,
     RegisterWorker,
     RegisterWorkerReply,
     Removed,
     RemovedReply,
-    Wishes,
     WorkerHeartbeatReply,
     WorkerInfo,
     WorkerInfoReply,
@@ -154,7 +154,7 @@ class Workers:
         self._forget(worker)
         return RemovedReply(data=Removed())
 
-    def beat(self, command: Heartbeat, now: int) -> WorkerHeartbeatReply:
+    def heartbeat(self, command: Heartbeat, now: int) -> WorkerHeartbeatReply:
         """Record a heartbeat, with what the worker reports about itself."""
         worker = self._known(command.id)
         worker.last_seen = now
@@ -169,7 +169,7 @@ class Workers:
             worker.paused = command.paused
         if command.concurrency is not None:
             worker.concurrency = command.concurrency
-        return WorkerHeartbeatReply(data=_wishes(worker, command))
+        return WorkerHeartbeatReply(data=_desired_state(worker, command))
 
     def control(self, command: ControlWorker, now: int) -> WorkerInfoReply:
         """Store the desired state of a worker until its next heartbeat."""
@@ -220,7 +220,7 @@ class Workers:
         workers = self._workers.values()
         return WorkerStats(
             total=len(workers),
-            active=sum(_is_heard(worker, now) for worker in workers),
+            active=sum(_is_alive(worker, now) for worker in workers),
             total_processed=self._gone_processed + sum(worker.processed for worker in workers),
             total_failed=self._gone_failed + sum(worker.failed for worker in workers),
             active_jobs=sum(worker.active_jobs for worker in workers),
@@ -300,7 +300,7 @@ def _unknown(worker_id: str) -> CommandError:
     return CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId", value=worker_id)
 
 
-def _wishes(worker: Worker, said: Heartbeat) -> Wishes:
+def _desired_state(worker: Worker, said: Heartbeat) -> DesiredState:
     """The requests that the worker has not confirmed yet.  A confirmed request is never sent again, so later
     changes that the worker makes itself are not undone."""
     if said.wish is not None and said.wish >= worker.wish:
@@ -311,15 +311,15 @@ def _wishes(worker: Worker, said: Heartbeat) -> Wishes:
         if worker.wanted_concurrency == said.concurrency:
             worker.wanted_concurrency = None
     if worker.wanted_paused is None and worker.wanted_concurrency is None:
-        return Wishes()
-    return Wishes(
+        return DesiredState()
+    return DesiredState(
         paused=UNSET if worker.wanted_paused is None else worker.wanted_paused,
         concurrency=UNSET if worker.wanted_concurrency is None else worker.wanted_concurrency,
         number=UNSET if said.wish is None else worker.wish,
     )
 
 
-def _is_heard(worker: Worker, now: int) -> bool:
+def _is_alive(worker: Worker, now: int) -> bool:
     """Whether the worker has sent a recent heartbeat.  One from the future is older: the clock was set
     back."""
     return 0 <= now - worker.last_seen <= STALE_MS
@@ -333,7 +333,7 @@ def _shown(worker: Worker, now: int) -> WorkerInfo:
         concurrency=worker.concurrency,
         hostname=worker.hostname,
         pid=worker.pid,
-        status="active" if _is_heard(worker, now) else "stale",
+        status="active" if _is_alive(worker, now) else "stale",
         registered_at_ms=float(worker.registered_at),
         last_seen_ms=float(worker.last_seen),
         active_jobs=worker.active_jobs,

@@ -45,7 +45,7 @@ def misfit(file: Path, place: Place) -> str | None:
         kind = "is empty (0 bytes)" if file.exists() else "is missing"
         return kind if place.filled else None
     try:
-        found = look(file)
+        found = read_identity(file)
     except sqlite3.Error:
         return None
     except msgspec.DecodeError:
@@ -61,7 +61,7 @@ def _foreign_log(file: Path, identity: Identity) -> str | None:
     if not _is_logged(file):
         return None
     try:
-        logged = _look(file, "mode=ro")
+        logged = _read_identity(file, "mode=ro")
     except (sqlite3.Error, msgspec.DecodeError):  # damage is not judged here
         return None
     return None if logged == identity else "has the -wal of another file beside it"
@@ -81,17 +81,17 @@ def _difference(found: Identity, expected: Identity) -> str | None:
     return None
 
 
-def look(file: Path) -> Identity | None:
+def read_identity(file: Path) -> Identity | None:
     """Read the identity of a file.  Raises sqlite3.Error and msgspec.DecodeError."""
     is_logged = _is_logged(file)
     try:  # the file has the identity even without its log: it is written before anything else
-        found = _look(file, "mode=ro&immutable=1")
+        found = _read_identity(file, "mode=ro&immutable=1")
     except sqlite3.Error:
         if not is_logged:
             raise
         found = None
     if found is None and is_logged:
-        found = _look(file, "mode=ro")
+        found = _read_identity(file, "mode=ro")
     return found
 
 
@@ -100,7 +100,7 @@ def _is_logged(file: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _look(file: Path, how: str) -> Identity | None:
+def _read_identity(file: Path, how: str) -> Identity | None:
     with _opened(file, how) as database:
         if database.execute("select 1 from sqlite_schema where name = 'meta'").fetchone() is None:
             return None
@@ -111,7 +111,7 @@ def _look(file: Path, how: str) -> Identity | None:
 def identity_of(file: Path) -> Identity | None:
     """The identity of a file; None if there is no identity or it cannot be read."""
     try:
-        return look(file) if file.exists() else None
+        return read_identity(file) if file.exists() else None
     except (sqlite3.Error, msgspec.DecodeError):
         return None
 
@@ -119,7 +119,7 @@ def identity_of(file: Path) -> Identity | None:
 def damage(file: Path) -> str | None:
     """Why SQLite cannot read a file at all; None if it can."""
     try:
-        look(file)
+        read_identity(file)
     except sqlite3.Error as error:
         return f"cannot be read ({error})"
     except msgspec.DecodeError:

@@ -87,7 +87,7 @@ def _scalar(value: Any) -> Scalar:
 def is_blocked(stored: bytes) -> bool:
     """Whether a job waits for others."""
     extra = _decode_extra(stored)
-    return extra.is_held
+    return extra.waits_for_jobs
 
 
 FUNCTIONS: Mapping[str, Callable[..., Scalar]] = {

@@ -21,12 +21,12 @@ def origin(address: str) -> str:
     return str(found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64))
 
 
-class Guesses:
+class AuthThrottle:
     """The wrong tokens that one process received.  The caller passes the time, in seconds."""
 
     def __init__(self) -> None:
         self.total = 0
-        self._untold = 0
+        self._unlogged = 0
         self._last = ""
         self._counts: dict[str, int] = {}
         self._until = 0.0
@@ -38,16 +38,16 @@ class Guesses:
             self._until = now_s + PERIOD_S
         who = origin(address)
         self.total += 1
-        self._untold += 1
+        self._unlogged += 1
         self._last = address
         self._counts[who] = count = self._counts.get(who, 0) + 1
         return count > FREE
 
-    def suspects(self, address: str, now_s: float) -> bool:
+    def is_throttled(self, address: str, now_s: float) -> bool:
         """Whether an address has sent enough wrong tokens to be slowed down."""
         return now_s < self._until and bool(self._counts) and self._counts.get(origin(address), 0) > FREE
 
     def news(self) -> dict[str, str | int]:
         """The fields to log: how many came since the last call, and the last address.  Empty if none came."""
-        untold, self._untold = self._untold, 0
-        return {"wrong": untold, "address": self._last, "addresses": len(self._counts)} if untold else {}
+        unlogged, self._unlogged = self._unlogged, 0
+        return {"wrong": unlogged, "address": self._last, "addresses": len(self._counts)} if unlogged else {}

@@ -22,27 +22,27 @@ class LoopPoll:
 
     def __init__(self, window_us: int) -> None:
         self._window = window_us * 1000
-        self._heard_at = self._until = self._seen = 0  # ns
+        self._read_at = self._until = self._seen = 0  # ns
         self._runs = False
 
-    def heard(self, size: int) -> None:
+    def on_read(self, size: int) -> None:
         """Record that ``size`` bytes were read."""
         if size > SMALL:
             return
         now = time.monotonic_ns()
-        if now - self._heard_at < self._window:
+        if now - self._read_at < self._window:
             self._until = now + self._window
             if not self._runs:
                 self._runs = True
                 self._call_soon = asyncio.get_running_loop().call_soon
-                self._call_soon(self._look)
-        self._heard_at = now
+                self._call_soon(self._poll)
+        self._read_at = now
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if time.monotonic_ns() >= self._until:
             self._runs = False
             return
         if self._until == self._seen:  # nothing has come since the last poll
             give_way()
         self._seen = self._until
-        self._call_soon(self._look)  # makes the loop poll without waiting
+        self._call_soon(self._poll)  # makes the loop poll without waiting

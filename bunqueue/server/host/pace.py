@@ -1,10 +1,10 @@
 """How fast a process works through bulk commands while other clients send one command at a time.
 
 The router and each shard run a command at once if its client has nothing else queued.  In between they work
-through the queued commands in slices.  Without a rest between slices, a client that sends one command at a
+through the queued commands in slices.  Without a pause between slices, a client that sends one command at a
 time would wait for a slice each time, in each process.  It would also wait for a processor: a server's
-processes, its clients and their workers often share few.  So while there is a client of that kind, a rest
-follows each slice; a slice that could not be cut short gets a proportionally longer rest.  The rest ends as
+processes, its clients and their workers often share few.  So while there is a client of that kind, a pause
+follows each slice; a slice that could not be cut short gets a proportionally longer pause.  The pause ends as
 soon as no other client is asking.
 """
 
@@ -15,9 +15,9 @@ from time import monotonic, thread_time
 
 SLICE_S = 0.0005  # of work on the queued commands of one connection
 AT_ONCE_S = 0.002  # of work for a connection with nothing queued; then the rest of its commands is queued
-REST = 3.0  # the rest after a slice, as a multiple of the time worked
-MOST_S = 0.1  # the longest rest
-QUIET_S = 0.002  # without a command ends a rest: by then the client has had its turn on a processor
+PAUSE = 3.0  # the pause after a slice, as a multiple of the time worked
+MOST_S = 0.1  # the longest pause
+QUIET_S = 0.002  # without a command ends a pause: by then the client has had its turn on a processor
 LATELY_S = 0.02  # a client that sent a command this recently is taken to be still sending
 
 
@@ -57,7 +57,7 @@ class Pace:
         self._last_at = self._other_at = 0.0
         self._worker: Hashable = None  # the client of the last slice
         self._worked_at = 0.0  # when that slice ended
-        self._rest_ends = 0.0  # at the latest; 0: no rest
+        self._pause_ends = 0.0  # at the latest; 0: no pause
 
     def asked(self, who: Hashable) -> None:
         """Record a command from a client that has nothing queued."""
@@ -70,15 +70,15 @@ class Pace:
         """Record the end of a slice of a client's queued commands.  No other client was read during it."""
         self._worker, self._worked_at = who, monotonic()
         rests = work.begun_at - self._others_asked_at < LATELY_S
-        self._rest_ends = self._worked_at + min(REST * work.worked_s, MOST_S) if rests else 0.0
+        self._pause_ends = self._worked_at + min(PAUSE * work.worked_s, MOST_S) if rests else 0.0
 
     @property
-    def rest_s(self) -> float:
+    def pause_s(self) -> float:
         """Seconds until the next slice; 0: it may begin now."""
-        if not self._rest_ends:
+        if not self._pause_ends:
             return 0.0
         quiet_at = max(self._worked_at, self._others_asked_at) + QUIET_S
-        return max(0.0, min(self._rest_ends, quiet_at) - monotonic())
+        return max(0.0, min(self._pause_ends, quiet_at) - monotonic())
 
     @property
     def _others_asked_at(self) -> float:

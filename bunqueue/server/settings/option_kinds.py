@@ -29,13 +29,13 @@ class Kind:
     """Which values an option accepts.
 
     ``read`` turns the text of a flag or variable into a value, or returns it unchanged if malformed.
-    ``allows`` checks that value, or the one from a configuration file.  ``settle`` makes a path absolute.
+    ``allows`` checks that value, or the one from a configuration file.  ``resolve`` makes a path absolute.
     """
 
     bound: str
     allows: Callable[[object], bool]
     read: Callable[[str], object] = lambda text: text
-    settle: Callable[[object, Mapping[str, str]], object] = lambda value, environ: value
+    resolve: Callable[[object, Mapping[str, str]], object] = lambda value, environ: value
     choices: tuple[str, ...] = ()
     repeatable: bool = False
     secret: bool = False
@@ -70,7 +70,7 @@ def byte_size(low: int) -> Kind:
         bound=f"bytes, or with a unit such as 512M or 2G (K, M, G, T), from {low >> 20}M on, or 0",
         allows=allows,
         read=read,
-        settle=lambda value, environ: read(value),
+        resolve=lambda value, environ: read(value),
     )
 
 
@@ -127,7 +127,7 @@ def _absolute(value: object, environ: Mapping[str, str]) -> object:
     return os.path.abspath(home(environ) + path[1:] if path == "~" or path.startswith("~/") else path)
 
 
-def _settle_file(value: object, environ: Mapping[str, str]) -> object:
+def _resolve_file(value: object, environ: Mapping[str, str]) -> object:
     return value and _absolute(value, environ)
 
 
@@ -152,9 +152,9 @@ def _are_origins(value: object) -> bool:
 
 HOST = Kind(bound="a host name or IP address (letters, digits and . : - _ %)", allows=_is_host)
 PORT = whole(0, 65535)
-DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=is_path, settle=_absolute)
+DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=is_path, resolve=_absolute)
 PEM = Kind(
-    bound="the path of a PEM file", allows=lambda value: value == "" or is_path(value), settle=_settle_file
+    bound="the path of a PEM file", allows=lambda value: value == "" or is_path(value), resolve=_resolve_file
 )
 MEMORY_LIMIT = byte_size(LEAST)
 STORE = Kind(

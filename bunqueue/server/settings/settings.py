@@ -93,14 +93,14 @@ class Option:
     def check(self, value: object, source: str) -> None:
         """Raise ``SettingsError`` if ``value`` is not allowed."""
         if not self.kind.allows(value):
-            shown = "the value (not shown)" if self.kind.secret else _cut(repr(value))
+            shown = "the value (not shown)" if self.kind.secret else _truncated(repr(value))
             raise SettingsError(f"{source}: {shown} is not allowed; give {self.kind.bound}")
 
     def take(self, raw: object, source: str, environ: Mapping[str, str]) -> _Given:
         """Convert ``raw`` to a value. Raises ``SettingsError`` if it is not allowed."""
         value = tuple(raw) if isinstance(raw, list) else raw
         self.check(value, source)
-        return _Given(self.kind.settle(value, environ), source)
+        return _Given(self.kind.resolve(value, environ), source)
 
 
 class _Given(NamedTuple):
@@ -108,7 +108,7 @@ class _Given(NamedTuple):
     source: str
 
 
-def _cut(shown: str) -> str:
+def _truncated(shown: str) -> str:
     return shown if len(shown) <= MAX_SHOWN_CHARS else shown[:MAX_SHOWN_CHARS] + "..."
 
 
@@ -412,7 +412,9 @@ def _config_path(flags: Mapping[str, object], environ: Mapping[str, str]) -> str
     if path is None:
         path, origin = environ.get(CONFIG_VARIABLE), f"variable {CONFIG_VARIABLE}"
     if path is not None and (not isinstance(path, str) or not is_path(path)):
-        raise SettingsError(f"{origin}: {_cut(repr(path))} is not allowed; give the path of a TOML file")
+        raise SettingsError(
+            f"{origin}: {_truncated(repr(path))} is not allowed; give the path of a TOML file"
+        )
     return path
 
 
@@ -426,7 +428,7 @@ def _from_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[
             given[key] = _BY_NAME[key].take(value, f"file {path}, key {key}", environ)
         elif isinstance(value, dict):
             raise SettingsError(
-                f"file {path}, table {_cut(repr(key))}: write options as top-level keys, not in tables"
+                f"file {path}, table {_truncated(repr(key))}: write options as top-level keys, not in tables"
             )
         else:
             raise _unknown(f"file {path}, key", key, list(_BY_NAME))
@@ -444,7 +446,7 @@ def _read_toml(path: str) -> dict[str, object]:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> SettingsError:
-    shown = _cut(name if name.isprintable() else repr(name))
+    shown = _truncated(name if name.isprintable() else repr(name))
     return SettingsError(f"{what} {shown}: no such option; {hint(name, known)}")
 
 

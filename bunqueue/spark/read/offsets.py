@@ -37,7 +37,7 @@ def limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> O
     return end
 
 
-def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[str]:
+def lost_events(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[str]:
     """The events that retention removed before the stream read them, in words.  A shard that is new to the
     stream has lost nothing."""
     return [

@@ -27,7 +27,7 @@ from ..options import ReadOptions, StreamOptions
 from .conditions import microseconds
 from .event_rows import Bounds, bounds, first_since
 from .folders import Shard, find_shards
-from .offsets import Offset, key_of, limited, losses, reached, resharded, went_back
+from .offsets import Offset, key_of, limited, lost_events, reached, resharded, went_back
 from .reading import Selection, read_events
 
 logger = logging.getLogger("bunqueue.spark")
@@ -95,7 +95,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = resharded(start, found) or went_back(start, found)
         if moved is not None:
             raise EventsLost(f"{moved}: begin a new stream with a checkpoint of its own, and startAt=a time")
-        for loss in losses(start, found):
+        for loss in lost_events(start, found):
             if self.stream.fail_on_loss:
                 raise EventsLost(
                     f"{loss}; to go on without them, set failOnDataLoss=false; to keep events longer, "

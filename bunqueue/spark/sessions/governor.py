@@ -57,15 +57,15 @@ class Cores:
     """The load of all cores since the last call."""
 
     def __init__(self) -> None:
-        self._busy, self._total = self._look()
+        self._busy, self._total = self._cpu_times()
 
-    def _look(self) -> tuple[int, int]:
+    def _cpu_times(self) -> tuple[int, int]:
         times = [int(time) for time in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         return sum(times) - times[3] - times[4], sum(times)  # without idle and I/O wait
 
     def load(self) -> float:
         """The load since the last call, 0 to 1."""
-        busy, total = self._look()
+        busy, total = self._cpu_times()
         passed = total - self._total
         load = (busy - self._busy) / passed if passed else 0.0
         self._busy, self._total = busy, total

@@ -71,7 +71,7 @@ class Fetcher:
         self.change = change
         self.pull_size = config.pull_size
         """How many jobs one poll may bring; may be changed."""
-        self.heard_at = 0.0
+        self.received_at = 0.0
         """When a poll was last answered, by the monotonic clock; 0: never."""
         self._config = config
         self._intake = intake
@@ -141,10 +141,10 @@ class Fetcher:
                 if len(self._under_way) > 1:
                     self.change.set()  # the room it did not use is free for others
             idle = not reply.jobs
-            self._hear(reply)
+            self._take_reply(reply)
 
-    def _hear(self, reply: PulledJobs) -> None:
-        self.heard_at = time.monotonic()
+    def _take_reply(self, reply: PulledJobs) -> None:
+        self.received_at = time.monotonic()
         if not self._stopping.is_set():  # else the jobs are left alone: closing gives them back
             self._intake.take(reply)
 

@@ -138,7 +138,7 @@ class Intake:
             self._reporter.fail(job, made_final(problem), text)
             return
         if not together:
-            self._channel.say_soon(AddLog(id=job.id, message=text))
+            self._channel.send_nowait(AddLog(id=job.id, message=text))
             self._stats.report_error(problem)
         later = Postpone(TOGETHER_MS if together else KEY_MISSING_MS, text)
         later.counts = False

@@ -60,7 +60,7 @@ class OrderedFetcher(Fetcher):
             return None
         queue, count = self._turns.ask(room, empty)
         reply = await self._pull(queue, count, wait)
-        self._hear(reply)
+        self._take_reply(reply)
         self._turns.took(queue, len(reply.jobs))
         if len(reply.jobs) < count:
             empty.add(queue)

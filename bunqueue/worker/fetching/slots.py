@@ -71,11 +71,11 @@ class Slots(Generic[J]):
             task = self._loop.create_task(self._slot(), context=self._context.copy())
             self._tasks.add(task)
             self._woken.add(task)
-            task.add_done_callback(self._gone)
+            task.add_done_callback(self._on_slot_done)
             return True
         return False
 
-    def _gone(self, task: asyncio.Task[None]) -> None:
+    def _on_slot_done(self, task: asyncio.Task[None]) -> None:
         """A slot has ended: normally, or because it was cancelled, perhaps before it began."""
         self._tasks.discard(task)
         self._woken.discard(task)

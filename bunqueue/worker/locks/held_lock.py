@@ -10,7 +10,7 @@ import threading
 
 from msgspec import UNSET
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.errors import BunqueueError, LockLost
 from bunqueue.protocol.commands.core import HeartbeatReply, JobHeartbeat
@@ -30,7 +30,7 @@ class HeldLock:
         self._released = threading.Event()
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
-        if substitute.current is None:  # in a sandbox time stands still
+        if engine_override.current is None:  # in a sandbox time stands still
             self._thread = threading.Thread(target=self._run, name="bunqueue-held-lock", daemon=True)
             self._thread.start()
 

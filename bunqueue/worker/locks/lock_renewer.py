@@ -18,7 +18,7 @@ from typing import Protocol
 
 from msgspec import UNSET, Struct
 
-from bunqueue.client import substitute
+from bunqueue.client import engine_override
 from bunqueue.client.connection.blocking_connection import BlockingConnection
 from bunqueue.client.connection.handshake import greetings
 from bunqueue.client.connection.options import reconnect_delay, seconds
@@ -29,14 +29,14 @@ from bunqueue.protocol.commands import Ok, core, workers
 from bunqueue.protocol.commands.server import HelloReply
 from bunqueue.protocol.notices import CancelNotice
 from bunqueue.worker.active_job import INTERRUPTED, ActiveJob, Ending, stopped
-from bunqueue.worker.locks.loop_monitor import LOOK
+from bunqueue.worker.locks.loop_monitor import CHECK_S
 from bunqueue.worker.presence import Presence
 from bunqueue.worker.reporting.failures import stop_command
 
 logger = logging.getLogger("bunqueue.client")
 
 MAX_IDS = 1000  # jobs in one command
-BEAT = 3.0  # seconds between worker heartbeats; the reply may ask the worker to pause
+HEARTBEAT_S = 3.0  # seconds between worker heartbeats; the reply may ask the worker to pause
 CLOSELY = 1.0  # seconds between job heartbeats while the worker drains
 MAX_SILENCE = 5.0  # seconds for a server to answer a renewal before another connection is tried
 
@@ -101,7 +101,7 @@ class EmbeddedChannel:
 
 def channel_to(endpoint: Endpoint) -> Channel:
     """A channel that is not connected yet; in the sandbox of a test, to its engine."""
-    local = endpoint.embedded or substitute.current is not None
+    local = endpoint.embedded or engine_override.current is not None
     return EmbeddedChannel(endpoint) if local else ServerChannel(endpoint)
 
 
@@ -114,20 +114,20 @@ class LockRenewer:
         interval: float,
         *,
         cancel: Callable[[list[CancelNotice]], None],
-        look: Callable[[float], None],
-        control: Callable[[workers.Wishes], None],
+        check: Callable[[float], None],
+        control: Callable[[workers.DesiredState], None],
     ) -> None:
         """All locks are renewed every `interval` seconds, and at once after connecting.
 
-        `cancel` is called in the worker's loop with the jobs that have to stop. `look` is called in the
+        `cancel` is called in the worker's loop with the jobs that have to stop. `check` is called in the
         thread about once a second, with the seconds by which the call is late. `control` is called in the
         loop, with what was requested of the worker.
         """
-        self.heard_at = 0.0
+        self.received_at = 0.0
         """When the server last answered, by the monotonic clock; 0: never."""
         self._interval = interval
         self._cancel = cancel
-        self._look = look
+        self._check = check
         self._control = control
         self._loop = asyncio.get_running_loop()
         self._presence: Presence | None = None
@@ -135,7 +135,7 @@ class LockRenewer:
         self._channel = channel_to(endpoint)
         self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is enough of a lock
         self._registered = False
-        self._beat_at = 0.0  # when to send the next worker heartbeat
+        self._heartbeat_at = 0.0  # when to send the next worker heartbeat
         self._failures = 0
         self._woken = threading.Event()
         self._stopping = False
@@ -162,7 +162,7 @@ class LockRenewer:
         running = self._held.get(job.id)
         if running is not None and running.is_same_run(job):
             running.go_on(job)
-            self.nudge()  # so the server soon sees that the worker still has the job
+            self.wake()  # so the server soon sees that the worker still has the job
             return False
         self._held[job.id] = job
         return True
@@ -174,15 +174,15 @@ class LockRenewer:
     def listen_closely(self) -> None:
         """Send heartbeats more often: from now on only their replies report cancelled jobs."""
         self._interval = min(self._interval, CLOSELY)
-        self.nudge()
+        self.wake()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Renew now: a connection was lost, and the time until the next renewal may be too long."""
         self._woken.set()
 
-    def tell(self) -> None:
+    def heartbeat_soon(self) -> None:
         """Send a worker heartbeat soon: its state has changed."""
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
 
     def start(self, presence: Presence) -> None:
         """Start, and register the worker with the server as `presence` describes it."""
@@ -202,7 +202,7 @@ class LockRenewer:
         due = 0.0  # at once, to register the worker
         while not (self._stopping or self._loop.is_closed()):
             renewal = time.monotonic() >= due or self._woken.is_set()
-            if renewal or (self._registered and time.monotonic() >= self._beat_at):
+            if renewal or (self._registered and time.monotonic() >= self._heartbeat_at):
                 if renewal:
                     self._woken.clear()
                 self._try(renewal)
@@ -210,9 +210,9 @@ class LockRenewer:
                     pause = reconnect_delay(self._failures, random.random()) if self._failures else inf
                     due = time.monotonic() + min(pause, self._interval)
             now = time.monotonic()
-            pause = max(0.0, min(due - now, LOOK))
+            pause = max(0.0, min(due - now, CHECK_S))
             self._woken.wait(pause)
-            self._look(time.monotonic() - now - pause)
+            self._check(time.monotonic() - now - pause)
         if not self._stopping:
             self._give_back()
         self._leave()
@@ -240,7 +240,7 @@ class LockRenewer:
         for start in range(0, len(held), MAX_IDS):
             part = held[start : start + MAX_IDS]
             alive = self._channel.call(heartbeat(part), core.HeartbeatBatchReply).data
-            self.heard_at = time.monotonic()
+            self.received_at = time.monotonic()
             if alive.count < len(part):  # usually the others finished in the meantime
                 logger.debug("%d of %d locks renewed at %s", alive.count, len(part), self._address)
             if alive.cancelled and not self._loop.is_closed():
@@ -249,23 +249,23 @@ class LockRenewer:
     def _make_known(self) -> None:
         """Register the worker with the server, and report its state."""
         now, presence = time.monotonic(), self._presence
-        if presence is None or (self._registered and now < self._beat_at):
+        if presence is None or (self._registered and now < self._heartbeat_at):
             return
         try:
             if not self._registered:
                 self._channel.call(presence.registration(), workers.RegisterWorkerReply)
                 self._registered = True
                 presence.registered(self._address, self._server())
-            self._beat_at = inf  # `tell` may set it earlier in the meantime
-            beat = presence.heartbeat(self._current())
-            wishes = self._channel.call(beat, workers.WorkerHeartbeatReply).data
-            self.heard_at = time.monotonic()
-            if (wishes.paused, wishes.concurrency) != (UNSET, UNSET) and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._control, wishes)
+            self._heartbeat_at = inf  # `heartbeat_soon` may set it earlier in the meantime
+            command = presence.heartbeat(self._current())
+            desired = self._channel.call(command, workers.WorkerHeartbeatReply).data
+            self.received_at = time.monotonic()
+            if (desired.paused, desired.concurrency) != (UNSET, UNSET) and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._control, desired)
         except CommandFailed as error:  # it was forgotten, or this server keeps no list of workers
             self._registered = False
             logger.debug("%s does not list this worker: %s", self._address, error)
-        self._beat_at = min(self._beat_at, now + BEAT)
+        self._heartbeat_at = min(self._heartbeat_at, now + HEARTBEAT_S)
 
     def _current(self) -> str | None:
         return next(iter(self.held), None)
@@ -289,10 +289,10 @@ class LockRenewer:
     def _leave(self) -> None:
         """Send the final totals, and unregister."""
         if self._registered and self._presence is not None:
-            beat = self._presence.heartbeat(self._current())
+            command = self._presence.heartbeat(self._current())
             with suppress(OSError, BunqueueError):
-                self._channel.call(beat, workers.WorkerHeartbeatReply)
-                self._channel.call(workers.UnregisterWorker(worker_id=beat.id), Ok)
+                self._channel.call(command, workers.WorkerHeartbeatReply)
+                self._channel.call(workers.UnregisterWorker(worker_id=command.id), Ok)
         self._channel.close()
 
 

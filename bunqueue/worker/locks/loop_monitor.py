@@ -12,7 +12,7 @@ from types import FrameType
 
 logger = logging.getLogger("bunqueue.worker")
 
-LOOK = 1.0  # seconds between two checks
+CHECK_S = 1.0  # seconds between two checks
 BLOCKED = 2.0  # seconds without an answer until a warning; each further one after twice the time
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _PACKAGE = __name__.rpartition(".client.")[0]
@@ -34,7 +34,7 @@ class LoopMonitor:
         asked_at = self._asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
-    def look(self, frozen: float) -> None:
+    def check(self, frozen: float) -> None:
         """Ask the loop to answer, or warn that it has not answered the last time. `frozen`: by how many
         seconds the calling thread itself overslept.
         """

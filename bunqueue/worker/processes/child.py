@@ -33,16 +33,16 @@ from bunqueue.worker.job_channel import DONE, IN_A_COPY
 from bunqueue.worker.middleware import Middleware, around_steps
 from bunqueue.worker.processes.handler_path import imported, object_at
 from bunqueue.worker.processes.messages import (
+    Answer,
     Ask,
     Broken,
     Done,
     End,
     FromChild,
-    Heard,
     Raised,
     Ready,
     Run,
-    Say,
+    Send,
     Setup,
     Stopping,
     receive,
@@ -74,7 +74,7 @@ class Child:
         self._sock = sock
         self._sending = threading.Lock()
         self._runs: SimpleQueue[Run | None] = SimpleQueue()  # None: the worker has gone
-        self._heard: SimpleQueue[Heard] = SimpleQueue()
+        self._replies: SimpleQueue[Answer] = SimpleQueue()
         self._asking = threading.Lock()
         self._asked = 0
         self._job: ActiveJob | None = None
@@ -167,8 +167,8 @@ class Child:
             match message:
                 case Run():
                     self._runs.put(message)
-                case Heard():
-                    self._heard.put(message)
+                case Answer():
+                    self._replies.put(message)
                 case End():
                     self._end = message
                     if self._apply(message):
@@ -181,11 +181,11 @@ class Child:
 
     # -- commands of handlers, see `JobChannel`
 
-    def say(self, command: Struct) -> Awaitable[None]:
-        self._hear(Say, command)
+    def send(self, command: Struct) -> Awaitable[None]:
+        self._request(Send, command)
         return DONE
 
-    def _hear(self, kind: type[Say | Ask], command: Struct) -> Raw:
+    def _request(self, kind: type[Send | Ask], command: Struct) -> Raw:
         if self._origin.is_left:
             raise BunqueueError(IN_A_COPY)
         job, number = self._job, self._number
@@ -194,15 +194,15 @@ class Child:
         with self._asking:
             self._asked += 1
             self._send(kind(number, self._asked, _raw(command)))
-            while (heard := self._heard.get()).number != self._asked:
+            while (answer := self._replies.get()).number != self._asked:
                 pass  # the reply to a call that was given up
-        if heard.error:
-            raise _error(heard)
-        return heard.reply
+        if answer.error:
+            raise _error(answer)
+        return answer.reply
 
-    def say_soon(self, command: Struct) -> None:
+    def send_nowait(self, command: Struct) -> None:
         if not self._origin.is_left:
-            self._send(Say(self._number, 0, _raw(command)))
+            self._send(Send(self._number, 0, _raw(command)))
 
     # -- its steps, see `FlowChannel`
 
@@ -221,7 +221,7 @@ class Child:
         return (await self.ask(command, RecordStepsReply)).results
 
     async def ask(self, command: Struct, reply: type[R]) -> R:
-        return msgpack.decode(await asyncio.to_thread(self._hear, Ask, command), type=reply)
+        return msgpack.decode(await asyncio.to_thread(self._request, Ask, command), type=reply)
 
     async def in_thread(self, function: Callable[[], Any], *, of_its_own: bool = False) -> tuple[bool, Any]:
         raise NotImplementedError("steps run in the main thread of a process")
@@ -261,9 +261,9 @@ def _raw(command: Struct) -> Raw:
     return Raw(_encode(command))
 
 
-def _error(heard: Heard) -> BunqueueError:
-    kind: Callable[[str], BunqueueError] = getattr(errors, heard.error, BunqueueError)
-    return kind(heard.text)
+def _error(answer: Answer) -> BunqueueError:
+    kind: Callable[[str], BunqueueError] = getattr(errors, answer.error, BunqueueError)
+    return kind(answer.text)
 
 
 def main(descriptor: int) -> None:

@@ -45,7 +45,7 @@ def path_of(handler: Handler) -> str:
                 f"function that a module defines at its top level"
             )
         path = f"{_module_of(found_as)}:{name}"
-    found = _look_up(sys.modules["__main__"] if path.partition(":")[0].endswith(".py") else None, path)
+    found = _resolve(sys.modules["__main__"] if path.partition(":")[0].endswith(".py") else None, path)
     if found is not found_as and not hasattr(found, _MAKE):
         raise TypeError(f"handler: {path} is not {shown(handler)}; another process would run something else")
     return str(path)
@@ -64,7 +64,7 @@ def _module_of(handler: Any) -> str:
     return str(Path(file).resolve())
 
 
-def _look_up(module: Any, path: str) -> Any:
+def _resolve(module: Any, path: str) -> Any:
     name, _, names = path.rpartition(":")
     found = module or importlib.import_module(name)
     for attribute in names.split("."):
@@ -76,10 +76,10 @@ def object_at(path: str) -> Any:
     """The object at a path; None if there is nothing. Raises whatever importing its module raises."""
     name = path.rpartition(":")[0]
     if not name.endswith(".py"):
-        return _look_up(None, path)
+        return _resolve(None, path)
     if name not in _mains:
         _mains[name] = _run_main(name)
-    return _look_up(_mains[name], path)
+    return _resolve(_mains[name], path)
 
 
 def _run_main(file: str) -> ModuleType:

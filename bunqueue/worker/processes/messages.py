@@ -43,8 +43,8 @@ class Stopping(Struct, tag="stopping", gc=False):
     """The worker takes no more jobs."""
 
 
-class Heard(Struct, tag="heard", gc=False):
-    """A `Say` or an `Ask` was carried out, or refused: the name of the error's class and its text."""
+class Answer(Struct, tag="answer", gc=False):
+    """A `Send` or an `Ask` was carried out, or refused: the name of the error's class and its text."""
 
     number: int
     error: str = ""
@@ -52,7 +52,7 @@ class Heard(Struct, tag="heard", gc=False):
     reply: Raw = Raw(b"\xc0")  # to an `Ask`
 
 
-ToChild = Setup | Run | End | Stopping | Heard
+ToChild = Setup | Run | End | Stopping | Answer
 
 # Messages from the process
 
@@ -67,7 +67,7 @@ class Broken(Struct, tag="broken", gc=False):
     text: str
 
 
-class Say(Struct, tag="say", gc=False):
+class Send(Struct, tag="send", gc=False):
     """A command of a handler that waits for its outcome; with number 0 it does not wait."""
 
     run: int
@@ -104,7 +104,7 @@ class Raised(Struct, tag="raised", gc=False):
     memory: int
 
 
-FromChild = Ready | Broken | Say | Ask | Done | Raised
+FromChild = Ready | Broken | Send | Ask | Done | Raised
 
 M = TypeVar("M")
 

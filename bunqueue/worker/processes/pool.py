@@ -27,16 +27,16 @@ from bunqueue.protocol.commands import jobs, query
 from bunqueue.protocol.commands.workflows import GetSteps, RecordSteps, RecordStepsReply, StepsReply
 from bunqueue.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
 from bunqueue.worker.processes.messages import (
+    Answer,
     Ask,
     Broken,
     Done,
     End,
     FromChild,
-    Heard,
     Raised,
     Ready,
     Run,
-    Say,
+    Send,
     Setup,
     Stopping,
     ToChild,
@@ -50,11 +50,11 @@ from bunqueue.worker.reporting.results import decode_result
 logger = logging.getLogger("bunqueue.worker")
 
 END_PATIENCE = 2.0  # seconds for an idle process to end when it is no longer needed
-LOOK = 5.0  # seconds of silence until a check that the process is still alive
+CHECK_S = 5.0  # seconds of silence until a check that the process is still alive
 SAID = jobs.AddLog | query.Progress
 
 _encode = Encoder().encode
-_decode_said: Decoder[jobs.AddLog | query.Progress] = Decoder(SAID)
+_decode_sent: Decoder[jobs.AddLog | query.Progress] = Decoder(SAID)
 _decode_asked: Decoder[RecordSteps | GetSteps] = Decoder(RecordSteps | GetSteps)
 
 
@@ -91,7 +91,7 @@ class Process:
             self._popen = _spawn(theirs.fileno())
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it can run a job, as far as can be seen."""
         return self._popen.poll() is None
 
@@ -121,10 +121,10 @@ class Process:
                 match self._receive():
                     case (Done() | Raised()) as late if late.run != self.jobs:
                         pass  # from a process that an earlier job has forked
-                    case (Say() | Ask()) as late if late.run != self.jobs:
-                        self._send(Heard(late.number, BunqueueError.__name__, "its job has ended"))
-                    case Say() as said:
-                        self._carry_out(said, channel)
+                    case (Send() | Ask()) as late if late.run != self.jobs:
+                        self._send(Answer(late.number, BunqueueError.__name__, "its job has ended"))
+                    case Send() as sent:
+                        self._carry_out(sent, channel)
                     case Ask() as asked:
                         self._answer(asked, channel)
                     case Done() as done:
@@ -147,22 +147,22 @@ class Process:
         """The next message, or None if the process has died: a grandchild may keep our socket open."""
         poll = select.poll()
         poll.register(self._ours, select.POLLIN)
-        while not poll.poll(1000 * LOOK):
+        while not poll.poll(1000 * CHECK_S):
             if self._popen.poll() is not None:
                 return None
         return receive(self._ours, from_child)
 
-    def _carry_out(self, said: Say, channel: JobChannel) -> None:
-        command = _decode_said.decode(said.command)
-        if not said.number:
-            channel.say_soon(command)
+    def _carry_out(self, sent: Send, channel: JobChannel) -> None:
+        command = _decode_sent.decode(sent.command)
+        if not sent.number:
+            channel.send_nowait(command)
             return
         try:
-            channel.say(command)
-            heard = Heard(said.number)
+            channel.send(command)
+            answer = Answer(sent.number)
         except Exception as error:
-            heard = Heard(said.number, type(error).__name__, str(error))
-        self._send(heard)
+            answer = Answer(sent.number, type(error).__name__, str(error))
+        self._send(answer)
 
     def _answer(self, asked: Ask, channel: JobChannel) -> None:
         command = _decode_asked.decode(asked.command)
@@ -170,10 +170,10 @@ class Process:
         reply = StepsReply if isinstance(command, GetSteps) else RecordStepsReply
         try:
             asking = asyncio.run_coroutine_threadsafe(channel.ask(command, reply), channel.loop)
-            heard = Heard(asked.number, reply=Raw(_encode(asking.result())))
+            answer = Answer(asked.number, reply=Raw(_encode(asking.result())))
         except Exception as error:
-            heard = Heard(asked.number, type(error).__name__, str(error))
-        self._send(heard)
+            answer = Answer(asked.number, type(error).__name__, str(error))
+        self._send(answer)
 
     def _send(self, message: ToChild | FromChild) -> None:
         with self._sending, suppress(OSError):  # if it is dead, reading shows that
@@ -284,7 +284,7 @@ class Processes:
 
     def _take(self, job: ActiveJob) -> Process:
         while (idle := self._take_idle()) is not None:
-            if idle.lives:
+            if idle.is_alive:
                 return idle
             self._discard(idle)  # it died between two jobs, which costs neither of them an attempt
         return self._begin(job)
@@ -313,7 +313,7 @@ class Processes:
             return self._idle.pop() if self._idle else None
 
     def _give_back(self, process: Process) -> None:
-        why = self._worn_out(process)
+        why = self._recycle_reason(process)
         if why is None:
             with self._lock:
                 self._idle.append(process)
@@ -321,7 +321,7 @@ class Processes:
             logger.debug("a process is replaced: %s", why)
             self._discard(process)
 
-    def _worn_out(self, process: Process) -> str | None:
+    def _recycle_reason(self, process: Process) -> str | None:
         recycle = self._recycle
         if recycle.jobs is not None and process.jobs >= recycle.jobs:
             return f"it has run {process.jobs} jobs"

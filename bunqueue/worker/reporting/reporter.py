@@ -67,7 +67,7 @@ class _Failure(NamedTuple):
 _Outcome = _Success | _Failure
 
 
-class _Lane:
+class _Batcher:
     """The outcomes of one queue, for one shard."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Reporter:
         self._task_ended = ended
         self._batch = batch
         self._delay = delay
-        self._lanes: dict[str, _Lane] = {}
+        self._batchers: dict[str, _Batcher] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         self._stopped = False
@@ -144,26 +144,26 @@ class Reporter:
     @property
     def unsent(self) -> int:
         """The number of outcomes that are not in flight yet."""
-        return sum(lane.waiting for lane in self._lanes.values())
+        return sum(batcher.waiting for batcher in self._batchers.values())
 
     async def drain(self) -> None:
         """Wait until the server has everything."""
-        for lane in self._lanes.values():
-            self._work_on(lane)
+        for batcher in self._batchers.values():
+            self._work_on(batcher)
         self.flush()
         await self._empty.wait()
 
     async def stop(self) -> None:
         """Stop reporting; discard what is not reported."""
         self._stopped = True
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        tasks = [batcher.task for batcher in self._batchers.values() if batcher.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for lane in self._lanes.values():
-            if lane.timer is not None:
-                lane.timer.cancel()
+        for batcher in self._batchers.values():
+            if batcher.timer is not None:
+                batcher.timer.cancel()
 
     # -- in
 
@@ -173,7 +173,7 @@ class Reporter:
         """
         reply = await self._ack(job, None)
         if isinstance(reply, CommandFailed):
-            self._tell(self._stats.job_lost, job, reply.reason)
+            self._record(self._stats.job_lost, job, reply.reason)
         elif reply.data:
             self._too_late(job, reply.data.reason)
         else:
@@ -183,84 +183,84 @@ class Reporter:
 
     def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
         if job.acked:
-            self._tell(self._stats.job_completed, job, value)
+            self._record(self._stats.job_completed, job, value)
             return
-        lane = self._lane(job)
-        lane.successes.append(_Success(job, result, value))
-        self._wait_for_more(lane, job)
+        batcher = self._batcher(job)
+        batcher.successes.append(_Success(job, result, value))
+        self._wait_for_more(batcher, job)
 
     def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
         """Report what its handler raised; `text` replaces the error's own text."""
         error = checked(job, error)
         if job.acked:
-            self._tell(self._stats.job_failed, job, error)
+            self._record(self._stats.job_failed, job, error)
             return
         job.failing = True
-        lane = self._lane(job)
-        lane.failures.append(_Failure(job, error, fail_command(job, error, text)))
-        self._wait_for_more(lane, job)
+        batcher = self._batcher(job)
+        batcher.failures.append(_Failure(job, error, fail_command(job, error, text)))
+        self._wait_for_more(batcher, job)
 
     def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
         """The worker has ended its run: JobCancelled, JobInterrupted, or JobTimeout, which is a failure."""
         job.failing = failed = isinstance(error, JobTimeout)
         if job.acked:
-            self._tell(self._stats.job_failed if failed else self._stats.job_stopped, job, error)
+            self._record(self._stats.job_failed if failed else self._stats.job_stopped, job, error)
             return
-        lane = self._lane(job)
-        lane.failures.append(_Failure(job, error, stop_command(job, error), is_stop=not failed))
-        lane.due.set()
+        batcher = self._batcher(job)
+        batcher.failures.append(_Failure(job, error, stop_command(job, error), is_stop=not failed))
+        batcher.due.set()
 
     def flush(self) -> None:
         """Do not wait for more outcomes: none will come for a while."""
-        for lane in self._lanes.values():
-            if lane.waiting:
-                lane.due.set()
+        for batcher in self._batchers.values():
+            if batcher.waiting:
+                batcher.due.set()
 
-    def _wait_for_more(self, lane: _Lane, job: ActiveJob) -> None:
+    def _wait_for_more(self, batcher: _Batcher, job: ActiveJob) -> None:
         """Send waiting outcomes once there are enough of them, or after a while."""
-        if lane.waiting >= self._batch or job.timeout:  # waiting must not make it late
-            lane.due.set()
-        elif lane.timer is None:
-            lane.timer = self._loop.call_later(self._delay, lane.due.set)
+        if batcher.waiting >= self._batch or job.timeout:  # waiting must not make it late
+            batcher.due.set()
+        elif batcher.timer is None:
+            batcher.timer = self._loop.call_later(self._delay, batcher.due.set)
 
-    def _lane(self, job: ActiveJob) -> _Lane:
-        """The lane for an outcome of this job; counts the outcome."""
-        lane = self._lanes.get(job.queue)
-        if lane is None:
-            lane = self._lanes[job.queue] = _Lane()
-            self._work_on(lane)
+    def _batcher(self, job: ActiveJob) -> _Batcher:
+        """The batcher for an outcome of this job; counts the outcome."""
+        batcher = self._batchers.get(job.queue)
+        if batcher is None:
+            batcher = self._batchers[job.queue] = _Batcher()
+            self._work_on(batcher)
         self._left += 1
         self._empty.clear()
-        return lane
+        return batcher
 
     # -- out
 
-    def _work_on(self, lane: _Lane) -> None:
-        """Start a task for a lane without one; all tasks of the loop may have been cancelled."""
-        if self._stopped or (lane.task is not None and not lane.task.done()):
+    def _work_on(self, batcher: _Batcher) -> None:
+        """Start a task for a batcher without one; all tasks of the loop may have been cancelled."""
+        if self._stopped or (batcher.task is not None and not batcher.task.done()):
             return
-        lane.return_flight()
-        lane.task = background.begin(self._loop, self._work(lane))
-        lane.task.add_done_callback(self._task_ended)
+        batcher.return_flight()
+        batcher.task = background.begin(self._loop, self._work(batcher))
+        batcher.task.add_done_callback(self._task_ended)
 
-    async def _work(self, lane: _Lane) -> None:
+    async def _work(self, batcher: _Batcher) -> None:
         while True:
-            await lane.due.wait()
-            lane.due.clear()
-            if lane.timer is not None:
-                lane.timer.cancel()
-                lane.timer = None
-            successes, failures = lane.take()
-            if lane.waiting:  # too many for one command
-                lane.due.set()
-            count = len(lane.flight)
+            await batcher.due.wait()
+            batcher.due.clear()
+            if batcher.timer is not None:
+                batcher.timer.cancel()
+                batcher.timer = None
+            successes, failures = batcher.take()
+            if batcher.waiting:  # too many for one command
+                batcher.due.set()
+            count = len(batcher.flight)
             self._loop.call_soon(self._sent)  # once the commands of the next line are sent
-            repeated, lane.repeats = lane.repeats, False
+            repeated, batcher.repeats = batcher.repeats, False
             await _all(self._parts(successes, failures, repeated))
-            lane.flight = []
+            batcher.flight = []
             self._left -= count
-            if lane.waiting >= self._batch:
-                lane.due.set()
+            if batcher.waiting >= self._batch:
+                batcher.due.set()
             if not self._left:
                 self._empty.set()
 
@@ -291,10 +291,12 @@ class Reporter:
             with suppress(Exception):  # a user's log handlers may raise as well
                 logger.exception("outcomes of %d jobs could not be reported", len(jobs))
             for job in jobs:
-                if self._stats.holds(job):
-                    self._tell(self._stats.job_lost, job, f"it could not be reported: {type(error).__name__}")
+                if self._stats.has_lock(job):
+                    self._record(
+                        self._stats.job_lost, job, f"it could not be reported: {type(error).__name__}"
+                    )
 
-    def _tell(self, method: Callable[..., None], job: ActiveJob, *arguments: object) -> None:
+    def _record(self, method: Callable[..., None], job: ActiveJob, *arguments: object) -> None:
         """Log and count it. This may run a user's code: log handlers, filters."""
         try:
             method(job, *arguments)
@@ -323,14 +325,14 @@ class Reporter:
             if job.id in ignored:
                 self._too_late(job)
             else:
-                self._tell(self._stats.job_completed, job, value)
+                self._record(self._stats.job_completed, job, value)
 
     async def _complete_one(self, success: _Success, unsure: bool) -> None:
         """`unsure`: an earlier command may already have completed the job."""
         job, result, value = success
         reply = await self._ack(job, result, unsure=unsure)
         if isinstance(reply, LockLost):
-            self._tell(self._stats.job_lost, job, reply.reason)
+            self._record(self._stats.job_lost, job, reply.reason)
         elif isinstance(reply, CommandFailed):  # the server refuses this result, or no frame can hold it
             text = f"the result was refused: {reply.reason}; its handler has run, so it is not tried again"
             error = made_final(reply)
@@ -338,7 +340,7 @@ class Reporter:
         elif reply.data:
             self._too_late(job, reply.data.reason)
         else:
-            self._tell(self._stats.job_completed, job, value)
+            self._record(self._stats.job_completed, job, value)
 
     async def _ack(
         self, job: ActiveJob, result: Raw | None, *, unsure: bool = False
@@ -388,38 +390,38 @@ class Reporter:
     async def _refused(self, failure: _Failure, reason: str, unsure: bool) -> None:
         job, error = failure.job, failure.error
         if failure.is_stop or isinstance(error, Postpone):  # whatever the answer, it is no longer ours
-            self._tell(self._stats.job_stopped, job, error)
+            self._record(self._stats.job_stopped, job, error)
         elif isinstance(error, JobSuspended) and unsure:
-            self._tell(self._stats.job_suspended, job, error)
+            self._record(self._stats.job_suspended, job, error)
         elif unsure and await self._has_failed(job):
-            self._tell(self._stats.job_failed, job, error)
+            self._record(self._stats.job_failed, job, error)
         else:
-            self._tell(self._stats.job_lost, job, reason)
+            self._record(self._stats.job_lost, job, reason)
 
     def _failed(self, failure: _Failure, answer: FailAnswer) -> None:
         """The server has accepted it, or has said why it came too late."""
         job, error = failure.job, failure.error
         if failure.is_stop or isinstance(error, Postpone):
-            self._tell(self._stats.job_stopped, job, error)
+            self._record(self._stats.job_stopped, job, error)
         elif isinstance(error, JobSuspended):
-            self._tell(self._stats.job_suspended, job, error)
+            self._record(self._stats.job_suspended, job, error)
         elif isinstance(error, Undone):
-            self._tell(self._stats.job_undone, job)
+            self._record(self._stats.job_undone, job)
         elif answer.data is not UNSET:
             self._too_late(job, answer.data.reason)
         elif answer.delay is UNSET:  # perhaps because of rules that only the server has
-            self._tell(self._stats.job_failed, job, made_final(error))
+            self._record(self._stats.job_failed, job, made_final(error))
         else:
-            self._tell(self._stats.job_failed, job, error, answer.delay)
+            self._record(self._stats.job_failed, job, error, answer.delay)
 
     def _too_late(self, job: ActiveJob, reason: str = "") -> None:
         """The outcome was not accepted. A cancellation has usually been reported before."""
         if job.ending is not None and job.ending.why == CANCELLED:
-            self._tell(self._stats.job_stopped, job, stopped(job, job.ending))
+            self._record(self._stats.job_stopped, job, stopped(job, job.ending))
         elif reason == CANCELLED:
-            self._tell(self._stats.job_stopped, job, stopped(job, Ending(CANCELLED)))
+            self._record(self._stats.job_stopped, job, stopped(job, Ending(CANCELLED)))
         else:
-            self._tell(self._stats.job_lost, job, TOO_LATE)
+            self._record(self._stats.job_lost, job, TOO_LATE)
 
     async def _has_failed(self, job: ActiveJob) -> bool:
         """Whether an attempt was counted since this one began."""

@@ -31,7 +31,7 @@ class _Item(NamedTuple):
     answers: asyncio.Future[Answers]
 
 
-class _Lane:
+class _Batcher:
     """The pending steps of one queue, and therefore of one shard."""
 
     def __init__(self, queue: str) -> None:
@@ -65,37 +65,37 @@ class StepWriter:
     def __init__(self, retrying: RetryingCaller) -> None:
         self._retrying = retrying
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[str, _Lane] = {}
+        self._batchers: dict[str, _Batcher] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def record(self, job: ActiveJob[Any], records: list[StepRecord]) -> asyncio.Future[Answers]:
         """See `FlowChannel`."""
-        lane = self._lanes.get(job.queue)
-        if lane is None:
-            lane = self._lanes[job.queue] = _Lane(job.queue)
+        batcher = self._batchers.get(job.queue)
+        if batcher is None:
+            batcher = self._batchers[job.queue] = _Batcher(job.queue)
         answers: asyncio.Future[Answers] = self._loop.create_future()
-        lane.waiting.append(_Item(job.id, records, answers))
-        if not lane.is_due and lane.flights < MAX_FLIGHTS:
-            lane.is_due = True
-            self._loop.call_soon(self._begin, lane)  # together with others from the same turn of the loop
+        batcher.waiting.append(_Item(job.id, records, answers))
+        if not batcher.is_due and batcher.flights < MAX_FLIGHTS:
+            batcher.is_due = True
+            self._loop.call_soon(self._begin, batcher)  # together with others from the same turn of the loop
         return answers
 
-    def _begin(self, lane: _Lane) -> None:
-        lane.is_due = False
-        if lane.flights < MAX_FLIGHTS and (items := lane.take()):
-            lane.flights += 1
-            task = background.begin(self._loop, self._fly(lane, items))
+    def _begin(self, batcher: _Batcher) -> None:
+        batcher.is_due = False
+        if batcher.flights < MAX_FLIGHTS and (items := batcher.take()):
+            batcher.flights += 1
+            task = background.begin(self._loop, self._fly(batcher, items))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _fly(self, lane: _Lane, items: list[_Item]) -> None:
-        await self._say(lane.queue, items)
-        lane.flights -= 1
-        lane.jobs.difference_update(item.job_id for item in items)
-        if lane.waiting:
-            self._begin(lane)
+    async def _fly(self, batcher: _Batcher, items: list[_Item]) -> None:
+        await self._send(batcher.queue, items)
+        batcher.flights -= 1
+        batcher.jobs.difference_update(item.job_id for item in items)
+        if batcher.waiting:
+            self._begin(batcher)
 
-    async def _say(self, queue: str, items: list[_Item]) -> None:
+    async def _send(self, queue: str, items: list[_Item]) -> None:
         """Split in halves if refused as a whole: one workflow's records must not fail the others."""
         command = RecordSteps(queue=queue, steps=[each for item in items for each in item.records])
         reply, _ = await self._retrying.ask(command, RecordStepsReply)
@@ -103,8 +103,8 @@ class StepWriter:
             _answer(items, reply.results)
         elif len(items) > 1:
             middle = len(items) // 2
-            await self._say(queue, items[:middle])
-            await self._say(queue, items[middle:])
+            await self._send(queue, items[:middle])
+            await self._send(queue, items[middle:])
         elif not items[0].answers.done():
             items[0].answers.set_exception(reply)
 

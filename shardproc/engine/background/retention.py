@@ -39,21 +39,21 @@ Pieces = Iterator[int]  # ms until the next piece
 
 def step(state: State) -> None:
     """Run the next piece, which is due."""
-    if state.upkeep.pieces is None:
-        state.upkeep.pieces = _round(state)
-    pause = next(state.upkeep.pieces, None)
+    if state.maintenance.pieces is None:
+        state.maintenance.pieces = _round(state)
+    pause = next(state.maintenance.pieces, None)
     if pause is None:
-        state.upkeep.pieces = None
-    state.upkeep.next_at = state.now + (ROUND_MS if pause is None else pause)
+        state.maintenance.pieces = None
+    state.maintenance.next_at = state.now + (ROUND_MS if pause is None else pause)
 
 
 def _round(state: State) -> Pieces:
     while unique_keys.expire(state, PIECE) == PIECE:
         yield PACE_MS
     yield from _expired(state)
-    dead = state.now >= state.upkeep.dlq_at
+    dead = state.now >= state.maintenance.dlq_at
     if dead:
-        state.upkeep.dlq_at = state.now + DEAD_MS
+        state.maintenance.dlq_at = state.now + DEAD_MS
         forget_broadcasts(state)
     with_schedules = unused_queues.scheduled(state)
     for number, queue in enumerate(list(state.queues.values()), 1):
@@ -63,14 +63,14 @@ def _round(state: State) -> Pieces:
         if dead and queue.failed:
             yield from _dead_letters(state, queue)
         if state.queues.get(queue.name) is queue:  # the queue still exists
-            unused_queues.look(state, queue, with_schedules)
+            unused_queues.check(state, queue, with_schedules)
         if number % QUEUES == 0:
             yield PACE_MS
 
 
 def _expired(state: State) -> Pieces:
     """Remove jobs that have a retention time of their own, in all queues and both states."""
-    while found := state.archive.expired(state.upkeep.doubt.time(state.now), PIECE):
+    while found := state.archive.expired(state.maintenance.doubt.time(state.now), PIECE):
         names = {queue.id: queue for queue in state.queues.values()}
         for (queue_id, finished), some in groupby(sorted(found, key=_PLACE), key=_PLACE):
             if finished == FAILED:
@@ -99,13 +99,13 @@ def _most(state: State, queue: QueueState) -> int:
     """The number of completed jobs that a queue keeps; 0: no limit.  Checked for each piece, as the disk may
     fill up."""
     own = of_queue(state, queue.name, Bounds).keep_count
-    return 1 if state.upkeep.pressed else state.upkeep.retention.max_count if own is None else own
+    return 1 if state.maintenance.pressed else state.maintenance.retention.max_count if own is None else own
 
 
 def _longest(state: State, queue: QueueState) -> int:
     """How long a queue keeps completed jobs, in ms; 0: no limit."""
     own = of_queue(state, queue.name, Bounds).keep_age
-    return state.upkeep.retention.max_age_s * 1000 if own is None else own
+    return state.maintenance.retention.max_age_s * 1000 if own is None else own
 
 
 def _too_old(state: State, queue: QueueState) -> Pieces:
@@ -127,7 +127,7 @@ def _too_old(state: State, queue: QueueState) -> Pieces:
 
 def _purge_old(state: State, queue: QueueState, after: int) -> Outdated:
     """Remove the outdated jobs among the next PIECE jobs after a number, and return them."""
-    until = state.upkeep.doubt.time(state.now) - _longest(state, queue)
+    until = state.maintenance.doubt.time(state.now) - _longest(state, queue)
     found = state.archive.outdated(queue.id, until, PIECE, after)
     if found.jobs:
         removal.purge(state, queue, COMPLETED, [seq for seq, _ in found.jobs])
@@ -144,7 +144,7 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
                 dlq_retries.give_up(state, job)
         yield PACE_MS
     while config.max_age is not None:
-        until = state.upkeep.doubt.time(state.now) - int(config.max_age)
+        until = state.maintenance.doubt.time(state.now) - int(config.max_age)
         old = state.archive.old_dead_letters(queue.id, until, PIECE, spare=True)
         if not old:
             break

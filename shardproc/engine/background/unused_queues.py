@@ -14,9 +14,9 @@ from ..state import QueueState, State
 UNUSED_MS = 60_000  # before an unused queue is removed: a drained queue may get jobs at any time
 
 
-def look(state: State, queue: QueueState, scheduled: set[str]) -> None:
+def check(state: State, queue: QueueState, scheduled: set[str]) -> None:
     """Drop the queue if it has been unused for long; ``scheduled`` are the queues that schedules push to."""
-    unused = state.upkeep.unused
+    unused = state.maintenance.unused
     if not _is_unused(state, queue) or queue.name in scheduled:
         unused.pop(queue, None)
         return

@@ -49,7 +49,7 @@ class _TooLate(Exception):
 @handles(Ack)
 def ack(state: State, client: Client, command: Ack) -> AckReply:
     try:
-        job = _held(state, command.id, command.token)
+        job = _locked_job(state, command.id, command.token)
     except _TooLate as late:
         return _too_late(state, late)
     result, remove = _result(command.result), command.remove_on_complete
@@ -70,7 +70,7 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
     cancelled: list[Job] = []
     for index, job_id in enumerate(ids):
         try:
-            jobs.append((index, _held(state, job_id, tokens[index] if tokens else None)))
+            jobs.append((index, _locked_job(state, job_id, tokens[index] if tokens else None)))
         except _NotActive as error:
             missing = missing or error
         except _TooLate as late:
@@ -116,7 +116,7 @@ def fail_batch(state: State, client: Client, command: FailBatch) -> FailBatchRep
 
 def _fail(state: State, job_id: str, token: str | None, failure: FailFields) -> FailAnswer:
     try:
-        job = _held(state, job_id, token)
+        job = _locked_job(state, job_id, token)
     except _TooLate as late:
         if late.running is not None:
             transitions.cancel(state, late.running)
@@ -218,7 +218,7 @@ def _results(raws: list[Raw]) -> list[bytes | None]:
     return [None if result == UNDEFINED else result for result in results]
 
 
-def _held(state: State, job_id: str, token: str | None) -> Job:
+def _locked_job(state: State, job_id: str, token: str | None) -> Job:
     """The active job that the caller may decide about, or an error with the reason.
 
     A job that was taken back and is waiting may still be completed with the token of its lost lock.

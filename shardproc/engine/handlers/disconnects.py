@@ -93,7 +93,7 @@ def end_reconnects(state: State) -> None:
     """Take back jobs whose worker has not come back in time."""
     reconnects, now = state.hearing.reconnects, state.now
     while state.spare > 0 and (entry := reconnects.pop_due(now)) is not None:
-        if reconnects.holds(entry):
+        if reconnects.is_current(entry):
             state.spare -= 1
             _drop(state, entry[2][0])
 
@@ -104,16 +104,16 @@ def wait_anew(state: State) -> None:
     reconnects.replace(
         (_patience_ends(state, entry[2][1]), entry[1], entry[2])
         for entry in reconnects.entries
-        if reconnects.holds(entry)
+        if reconnects.is_current(entry)
     )
 
 
-def gone(state: State, owner: str) -> None:
+def worker_ended(state: State, owner: str) -> None:
     """The process of this worker has ended: do not wait for it."""
     reconnects = state.hearing.reconnects
     for entry in list(reconnects.entries):
         job, lock = entry[2]
-        if lock.owner == owner and reconnects.holds(entry):
+        if lock.owner == owner and reconnects.is_current(entry):
             _drop(state, job)
 
 
@@ -147,11 +147,11 @@ def retake(state: State, job: Job, token: str | None, duration: int | None) -> b
     lock.token = token
     if duration:
         lock.until = state.now + duration
-    lives(state, job)
+    still_alive(state, job)
     return True
 
 
-def lives(state: State, job: Job) -> None:
+def still_alive(state: State, job: Job) -> None:
     """The worker of a job reports that it still works on it: the job did not end its earlier holders."""
     extra_of(job).drops = 0
     state.out.touch(job, ROW)
@@ -167,7 +167,7 @@ def detach(state: State, client: Client, job: Job) -> None:
     state.out.touch(job, ROW)  # a normal lock is stored without these fields
 
 
-def desert(state: State) -> None:
+def all_clients_gone(state: State) -> None:
     """All clients that held jobs are gone for good, so wait for none of them.  Jobs that were held long
     enough to be renewed have used an attempt: they may be what ended their worker."""
     for job in sorted(state.orphans, key=lambda job: job.seq):
@@ -177,7 +177,7 @@ def desert(state: State) -> None:
             _drop(state, job)
 
 
-def adopt(state: State, live: Collection[int]) -> None:
+def reattach(state: State, live: Collection[int]) -> None:
     """After a restart: give recovered active jobs back to connections that are still there.
 
     Locked jobs of other connections stay active for one lock time, so their workers can come back; unlocked

@@ -145,7 +145,7 @@ def retry_completed(state: State, client: Client, command: RetryCompleted) -> St
         jobs = state.archive.load(seqs).values()
         due = [job.seq for job in jobs if job.finished_at is not None and job.finished_at <= until]
         count += _retry(state, queue, due[: left - count], COMPLETED)[0]
-        unreadable += len(state.archive.remains(seqs))
+        unreadable += len(state.archive.unreadable(seqs))
         more = len(seqs) == SLICE and count < left
         if more:
             after = seqs[-1]
@@ -217,7 +217,7 @@ class _Spared:
         self.count = 0
         self._reason = reason
 
-    def rest(self, rows: list[DeadLetter]) -> list[DeadLetter]:
+    def without_spared(self, rows: list[DeadLetter]) -> list[DeadLetter]:
         rest = [row for row in rows if row.reason != self._reason]
         self.count += len(rows) - len(rest)
         return rest
@@ -230,7 +230,7 @@ def _chosen(
     are left out."""
     skip = chosen.offset
     for found in _walk(state, queue, chosen):
-        rows = spared.rest(found) if spared else found
+        rows = spared.without_spared(found) if spared else found
         some = rows[skip : skip + limit]
         skip = max(0, skip - len(rows))
         limit -= len(some)
@@ -305,7 +305,7 @@ def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> t
     """Retry finished jobs; returns how many were retried, and how many cannot be read."""
     jobs = state.archive.load(seqs).values()
     came = sum(revive(state, queue, job) for job in jobs if job.state == finished)
-    return came, len(state.archive.remains(seqs))
+    return came, len(state.archive.unreadable(seqs))
 
 
 def _check_read(state: State, count: int, unreadable: int) -> None:

@@ -60,7 +60,7 @@ def _count(uses: dict[tuple[object, ...], KeyUse], names: dict[int, str], found:
 
 @handles(Reencode)
 def reencode(state: State, client: Client, command: Reencode) -> ReencodeReply:
-    job = runs.held(state, command.id, command.token)
+    job = runs.locked_job(state, command.id, command.token)
     data, on_dead = bytes(command.data), bytes(command.on_dead)
     stored = None if job.extra is None or job.extra.on_dead is None else decode_on_dead(job.extra.on_dead)
     if stored is not None and on_dead == UNDEFINED and bytes(stored.data) != NIL:

@@ -44,7 +44,7 @@ GRACE_MS = 5_000  # after start, before the first sweep
 
 @handles(JobHeartbeat)
 def heartbeat(state: State, client: Client, command: JobHeartbeat) -> HeartbeatReply:
-    if not _beat(state, command.id, command.token, command.duration):
+    if not _heartbeat(state, command.id, command.token, command.duration):
         text = "Job not found or not active (or invalid token)"
         raise CommandError(text, Code.LOCK_LOST, field="id", value=command.id)
     notice = notice_of(state.jobs[command.id], command.token or "", state.now)
@@ -58,7 +58,7 @@ def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) ->
     count, notices = 0, []
     for index, job_id in enumerate(ids):
         token = tokens[index] if tokens else None
-        if _beat(state, job_id, token, None):
+        if _heartbeat(state, job_id, token, None):
             count += 1
             if command.own_timeouts and (lock := state.jobs[job_id].lock) is not None:
                 lock.own_timeout = True  # not stored: the worker reports it again after a restart
@@ -87,10 +87,10 @@ def _extend(state: State, job_id: str, token: str | None, duration: int) -> bool
     job = state.jobs.get(job_id)
     if job is None or not token or (job.lock is not None and not job.lock.token):
         return False
-    return _beat(state, job_id, token, duration)
+    return _heartbeat(state, job_id, token, duration)
 
 
-def _beat(state: State, job_id: str, token: str | None, duration: int | None) -> bool:
+def _heartbeat(state: State, job_id: str, token: str | None, duration: int | None) -> bool:
     """Handle a heartbeat.  Without the token it only resets the stall check, and the lock runs out.  With the
     token of a lost lock, the job is locked again, unless another worker has taken it."""
     job = state.jobs.get(job_id)
@@ -107,7 +107,7 @@ def _beat(state: State, job_id: str, token: str | None, duration: int | None) ->
             lock.renewed = True
             state.out.touch(job)
             if job.extra is not None and job.extra.drops:
-                disconnects.lives(state, job)
+                disconnects.still_alive(state, job)
     lock.heartbeat_at = state.now
     lock.suspect = False
     return True
@@ -155,10 +155,10 @@ def _sweep(state: State, held: set[Job], configs: dict[str, StallConfig]) -> lis
             lost.append(job)
         elif job.queue in configs or (job.extra is not None and job.extra.stall_timeout):
             if _is_silent(job, lock, configs.get(job.queue, DEFAULT_STALLS), now):
-                _suspect(job, lock, lost)
+                _mark_suspect(job, lock, lost)
         # Without a stall setting, an unexpired lock protects its job, however long it is.
         elif lock.heartbeat_at <= silent and not lock.token:
-            _suspect(job, lock, lost)
+            _mark_suspect(job, lock, lost)
     return sorted(lost, key=BY_SEQ)
 
 
@@ -187,7 +187,7 @@ def _is_silent(job: Job, lock: Lock, config: StallConfig, now: int) -> bool:
     return silence >= (own or config.stall_interval) and now - (job.started_at or 0) >= config.grace_period
 
 
-def _suspect(job: Job, lock: Lock, lost: list[Job]) -> None:
+def _mark_suspect(job: Job, lock: Lock, lost: list[Job]) -> None:
     if lock.suspect:
         lost.append(job)
     lock.suspect = True
@@ -198,7 +198,7 @@ def renew_all(state: State) -> None:
     could renew a lock."""
     for held in (*(client.held for client in state.clients.values()), state.orphans):
         renew(state, held)
-    state.next_sweep = max(state.next_sweep, state.hearing.settled_at)
+    state.next_sweep = max(state.next_sweep, state.hearing.resumes_at)
     disconnects.wait_anew(state)
 
 

@@ -136,25 +136,27 @@ def _next(state: State, queue: QueueState, client: Client, group: GroupRule | No
         if (groups := held.groups) is not None:
             pop = partial(groups.pop, policy_of(client.version, group), state.now)
     while (job := pop()) is not None:
-        if held is not None and held.breakers is not None and held.breakers.holds(job, state.now):
+        if held is not None and held.breakers is not None and held.breakers.shelve(job, state.now):
             state.spare -= 1
             if state.spare > 0:
                 continue
-            chores.begin(state, queue, _look_again(state, queue, client, group))
+            chores.begin(state, queue, _continue_search(state, queue, client, group))
             return None
         life = job.shared.options.ttl
-        if life is None or state.upkeep.doubt.age(job.created_at, state.now) < life:
+        if life is None or state.maintenance.doubt.age(job.created_at, state.now) < life:
             return job
         if state.spare <= 0:
             queue.ready.push(job)
-            chores.begin(state, queue, _look_again(state, queue, client, group))
+            chores.begin(state, queue, _continue_search(state, queue, client, group))
             return None
         transitions.expire(state, queue, job)
         state.spare -= 1
     return None
 
 
-def _look_again(state: State, queue: QueueState, client: Client, group: GroupRule | None) -> Iterator[None]:
+def _continue_search(
+    state: State, queue: QueueState, client: Client, group: GroupRule | None
+) -> Iterator[None]:
     """Continue to drop jobs that have outlived their ttl, or to skip held ones, when there are more than one
     tick may handle, until parked pulls can be served."""
     while True:

@@ -182,7 +182,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         payloads = [bytes(fields.data) for fields in entries]
         added = add(state, queue, entries, payloads, taken, outcomes, many=batch)
     finally:
-        dependencies.looked(state, wanted)
+        dependencies.release_lookup(state, wanted)
         state.pushed.underway.discard(key)
     reply = _added(state, command, added)
     yield families.join(places, parents, added.ids, durable=durable)
@@ -350,7 +350,7 @@ def add(
         ids.append(job.id)
     if queue.space is not None and jobs and not own:
         _make_room(state, queue, [job.data for job in jobs.values()], claims.leaving())
-    begun = claims.settle(list(jobs.values()))
+    begun = claims.assign(list(jobs.values()))
     if met:
         outcomes = dependencies.wait_for_holders(state, begun, _holders(pushed, ids), outcomes)
     _begin(state, queue, begun, outcomes)

@@ -47,7 +47,7 @@ def _ask_to_stop(state: State, job: Job, reason: str | None, grace: int) -> None
     extra.cancellation = Cancellation(until, reason)
     deadlines.watch(state, job)
     state.out.touch(job, ROW)
-    _tell(state, job)
+    _notify_worker(state, job)
 
 
 def notice_of(job: Job, token: str, now: int) -> CancelNotice | None:
@@ -56,7 +56,7 @@ def notice_of(job: Job, token: str, now: int) -> CancelNotice | None:
     return CancelNotice(job.id, token, asked.reason, max(0, asked.until - now)) if asked else None
 
 
-def _tell(state: State, job: Job) -> None:
+def _notify_worker(state: State, job: Job) -> None:
     lock = job.lock
     assert lock is not None
     client = state.clients.get(lock.conn)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from bunqueue.model.job import ACTIVE, Extra, Job
-from bunqueue.model.unique import EXTEND, REJECT, REPLACE, SUPERSEDE, holds, mask
+from bunqueue.model.unique import EXTEND, REJECT, REPLACE, SUPERSEDE, holds_key, mask
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.base import path_of
@@ -89,7 +89,7 @@ FREE = Met()
 
 
 class Claims:
-    """The unique keys that the jobs of one push ask for.  Nothing is changed before `settle`, because another
+    """The unique keys that the jobs of one push ask for.  Nothing is changed before `assign`, because another
     job of the same push may still be refused."""
 
     __slots__ = ("_fresh", "_queue", "_renewed", "_replaced", "_state", "_stopped")
@@ -167,11 +167,11 @@ class Claims:
             job.extra.after = self._stopped[key][0].id
 
     def leaving(self) -> list[Job]:
-        """The waiting jobs that `settle` will remove."""
+        """The waiting jobs that `assign` will remove."""
         live = self._state.jobs
         return [job for job in dict.fromkeys(self._replaced) if job.id in live and not has_begun(job)]
 
-    def settle(self, jobs: list[Job]) -> list[Job]:
+    def assign(self, jobs: list[Job]) -> list[Job]:
         """Assign the keys; returns the new jobs, without those that another job of the same push has
         replaced."""
         state, queue = self._state, self._queue
@@ -197,7 +197,7 @@ class Claims:
                 state.out.touch(taken.job, ROW)
         elif (ended := queue.ended_keys.get(key)) is not None and ended.until is not None:
             unique_keys.drop_ended(state, queue, key)
-            unique_keys.hold_ended(state, queue, key, EndedKey(ended.id, until, state.now))
+            unique_keys.keep_for_ended(state, queue, key, EndedKey(ended.id, until, state.now))
 
     def _stop(self, job: Job, follower: Job, dedup: Dedup) -> None:
         """Stop a running job; another one begins when it has ended."""
@@ -274,7 +274,7 @@ def _holder(state: State, queue: QueueState, key: str) -> Taken | None:
     job = state.jobs.get(queue.unique.get(key, ""))
     if job is not None and not _is_over(job, state.now):
         states = job.extra.key_states if job.extra is not None else None
-        if states is None or holds(states, job.state):
+        if states is None or holds_key(states, job.state):
             return Taken(job.id, job)
     ended = unique_keys.holder_of_ended(state, queue, key)
     return None if ended is None else Taken(ended, None)

@@ -82,7 +82,7 @@ def _remember(state: State, job_id: str, letter: messages.DroppedLetter) -> None
 
 
 @answers(messages.DroppedLetters)
-def told(state: State, source: int, message: messages.DroppedLetters) -> None:
+def remember_dropped(state: State, source: int, message: messages.DroppedLetters) -> None:
     """Remember jobs of another shard whose ids point here."""
     for job_id, letter in zip(message.ids, message.letters, strict=True):
         if state.directory.get(job_id) == source:  # else the id has been used again

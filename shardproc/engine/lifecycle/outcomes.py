@@ -22,7 +22,7 @@ MAX_GONE = 50_000  # outcomes kept in memory, and the same number in storage
 KEPT_MS = 7 * DAY_MS
 
 
-class Gone(Struct):
+class RemovedJob(Struct):
     """A record of a job that was removed at that time.  It had completed, unless there is a ``child``."""
 
     at: int
@@ -32,7 +32,7 @@ class Gone(Struct):
     error: str = ""
 
 
-_decode = json.Decoder(Gone).decode
+_decode = json.Decoder(RemovedJob).decode
 
 
 def outcome_of(job: Job) -> messages.Outcome:
@@ -77,16 +77,16 @@ def watch(state: State, job: Job) -> None:
 def remember(state: State, job: Job) -> None:
     """Remember the outcome of a removed job, in whatever state, and notify the jobs that wait for it."""
     if job.id in state.awaited:
-        state.settled.append(job)
+        state.decided.append(job)
     outcome, extra = outcome_of(job), job.extra
     if extra is None or not (extra.watched or extra.has_policy) or state.shards == 1:
         if outcome.word == messages.DONE or outcome.policy != messages.WAIT:
             keep_in_mind(state, outcome)
         return
     state.tombstones[job.id] = outcome
-    gone = Gone(state.now)
+    gone = RemovedJob(state.now)
     if outcome.word != messages.DONE:
-        gone = Gone(state.now, outcome.child, outcome.parent, outcome.policy, outcome.error)
+        gone = RemovedJob(state.now, outcome.child, outcome.parent, outcome.policy, outcome.error)
     state.out.keep(KIND, job.id, gone)
     if len(state.tombstones) > MAX_GONE:
         oldest = next(iter(state.tombstones))

@@ -187,7 +187,7 @@ def complete(
         child_results.keep(state, job, result)
     else:
         if job.id in state.awaited:
-            state.settled.append(job)
+            state.decided.append(job)
         job.result = result
         queue.completed += 1
     retire(state, queue, job)
@@ -411,7 +411,7 @@ def dead_letter(
         outcomes.remember(state, job)
     else:
         if job.id in state.awaited:
-            state.settled.append(job)
+            state.decided.append(job)
         job.state = FAILED
         job.finished_at = state.now
         queue.failed += 1

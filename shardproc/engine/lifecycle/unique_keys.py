@@ -15,7 +15,7 @@ from bunqueue.model.dead_letters import CANCELLED as STOPPED
 from bunqueue.model.dead_letters import EXPIRED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, REMOVED, Job
-from bunqueue.model.unique import CANCELLED, holds
+from bunqueue.model.unique import CANCELLED, holds_key
 
 from ..memory.clock_correction import SetBack
 from ..memory.kept import A_KEY_CHARACTER, KEY
@@ -66,8 +66,8 @@ def end_key(state: State, queue: QueueState, job: Job) -> None:
         return
     until = extra.key_until
     is_there = until is not None or job.state != REMOVED
-    if is_there and not is_over(until, state.now) and holds(extra.key_states, _ended_as(job)):
-        hold_ended(state, queue, key, EndedKey(job.id, until, state.now))
+    if is_there and not is_over(until, state.now) and holds_key(extra.key_states, _ended_as(job)):
+        keep_for_ended(state, queue, key, EndedKey(job.id, until, state.now))
 
 
 def let_go(state: State, queue: QueueState, job: Job) -> None:
@@ -77,12 +77,12 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
         drop_ended(state, queue, job.unique_key or "")
 
 
-def hold_again(state: State, queue: QueueState, job: Job) -> None:
+def retake(state: State, queue: QueueState, job: Job) -> None:
     """Give an ended job that is back its key again, unless another job has taken it in the meantime."""
     key, until = job.unique_key, job.extra.key_until if job.extra is not None else None
     is_free = key not in queue.unique and key not in queue.ended_keys
     if key is not None and is_free and not is_over(until, state.now):
-        hold_ended(state, queue, key, EndedKey(job.id, until, state.now))
+        keep_for_ended(state, queue, key, EndedKey(job.id, until, state.now))
 
 
 def has_after_its_end(state: State, queue: QueueState, job: Job) -> bool:
@@ -119,7 +119,7 @@ def is_full(state: State) -> bool:
     return state.ended_keys.count >= MAX_ENDED or state.ended_keys.size >= state.kept.key_room
 
 
-def hold_ended(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
+def keep_for_ended(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
     """Let an ended job hold a key."""
     state.out.keep(KIND, f"{queue.name}/{key}", ended)
     _know(state, queue, key, ended)

@@ -37,11 +37,11 @@ class LazyHeap(Generic[K, T]):
     The number orders entries with equal keys, so items are never compared.
     """
 
-    __slots__ = ("_limit", "_reported", "_serial", "_stale", "entries", "holds")
+    __slots__ = ("_limit", "_reported", "_serial", "_stale", "entries", "is_current")
 
-    def __init__(self, holds: Callable[[tuple[K, int, T]], bool], *, reported: bool = False) -> None:
-        """``holds(entry)``: whether an entry is still true."""
-        self.holds = holds
+    def __init__(self, is_current: Callable[[tuple[K, int, T]], bool], *, reported: bool = False) -> None:
+        """``is_current(entry)``: whether an entry is still true."""
+        self.is_current = is_current
         self.entries: list[tuple[K, int, T]] = []
         self._reported = reported
         self._limit = maxsize if reported else MIN_STALE  # entries; one more triggers a cleanup
@@ -61,8 +61,8 @@ class LazyHeap(Generic[K, T]):
             self._clear()
 
     def push(self, key: K, number: int, item: T) -> None:
-        """Add an item with a number given by the caller: an order among equal keys, or a mark for ``holds``.
-        A heap is filled with `push` only, or with `add` only."""
+        """Add an item with a number given by the caller: an order among equal keys, or a mark for
+        ``is_current``.  A heap is filled with `push` only, or with `add` only."""
         entries = self.entries
         heappush(entries, (key, number, item))
         if len(entries) > self._limit:
@@ -75,7 +75,7 @@ class LazyHeap(Generic[K, T]):
             self._clear()
 
     def _clear(self) -> None:
-        self.replace([entry for entry in self.entries if self.holds(entry)])
+        self.replace([entry for entry in self.entries if self.is_current(entry)])
 
     def replace(self, entries: Iterable[tuple[K, int, T]]) -> None:
         """Replace all entries."""
@@ -89,7 +89,7 @@ class LazyHeap(Generic[K, T]):
         """The smallest entry that is true; it stays in the heap."""
         entries = self.entries
         while entries:
-            if self.holds(entries[0]):
+            if self.is_current(entries[0]):
                 return entries[0]
             heappop(entries)
         return None
@@ -97,7 +97,7 @@ class LazyHeap(Generic[K, T]):
     def pop_due(self, now: K) -> tuple[K, int, T] | None:
         """Take the smallest entry if its key is at most ``now``.
 
-        It may be stale: a caller with bounded work counts stale entries as well, and then calls `holds`.
+        It may be stale: a caller with bounded work counts stale entries as well, and then calls `is_current`.
         """
         entries = self.entries
         return heappop(entries) if entries and entries[0][0] <= now else None

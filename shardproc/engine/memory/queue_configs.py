@@ -35,7 +35,7 @@ def of_queue(state: State, queue: str, kind: type[C]) -> C:
 
 def dlq_config(state: State, queue: str) -> DlqConfig:
     """How a queue keeps its dead letters: its own settings, on top of the server's."""
-    own, server = state.configs.get((OwnDlqConfig, queue)), state.upkeep.dead_letters
+    own, server = state.configs.get((OwnDlqConfig, queue)), state.maintenance.dead_letters
     return own.over(server) if isinstance(own, OwnDlqConfig) else server
 
 

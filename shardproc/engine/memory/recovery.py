@@ -28,9 +28,9 @@ class HalfFlows(Struct):
 
 
 class Recovery(Struct):
-    """``unheard``: shards that have not announced all ids that point here; normally empty."""
+    """``unannounced``: shards that have not announced all ids that point here; normally empty."""
 
-    unheard: set[int] = set()
+    unannounced: set[int] = set()
     doubts: bool = False  # shards may disagree about flows, and about which jobs wait for which
     flows: dict[str, list[str]] = {}  # the stored flows over several shards: ids of live jobs
     children: list[str] = []  # live jobs that their parents may not know of

@@ -86,7 +86,7 @@ class Timetable:
         self.claims: dict[str, list[Claim]] = {}  # by name
         self.missed: list[Missed] = []  # not reported in the log yet
         self.ready: list[str] = []  # schedules with a backlog whose last job may have ended
-        self._due: LazyHeap[int, Schedule] = LazyHeap(self._holds)
+        self._due: LazyHeap[int, Schedule] = LazyHeap(self._is_current)
 
     def put(self, schedule: Schedule) -> None:
         """Add a schedule, or update one whose time has changed."""
@@ -113,10 +113,10 @@ class Timetable:
     def take_due(self, now: int) -> Schedule | None:
         """A schedule that is due; `put` it back with its next time."""
         while (entry := self._due.pop_due(now)) is not None:
-            if self._holds(entry):
+            if self._is_current(entry):
                 return entry[2]
         return None
 
-    def _holds(self, entry: tuple[int, int, Schedule]) -> bool:
+    def _is_current(self, entry: tuple[int, int, Schedule]) -> bool:
         at, _, schedule = entry
         return self.by_name.get(schedule.name) is schedule and schedule.next_run == at

@@ -9,7 +9,7 @@ from bunqueue.protocol.codes import Code
 MB = 1024 * 1024
 
 
-class Trouble(Struct, frozen=True):
+class StorageFault(Struct, frozen=True):
     """Why writes cannot be stored."""
 
     error: str
@@ -63,7 +63,7 @@ class Vitals(Struct, frozen=True):
     memory: int = 0
     sqlite: int = 0
     cpu_s: float = 0.0
-    trouble: Trouble | None = None
+    fault: StorageFault | None = None
     clock: ClockNews = ClockNews()
     damaged_tables: int = 0
     unreadable_jobs: int = 0

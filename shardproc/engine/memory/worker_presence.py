@@ -8,17 +8,17 @@ from bunqueue.model.job import DEFAULT_LOCK_TTL_MS, Extra, Job, Lock
 from .lazy_heap import LazyHeap
 
 NEVER = 1 << 62  # ms; later than any time
-SETTLE_MS = 2_000  # time for pending data to arrive: it is in socket buffers
+RESUME_MS = 2_000  # time for pending data to arrive: it is in socket buffers
 
 
 class Hearing:
     """The shard's own downtime, and the workers that may be about to reconnect."""
 
-    __slots__ = ("reconnects", "settled_at")
+    __slots__ = ("reconnects", "resumes_at")
 
     def __init__(self) -> None:
         # Until then (epoch ms) no silent worker loses a job; NEVER: the shard cannot receive from anyone.
-        self.settled_at = 0
+        self.resumes_at = 0
         # Jobs whose connection broke, with their lock at that time, by the time to stop waiting for the
         # worker
         self.reconnects: LazyHeap[int, tuple[Job, Lock]] = LazyHeap(_is_awaited)

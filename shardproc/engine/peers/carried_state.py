@@ -13,14 +13,14 @@ from ..memory.parked_trials import ParkedTrial
 from ..state import Client, JobWait, State, Waiter
 
 
-def entangled(state: State, heard: bool) -> bool:
+def entangled(state: State, received: bool) -> bool:
     """Whether other shards know of something that is not stored, or wait for it."""
     if state.shards == 1:
         return bool(state.asked)
     asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked again
     waits = asked, state.answering, state.relays, state.granted, state.awaited, state.out.peer_messages
     flows = state.prepared, state.parts, state.undecided, state.decisions
-    return heard or any((*waits, *flows, state.moving))
+    return received or any((*waits, *flows, state.moving))
 
 
 def parked(state: State) -> list[tuple[Client, RequestId]]:

@@ -151,7 +151,7 @@ def _watch(state: State, parent: str, child: str, queue: str) -> Awaited:
     return awaited
 
 
-def settle(state: State) -> None:
+def handle_ends(state: State) -> None:
     """Handle workflows and children that have ended."""
     while state.run_ends:
         news = state.run_ends.pop()

@@ -47,11 +47,11 @@ def extra_of(job: Job) -> Extra:
 def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps:
     """The outcomes of jobs on any shard, as ``{id: Outcome}``; pending ones are watched afterwards.
 
-    Later news is kept until `looked` is called, which must follow.
+    Later news is kept until `release_lookup` is called, which must follow.
     """
     ids = list(dict.fromkeys(ids))
     for job_id in ids:
-        state.awaited.setdefault(job_id, Awaited()).lookers += 1
+        state.awaited.setdefault(job_id, Awaited()).users += 1
     shard_of = yield from locate(state, ids)
     groups = peer_calls.grouped(shard_of)
     for job_id, shard in shard_of.items():  # before its answer: it may answer, and die, before others answer
@@ -65,12 +65,12 @@ def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps
     return outcomes
 
 
-def looked(state: State, ids: Iterable[str]) -> None:
+def release_lookup(state: State, ids: Iterable[str]) -> None:
     """The outcomes that `look_up` returned for these ids have been used."""
     for job_id in dict.fromkeys(ids):
         awaited = state.awaited.get(job_id)
         if awaited is not None:
-            awaited.lookers -= 1
+            awaited.users -= 1
             drop_idle(state, job_id, awaited)
 
 
@@ -164,7 +164,7 @@ def _wait_no_more(state: State, job: Job, dep: str) -> None:
 
 def drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
     """Forget a job that nothing waits for; its shard need not notify this one any more."""
-    waited_for = awaited.jobs or awaited.parents or awaited.shards or awaited.lookers
+    waited_for = awaited.jobs or awaited.parents or awaited.shards or awaited.users
     if waited_for or state.awaited.pop(job_id, None) is None:
         return
     if awaited.is_watched and awaited.shard != state.shard:
@@ -174,10 +174,10 @@ def drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
 # News
 
 
-def settle(state: State) -> None:
+def notify_waiters(state: State) -> None:
     """Notify those that wait for jobs that were decided."""
-    while state.settled:
-        job = state.settled.pop()
+    while state.decided:
+        job = state.decided.pop()
         awaited = state.awaited.get(job.id)
         if awaited is None:
             continue
@@ -186,16 +186,16 @@ def settle(state: State) -> None:
             peer_calls.notify(state, shard, messages.Outcomes([outcome]))
         if outcome.word == messages.DONE:
             awaited.shards.clear()
-        hear(state, outcome)
+        on_outcome(state, outcome)
 
 
 @answers(messages.Outcomes)
-def heard(state: State, source: int, message: messages.Outcomes) -> None:
+def on_outcomes(state: State, source: int, message: messages.Outcomes) -> None:
     for outcome in message.jobs:
-        hear(state, outcome)
+        on_outcome(state, outcome)
 
 
-def hear(state: State, outcome: messages.Outcome) -> None:
+def on_outcome(state: State, outcome: messages.Outcome) -> None:
     """Handle the outcome of a job: let the jobs that wait for it continue."""
     awaited = state.awaited.get(outcome.id)
     if awaited is None or outcome.word in (messages.PENDING, messages.UNKNOWN):
@@ -267,7 +267,7 @@ def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
     wanted = [
         job_id
         for job_id in (state.awaited if ids is None else ids)
-        if state.awaited[job_id].jobs or state.awaited[job_id].parents or state.awaited[job_id].lookers
+        if state.awaited[job_id].jobs or state.awaited[job_id].parents or state.awaited[job_id].users
     ]
     if wanted:
         peer_calls.start(state, _ask_again(state, wanted))
@@ -276,12 +276,12 @@ def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
 def _ask_again(state: State, ids: list[str]) -> Steps:
     outcomes = yield from look_up(state, ids)
     for outcome in outcomes.values():
-        hear(state, outcome)
+        on_outcome(state, outcome)
         if outcome.word == messages.UNKNOWN:
             _report_child(state, state.awaited[outcome.id], outcome)
             if not state.recovery.doubts:  # else `reconcile` removes half flows first, and then does this
                 _give_up(state, outcome.id)
-    looked(state, ids)
+    release_lookup(state, ids)
 
 
 def _give_up(state: State, missing: str) -> None:

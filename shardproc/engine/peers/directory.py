@@ -40,7 +40,7 @@ def locate(state: State, ids: Iterable[str]) -> Steps:
     """The only shard that can have each of these jobs, as ``{id: shard}``."""
     shard_of: dict[str, int] = {}
     unknown: dict[str, int] = {}
-    if state.recovery.unheard:
+    if state.recovery.unannounced:
         ids = list(ids)
         yield from roll_call.find(state, [job_id for job_id in ids if pointer(state, job_id) == state.shard])
     for job_id in ids:
@@ -107,7 +107,7 @@ def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = Fa
     """
     for number in range(TRIES):
         yield from flows_decided(state, ids, wait=wait)
-        taken = yield from _claim_once(state, ids, wait, durable, in_turn=number > 0)
+        taken = yield from _try_claim(state, ids, wait, durable, in_turn=number > 0)
         if taken is not None:
             return taken
     raise CommandError(
@@ -118,7 +118,7 @@ def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = Fa
     )
 
 
-def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn: bool) -> Steps:
+def _try_claim(state: State, ids: list[str], wait: bool, durable: bool, in_turn: bool) -> Steps:
     """`claim`, or None if another push is about to take one of the ids.
 
     Two pushes that each hold an id that the other one wants would block each other.  So after the first
@@ -141,7 +141,7 @@ def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn
             state.granted.update(some)
             found = yield [(shard, messages.Claim(group, wait, durable)) for shard, group in asked]
             homes = [home for answer in found for home in answer.homes]
-            if not _all_settled(state, some, homes, wait):
+            if not _all_decided(state, some, homes, wait):
                 return None
             taken.update(
                 (job_id, home) for job_id, home in zip(some, homes, strict=True) if home != state.shard
@@ -158,7 +158,7 @@ def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn
     return taken
 
 
-def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> bool:
+def _all_decided(state: State, ids: list[str], homes: list[int], wait: bool) -> bool:
     """Whether the owner of each id is known; CommandError if it will not be known soon."""
     for job_id, home in zip(ids, homes, strict=True):
         if not wait and (home == UNDECIDED or job_id in state.prepared):

@@ -198,8 +198,8 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
     found = yield [
         (shard_of[parent], _kin_of(messages.LOOK, parent, child, durable)) for parent, child in pairs
     ]
-    unheard = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
-    yield [(shard_of[parent], _kin_of(messages.JOIN, parent, child, durable)) for parent, child in unheard]
+    missing = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
+    yield [(shard_of[parent], _kin_of(messages.JOIN, parent, child, durable)) for parent, child in missing]
 
 
 @handles(RemoveChildDependency)
@@ -238,7 +238,7 @@ def move_to_waiting_children(state: State, client: Client, command: MoveToWaitin
             if children and not waits:
                 transitions.unblock(state, job)
     finally:
-        dependencies.looked(state, children)
+        dependencies.release_lookup(state, children)
     return MovedReply(data=Moved(True))
 
 
@@ -312,7 +312,7 @@ def operate(state: State, source: int, message: messages.FamilyOperation) -> Ste
     elif message.operation == messages.LIST:
         _list(state, job, message.other)
     elif message.operation == messages.ADOPT:
-        _adopt(state, job, message.other, message.queue)
+        _set_parent(state, job, message.other, message.queue)
     elif message.operation == messages.PART:
         _part(state, job, message.other)
     elif message.operation == messages.REMOVE:
@@ -326,9 +326,9 @@ def _finished_kin(state: State, message: messages.FamilyOperation) -> messages.F
     if job is None:
         return messages.FamilyChanged(message.operation == messages.REMOVE)  # is the removal repeated?
     if message.operation == messages.ADOPT:
-        _adopt(state, job, message.other, message.queue)
+        _set_parent(state, job, message.other, message.queue)
         if job.state == FAILED and job.id in state.awaited:
-            state.settled.append(job)  # its parent waits, and may have a policy for this
+            state.decided.append(job)  # its parent waits, and may have a policy for this
         return messages.FamilyChanged(True, job.queue, job.state)
     return messages.FamilyChanged(_lists(job, message.other), job.queue, job.state)
 
@@ -365,7 +365,7 @@ def _join(state: State, parent: Job, child: str) -> None:
     dependencies.ask_again(state, [child])
 
 
-def _adopt(state: State, child: Job, parent: str, queue: str) -> None:
+def _set_parent(state: State, child: Job, parent: str, queue: str) -> None:
     """Store the parent with the child, also in its data, where clients look for it."""
     extra_of(child).parent_id = parent
     try:

@@ -62,11 +62,11 @@ def id_of(flow: str, name: str) -> str:
 def members(state: State, flow: str, most: int | None = None) -> Steps:
     """All nodes of a flow, oldest first, then by name; with ``most``, at least this many of them, if there
     are."""
-    found, _ = yield from _look(state, flow, most)
+    found, _ = yield from _find_members(state, flow, most)
     return found
 
 
-def _look(state: State, flow: str, most: int | None) -> Steps:
+def _find_members(state: State, flow: str, most: int | None) -> Steps:
     """`members`, and whether there are more."""
     found: list[messages.Member] = []
     asked = dict.fromkeys(range(state.shards), "")
@@ -114,7 +114,7 @@ def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
             state, jobs, flow, gatherers, _check_open(state, flow) if command.grow else None
         )
     finally:
-        dependencies.looked(state, wanted)
+        dependencies.release_lookup(state, wanted)
     return FlowAddedReply(data=FlowAdded([job.id for job in jobs]))
 
 
@@ -233,7 +233,7 @@ def list_flows(state: State, client: Client, command: ListFlows) -> Steps:
     flows = [flow for flow in flows if end is None or flow <= end]
     lines = []
     for flow in flows[: command.limit]:
-        found, more = yield from _look(state, flow[:-1], COUNTED)
+        found, more = yield from _find_members(state, flow[:-1], COUNTED)
         if found:
             lines.append(_line(flow[:-1], found, more))
     if len(flows) > command.limit:

@@ -67,7 +67,7 @@ _decode_decision = json.Decoder(Decision).decode
 @recovers(UNDECIDED, Apart.UNSETTLED)
 def recover_part(state: State, key: str, value: str) -> None:
     state.recovery.parts.add(key)
-    _hold(state, key, _decode_part(value))
+    _keep_part(state, key, _decode_part(value))
 
 
 @recovers(DECIDED, Apart.UNSETTLED)
@@ -120,7 +120,7 @@ def place(
         _decided(state, flow, Decision(others, durable, [_first_job(part) for part in parts.values()]))
         state.out.durable |= durable
     for shard in parts:
-        _tell_decision(state, shard, flow, commit=error is None, durable=durable)
+        _send_decision(state, shard, flow, commit=error is None, durable=durable)
     for deliver in state.undecided.pop(flow):  # after the shards that have to carry it out
         deliver(messages.Recalled(error is None))
     if error is not None:
@@ -160,7 +160,7 @@ def _decided(state: State, flow: str, decision: Decision) -> None:
     state.out.keep(DECIDED, flow, decision if decision.shards else None)
 
 
-def _tell_decision(state: State, shard: int, flow: str, *, commit: bool, durable: bool = False) -> None:
+def _send_decision(state: State, shard: int, flow: str, *, commit: bool, durable: bool = False) -> None:
     """Ask a shard to carry out the decision, until it answers."""
     peer_calls.start(state, _until_decided(state, shard, flow, commit, durable))
 
@@ -180,7 +180,7 @@ def recovered(state: State) -> None:
         if state.recovery.doubts:
             peer_calls.start(state, _confirm(state, flow, decision))
         else:
-            _tell_again(state, flow, decision)
+            _resend_decision(state, flow, decision)
     own = [flow for flow, part in state.parts.items() if part.coordinator == state.shard]
     if own and state.recovery.doubts:
         peer_calls.start(state, directory.recall(state, own))
@@ -189,9 +189,9 @@ def recovered(state: State) -> None:
         decide(state, state.shard, messages.Decide(flow, flow in state.decisions))
 
 
-def _tell_again(state: State, flow: str, decision: Decision) -> None:
+def _resend_decision(state: State, flow: str, decision: Decision) -> None:
     for shard in list(decision.shards):
-        _tell_decision(state, shard, flow, commit=True, durable=decision.durable)
+        _send_decision(state, shard, flow, commit=True, durable=decision.durable)
 
 
 def _confirm(state: State, flow: str, decision: Decision) -> Steps:
@@ -200,10 +200,10 @@ def _confirm(state: State, flow: str, decision: Decision) -> Steps:
     found = yield from possession.ask(state, [(flow, job, None) for job in decision.jobs])
     commit = possession.LOST not in found
     if commit:
-        _tell_again(state, flow, decision)
+        _resend_decision(state, flow, decision)
     else:
         for shard in decision.shards:
-            _tell_decision(state, shard, flow, commit=False)
+            _send_decision(state, shard, flow, commit=False)
         decision.shards = []
         _decided(state, flow, decision)
     if flow in state.parts:
@@ -256,7 +256,7 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         part = Part(
             source, bytes(message.jobs), message.alone, message.others, message.flow_id, message.gatherers
         )
-        _hold(state, message.flow, part)
+        _keep_part(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
         if life != state.lives[source]:  # it may have died in the meantime, and forgotten the flow
             peer_calls.start(state, directory.recall(state, [message.flow]))
@@ -279,7 +279,7 @@ def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
             space.check(queue, data)
 
 
-def _hold(state: State, flow: str, part: Part) -> None:
+def _keep_part(state: State, flow: str, part: Part) -> None:
     state.parts[flow] = part
     for job in _decode_jobs(part.jobs):
         state.prepared[job.id] = flow

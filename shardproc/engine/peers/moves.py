@@ -75,7 +75,7 @@ class Transfer:
     def add(self, queue: QueueState, job: Job) -> str | None:
         """Take out a live job that is not active, or a dead letter from the archive; or return why that is
         impossible, if this shard can tell.  `send` must follow in the same batch."""
-        if job.id in self._state.settling:
+        if job.id in self._state.arriving:
             return MOVING
         carried = carried_of(self._state, job)
         if _shard_of(self._state, self._to) == self._state.shard:
@@ -116,16 +116,16 @@ class Transfer:
         """Call ``done`` when all jobs have arrived: with their number, and the number of returned ones for
         each reason."""
         self._done = done
-        self._look()
+        self._check_done()
 
     def _arrived(self, result: Any) -> None:
         moved, refused = result
         self._pending -= 1
         self._moved += moved
         self._refused += refused
-        self._look()
+        self._check_done()
 
-    def _look(self) -> None:
+    def _check_done(self) -> None:
         if self._done is not None and not self._pending:
             self._done(self._moved, self._refused)
 
@@ -213,7 +213,7 @@ def _put_back(state: State, carried: Carried) -> None:
         job.started_at, job.finished_at = carried.started_at, carried.finished_at
         transitions.put_dead_letter(state, queue, job)
         if carried.holds_key:
-            unique_keys.hold_again(state, queue, job)
+            unique_keys.retake(state, queue, job)
         return
     unique_keys.retake_key(state, queue, job)
     transitions.add(state, queue, [job])
@@ -266,7 +266,7 @@ def move_in(state: State, source: int, message: messages.MoveIn) -> messages.Mov
             continue
         _arrive(state, queue, carried)
         arrived.here.append(carried.id)
-    _hold(state, message.move, arrived)
+    _keep_arrived(state, message.move, arrived)
     state.out.keep(ARRIVED, message.move, arrived)
     state.out.durable = True
     return messages.MovedIn(arrived.ids, arrived.reasons)
@@ -299,14 +299,14 @@ def _arrive(state: State, queue: QueueState, carried: Carried) -> None:
     transitions.add(state, queue, [job])
 
 
-def _hold(state: State, move: str, arrived: Arrived) -> None:
+def _keep_arrived(state: State, move: str, arrived: Arrived) -> None:
     state.arrived[move] = arrived
-    state.settling.update(arrived.here)
+    state.arriving.update(arrived.here)
 
 
 @recovers(ARRIVED, Apart.UNSETTLED)
 def recover_arrived(state: State, key: str, value: str) -> None:
-    _hold(state, key, _decode_arrived(value))
+    _keep_arrived(state, key, _decode_arrived(value))
 
 
 @answers(messages.MoveEnded)
@@ -314,7 +314,7 @@ def move_ended(state: State, source: int, message: messages.MoveEnded) -> messag
     """Forget a move that no shard will ask about again."""
     arrived = state.arrived.pop(message.move, None)
     if arrived is not None:
-        state.settling.difference_update(arrived.here)
+        state.arriving.difference_update(arrived.here)
         state.out.keep(ARRIVED, message.move, None)
     return message
 

@@ -131,8 +131,8 @@ def _check_awaited(state: State, ids: Iterable[str]) -> Steps:
         if outcome.word == messages.UNKNOWN:
             _give_up(state, outcome.id)
         else:
-            dependencies.hear(state, outcome)
-    dependencies.looked(state, ids)
+            dependencies.on_outcome(state, outcome)
+    dependencies.release_lookup(state, ids)
 
 
 def _give_up(state: State, missing: str) -> None:

@@ -33,7 +33,7 @@ PAGE = 500  # ids inspected per answer: about 5 ms
 @recovers(KIND, Apart.DERIVED)
 def recover(state: State, key: str, value: str) -> None:
     if key == IDS:
-        state.recovery.unheard = set(range(state.shards)) - {state.shard}
+        state.recovery.unannounced = set(range(state.shards)) - {state.shard}
     elif key == GAP:
         state.recovery.stored_until = _decode_gap(value).since
     else:
@@ -42,7 +42,7 @@ def recover(state: State, key: str, value: str) -> None:
 
 def begin(state: State) -> None:
     """Let all shards announce what they have, if necessary."""
-    for shard in sorted(state.recovery.unheard):
+    for shard in sorted(state.recovery.unannounced):
         peer_calls.start(state, _listen(state, shard))
 
 
@@ -52,8 +52,8 @@ def _listen(state: State, shard: int) -> Steps:
         (page,) = yield [(shard, messages.Announce(after))]
         _take(state, shard, zip(page.ids, page.live, strict=True))
         after = page.after
-    state.recovery.unheard.discard(shard)
-    if not state.recovery.unheard:
+    state.recovery.unannounced.discard(shard)
+    if not state.recovery.unannounced:
         state.out.keep(KIND, IDS, None)
 
 
@@ -81,7 +81,7 @@ def _take(state: State, shard: int, found: Iterable[tuple[str, bool]]) -> None:
         elif live or not _is_archived(state, job_id):
             enter(state, job_id, shard)
     for home, jobs in disputed.items():
-        peer_calls.start(state, _settle(state, shard, home, jobs))
+        peer_calls.start(state, _resolve(state, shard, home, jobs))
 
 
 def _is_archived(state: State, job_id: str) -> bool:
@@ -96,7 +96,7 @@ def _is_here(state: State, job_id: str) -> bool:
     return any(job_id in some for some in here) or state.granted[job_id] > 0
 
 
-def _settle(state: State, shard: int, home: int, jobs: list[tuple[str, bool]]) -> Steps:
+def _resolve(state: State, shard: int, home: int, jobs: list[tuple[str, bool]]) -> Steps:
     """Resolve jobs that two shards claim to have: ``shard``, and their ``home``.  The shard with a live one
     is right, otherwise their home, if it has any."""
     (had,) = yield [(home, messages.Have([job_id for job_id, _ in jobs]))]
@@ -114,7 +114,7 @@ def unknown(state: State, ids: Iterable[str]) -> list[str]:
 def find(state: State, ids: Iterable[str]) -> Steps:
     """Look for jobs on the shards that have not announced everything.  Shards that have not started yet are
     left out: nobody can reach their jobs."""
-    shards = [shard for shard in sorted(state.recovery.unheard) if state.lives[shard]]
+    shards = [shard for shard in sorted(state.recovery.unannounced) if state.lives[shard]]
     wanted = unknown(state, ids) if shards else []
     if not wanted:
         return

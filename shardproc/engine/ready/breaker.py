@@ -215,7 +215,7 @@ class Breakers:
             if breaker.shelf:
                 breaker.offer(order, now)
 
-    def holds(self, job: Job, now: int) -> bool:
+    def shelve(self, job: Job, now: int) -> bool:
         """Whether a ready job must not start; it is then kept here."""
         breaker = self.restless.get(job.name)
         if breaker is None or breaker.lets(now):
@@ -259,7 +259,7 @@ class Breakers:
                 moved += 1
         return moved
 
-    def held(self) -> Iterator[Job]:
+    def shelved(self) -> Iterator[Job]:
         """All jobs kept here."""
         for breaker in self.restless.values():
             yield from breaker.shelf.values()

@@ -1,10 +1,10 @@
 """The ready jobs of a queue with groups: which group is next, and which of its jobs.
 
 This replaces the `ReadyQueue` of such a queue and keeps that one for the jobs without a group.  What a pull
-may take depends on its `Policy`, so each policy in use has a lane: the groups that may be free for it, in the
-order in which it takes them.  A group that a pull finds blocked leaves the lane, and returns when something
-changes (a job ends or arrives, a window ends, it is resumed).  So blocked groups cost nothing, however many
-there are.
+may take depends on its `Policy`, so each policy in use has its `ReadyGroups`: those that may be free for it,
+in the order in which it takes them.  A group that a pull finds blocked leaves them, and returns when
+something changes (a job ends or arrives, a window ends, it is resumed).  So blocked groups cost nothing,
+however many there are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from shardproc.engine.ready.ready_queue import ReadyQueue
 from ..memory.clock_correction import SetBack
 from ..memory.lazy_heap import LazyHeap
 from .group import FIFO, Entry, Group, GroupRecord, Policy
-from .lanes import Heads, Lane, Turns
+from .ready_groups import Heads, ReadyGroups, Turns
 from .shares import Shares
 
-MAX_LANES = 8  # above this, the oldest lane is dropped
+MAX_POLICIES = 8  # above this, the oldest one is dropped
 
 
 class Groups:
@@ -30,7 +30,7 @@ class Groups:
 
     __slots__ = (
         "_ages",
-        "_lanes",
+        "_ready",
         "_ticket",
         "_timers",
         "by_id",
@@ -55,7 +55,7 @@ class Groups:
         # By the time since they are ready.  No group's own order shows that, and checking each of 100,000
         # groups took a third of a second in a measurement.
         self._ages: LazyHeap[int, Job] = LazyHeap(self._waits)
-        self._lanes: dict[Policy, Lane] = {}
+        self._ready: dict[Policy, ReadyGroups] = {}
         self._timers: LazyHeap[int, Group] = LazyHeap(self._is_set)  # when to check a group again
         self._ticket = 0
 
@@ -84,10 +84,10 @@ class Groups:
         """Take the next job among those that ``policy`` allows."""
         self.note(policy)
         self._release(now)
-        lane = self._lanes.get(policy)
-        if lane is None:
-            lane = self._new_lane(policy)
-        job = lane.take(now)
+        ready = self._ready.get(policy)
+        if ready is None:
+            ready = self._new_ready_groups(policy)
+        job = ready.take(now)
         if job is not None and (group := self._group_of(job)) is not None:
             self._remove(group, job)
         return job
@@ -153,7 +153,7 @@ class Groups:
         group = self.group(group_id)
         group.record, group.stored = state, True
         if group.window_end():
-            self._look_at(group, group.window_end())
+            self._set_timer(group, group.window_end())
 
     def readopt(self, job: Job) -> None:
         """Record that ``job`` is active, as it was when the shard stopped."""
@@ -180,8 +180,8 @@ class Groups:
 
     def offer(self, group: Group) -> None:
         """Something has changed in ``group``: pulls may find it free now."""
-        for lane in self._lanes.values():
-            lane.offer(group)
+        for ready in self._ready.values():
+            ready.offer(group)
 
     def free(self, group: Group, policy: Policy, now: int) -> Entry | None:
         """The first job of ``group``, unless it is empty or blocked."""
@@ -190,7 +190,7 @@ class Groups:
         if until == 0:
             return entry
         if until is not None:
-            self._look_at(group, until)
+            self._set_timer(group, until)
         return None
 
     def set_defaults(self, usual: GroupDefaults) -> None:
@@ -205,12 +205,12 @@ class Groups:
             return
         if group.record.is_over(now):
             self.by_id.pop(group.id, None)
-            for lane in self._lanes.values():
-                lane.drop(group)
+            for ready in self._ready.values():
+                ready.drop(group)
             if group.stored:
                 self.changed[group.id] = group
         elif group.window_end() > now:
-            self._look_at(group, group.window_end())
+            self._set_timer(group, group.window_end())
 
     def reset(self, now: int) -> None:
         """Remove all limits of all groups."""
@@ -245,7 +245,7 @@ class Groups:
                 self.changed[group.id] = group
                 moved += 1
             if group.window_end() > back.now:
-                self._look_at(group, group.window_end())
+                self._set_timer(group, group.window_end())
             self.offer(group)
             self.drop_if_idle(group, back.now)
         return moved
@@ -258,7 +258,7 @@ class Groups:
                 self._remove(group, job)
                 self.push(job)
 
-    def _look_at(self, group: Group, at: int) -> None:
+    def _set_timer(self, group: Group, at: int) -> None:
         if not 0 < group.timer <= at:
             group.timer = at
             self._timers.add(at, group)
@@ -277,14 +277,14 @@ class Groups:
         at, _, group = timer
         return group.timer == at and self.by_id.get(group.id) is group
 
-    def _new_lane(self, policy: Policy) -> Lane:
-        if len(self._lanes) >= MAX_LANES:
-            del self._lanes[next(iter(self._lanes))]
+    def _new_ready_groups(self, policy: Policy) -> ReadyGroups:
+        if len(self._ready) >= MAX_POLICIES:
+            del self._ready[next(iter(self._ready))]
         kind = Shares if policy.fair else Turns if policy.turns else Heads
-        lane = self._lanes[policy] = kind(self, policy)
+        ready = self._ready[policy] = kind(self, policy)
         for group in self.by_id.values():
-            lane.offer(group)
-        return lane
+            ready.offer(group)
+        return ready
 
     def _waits(self, entry: tuple[int, int, Job]) -> bool:
         """Whether a job with a group is ready, and has been since it got that ticket."""

@@ -229,7 +229,7 @@ def ring(state: State) -> None:
     alarms, now = state.alarms, state.now
     while (alarm := alarms.pop_due(now)) is not None:
         queue = alarm[2]
-        if queue.gate is not None and alarms.holds(alarm):
+        if queue.gate is not None and alarms.is_current(alarm):
             queue.gate.alarm = 0
             if queue.waiters:
                 state.woken[queue] = None
@@ -248,25 +248,25 @@ def forget(queue: QueueState, job: Job) -> None:
 def ready_jobs(queue: QueueState) -> Iterator[Job]:
     """All ready jobs, in no order."""
     yield from queue.ready.jobs()
-    yield from _held(queue)
+    yield from _shelved(queue)
 
 
 def ready_counts(queue: QueueState) -> Counter[int]:
     """The number of ready jobs per priority."""
     counts = Counter(dict(queue.ready.counts()))
-    counts.update(job.priority for job in _held(queue))
+    counts.update(job.priority for job in _shelved(queue))
     return counts
 
 
 def oldest(queue: QueueState) -> int | None:
     """Since when the oldest ready job has been ready (epoch ms); None without one."""
-    ready = [queue.ready.oldest(), *(job.run_at for job in _held(queue))]
+    ready = [queue.ready.oldest(), *(job.run_at for job in _shelved(queue))]
     return min((since for since in ready if since is not None), default=None)
 
 
-def _held(queue: QueueState) -> Iterator[Job]:
+def _shelved(queue: QueueState) -> Iterator[Job]:
     if queue.gate is not None and queue.gate.breakers is not None:
-        yield from queue.gate.breakers.held()
+        yield from queue.gate.breakers.shelved()
 
 
 def set_back(state: State, back: SetBack) -> int:

@@ -48,7 +48,7 @@ class _Bucket:
     def __len__(self) -> int:
         return len(self.fifo) + len(self.late) + len(self.lifo)
 
-    def clear_away(self) -> None:
+    def compact(self) -> None:
         """Drop the entries of jobs that have left."""
         self.fifo = deque(job for job in self.fifo if job.state == WAITING)
         self.late = [entry for entry in self.late if entry[2].state == WAITING]
@@ -145,7 +145,7 @@ class ReadyQueue:
             return
         for priority, bucket in list(self._buckets.items()):
             if bucket.stale:
-                bucket.clear_away()
+                bucket.compact()
                 if not bucket:
                     del self._buckets[priority]
         self._order = sorted(-priority for priority in self._buckets)  # a sorted list is a heap

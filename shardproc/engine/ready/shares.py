@@ -1,4 +1,4 @@
-"""The lane of fair pulls: groups take turns in proportion to their weights.
+"""The ready groups of fair pulls: groups take turns in proportion to their weights.
 
 This is start-time fair queueing.  Each group has a tag, the virtual time at which its next job may start.
 The group with the smallest tag is next; its tag then grows by ``1 / weight``, and virtual time is the tag of
@@ -24,7 +24,7 @@ UNGROUPED = Group("")  # represents all jobs without a group; no group has that 
 
 
 class Shares:
-    """A lane in which the groups, with the jobs without a group as one more, share the turns by weight."""
+    """Ready groups that, with the jobs without a group as one more, share the turns by weight."""
 
     def __init__(self, groups: Groups, policy: Policy) -> None:
         self._groups = groups

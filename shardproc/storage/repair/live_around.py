@@ -121,7 +121,7 @@ def live_around(
     """The live jobs with numbers of ``first`` and above; ``met`` is called with what cannot be read."""
     reader = _Reader(db, dict(queues), met)
     for row in reader.candidates(first, live_from):
-        reader.look(row)
+        reader.classify(row)
     fates = Fates(db, reader.unknown | set(reader.bad))
     for seq, row in reader.doubtful.items():
         if fates.ended.get(seq) is False:
@@ -170,7 +170,7 @@ class _Reader:
                 raise
             return False
 
-    def look(self, row: rows.Row) -> None:
+    def classify(self, row: rows.Row) -> None:
         """Decide whether a job is live, and add it if it is."""
         seq = row[0]
         try:

@@ -15,7 +15,7 @@ from bunqueue.model.ids import slot_of_queue
 
 from .. import rows
 from ..schema import WrongSchema, version_of
-from .remains import unreadable
+from .unreadable_job import unreadable
 
 SHOWN = 5  # examples of an error
 
@@ -124,13 +124,13 @@ def recount(file: Path, shard: int, shards: int) -> Iterator[Finding | Counts]:
     """Everything about one file, piece by piece."""
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            yield from _look(connection, file, shard, shards)
+            yield from _findings(connection, file, shard, shards)
     except sqlite3.Error as error:
-        yield Finding("file", f"it cannot be read: {error}; {_cure(file)}")
+        yield Finding("file", f"it cannot be read: {error}; {_fix(file)}")
         yield Finding("readable jobs", _unreadable(file))
 
 
-def _cure(file: Path) -> str:
+def _fix(file: Path) -> str:
     return f"run bunqueue doctor --repair --data-dir {file.parent}"
 
 
@@ -144,7 +144,9 @@ def _unreadable(file: Path) -> str | None:
     return f"{len(names):,} jobs cannot be read: {_some(names)}" if names else None
 
 
-def _look(connection: sqlite3.Connection, file: Path, shard: int, shards: int) -> Iterator[Finding | Counts]:
+def _findings(
+    connection: sqlite3.Connection, file: Path, shard: int, shards: int
+) -> Iterator[Finding | Counts]:
     try:
         problem = None if version_of(connection) else "it has no tables yet: start the server once"
     except WrongSchema as error:
@@ -155,7 +157,7 @@ def _look(connection: sqlite3.Connection, file: Path, shard: int, shards: int) -
     damage = [str(row[0]) for row in connection.execute("pragma quick_check(5)")]
     yield Finding("file", None if damage == ["ok"] else "; ".join(damage).replace("\n", " "))
     for found in contradictions(connection):
-        yield found._replace(problem=found.problem and f"{found.problem}; {_cure(file)}")
+        yield found._replace(problem=found.problem and f"{found.problem}; {_fix(file)}")
     names = [str(row[0]) for row in connection.execute("select name from queues")]
     strangers = [name for name in names if slot_of_queue(name) & (shards - 1) != shard]
     problem = f"{len(strangers):,} queues belong to other shards: {_some(strangers)}" if strangers else None

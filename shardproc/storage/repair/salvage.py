@@ -150,7 +150,7 @@ class _Salvage:
         }
         self._bad: dict[str, set[int]] = {}
         self.found = Salvaged()
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def run(self) -> Salvaged:
         new = self._new
@@ -217,12 +217,12 @@ class _Salvage:
                 continue
             kept += self._new.execute(put, row).rowcount
             if kept % 5000 == 0:
-                self._tell(f"{table}: {kept:,} rows")
+                self._report(f"{table}: {kept:,} rows")
         self.found.kept[table] = kept
 
-    def _tell(self, text: str) -> None:
-        if time.monotonic() - self._told_at > 1:
-            self._told_at = time.monotonic()
+    def _report(self, text: str) -> None:
+        if time.monotonic() - self._reported_at > 1:
+            self._reported_at = time.monotonic()
             self._progress(text)
 
     def _queue_names(self) -> None:

@@ -22,8 +22,8 @@ from bunqueue.protocol.search.conditions import (
     UNEQUAL,
     Condition,
     comparer,
-    holds,
     lower,
+    matches,
     value_at,
 )
 from shardproc.engine.criteria import LIVE, Criteria, Finding
@@ -166,14 +166,14 @@ def _of_queues(queues: frozenset[int]) -> Test:
 
 def _tag(condition: Condition) -> Test:
     def test(row: Sequence[Any]) -> bool:
-        return row[2] == LIVE or holds(condition, () if row[3] is None else tags_of(row[3]))
+        return row[2] == LIVE or matches(condition, () if row[3] is None else tags_of(row[3]))
 
     return test
 
 
 def _group(condition: Condition) -> Test:
     def test(row: Sequence[Any]) -> bool:
-        return row[2] == LIVE or holds(condition, None if row[4] is None else group_of(row[4]))
+        return row[2] == LIVE or matches(condition, None if row[4] is None else group_of(row[4]))
 
     return test
 

@@ -112,7 +112,7 @@ class SearchIndex:
         self._spans: dict[int, tuple[int, int]] = {}
         self._swept = self._next_sweep = 0
         self._removed = False  # jobs were removed since the last sweep began
-        self._looks_again = False  # rows of blocks were forgotten
+        self._rebuilds = False  # rows of blocks were forgotten
         self._known: set[int] = set()  # blocks that have a summary; only for `recover`
         self._problem = ""  # the tables cannot be read
 
@@ -131,7 +131,7 @@ class SearchIndex:
         """Find the blocks that need a summary, after `check`; returns writes to make at once."""
         self._stored, self._first = next_seq, next_seq >> BITS
         self._first += self._db.execute(_BEGUN, (self._first << BITS,)).fetchone() is not None
-        self._looks_again = False
+        self._rebuilds = False
         self._open.clear()
         self.is_broken = self._db.execute(_BROKEN, (KEY,)).fetchone() is not None
         breaks = bool(self._problem) and not self.is_broken
@@ -233,13 +233,13 @@ class SearchIndex:
     def has_work(self, now: int) -> bool:
         """Whether `next_writes` has something to do."""
         due = self._removed and now >= self._next_sweep
-        return not self.is_broken and (bool(self._left) or due or self._looks_again)
+        return not self.is_broken and (bool(self._left) or due or self._rebuilds)
 
     def next_writes(self, now: int) -> list[Write]:
         """Summarize one of the remaining blocks, or check whether some are empty; returns the writes for
         that. It takes less than 1 ms. Call it outside of a transaction, which could not be committed if what
         is read is damaged."""
-        if self._looks_again:
+        if self._rebuilds:
             self.check()
             return self.recover(self._stored)
         return self._sum_up(self._left.pop()) if self._left else self._sweep(now)
@@ -273,16 +273,16 @@ class SearchIndex:
 
     # -- when the clock was wrong
 
-    def look_again(self) -> None:
+    def rebuild_soon(self) -> None:
         """Pending writes were lost."""
-        self._looks_again = True
+        self._rebuilds = True
 
     def forget(self, now: int) -> None:
         """Forget everything about times after ``now``: they were shifted back."""
         self._db.execute(statements.FORGET_BLOCKS, {"now": now})
         self._db.execute(statements.FORGET_FINISHES, {"now": now})
         self._spans.clear()
-        self._looks_again = True
+        self._rebuilds = True
 
 
 def _looking(drop: str) -> str:

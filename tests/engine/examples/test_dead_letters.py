@@ -74,7 +74,7 @@ def test_filters(driver: Driver) -> None:
     assert dead(driver, filter={"limit": 1}) == [old]
     assert dead(driver, filter={"reason": "stalled"}) == []
     assert dead(driver, filter={"expired": True}) == []
-    driver.shard.engine.state.upkeep.dlq_at = driver.now + 8 * DAY
+    driver.shard.engine.state.maintenance.dlq_at = driver.now + 8 * DAY
     driver.tick(driver.now + 7 * DAY - 1000)
     assert dead(driver, filter={"expired": True}) == [old]
     assert dead(driver, filter={"expired": False}) == [young]
@@ -177,7 +177,7 @@ def test_dead_letters_are_tried_again_by_themselves(driver: Driver) -> None:
 
 
 def test_completed_jobs_beyond_the_count_go_oldest_first(driver: Driver) -> None:
-    driver.shard.engine.state.upkeep.retention = Retention(max_age_s=0, max_count=10)
+    driver.shard.engine.state.maintenance.retention = Retention(max_age_s=0, max_count=10)
     ids, other = complete(driver, 600), complete(driver, 10, queue="other")
     die(driver)
     waiting = driver.ask(cmd="PUSH", queue="q")["id"]
@@ -198,11 +198,11 @@ def test_completed_jobs_beyond_the_count_go_oldest_first(driver: Driver) -> None
 
 
 def test_no_piece_is_large(driver: Driver) -> None:
-    driver.shard.engine.state.upkeep.retention = Retention(max_age_s=0, max_count=1)
+    driver.shard.engine.state.maintenance.retention = Retention(max_age_s=0, max_count=1)
     complete(driver, 900)
     before, most = rows(driver)["jobs"], 0
     for _ in range(100):
-        driver.tick(max(driver.now + 1, driver.shard.engine.state.upkeep.next_at))
+        driver.tick(max(driver.now + 1, driver.shard.engine.state.maintenance.next_at))
         driver.commit()
         now = rows(driver)["jobs"]
         before, most = now, max(most, before - now)
@@ -211,7 +211,7 @@ def test_no_piece_is_large(driver: Driver) -> None:
 
 
 def test_completed_jobs_go_when_they_are_old_also_behind_young_ones(driver: Driver) -> None:
-    driver.shard.engine.state.upkeep.retention = Retention(max_age_s=3600, max_count=0)
+    driver.shard.engine.state.maintenance.retention = Retention(max_age_s=3600, max_count=0)
     late = driver.ask(cmd="PUSHB", queue="q", jobs=[{"delay": 3_000_000}] * 300)["ids"]
     complete(driver, 600)
     driver.keep_up(3_000_000)

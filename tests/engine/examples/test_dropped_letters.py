@@ -43,7 +43,7 @@ def dropped(driver: Driver, queue: str = "q") -> tuple[int, int]:
 
 
 def of_server(driver: Driver, **bounds: Any) -> None:
-    driver.shard.engine.state.upkeep.dead_letters = DlqConfig(**bounds)
+    driver.shard.engine.state.maintenance.dead_letters = DlqConfig(**bounds)
 
 
 def test_beyond_the_bound_each_is_told_of_and_counted(driver: Driver) -> None:
@@ -208,20 +208,20 @@ def test_the_log_has_a_line_a_minute_for_each_queue(driver: Driver, monkeypatch:
     of_server(driver, max_entries=1)
     die(driver, 4, "a")
     die(driver, 2, "b")
-    log.say(of_server_, driver.now)
+    log.log_due(of_server_, driver.now)
     assert lines == [
         {"queue": "a", "too_many": 3, "too_old": 0},
         {"queue": "b", "too_many": 1, "too_old": 0},
     ]
     for second in range(60):
         die(driver, 1, "a")
-        log.say(of_server_, driver.now + 1000 * second)
+        log.log_due(of_server_, driver.now + 1000 * second)
     assert len(lines) == 2
-    log.say(of_server_, driver.now + MINUTE)
+    log.log_due(of_server_, driver.now + MINUTE)
     assert lines[2:] == [{"queue": "a", "too_many": 60, "too_old": 0}]
     for number in range(50):
         die(driver, 2, f"q{number}")
-    log.say(of_server_, driver.now + 3 * MINUTE)
+    log.log_due(of_server_, driver.now + 3 * MINUTE)
     assert len(lines) == 3 + dropped_log.MAX_LINES + 1
     assert lines[-1] == {"queues": 50 - dropped_log.MAX_LINES, "letters": 50 - dropped_log.MAX_LINES}
 

@@ -31,7 +31,7 @@ def die(driver: Driver, queue: str = "q", **fields: Any) -> str:
     return job_id
 
 
-def upkeep(driver: Driver, ms: int = 0) -> None:
+def maintenance(driver: Driver, ms: int = 0) -> None:
     """Time passes, and then enough rounds of upkeep."""
     driver.tick(driver.now + ms)
     for _ in range(90):
@@ -53,9 +53,9 @@ def test_a_completed_job_goes_when_it_says_and_the_others_stay(driver: Driver) -
     short, usual = complete(driver, keepCompleted=HOUR_MS), complete(driver)
     assert driver.job(short)["keepCompleted"] == HOUR_MS
     assert "keepCompleted" not in driver.job(usual)
-    upkeep(driver, HOUR_MS - 5 * MINUTE_MS)
+    maintenance(driver, HOUR_MS - 5 * MINUTE_MS)
     assert (state(driver, short), expiries(driver)) == ("completed", 1)
-    upkeep(driver, 5 * MINUTE_MS)
+    maintenance(driver, 5 * MINUTE_MS)
     assert (state(driver, short), state(driver, usual), expiries(driver)) == (None, "completed", 0)
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["completed"] == 1
 
@@ -64,11 +64,11 @@ def test_a_job_stays_longer_than_its_queue_and_the_server_keep_the_others(driver
     driver.ask(cmd="SetBounds", queue="q", config={"keepAge": MINUTE_MS})
     long, usual = complete(driver, keepCompleted=30 * DAY_MS), complete(driver)
     elsewhere = complete(driver, "other", keepCompleted=30 * DAY_MS)
-    upkeep(driver, HOUR_MS)
+    maintenance(driver, HOUR_MS)
     assert (state(driver, long), state(driver, usual)) == ("completed", None)
-    upkeep(driver, 29 * DAY_MS)
+    maintenance(driver, 29 * DAY_MS)
     assert [state(driver, job) for job in (long, elsewhere)] == ["completed", "completed"]
-    upkeep(driver, DAY_MS)
+    maintenance(driver, DAY_MS)
     assert [state(driver, job) for job in (long, elsewhere)] == [None, None]
 
 
@@ -76,11 +76,11 @@ def test_a_dead_letter_goes_when_it_says(driver: Driver) -> None:
     driver.ask(cmd="SetDlqConfig", queue="q", config={"maxAge": HOUR_MS})
     short, long, usual = die(driver, keepFailed=MINUTE_MS), die(driver, keepFailed=2 * DAY_MS), die(driver)
     assert driver.job(long)["keepFailed"] == 2 * DAY_MS
-    upkeep(driver, 2 * MINUTE_MS)
+    maintenance(driver, 2 * MINUTE_MS)
     assert [state(driver, job) for job in (short, long, usual)] == [None, "failed", "failed"]
-    upkeep(driver, 2 * HOUR_MS)
+    maintenance(driver, 2 * HOUR_MS)
     assert [state(driver, job) for job in (short, long, usual)] == [None, "failed", None]
-    upkeep(driver, 2 * DAY_MS)
+    maintenance(driver, 2 * DAY_MS)
     assert (state(driver, long), expiries(driver)) == (None, 0)
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["failed"] == 0
 
@@ -88,7 +88,7 @@ def test_a_dead_letter_goes_when_it_says(driver: Driver) -> None:
 def test_each_outcome_has_its_own_time(driver: Driver) -> None:
     kept = {"keepCompleted": MINUTE_MS, "keepFailed": DAY_MS}
     done, dead = complete(driver, **kept), die(driver, **kept)
-    upkeep(driver, 10 * MINUTE_MS)
+    maintenance(driver, 10 * MINUTE_MS)
     assert (state(driver, done), state(driver, dead)) == (None, "failed")
 
 
@@ -97,7 +97,7 @@ def test_a_count_holds_for_all_jobs(driver: Driver) -> None:
     driver.ask(cmd="SetDlqConfig", queue="q", config={"maxEntries": 1})
     done = [complete(driver, keepCompleted=DAY_MS) for _ in range(3)]
     dead = [die(driver, keepFailed=DAY_MS) for _ in range(3)]
-    upkeep(driver)
+    maintenance(driver)
     assert [state(driver, job) for job in (*done, *dead)] == [None, None, "completed", None, None, "failed"]
     assert expiries(driver) == 2
 
@@ -107,20 +107,20 @@ def test_a_job_that_runs_again_is_kept_from_its_last_end_on(driver: Driver) -> N
     driver.tick(driver.now + HOUR_MS - 5 * MINUTE_MS)
     assert driver.ask(cmd="RetryCompleted", queue="q", id=job_id)["ok"]
     assert expiries(driver) == 0
-    upkeep(driver, 2 * HOUR_MS)
+    maintenance(driver, 2 * HOUR_MS)
     assert state(driver, job_id) == "waiting"
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="ACK", id=job_id)
-    upkeep(driver, 10 * MINUTE_MS)
+    maintenance(driver, 10 * MINUTE_MS)
     assert state(driver, job_id) == "completed"
-    upkeep(driver, HOUR_MS)
+    maintenance(driver, HOUR_MS)
     assert state(driver, job_id) is None
 
 
 def test_a_dead_letter_that_is_brought_back_is_not_removed(driver: Driver) -> None:
     job_id = die(driver, keepFailed=HOUR_MS)
     assert driver.ask(cmd="RetryDlq", queue="q", jobId=job_id)["ok"]
-    upkeep(driver, 2 * HOUR_MS)
+    maintenance(driver, 2 * HOUR_MS)
     assert (state(driver, job_id), expiries(driver)) == ("waiting", 0)
 
 
@@ -143,7 +143,7 @@ def test_it_holds_through_a_crash(tmp_path: Path) -> None:
     driver.ask(cmd="PULL", queue="later")
     driver.ask(cmd="ACK", id=waiting)
     driver = driver.restarted()
-    upkeep(driver, 2 * HOUR_MS)
+    maintenance(driver, 2 * HOUR_MS)
     assert [state(driver, each) for each in (job_id, dead, waiting)] == [None, None, None]
     assert expiries(driver) == 0
     driver = driver.restarted()
@@ -205,9 +205,9 @@ def test_jobs_that_stay_do_not_keep_others_from_going(driver: Driver) -> None:
     for _ in range(0, len(ids), 900):
         pulled = driver.ask(cmd="PULLB", queue="q", count=900)["jobs"]
         driver.ask(cmd="ACKB", ids=[job["id"] for job in pulled])
-    upkeep(driver, 2 * MINUTE_MS)
+    maintenance(driver, 2 * MINUTE_MS)
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["completed"] == 1_500
-    upkeep(driver, DAY_MS)
+    maintenance(driver, DAY_MS)
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["completed"] == 0
 
 
@@ -225,9 +225,9 @@ def test_the_time_is_brought_back_with_the_clock(driver: Driver) -> None:
     driver.commit()
     found = driver.rows("select finished_at, at from expiries")
     assert found == [(driver.now, driver.now + HOUR_MS)] * 2
-    upkeep(driver, HOUR_MS - 5 * MINUTE_MS)
+    maintenance(driver, HOUR_MS - 5 * MINUTE_MS)
     assert (state(driver, job_id), state(driver, dead)) == ("completed", "failed")
-    upkeep(driver, 10 * MINUTE_MS)
+    maintenance(driver, 10 * MINUTE_MS)
     assert (state(driver, job_id), state(driver, dead)) == (None, None)
 
 
@@ -252,7 +252,7 @@ def test_each_job_is_kept_as_long_as_it_says_and_no_longer(
         ended.append((job_id, "failed" if dies else "completed", age or queue_age or 7 * DAY_MS, driver.now))
     driver.tick(driver.now + hours * HOUR_MS)
     before = driver.now
-    upkeep(driver)
+    maintenance(driver)
     for job_id, was, age, at in ended:
         if at + age <= before:
             assert state(driver, job_id) is None

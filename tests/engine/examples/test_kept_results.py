@@ -101,7 +101,7 @@ def test_children_that_had_nothing_to_give_are_not_lost(world: World) -> None:
     assert ask(world, cmd="GetChildrenValues", id="p")["data"] == {"values": results}
 
 
-def upkeep(driver: Driver) -> None:
+def maintenance(driver: Driver) -> None:
     for _ in range(30):
         driver.tick(driver.now + 1_000)
 
@@ -113,7 +113,7 @@ def test_retention_keeps_results_while_the_parent_has_not_completed(driver: Driv
     for number in range(8):
         assert driver.ask(cmd="PULL", queue="alpha")["job"]["id"] == f"c{number}"
         driver.ask(cmd="ACK", id=f"c{number}", result=number)
-    upkeep(driver)
+    maintenance(driver)
     assert driver.ask(cmd="GetJobCounts", queue="alpha")["counts"]["completed"] == 2
     values = {f"alpha:c{number}": number for number in range(8)}
     assert driver.ask(cmd="GetChildrenValues", id="p")["data"] == {"values": values}
@@ -124,6 +124,6 @@ def test_retention_keeps_results_while_the_parent_has_not_completed(driver: Driv
     driver.ask(cmd="ACK", id="p")
     driver.push(queue="alpha")
     driver.ask(cmd="ACK", id=driver.ask(cmd="PULL", queue="alpha")["job"]["id"])
-    upkeep(driver)
+    maintenance(driver)
     assert driver.ask(cmd="GetJobCounts", queue="alpha")["counts"]["completed"] == 2
     assert len(driver.shard.engine.state.child_results) == kept, "nobody waits for what is removed now"

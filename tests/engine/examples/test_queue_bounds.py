@@ -207,16 +207,16 @@ def test_a_queue_has_a_retention_of_its_own(driver: Driver) -> None:
             for queue in ("short", "few", "ever", "usual")
         ]
 
-    upkeep(driver, 60_000)
+    maintenance(driver, 60_000)
     assert kept() == [4, 2, 4, 4]
     assert driver.ask(cmd="GetState", id=ids["few"][3])["state"] == "completed"
-    upkeep(driver, HOUR_MS)
+    maintenance(driver, HOUR_MS)
     assert kept() == [0, 2, 4, 4]
-    upkeep(driver, 8 * DAY_MS)
+    maintenance(driver, 8 * DAY_MS)
     assert kept() == [0, 0, 4, 0]
 
 
-def upkeep(driver: Driver, ms: int) -> None:
+def maintenance(driver: Driver, ms: int) -> None:
     """Time passes, and then enough rounds of upkeep."""
     driver.tick(driver.now + ms)
     for _ in range(20):

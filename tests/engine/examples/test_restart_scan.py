@@ -30,12 +30,14 @@ def counted(driver: Driver) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_life_and_many_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(store, "SETTLE", 7)
+    monkeypatch.setattr(store, "LIVE_STEP", 7)
     monkeypatch.setattr(store, "MANY", 20)
     chance = random.Random(seed)
     driver = Driver(str(tmp_path / "shard.db"))
     for _ in range(250):
-        driver.shard.engine.state.upkeep.retention = Retention(max_age_s=0, max_count=chance.choice([5, 40]))
+        driver.shard.engine.state.maintenance.retention = Retention(
+            max_age_s=0, max_count=chance.choice([5, 40])
+        )
         queue = chance.choice("ab")
         job: dict[str, Any] = chance.choice(
             [{}, {"delay": 50_000}, {"maxAttempts": 1}, {"removeOnFail": True}]
@@ -84,7 +86,7 @@ def test_a_start_looks_at_few_finished_jobs(tmp_path: Path, monkeypatch: pytest.
     for _ in range(50):
         driver.commit()
     ((start,),) = driver.rows("select value from meta where key = 'live_from'")
-    assert int(start) > 5001 - 100 - store.SETTLE
+    assert int(start) > 5001 - 100 - store.LIVE_STEP
     assert driver.rows("select seq from stragglers") == [(1,)]
     driver.close()
     driver = Driver(driver.path, now=driver.now)
@@ -94,7 +96,7 @@ def test_a_start_looks_at_few_finished_jobs(tmp_path: Path, monkeypatch: pytest.
 
 def test_numbers_go_on_where_everything_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MANY", 0)
-    monkeypatch.setattr(store, "SETTLE", 1)
+    monkeypatch.setattr(store, "LIVE_STEP", 1)
     driver = Driver(str(tmp_path / "shard.db"))
     for _ in range(10):
         driver.ask(cmd="PUSH", queue="q", removeOnComplete=True)

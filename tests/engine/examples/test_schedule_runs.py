@@ -154,7 +154,7 @@ def test_runs_that_a_server_misses_are_counted_shown_and_logged(
     with caplog.at_level(logging.WARNING):
         new_server(driver, 3000)
         run(driver, driver.now)
-        missed_runs.say(driver.shard.engine.state.timetable)
+        missed_runs.log_all(driver.shard.engine.state.timetable)
     assert shown(driver)["missed"] == 3
     assert len(created(driver)) == (0 if skip else 1)
     (record,) = [each for each in caplog.records if "missed" in each.message]
@@ -194,7 +194,7 @@ def test_counting_what_was_missed_is_bounded(driver: Driver, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         new_server(driver, 24 * HOUR)
         run(driver, driver.now)
-        missed_runs.say(driver.shard.engine.state.timetable)
+        missed_runs.log_all(driver.shard.engine.state.timetable)
     assert shown(driver, "by-the-second")["missed"] == runs.MAX_COUNTED
     assert shown(driver, "0")["missed"] == 24
     lines = [each for each in caplog.records if "missed" in each.message]

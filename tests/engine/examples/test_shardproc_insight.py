@@ -64,7 +64,7 @@ def test_nobody_runs_a_job_of_this_name() -> None:
     assert kinds(driver, job) == ["turn"]
     engine.worker_presence(["q"], present=True, names={"q": ["ghost"]}, origin=1)
     assert kinds(driver, job) == ["turn"]
-    engine.router_gone(1)
+    engine.router_disconnected(1)
     assert kinds(driver, job) == ["unknown-name"]
     engine.worker_presence(["q"], present=True)
     assert kinds(driver, job) == ["turn"]

@@ -10,7 +10,7 @@ from bunqueue.protocol.codes import Code
 from shardproc.engine.handlers.views.stats import MAX_QUEUES
 from shardproc.engine.memory.history import MINUTE_MS, MINUTES
 from shardproc.engine.memory.totals import STEPS
-from shardproc.engine.memory.vitals import Trouble, Vitals
+from shardproc.engine.memory.vitals import StorageFault, Vitals
 
 
 def push(driver: Driver, queue: str = "q", **fields: Any) -> str:
@@ -182,11 +182,11 @@ def test_storage_status_tells_of_trouble() -> None:
     fine = {"diskFull": False, "error": None, "since": None, "code": None, "warnings": [], "rooms": []}
     assert driver.ask(cmd="StorageStatus")["data"] == fine
     driver.shard.engine.state.vitals = lambda: Vitals(
-        trouble=Trouble("Storage is full", 5, True, Code.STORAGE_FULL)
+        fault=StorageFault("Storage is full", 5, True, Code.STORAGE_FULL)
     )
-    trouble = fine | {"diskFull": True, "error": "Storage is full", "since": 5.0, "code": "STORAGE_FULL"}
-    assert driver.ask(cmd="StorageStatus")["data"] == trouble
-    assert driver.ask(cmd="DashboardOverview")["data"]["storage"] == trouble
+    fault = fine | {"diskFull": True, "error": "Storage is full", "since": 5.0, "code": "STORAGE_FULL"}
+    assert driver.ask(cmd="StorageStatus")["data"] == fault
+    assert driver.ask(cmd="DashboardOverview")["data"]["storage"] == fault
 
 
 def test_the_age_of_the_oldest_waiting_job() -> None:

@@ -28,7 +28,7 @@ def test_it_gives_what_is_true_in_order_and_keeps_little_else(
             if reported:
                 heap.forget()
         elif step == "pop":
-            while (entry := heap.pop_due(value)) is not None and not heap.holds(entry):
+            while (entry := heap.pop_due(value)) is not None and not heap.is_current(entry):
                 pass
             due = min((each for each in true if each[0] <= value), default=None)
             assert entry == due
@@ -41,11 +41,11 @@ def test_it_gives_what_is_true_in_order_and_keeps_little_else(
 def test_a_heap_with_reports_looks_at_nothing_while_it_grows() -> None:
     looks: list[object] = []
 
-    def holds(entry: object) -> bool:
+    def is_current(entry: object) -> bool:
         looks.append(entry)
         return True
 
-    heap: LazyHeap[int, str] = LazyHeap(holds, reported=True)
+    heap: LazyHeap[int, str] = LazyHeap(is_current, reported=True)
     for number in range(1000):
         heap.push(number, number, "item")
     assert not looks

@@ -110,7 +110,7 @@ def check(world: World, movers: Movers) -> None:
     assert named <= set(found(world, name="n1"))
     for shard in world.shards:
         state = shard.engine.state
-        left = state.moving, state.leaving, state.arrived, state.settling, state.asked
+        left = state.moving, state.leaving, state.arrived, state.arriving, state.asked
         assert not any(left), left
         assert all(len(queue.unique) <= len(queue.jobs) + len(queue.late) for queue in state.queues.values())
         for queue in state.queues.values():

@@ -125,7 +125,7 @@ def no_flush_of_entries(monkeypatch: Patch) -> None:
 
 def no_roll_call(monkeypatch: Patch) -> None:
     def forget(state: Any) -> None:
-        state.recovery.unheard.clear()
+        state.recovery.unannounced.clear()
 
     monkeypatch.setattr(roll_call, "begin", forget)
 

@@ -157,7 +157,7 @@ class UniqueMachine(RuleBasedStateMachine):
         self.driver.commit()
 
     @rule()
-    def upkeep(self) -> None:
+    def maintenance(self) -> None:
         """All keys whose time is over are forgotten, and no others."""
         self.driver.tick(self.driver.now + 11_000)
         self.driver.commit()

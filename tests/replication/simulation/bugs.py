@@ -10,7 +10,7 @@ from replication.simulation.parts import SimulatedLink
 
 from bunqueue.protocol.codec import encode_frame
 from bunqueue.server.links import shard_protocol as link
-from shardproc.replication.owner import Answer, Done, Doubt, Records
+from shardproc.replication.owner import Answer, Done, Records, Uncertain
 from shardproc.replication.server import ReplicatedServer
 from shardproc.replication.shard import ReplicatedShard
 from shardproc.storage.careful import CarefulStore
@@ -21,7 +21,7 @@ class DeafLink(SimulatedLink):
     """A notice is taken for an acknowledgement."""
 
     def understood(self, answer: Answer) -> Answer:
-        return Done() if isinstance(answer, Doubt) and "WARNING" in answer.why else answer
+        return Done() if isinstance(answer, Uncertain) and "WARNING" in answer.why else answer
 
 
 class BlindLink(SimulatedLink):

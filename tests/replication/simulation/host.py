@@ -41,7 +41,7 @@ class Kinds:
 class NoSnapshots:
     """The world makes them."""
 
-    def look(self, appended: int) -> None:
+    def check(self, appended: int) -> None:
         pass
 
 

@@ -10,7 +10,7 @@ from replication.simulated_log import Link, SimulatedLog
 from replication.simulation.scheduler import START_MS, Killed, Ready, Scheduler
 
 from shardproc.clock import Clock, Mark
-from shardproc.replication.owner import Answer, Connect, Doubt, Request
+from shardproc.replication.owner import Answer, Connect, Request, Uncertain
 from shardproc.replication.recorder import RecordingConnection
 
 
@@ -73,7 +73,7 @@ class HostClock(Clock):
     def now_ms(self) -> int:
         return START_MS + self._ahead + int(self._scheduler.now * 1000)
 
-    def look(self) -> int:
+    def check_jump(self) -> int:
         return 0
 
     def _mark(self, doubt: int = 0) -> Mark:
@@ -156,7 +156,7 @@ class SimulatedLink:
             return None
         if self._link.is_cut:
             self.close()
-            return Doubt("the connection ended")
+            return Uncertain("the connection ended")
         self._log.send(self._link, request)
         self._scheduler.moment()
         return None
@@ -167,8 +167,8 @@ class SimulatedLink:
         if self._link.answers:
             answer = self.understood(self._link.answers.pop(0))
         else:
-            answer = Doubt("the connection ended")
-        if isinstance(answer, Doubt):
+            answer = Uncertain("the connection ended")
+        if isinstance(answer, Uncertain):
             self.close()
         self._scheduler.moment()
         return answer

@@ -179,10 +179,10 @@ def find(
         session.out.done(plural(number), {"count": number}, "count")
         return
     session.out.rows(page.jobs, FOUND, none="there are no such jobs")
-    _say_rest(session, page)
+    _note_unshown(session, page)
 
 
-def _say_rest(session: Session, page: Any) -> None:
+def _note_unshown(session: Session, page: Any) -> None:
     if page.unreadable:
         session.out.note(f"{plural(page.unreadable)} could not be read; see bunqueue doctor")
     if page.cursor is not None:

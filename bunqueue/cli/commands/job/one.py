@@ -218,7 +218,7 @@ def _of(session: Session, job_id: str) -> Iterator[Any]:
         raise WrongState(text, job_id=job_id, bound=error.bound) from None
 
 
-def _say(session: Session, job_id: str, sentence: str, **facts: object) -> None:
+def _report(session: Session, job_id: str, sentence: str, **facts: object) -> None:
     session.out.done(f"job {job_id} {sentence}", {"id": job_id, **facts})
 
 
@@ -228,7 +228,7 @@ def cancel(session: Session, job_id: JobId, reason: Reason = None, grace: Grace 
     with _of(session, job_id) as job:
         stopped = job.cancel(reason, grace=grace)
     said = "is cancelled" if stopped else f"is being stopped; bunqueue job wait {job_id} sees the end"
-    _say(session, job_id, said, running=not stopped)
+    _report(session, job_id, said, running=not stopped)
 
 
 @verb(app, "bunqueue job promote 01980f2e-...")
@@ -236,7 +236,7 @@ def promote(session: Session, job_id: JobId) -> None:
     """Let a delayed job or a pending retry run now."""
     with _of(session, job_id) as job:
         job.promote()
-    _say(session, job_id, "may run now")
+    _report(session, job_id, "may run now")
 
 
 @verb(app, "bunqueue job retry 01980f2e-...")
@@ -244,7 +244,7 @@ def retry(session: Session, job_id: JobId) -> None:
     """Run a dead letter or a completed job again, with all its attempts."""
     with _of(session, job_id) as job:
         job.retry()
-    _say(session, job_id, "runs again")
+    _report(session, job_id, "runs again")
 
 
 @verb(app, """bunqueue job update 01980f2e-... '{"to": "grace@example.com"}'""")
@@ -252,7 +252,7 @@ def update(session: Session, job_id: JobId, data: JsonData) -> None:
     """Replace the data of a job that has not ended."""
     with _of(session, job_id) as job:
         job.update_data(data)
-    _say(session, job_id, "has other data")
+    _report(session, job_id, "has other data")
 
 
 @verb(app, "bunqueue job priority 01980f2e-... 10", context_settings=NEGATIVE)
@@ -260,7 +260,7 @@ def priority(session: Session, job_id: JobId, priority: Priority, lifo: Lifo = N
     """Change the priority of a waiting or delayed job."""
     with _of(session, job_id) as job:
         job.change_priority(priority, lifo=lifo)
-    _say(session, job_id, f"has priority {priority}", priority=priority)
+    _report(session, job_id, f"has priority {priority}", priority=priority)
 
 
 @verb(app, "bunqueue job delay 01980f2e-... 1h30m", "bunqueue job delay 01980f2e-... 2026-12-24T18:00+01:00")
@@ -271,7 +271,7 @@ def delay(session: Session, job_id: JobId, time: Delay) -> None:
     delay = time_left(time, "TIME")
     with _of(session, job_id) as job:
         job.change_delay(delay)
-    _say(session, job_id, "runs later", delay=delay)
+    _report(session, job_id, "runs later", delay=delay)
 
 
 @verb(app, "bunqueue job discard 01980f2e-...")
@@ -279,7 +279,7 @@ def discard(session: Session, job_id: JobId) -> None:
     """Make a waiting, delayed or active job a dead letter."""
     with _of(session, job_id) as job:
         job.discard()
-    _say(session, job_id, "is a dead letter")
+    _report(session, job_id, "is a dead letter")
 
 
 @verb(app, "bunqueue job remove 01980f2e-... --yes")
@@ -288,7 +288,7 @@ def remove(session: Session, job_id: JobId, yes: Yes = False) -> None:
     with _of(session, job_id) as job:
         confirm(f"Remove job {job_id} of queue {job.queue}?", yes)
         job.remove()
-    _say(session, job_id, "is removed", removed=True)
+    _report(session, job_id, "is removed", removed=True)
 
 
 @verb(app, "bunqueue job progress 01980f2e-...", "bunqueue job progress 01980f2e-... 50 --message rendering")
@@ -299,7 +299,7 @@ def progress(session: Session, job_id: JobId, percent: Percent = None, message: 
             session.out.record(job.progress(), PROGRESS)
             return
         job.update_progress(percent, message)
-    _say(session, job_id, f"is at {percent:g} %", progress=percent)
+    _report(session, job_id, f"is at {percent:g} %", progress=percent)
 
 
 @verb(app, "bunqueue job log 01980f2e-... 'looked at by hand' --level warning")
@@ -307,7 +307,7 @@ def log(session: Session, job_id: JobId, message: LogText, level: Level = "info"
     """Add a line to the log of a job."""
     with _of(session, job_id) as job:
         job.log(message, level)
-    _say(session, job_id, "has another line in its log")
+    _report(session, job_id, "has another line in its log")
 
 
 @verb(app, "bunqueue job clear-logs 01980f2e-... --keep 10 --yes")
@@ -316,7 +316,7 @@ def clear_logs(session: Session, job_id: JobId, keep: Keep = 0, yes: Yes = False
     with _of(session, job_id) as job:
         confirm(f"Forget the log of job {job_id}?", yes)
         job.clear_logs(keep=keep)
-    _say(session, job_id, "has its log cleared")
+    _report(session, job_id, "has its log cleared")
 
 
 @verb(app, "bunqueue job release-key 01980f2e-...")
@@ -324,7 +324,7 @@ def release_key(session: Session, job_id: JobId) -> None:
     """Release the unique key of a job, so that another job may use it. The job stays."""
     with _of(session, job_id) as job:
         held = job.remove_unique_key()
-    _say(session, job_id, "holds no key any more" if held else "held no key", released=held)
+    _report(session, job_id, "holds no key any more" if held else "held no key", released=held)
 
 
 @verb(app, "bunqueue job set-parent 01980f2e-... 01980f30-...")
@@ -332,7 +332,7 @@ def set_parent(session: Session, job_id: JobId, parent: Parent) -> None:
     """Make a job the child of another job, which then waits for it."""
     with _of(session, job_id) as job:
         job.set_parent(parent)
-    _say(session, job_id, f"is a child of {parent}", parent=parent)
+    _report(session, job_id, f"is a child of {parent}", parent=parent)
 
 
 @verb(app, "bunqueue job leave-parent 01980f2e-...")
@@ -340,7 +340,7 @@ def leave_parent(session: Session, job_id: JobId) -> None:
     """Detach a job from its parent, which no longer waits for it."""
     with _of(session, job_id) as job:
         job.leave_parent()
-    _say(session, job_id, "has no parent any more")
+    _report(session, job_id, "has no parent any more")
 
 
 @verb(app, "bunqueue job remove-children 01980f2e-... --yes")
@@ -349,4 +349,4 @@ def remove_children(session: Session, job_id: JobId, yes: Yes = False) -> None:
     with _of(session, job_id) as job:
         confirm(f"Remove the children of job {job_id} that have not begun?", yes)
         job.remove_children()
-    _say(session, job_id, "has lost its children that had not begun")
+    _report(session, job_id, "has lost its children that had not begun")

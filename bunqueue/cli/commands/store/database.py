@@ -106,11 +106,11 @@ def check(
     there are at most warnings, 4 when it does not answer.
     """
     settings = resolved(store=store, store_snapshots=store_snapshots, config=config).settings
-    from bunqueue.store.check import check as look
+    from bunqueue.store.check import check as check_store
     from bunqueue.store.check import problems
 
     with explained():
-        found = look(settings.store, replicates=storage_replicates)
+        found = check_store(settings.store, replicates=storage_replicates)
     found.append(place_finding(settings.store_snapshots, settings.store))
     rows = [{"status": str(each.level), "finding": each.text, "cure": each.cure or None} for each in found]
     out.rows(rows, FINDINGS, none="")

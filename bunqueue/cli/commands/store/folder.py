@@ -48,11 +48,11 @@ def snapshot(
     Servers do this automatically. A server may be running on the data folder.
     """
     settings = with_folder(store=store, data_dir=data_dir, store_snapshots=store_snapshots, config=config)
-    from bunqueue.store.partitions import look_after
+    from bunqueue.store.partitions import maintain
 
     with explained():
         rows = [_made(settings, number) for number in _shards_of(settings, shard)]
-        look_after(settings.store)
+        maintain(settings.store)
     out.rows(rows, SNAPSHOTS, none="the folder has no shards")
 
 

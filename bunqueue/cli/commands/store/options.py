@@ -60,7 +60,7 @@ class StoreFailed(BunqueueError):
     code = "store"
 
 
-class StoreAway(ConnectTimeout):
+class StoreConnectTimeout(ConnectTimeout):
     """The store does not answer."""
 
     code = "store_unavailable"
@@ -72,7 +72,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except StoreUnavailable as error:
-        raise StoreAway(f"{error}; bunqueue store check says more once it answers") from error
+        raise StoreConnectTimeout(f"{error}; bunqueue store check says more once it answers") from error
     except (StoreError, DataFolderError) as error:
         raise StoreFailed(str(error)) from error
 

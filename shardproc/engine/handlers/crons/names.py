@@ -52,7 +52,7 @@ def _check_here(state: State, command: Cron) -> None:
 
 
 @answers(messages.CronClaim)
-def held(state: State, source: int, message: messages.CronClaim) -> messages.CronHolder:
+def answer_claim(state: State, source: int, message: messages.CronClaim) -> messages.CronHolder:
     known = state.timetable.by_name.get(message.name)
     if known is not None:
         return messages.CronHolder(known.queue, known.app or "")

@@ -8,14 +8,14 @@ from typing import Any
 from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, STATE_NAMES, WAITING, Job
 from bunqueue.protocol.job_view import state_name
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.protocol.search.conditions import MISSING, Condition, holds, value_at
+from bunqueue.protocol.search.conditions import MISSING, Condition, matches, value_at
 
 from ...state import QueueState
 
 
 def meets(conditions: Iterable[Condition], queue: QueueState, job: Job) -> bool:
     """Whether a job of ``queue`` meets all of them."""
-    return all(holds(condition, _value(condition, queue, job)) for condition in conditions)
+    return all(matches(condition, _value(condition, queue, job)) for condition in conditions)
 
 
 def _value(condition: Condition, queue: QueueState, job: Job) -> Any:

@@ -11,7 +11,7 @@ from bunqueue.model.job import Job
 from bunqueue.model.states import STATES
 from bunqueue.protocol.commands.find import Plan as Shown
 from bunqueue.protocol.commands.find import Wanted
-from bunqueue.protocol.search.conditions import DEAD, LIVE, Condition, holds
+from bunqueue.protocol.search.conditions import DEAD, LIVE, Condition, matches
 from bunqueue.protocol.search.cursor import BEGIN, DONE, Cursor
 from bunqueue.protocol.search.wanted import conditions_of
 
@@ -88,14 +88,14 @@ def _queues(state: State, wanted: Wanted, conditions: Sequence[Condition]) -> li
     else:
         found = list(state.queues.values())
     if mine:
-        found = [queue for queue in found if all(holds(condition, queue.name) for condition in mine)]
+        found = [queue for queue in found if all(matches(condition, queue.name) for condition in mine)]
     return found
 
 
 def _kinds(conditions: Sequence[Condition]) -> frozenset[str]:
     """The states of jobs that can meet the conditions."""
     mine = [condition for condition in conditions if condition.field == "state"]
-    found = {name for name in STATES if all(holds(condition, name) for condition in mine)}
+    found = {name for name in STATES if all(matches(condition, name) for condition in mine)}
     fields = {condition.field for condition in conditions}
     if "finished" in fields:
         found -= LIVE

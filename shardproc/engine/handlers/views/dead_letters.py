@@ -60,7 +60,7 @@ class Entries(Shown):
         """Add dead letters, except those that have been retried or removed since; whether all of them fit
         into the reply."""
         seqs = [row.seq for row in rows]
-        found, remains = self._archive.load(seqs), self._archive.remains(seqs)
+        found, unreadable = self._archive.load(seqs), self._archive.unreadable(seqs)
         pasts = self._archive.attempts([seq for seq, job in found.items() if job.state == FAILED])
         for row in rows:
             job = found.get(row.seq)
@@ -69,10 +69,10 @@ class Entries(Shown):
                 fits = self.add(job) and self._enter(
                     self._entry(job, self._shown_last, pasts.get(job.seq, []))
                 )
-            elif row.seq in remains:
-                lost = remains[row.seq]
+            elif row.seq in unreadable:
+                lost = unreadable[row.seq]
                 fits = self.add_unreadable(self._queue, lost) and self._enter(
-                    _remains(row, self._shown_last, lost.why)
+                    _unreadable_entry(row, self._shown_last, lost.why)
                 )
             if not fits:
                 return False
@@ -120,7 +120,7 @@ class Entries(Shown):
         return reply
 
 
-def _remains(row: DeadLetter, view: Raw, why: str) -> _Entry:
+def _unreadable_entry(row: DeadLetter, view: Raw, why: str) -> _Entry:
     """A dead letter whose job cannot be read."""
     again = _float(row.next_retry_at)
     return _Entry(view, float(row.entered_at), row.reason or UNKNOWN, why, [], 0, None, again, None)

@@ -146,7 +146,7 @@ def list_shards(state: State, client: Client, command: ListShards) -> ShardViews
         vitals.memory / MB,
         vitals.sqlite / MB,
         float(state.now - state.started_at),
-        None if vitals.trouble is None else vitals.trouble.error,
+        None if vitals.fault is None else vitals.fault.error,
         store_view(vitals),
     )
     return ShardViewsReply(data=ShardViews([view]))

@@ -42,7 +42,7 @@ from bunqueue.protocol.job_view import job_list, queried_job, state_name, unread
 
 from ...lifecycle import events
 from ...lookup import explanation, find, known_job, known_queue, wrong_state
-from ...outbox import Remains
+from ...outbox import UnreadableJob
 from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
@@ -98,9 +98,9 @@ class Shown:
         shown = queried_job(job, name, self._data_limit)
         return shown if len(shown) <= MAX_REPLY else queried_job(job, name, MAX_PART)
 
-    def add_unreadable(self, queue: str, remains: Remains) -> bool:
+    def add_unreadable(self, queue: str, unreadable: UnreadableJob) -> bool:
         """Add a job that cannot be read."""
-        job_id, name, created_at, state, why = remains
+        job_id, name, created_at, state, why = unreadable
         shown = unreadable_job(job_id, queue, name, created_at, state, why)
         if not self.fits(len(shown)):
             return False
@@ -184,13 +184,13 @@ def _add(
         some = seqs[start : start + SLICE]
         finished = [seq for seq in some if job_of(queue, seq) is None]
         stored = state.archive.load(finished)
-        remains = state.archive.remains(finished)
+        unreadable = state.archive.unreadable(finished)
         for seq in some:
             job = job_of(queue, seq) or stored.get(seq)
             if job is not None:
                 fits = answer.add(job)
             else:
-                fits = seq not in remains or answer.add_unreadable(queue.name, remains[seq])
+                fits = seq not in unreadable or answer.add_unreadable(queue.name, unreadable[seq])
             if not fits:
                 return last
             last = seq

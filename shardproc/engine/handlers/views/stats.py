@@ -222,8 +222,8 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         memory_bytes=float(vitals.memory),
         sqlite_bytes=float(vitals.sqlite),
         cpu_s=vitals.cpu_s,
-        storage_degraded=vitals.trouble is not None,
-        disk_full=vitals.trouble is not None and vitals.trouble.disk_full,
+        storage_degraded=vitals.fault is not None,
+        disk_full=vitals.fault is not None and vitals.fault.disk_full,
         clock_jumps=vitals.clock.jumps,
         clock_last_jump_ms=float(vitals.clock.last_jump),
         clock_moved=vitals.clock.moved,
@@ -272,13 +272,13 @@ def storage_status(state: State, client: Client, command: StorageStatus) -> Stor
 
 
 def storage_state(shard: int, vitals: Vitals) -> StorageState:
-    trouble, warnings = vitals.trouble, list(vitals.warnings)
+    fault, warnings = vitals.fault, list(vitals.warnings)
     rooms = [] if vitals.disk is None else [_room(shard, vitals.disk)]
-    if trouble is None:
+    if fault is None:
         return StorageState(False, None, None, None, warnings, rooms)
-    code = str(trouble.code)
+    code = str(fault.code)
     return StorageState(
-        trouble.disk_full, trouble.error, float(trouble.since), code, warnings=warnings, rooms=rooms
+        fault.disk_full, fault.error, float(fault.since), code, warnings=warnings, rooms=rooms
     )
 
 

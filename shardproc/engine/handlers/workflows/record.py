@@ -42,7 +42,7 @@ from ...registry import handles
 from ...run_writes import Op, StepHead
 from ...state import Client, State
 from . import step_rows, waits
-from .runs import advanced, held, open_run, payload, with_run
+from .runs import advanced, locked_job, open_run, payload, with_run
 
 MAX_REPLY = 16 << 20  # bytes of results per reply
 STATE = "state"  # a kind for a record that is not a step
@@ -77,7 +77,7 @@ def _recorded(state: State, record: StepRecord, started: waits.Started) -> StepA
 
 
 def _record(state: State, record: StepRecord, started: waits.Started) -> StepAnswer | None:
-    job = held(state, record.id, record.token)
+    job = locked_job(state, record.id, record.token)
     if record.kind == STATE:
         _set_state(state, job, record)
         return None
@@ -200,7 +200,7 @@ def _again(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAn
     if head.status not in OPEN and record.status not in MOVES[head.status]:
         return _stored(state, job, head)
     if record.status == WAITING:
-        return waits.look(state, job, head, record)
+        return waits.check(state, job, head, record)
     _check_move(record, head.status)
     if head.kind in WAITS:
         return waits.give_up(state, job, head, record)

@@ -21,7 +21,7 @@ from ...state import State
 from .. import disconnects
 
 
-def held(state: State, job_id: str, token: str) -> Job:
+def locked_job(state: State, job_id: str, token: str) -> Job:
     """The active job that the caller has locked with this token.
 
     A job returned to its queue is locked again, as by a heartbeat, unless another worker has taken it.

@@ -18,13 +18,13 @@ from ...registry import handles
 from ...run_writes import Op, StepHead
 from ...state import Client, State
 from ..push import check_arguments, check_data
-from .runs import held, open_run, with_run
+from .runs import locked_job, open_run, with_run
 
 
 @handles(SuspendJob)
 def suspend_job(state: State, client: Client, command: SuspendJob) -> Ok:
     known_queue(state, command.queue)
-    job = held(state, command.id, command.token)
+    job = locked_job(state, command.id, command.token)
     if transitions.is_cancelled(job):  # its worker has stopped
         transitions.cancel(state, job)
         return Ok()
@@ -63,7 +63,7 @@ def _is_ready(group: list[StepHead]) -> bool:
 @handles(ContinueAsNew)
 def continue_as_new(state: State, client: Client, command: ContinueAsNew) -> Ok:
     known_queue(state, command.queue)
-    job = held(state, command.id, command.token)
+    job = locked_job(state, command.id, command.token)
     data = bytes(command.data)
     check_data(data)
     check_arguments(data)

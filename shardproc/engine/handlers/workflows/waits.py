@@ -121,7 +121,7 @@ def give_up(state: State, job: Job, head: StepHead, record: StepRecord) -> StepA
     return None
 
 
-def look(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer:
+def check(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer:
     """Whether a wait is over by now."""
     if head.status == WAITING and head.kind != CHILD:
         taken = None
@@ -180,7 +180,7 @@ def set_aside(state: State, job: Job, head: StepHead, record: StepRecord) -> Ste
     schema = types.stored(state, record.schema)
     state.out.runs.append((Op.REOPEN_WAIT, (schema, job.seq, head.number)))
     head.status, head.attempts = WAITING, head.attempts + 1
-    return look(state, job, head, record)
+    return check(state, job, head, record)
 
 
 def _is_late(state: State, head: StepHead) -> bool:

@@ -35,7 +35,7 @@ class Park:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Parking:
+class PendingWaits:
     """The parks of one run."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, short_ms: float, changed: Callable[[], None]) -> None:

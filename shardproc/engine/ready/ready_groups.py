@@ -1,4 +1,4 @@
-"""Lanes: the groups that may be free for pulls of one policy, in the order of delivery."""
+"""The groups that may be free for pulls of one policy, in the order of delivery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .groups import Groups
 
 
-class Lane(Protocol):
+class ReadyGroups(Protocol):
     """The groups that may be free for a policy."""
 
     def offer(self, group: Group) -> None:
@@ -28,7 +28,7 @@ class Lane(Protocol):
 
 
 class Turns:
-    """A lane of version 3: jobs without a group first, then the groups in turn."""
+    """The order of version 3: jobs without a group first, then the groups in turn."""
 
     def __init__(self, groups: Groups, policy: Policy) -> None:
         self._groups = groups
@@ -63,7 +63,7 @@ class Turns:
 
 
 class Heads:
-    """A lane of version 2: the first jobs of all groups in the order of the queue."""
+    """The order of version 2: the first jobs of all groups in the order of the queue."""
 
     def __init__(self, groups: Groups, policy: Policy) -> None:
         self._groups = groups

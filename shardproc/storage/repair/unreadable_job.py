@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from shardproc.engine.outbox import Remains
+from shardproc.engine.outbox import UnreadableJob
 
 from ..damage import DAMAGE, is_damage
 from .live_around import Fates
@@ -15,14 +15,14 @@ _HEAD = "select id, name, created_at from jobs where seq = ?"
 _DEAD = "select 1 from dead_letters where seq = ?"
 
 
-def remains_of(db: sqlite3.Connection, seq: int, damage: str) -> Remains:
+def unreadable_job(db: sqlite3.Connection, seq: int, damage: str) -> UnreadableJob:
     """``damage``: the text that says what is damaged, and what to do."""
     job_id, name, created_at = _row(db, _HEAD, seq) or ("", "", 0)
     try:
         state = "completed" if _read(db, _DEAD, seq) is None else "failed"
     except DAMAGE as error:
         state = _unknown(error)
-    return Remains(job_id, name, created_at, state, f"job number {seq} cannot be read: {damage}")
+    return UnreadableJob(job_id, name, created_at, state, f"job number {seq} cannot be read: {damage}")
 
 
 def _row(db: sqlite3.Connection, query: str, seq: int) -> tuple[str, str, int] | None:

@@ -22,7 +22,7 @@ class ReadFailed(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
 
 
-def look(db: sqlite3.Connection, descriptor: int | None) -> None:
+def recheck(db: sqlite3.Connection, descriptor: int | None) -> None:
     """Raise ReadFailed unless the file is damaged, as far as LONGEST_S is enough to find out.
 
     ``descriptor`` is one of the file, kept open by the caller; None: the database is in memory.

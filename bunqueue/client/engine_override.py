@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bunqueue.client.connection.transport import Transport
 
 
-class Substitute(Protocol):
+class EngineOverride(Protocol):
     """Receives all commands, whatever engine they are meant for."""
 
     @property
@@ -32,5 +32,5 @@ class Substitute(Protocol):
         """Execute a command of a blocking client in the calling thread, like `Transport.call`."""
 
 
-current: Substitute | None = None
+current: EngineOverride | None = None
 """Checked with each command, so it also applies to clients made earlier."""
