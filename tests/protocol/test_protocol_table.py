@@ -12,6 +12,7 @@ from support.table import table
 from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, Spec, is_slow
 from bunqueue.protocol.commands.core import JobFields, PlainPush, Push
 from bunqueue.protocol.commands.queues import Pause
+from bunqueue.protocol.commands.server import Ping
 from bunqueue.server.commands import commands as of_router
 from shardproc.engine.registry import handles
 from shardproc.engine.table import HANDLERS, unhandled
@@ -81,6 +82,8 @@ def test_a_command_without_a_handler_is_noticed() -> None:
 def test_a_command_has_one_handler_only() -> None:
     with pytest.raises(TypeError, match=r"Pause.* has two functions"):
         handles(Pause)(HANDLERS[Pause])
+    with pytest.raises(TypeError, match=r"Ping.* has two functions"):
+        of_router.handles(Ping)(of_router.HANDLERS[Ping])
 
 
 def test_handlers_are_of_declared_commands() -> None:

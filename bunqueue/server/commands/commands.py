@@ -12,7 +12,16 @@ from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue import __version__
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
+from bunqueue.protocol.commands import (
+    COMMANDS,
+    Command,
+    CommandError,
+    ErrorReply,
+    Ok,
+    Reply,
+    Route,
+    refused,
+)
 from bunqueue.protocol.commands.cluster import (
     ClusterDrain,
     ClusterForget,
@@ -69,7 +78,10 @@ def handles(
     def enter(
         method: Callable[[ServerCommands, Connection, C], Reply],
     ) -> Callable[[ServerCommands, Connection, C], Reply]:
-        HANDLERS.update(dict.fromkeys(commands, method))
+        for command in commands:
+            if command in HANDLERS:
+                raise TypeError(f"{command} has two functions: {HANDLERS[command]} and {method}")
+            HANDLERS[command] = method
         return method
 
     return enter
@@ -148,3 +160,8 @@ def _no_cluster() -> Reply:
     raise CommandError(
         "this server is not a host of a cluster: see bunqueue start --cluster", Code.NO_CLUSTER
     )
+
+
+_ours = {spec.request for spec in COMMANDS.values() if spec.route is Route.ROUTER}
+if missing := _ours - HANDLERS.keys():
+    raise TypeError(f"no function handles {missing}")

@@ -26,7 +26,7 @@ class Puppet:
         self.error: BunqueueError | None = None
         self.most = 0
 
-    async def __call__(self, command: WaitJobs, reply: type[WaitManyReply]) -> WaitManyReply:
+    async def __call__(self, command: WaitJobs) -> WaitManyReply:
         self.asked.append(command)
         if self.error is not None:
             raise self.error
@@ -145,7 +145,7 @@ async def test_patience_is_that_of_each(puppet: Puppet, waits: Waits) -> None:
 async def test_a_server_that_does_not_answer_is_not_waited_for_much_longer(
     puppet: Puppet, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def deaf(command: WaitJobs, reply: type[WaitManyReply]) -> WaitManyReply:
+    async def deaf(command: WaitJobs) -> WaitManyReply:
         await asyncio.Event().wait()
         raise AssertionError
 
