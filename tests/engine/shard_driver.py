@@ -23,6 +23,7 @@ EPOCH = "router-1"
 RESULTS = {"result", "values", "reqId"}
 CODES = {"INVALID_DATA", "MEMORY_LIMIT", "SCHEDULE_CONFLICT", "SHARD_UNAVAILABLE", "STORAGE_DAMAGED"}
 CODES |= {"STORAGE_FAILED", "STORAGE_FULL", "WAL_LIMIT"}
+OF_64_BITS = {0xCF, 0xD3}  # the first byte of an integer
 PAYLOADS = RESULTS | {"data", "returnvalue"}
 
 
@@ -32,9 +33,11 @@ def nothing(loaded: int, total: int) -> None:
 
 def decoded(reply: msgspec.Struct) -> dict[str, Any]:
     """A reply as it is on the wire, read by the independent decoder."""
-    found = msgpack.unpackb(msgspec.msgpack.encode(reply), strict_map_key=False)
+    encoded = msgspec.msgpack.encode(reply)
+    found = msgpack.unpackb(encoded, strict_map_key=False)
     assert isinstance(found, dict)
-    assert not list(too_long(found)), "numbers which some languages read as another type"
+    if OF_64_BITS & set(encoded):  # else no integer is too long
+        assert not list(too_long(found)), "numbers which some languages read as another type"
     if not found["ok"]:
         assert "code" in found, found
         # What engine tests compare is the text; what else a refusal says is tested with test_codes.py.
