@@ -159,6 +159,7 @@ class Member:
                 "parameters": {
                     "unix_socket_directories": "",
                     "shared_buffers": "32MB",
+                    "dynamic_shared_memory_type": "mmap",  # else a kill leaves it in /dev/shm
                     "max_wal_size": "128MB",  # the disks of tests are small
                     "wal_retrieve_retry_interval": "200ms",
                     "wal_sender_timeout": "5s",

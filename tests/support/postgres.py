@@ -66,6 +66,7 @@ class Node:
             unix_socket_directories="", shared_buffers="32MB", fsync="on", log_min_messages="fatal"
         )
         self.configure(wal_retrieve_retry_interval="200ms")  # else 5 s until a standby finds its leader again
+        self.configure(dynamic_shared_memory_type="mmap")  # else a kill leaves it in /dev/shm
 
     def let_in(self, network: str) -> None:
         """Other machines may connect, too.  Before it starts."""
