@@ -24,6 +24,8 @@ class Push:
     ids: list[str] = field(default_factory=list)  # one for each answer
     delayed_from: float = 0.0  # when it was first sent, if it is to wait; else 0
     due: float = 0.0  # it must not run before that
+    first_sent: float = 0.0
+    last_sent: float = 0.0
 
 
 @dataclass(eq=False)
@@ -119,17 +121,25 @@ class History:
         ]
 
     def _twice(self) -> list[str]:
-        """One key is one job, and one job has one key."""
+        """One key is one job, and one job has one key.
+
+        A key that was stored by a host whose clock is two hours behind is two hours old for the next owner.
+        """
+        out_of_time = {
+            push.key for push in self.pushes if _within(self.wrong_clocks, push.first_sent, push.last_sent)
+        }
         found = [
             f"the push {push.key} made the jobs {sorted(set(push.ids))}"
             for push in self.pushes
-            if len(set(push.ids)) > 1
+            if len(set(push.ids)) > 1 and push.key not in out_of_time
         ]
         jobs: defaultdict[str, set[str]] = defaultdict(set)
         for delivery in self.deliveries:
             jobs[str(delivery.data)].add(delivery.job)
         return found + [
-            f"{data} was delivered as the jobs {sorted(ids)}" for data, ids in jobs.items() if len(ids) > 1
+            f"{data} was delivered as the jobs {sorted(ids)}"
+            for data, ids in jobs.items()
+            if len(ids) > 1 and data not in out_of_time
         ]
 
     def _results(self, final: Mapping[str, Final], gone: set[str]) -> list[str]:

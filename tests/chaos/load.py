@@ -133,8 +133,9 @@ class Load:
                 push.due = push.delayed_from + DELAY_S
                 fields["delay"] = int(DELAY_S * 1000)
             self.history.pushes.append(push)
-            begun = time.monotonic()
+            begun = push.first_sent = time.monotonic()
             while not push.ids:
+                push.last_sent = time.monotonic()
                 reply = await client.ask("PUSH", **fields)
                 if reply is not None and reply["ok"]:
                     push.ids.append(reply["id"])
@@ -143,6 +144,7 @@ class Load:
                     break
             self.waits.append(Wait(begun, time.monotonic()))
             if number % 10 == 9 and push.ids:  # a client that is not sure asks twice
+                push.last_sent = time.monotonic()
                 if (again := await client.ask("PUSH", **fields)) is not None:
                     if again["ok"]:
                         push.ids.append(again["id"])

@@ -27,8 +27,18 @@ def delayed(history: History) -> None:
     history.pushes[0].delayed_from, history.pushes[0].due = 0.5, 3.0
 
 
+def twins(history: History) -> None:
+    """The first key has made two jobs, while it was sent again and again."""
+    history.pushes[0].first_sent, history.pushes[0].last_sent = 0.5, 0.9
+    history.deliveries.append(Delivery("2", "q/0", "q", "v", "other", 500.0, 520.0))
+
+
 Bug = Callable[[History, dict[str, Final], list[Entry]], object]
 BUGS: dict[str, tuple[Bug, str]] = {
+    "a clock that was right again makes two of a key": (
+        lambda history, final, log: (twins(history), history.wrong_clocks.append((9.0, 10.0))),
+        "was delivered as the jobs",
+    ),
     "an acknowledged push is lost": (lambda history, final, log: final.pop("1"), "which is gone"),
     "a job never runs": (
         lambda history, final, log: final.update({"2": Final("waiting", "r2")}),
@@ -100,6 +110,13 @@ def test_a_wrong_clock_may_end_a_delay_and_a_full_disk_refuse() -> None:
     history.without_room.append((8.0, "no room"))
     history.full_disks.append((7.0, 9.0))
     assert history.problems(final, log) == []
+
+
+def test_a_wrong_clock_may_end_a_key() -> None:
+    history, _, _ = good()
+    twins(history)
+    history.wrong_clocks.append((0.7, 0.8))
+    assert history._twice() == []
 
 
 @pytest.mark.parametrize(("begun", "is_allowed"), [(-9.0, True), (0.5, False)])
