@@ -16,6 +16,7 @@ from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, ErrorReply
 from bunqueue.server.links import peers as messages
+from shardproc.engine.registry import ANSWERS, HANDLERS
 from shardproc.engine.slices import sliced
 
 LAST = f"f:{QUEUES[-1]}"
@@ -48,7 +49,7 @@ def test_a_command_that_only_reads_does_not_end_the_shard(
 ) -> None:
     job_id = driver.ask(**PUSH)["id"]
     with monkeypatch.context() as mistake:
-        mistake.setitem(driver.shard.engine.state.tables.handlers, COMMANDS["GetJob"].request, broken)
+        mistake.setitem(HANDLERS, COMMANDS["GetJob"].request, broken)
         for _ in range(3):
             driver.shard.execute(
                 driver.shard.client(1, 3), encoded({"cmd": "GetJob", "id": job_id}), driver.now
@@ -64,9 +65,7 @@ def test_a_command_that_only_reads_does_not_end_the_shard(
 
 
 def test_one_that_changes_something_ends_it(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        driver.shard.engine.state.tables.handlers, type(decode_command(encoded(PUSH))), broken
-    )
+    monkeypatch.setitem(HANDLERS, type(decode_command(encoded(PUSH))), broken)
     with pytest.raises(RecursionError):
         driver.ask(**PUSH)
 
@@ -80,7 +79,7 @@ def test_nor_does_one_that_works_in_slices(driver: Driver, monkeypatch: pytest.M
     """Its first slice goes well."""
     mistaken = sliced(failing_slice)
     with monkeypatch.context() as mistake:
-        mistake.setitem(driver.shard.engine.state.tables.handlers, COMMANDS["FindJobs"].request, mistaken)
+        mistake.setitem(HANDLERS, COMMANDS["FindJobs"].request, mistaken)
         found = driver.ask(cmd="FindJobs", queue="q")
         assert (found["ok"], found["error"]) == (False, "FindJobs failed; the log of shard 0 says why")
     assert driver.ask(cmd="FindJobs", queue="q")["ok"]
@@ -90,7 +89,7 @@ def test_nor_does_a_statement_that_is_wrong(driver: Driver, monkeypatch: pytest.
     def wrong(*_: Any) -> Any:
         return driver.shard.store.database.connection.execute("select too from much")
 
-    monkeypatch.setitem(driver.shard.engine.state.tables.handlers, COMMANDS["GetJob"].request, wrong)
+    monkeypatch.setitem(HANDLERS, COMMANDS["GetJob"].request, wrong)
     assert driver.ask(cmd="GetJob", id="1")["error"] == "GetJob failed; the log of shard 0 says why"
 
 
@@ -98,7 +97,7 @@ def test_one_that_changes_something_in_slices_ends_it(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mistaken = sliced(failing_slice)
-    monkeypatch.setitem(driver.shard.engine.state.tables.handlers, COMMANDS["Drain"].request, mistaken)
+    monkeypatch.setitem(HANDLERS, COMMANDS["Drain"].request, mistaken)
     with pytest.raises(RecursionError):
         driver.ask(cmd="Drain", queue="q")
 
@@ -143,11 +142,10 @@ def test_nor_does_a_question_of_another_shard(
         assert added is not None
         assert added["ok"], added
         world.settle()
-        answers = world.shards[0].engine.state.tables.answers
         assert set(QUESTIONS) == set(messages.READING)
         for question, command in QUESTIONS.items():
             with monkeypatch.context() as mistake:
-                mistake.setitem(answers, question, broken)
+                mistake.setitem(ANSWERS, question, broken)
                 reply = world.ask(**command)
                 assert reply is not None
                 assert reply["error"].startswith(f"{question.__name__} failed; the log of shard"), reply
@@ -160,7 +158,7 @@ def test_nor_does_a_question_of_another_shard(
 def test_one_that_changes_something_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows what was changed by then."""
     with closing(World(tmp_path, 2, 11, crash_rate=0.0)) as world:
-        monkeypatch.setitem(world.shards[0].engine.state.tables.answers, messages.Prepare, broken)
+        monkeypatch.setitem(ANSWERS, messages.Prepare, broken)
         nodes = [{"name": queue, "queue": queue, "after": [], "input": {"data": {}}} for queue in QUEUES]
         with pytest.raises(RecursionError):
             world.ask(cmd="AddFlow", flow="f", nodes=nodes)
