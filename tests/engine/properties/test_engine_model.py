@@ -552,6 +552,9 @@ class ShardMachine(RuleBasedStateMachine):
             for queue in model.queues
         ]
         found = self.look(2, cmd="ListQueues")["queues"]
+        names = {queue["name"] for queue in found}  # the server drops one that is unused for a minute
+        unused = {"waiting": 0, "delayed": 0, "active": 0, "paused": False}
+        listed = [queue for queue in listed if queue["name"] in names or unused.items() - queue.items()]
         assert sorted(found, key=lambda queue: queue["name"]) == sorted(
             listed, key=lambda queue: queue["name"]
         )
