@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, cast
 
-from msgspec import MsgspecError
+from msgspec import UNSET, MsgspecError
 from msgspec.msgpack import Decoder
 
 from bunqueue.client.connection.options import shown
@@ -29,7 +29,8 @@ def command_of(name: str, fields: Mapping[str, Any]) -> Command:
         check_fields(spec.request, fields)
         return _decoded(spec, encode_reply({"cmd": name, **fields}))
     except CommandError as error:
-        raise refusal(f"{name}: {error}", error, error.value) from None
+        value = fields.get(str(error.field)) if error.value is UNSET else error.value
+        raise refusal(f"{name}: {error}", error, value) from None
     except (MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise OptionError(f"{name}: a value cannot be sent: {error}") from None
 

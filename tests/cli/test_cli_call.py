@@ -65,6 +65,8 @@ def test_a_refusal_says_what_is_wrong(cli: Cli) -> None:
     line = ["call", "SetGroupWeight", "queue=q", "groupId=acme", "weight=2000", "--json"]
     refusal = json.loads(cli(*line, status=exits.USAGE).err)
     assert (refusal["field"], refusal["value"], refusal["bound"]) == ("weight", 2000, 1000)
+    refusal = json.loads(cli("call", "PUSH", "queue=q", "prio=1", "--json", status=exits.USAGE).err)
+    assert (refusal["field"], refusal["value"]) == ("prio", "1")
     missing = cli("call", "RemoveJob", "id=nobody", "--json", status=None)
     assert missing.status in (exits.DONE, exits.NOT_FOUND)
     refusal = json.loads(cli("call", "GetJob", "id=nobody", "--json", status=exits.NOT_FOUND).err)
