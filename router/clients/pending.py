@@ -36,6 +36,11 @@ class _Frames:
     frames: list[bytes]
     until: float
 
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return sum(map(len, self.frames))
+
 
 @dataclass(slots=True)
 class _Gathered:
@@ -95,7 +100,7 @@ class PendingCommands:
             self._refuse(shard, waiting)
             return
         self._frames.setdefault(shard, deque()).append(waiting)
-        self._bytes += sum(map(len, waiting.frames))
+        self._bytes += waiting.size
         self._sweep_soon()
 
     def add_gathered(
@@ -131,7 +136,7 @@ class PendingCommands:
     def release(self, shard: int, link: Endpoint) -> None:
         """The shard has an owner: send what waits, in the order in which it came."""
         waiting = self._frames.pop(shard, deque())
-        self._bytes -= sum(len(part) for frames in waiting for part in frames.frames)
+        self._bytes -= sum(frames.size for frames in waiting)
         for frames in waiting:
             if frames.client.number and not frames.client.finished:
                 link.send(frames.client.number, frames.kind, frames.frames)
@@ -161,7 +166,7 @@ class PendingCommands:
         for shard, waiting in list(self._frames.items()):
             while waiting and (waiting[0].until <= now or waiting[0].client.finished):
                 frames = waiting.popleft()
-                self._bytes -= sum(map(len, frames.frames))
+                self._bytes -= frames.size
                 self._refuse(shard, frames)
             if not waiting:
                 del self._frames[shard]
