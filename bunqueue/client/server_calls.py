@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec import UNSET
 
-from bunqueue.client.any_command import command_of
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.replies import fields_of_reply
 from bunqueue.client.models import jobs as replies
@@ -43,6 +42,8 @@ class AsyncServerCalls:
 
         Raises OptionError for unknown names and invalid values.
         """
+        from bunqueue.client.any_command import command_of  # 20 ms: the decoder of a server
+
         asked = command_of(command, fields or {})
         return fields_of_reply(await self._caller.raw(asked), asked, self._caller.endpoint.address)
 
