@@ -213,19 +213,19 @@ def list_(session: Session, queue: OfQueue = None) -> None:
     name="pause",
 )
 def pause(session: Session, worker: Worker, within: Within = PATIENCE_MS) -> None:
-    """Have a worker take no more jobs; it goes on with those that it has. Waits until it has heard."""
+    """Have a worker take no more jobs; it finishes those that it has. Waits until it has confirmed."""
     _control(session, worker, within, "paused", paused=True)
 
 
 @verb(app, "bunqueue worker resume mailer", name="resume")
 def resume(session: Session, worker: Worker, within: Within = PATIENCE_MS) -> None:
-    """Have a paused worker take jobs again. Waits until it has heard."""
+    """Have a paused worker take jobs again. Waits until it has confirmed."""
     _control(session, worker, within, "resumed", paused=False)
 
 
 @verb(app, "bunqueue worker concurrency mailer 20", name="concurrency")
 def concurrency(session: Session, worker: Worker, jobs: Jobs, within: Within = PATIENCE_MS) -> None:
-    """Have a worker run another number of jobs at a time, until it ends. Waits until it has heard."""
+    """Have a worker run another number of jobs at a time, until it ends. Waits until it has confirmed."""
     _control(session, worker, within, f"set to {jobs} jobs at a time", concurrency=jobs)
 
 

@@ -231,7 +231,7 @@ def broadcast(session: Session, signal: Signal, key: Key, data: SignalData = Non
 
 @verb(app, "bunqueue workflow cancel order-7 --reason 'the order was withdrawn'")
 def cancel(session: Session, workflow_id: Id, reason: Reason = None, grace: Grace = 10_000) -> None:
-    """Cancel a workflow: its steps that can be undone are, and its children are cancelled, too."""
+    """Cancel a workflow: its steps that can be undone are undone, and its children are also cancelled."""
     with _of(session, workflow_id) as handle:
         stopped = handle.cancel(reason, grace=grace)
     said = "is cancelled" if stopped else "is being stopped, or undone"

@@ -114,7 +114,7 @@ def defaults(
     no_concurrency: NoConcurrency = False,
     no_rate: NoRate = False,
 ) -> None:
-    """Print the limits of groups of a queue that have none of their own. With options, change that first."""
+    """Print the limits of a queue's groups without limits of their own. With options, change these first."""
     changes: dict[str, Any] = {}
     for name, value, none in (("concurrency", concurrency, no_concurrency), ("rate", rate, no_rate)):
         if value is not None and none:
