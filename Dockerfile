@@ -2,8 +2,9 @@
 #
 #   docker build --tag bunqueue .
 #   docker run --publish 6789:6789 --publish 6790:6790 --volume jobs:/var/lib/bunqueue \
-#       --env BUNQUEUE_AUTH_TOKEN="$TOKEN" bunqueue
+#       --env BUNQUEUE_AUTH_TOKEN="$TOKEN" --env BUNQUEUE_PLAINTEXT=true bunqueue
 #
+# BUNQUEUE_PLAINTEXT is for networks that you trust; else mount a certificate: BUNQUEUE_TLS_CERT, BUNQUEUE_TLS_KEY.
 # All settings are variables: config/bunqueue.toml lists them.
 
 FROM debian:bookworm-slim AS build
@@ -12,7 +13,8 @@ RUN python3 -m venv /opt/bunqueue
 COPY requirements/build.txt requirements/image.txt /src/requirements/
 RUN /opt/bunqueue/bin/pip install --no-cache-dir --require-hashes \
     --requirement /src/requirements/build.txt --requirement /src/requirements/image.txt
-COPY pyproject.toml pyspark_bunqueue.py README.md LICENSE /src/
+COPY pyproject.toml setup.py pyspark_bunqueue.py README.md LICENSE /src/
+COPY scripts/unasync.py /src/scripts/
 COPY bunqueue /src/bunqueue
 COPY router /src/router
 COPY shardproc /src/shardproc

@@ -22,7 +22,6 @@ MAX_FUNCTION_LINES = 60  # a little more than a screen
 # "path" or "path::Class.function" -> why it is larger than the limit.
 EXCEPTIONS: dict[str, str] = {
     "bunqueue/app/bunqueue.py": "one class: everything that an app can declare, with its documentation",
-    "bunqueue/client/blocking/queue/queue.py": "made from client/queue/queue.py",
     "bunqueue/client/queue/queue.py": "one class: every command about one queue, with its documentation",
     "bunqueue/workflow/run.py": "one class: a run of a workflow, from its log to its end",
     "shardproc/engine/lifecycle/transitions.py": "every change of a job's state, beside each other",

@@ -1,4 +1,5 @@
-"""Writes bunqueue/protocol/PROTOCOL.md: the declarations of all commands, with some prose around them.
+"""Writes bunqueue/protocol/PROTOCOL.md, the declarations of all commands with some prose around them, and the
+tables of roles and verbs in docs/security.md.
 
     python scripts/protocol_doc.py
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Template
@@ -18,11 +20,14 @@ from typing import Any
 import msgspec.inspect as mi
 from msgspec import NODEFAULT, UNSET, Raw, Struct
 
+from bunqueue.model.rights import ALL, MEANINGS, ROLES, Verb, names_of
 from bunqueue.protocol import commands
 from bunqueue.protocol.codes import TABLE
 from bunqueue.protocol.commands import COMMANDS, Spec
+from bunqueue.protocol.lenient import declared_fields
 
 ROOT = Path(__file__).resolve().parent.parent
+SECURITY = ROOT / "docs" / "security.md"
 TARGET = ROOT / "bunqueue" / "protocol" / "PROTOCOL.md"
 TEMPLATE = ROOT / "scripts" / "protocol_template.md"
 
@@ -68,11 +73,11 @@ class Document:
 
     def _command(self, spec: Spec) -> str:
         parts = [f"#### {spec.name}", paragraphs(spec.request), _manners(spec)]
-        fields = [field for field in _fields(spec.request) if field.encode_name != "reqId"]
+        fields = [field for field in declared_fields(spec.request) if field.encode_name != "reqId"]
         fields.sort(key=lambda field: not field.required)
         if fields:
             parts.append(self._table(fields))
-        answer = [field for field in _fields(spec.reply) if field.encode_name not in ("ok", "reqId")]
+        answer = [field for field in declared_fields(spec.reply) if field.encode_name not in ("ok", "reqId")]
         reply = paragraphs(spec.reply) if spec.reply.__doc__ and answer else ""
         parts.append("Answer: `ok`." if not answer else f"Answer: `ok` and\n\n{self._answer(answer)}")
         return "\n\n".join(part for part in [*parts, reply] if part)
@@ -86,7 +91,7 @@ class Document:
                 struct = self._structures[name]
                 reply = paragraphs(struct) if own_doc(struct) else ""
                 yield "\n\n".join(
-                    part for part in (f"#### {name}", reply, self._table(_fields(struct))) if part
+                    part for part in (f"#### {name}", reply, self._table(declared_fields(struct))) if part
                 )
 
     def _table(self, fields: list[mi.Field]) -> str:
@@ -138,12 +143,6 @@ def paragraphs(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").replace("``", "`")
 
 
-def _fields(struct: type[Struct]) -> list[mi.Field]:
-    info = mi.type_info(struct)
-    assert isinstance(info, mi.StructType)
-    return list(info.fields)
-
-
 def _is_unset(kind: mi.Type) -> bool:
     return type(kind).__name__ == "UnsetType"
 
@@ -151,12 +150,17 @@ def _is_unset(kind: mi.Type) -> bool:
 def _manners(spec: Spec) -> str:
     """How the server treats a command, in one line."""
     manners = [f"Goes to: {spec.route.value}."]
+    if spec.verbs:
+        verbs = [f"`{name}`" for name in names_of(spec.verbs)]
+        manners.append(f"Verb: {' or '.join(verbs)}.")
     if spec.writes:
         manners.append("Changes something; safe to repeat." if spec.repeatable else "Changes something.")
     if spec.parks:
         manners.append("Waits up to `timeout`.")
     if spec.heavy:
         manners.append("Heavy: may be answered late.")
+    if spec.is_audited:
+        manners.append("Leaves an entry in the trail.")
     if spec.since > 2:
         manners.append(f"Since {spec.since}.")
     return " ".join(manners)
@@ -192,9 +196,10 @@ def _range(low: float | None, high: float | None) -> str:
 def default(field: mi.Field) -> str:
     if field.required:
         return "required"
-    if field.default is NODEFAULT and field.default_factory is NODEFAULT:  # optional, without a default
-        return ""
-    value = field.default_factory() if field.default is NODEFAULT else field.default
+    if field.default is NODEFAULT and field.default_factory is NODEFAULT:  # optional; the default is declared
+        value = (getattr(field.type, "extra_json_schema", None) or {}).get("default")
+    else:
+        value = field.default_factory() if field.default is NODEFAULT else field.default
     if value is None or value is UNSET:
         return ""
     if isinstance(value, bool):
@@ -204,11 +209,39 @@ def default(field: mi.Field) -> str:
     return "null" if isinstance(value, Raw) else f"`{value}`"
 
 
+def roles_table() -> str:
+    """The roles, and what each may do."""
+    head = ["Role", *(f"`{name}`" for name in names_of(ALL))]
+    rows = [head, ["---"] * len(head)]
+    for role, verbs in ROLES.items():
+        marks = ["x" if verb in verbs else "" for verb in Verb]
+        rows.append([f"`{role}`", *marks])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def verbs_table() -> str:
+    """The verbs, and which commands need each."""
+    rows = ["| Verb | What | Commands |", "|---|---|---|"]
+    for verb, meaning in MEANINGS.items():
+        names = [name for name, spec in COMMANDS.items() if verb in spec.verbs and not spec.internal]
+        rows.append(f"| `{names_of(verb)[0]}` | {meaning} | {', '.join(sorted(names))} |")
+    free = [name for name, spec in COMMANDS.items() if not spec.verbs and not spec.internal]
+    return "\n".join([*rows, f"| none | the connection itself | {', '.join(sorted(free))} |"])
+
+
+def security() -> str:
+    """docs/security.md, with its tables."""
+    text = SECURITY.read_text(encoding="utf-8")
+    for name, made in (("roles", roles_table()), ("verbs", verbs_table())):
+        text = re.sub(rf"<!-- {name} -->\n(\n\|[^\n]*(\n\|[^\n]*)*\n)?", f"<!-- {name} -->\n\n{made}\n", text)
+    return text
+
+
 def main() -> None:
-    text = Document().text()
-    if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text:
-        TARGET.write_text(text, encoding="utf-8")
-        print(f"{TARGET.relative_to(ROOT)} is new")
+    for target, text in ((TARGET, Document().text()), (SECURITY, security())):
+        if not target.exists() or target.read_text(encoding="utf-8") != text:
+            target.write_text(text, encoding="utf-8")
+            print(f"{target.relative_to(ROOT)} is new")
 
 
 if __name__ == "__main__":

@@ -139,10 +139,8 @@ def bench_reading(shards: Sequence[int], jobs: int) -> None:
             for row in read_rows(data, jobs):
                 rows.append([str(count), *row])
                 print(" ".join(rows[-1]), file=sys.stderr)
-    print(
-        f"\n{jobs:,} finished jobs. Spark's aggregate is that of `bunqueue analytics aggregate`; the others"
-    )
-    print("count by outcome, take percentiles of wait and run by queue and minute, and list errors.\n")
+    print(f"\n{jobs:,} finished jobs. The aggregate is that of `bunqueue analytics aggregate`; sqlite3 only")
+    print("counts by outcome, takes percentiles of wait and run by queue and minute, and lists errors.\n")
     print(markdown(["shards", "reader", "jobs read per second", "aggregate, s", "memory at most, MB"], rows))
 
 

@@ -71,37 +71,6 @@ def sqlite_aggregate(folder: Path, master: str) -> Run:
     return run
 
 
-def duckdb_aggregate(folder: Path, master: str) -> Run:
-    """The same with DuckDB, fed with rows from sqlite3: DuckDB's own SQLite reader is a separate download."""
-    import duckdb
-    import pyarrow as pa
-
-    def run() -> int:
-        parts = [
-            pa.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)), schema=_schema(pa))
-            for rows in shard_rows(folder)
-        ]
-        jobs = pa.concat_tables(parts)
-        database = duckdb.connect()
-        database.register("jobs", jobs)
-        database.execute(
-            "select queue, coalesce(finished_at, created_at) // 60000, state, count(*),"
-            " quantile_cont(started_at - created_at, [0.5, 0.95, 0.99]),"
-            " quantile_cont(finished_at - started_at, [0.5, 0.95, 0.99]) from jobs group by all"
-        ).fetchall()
-        database.execute(
-            "select queue, error, count(*) from jobs where error is not null group by all"
-        ).fetchall()
-        return int(jobs.num_rows)
-
-    return run
-
-
-def _schema(pa: Any) -> Any:
-    kinds = {"queue": pa.string(), "name": pa.string(), "state": pa.string(), "error": pa.string()}
-    return pa.schema([(name, kinds.get(name, pa.int64())) for name in COLUMNS])
-
-
 def spark_read(folder: Path, master: str) -> Run:
     """The same columns through the data source, discarded."""
     from pyspark.sql import Observation
@@ -123,17 +92,16 @@ def spark_read(folder: Path, master: str) -> Run:
     return run
 
 
-def spark_aggregate(folder: Path, master: str) -> Run:
-    """Everything that `bunqueue analytics aggregate` does."""
+def aggregate(folder: Path, master: str) -> Run:
+    """Everything that `bunqueue analytics aggregate` does: by Spark if there is a master."""
     from pyarrow import parquet
 
     from bunqueue.cli import main as cli
 
     def run() -> int:
         with tempfile.TemporaryDirectory() as out:
-            status = cli(
-                ["analytics", "aggregate", "--data-dir", str(folder), "--out", out, "--master", master]
-            )
+            spark = ["--master", master] if master != "-" else []
+            status = cli(["analytics", "aggregate", "--data-dir", str(folder), "--out", out, *spark])
             if status:
                 sys.exit(f"bunqueue analytics aggregate: status {status}")
             (totals,) = parquet.read_table(f"{out}/totals.parquet").to_pylist()
@@ -145,9 +113,9 @@ def spark_aggregate(folder: Path, master: str) -> Run:
 KINDS: dict[str, Callable[[Path, str], Run]] = {
     "sqlite-read": sqlite_read,
     "sqlite-aggregate": sqlite_aggregate,
-    "duckdb-aggregate": duckdb_aggregate,
+    "duckdb-aggregate": aggregate,
     "spark-read": spark_read,
-    "spark-aggregate": spark_aggregate,
+    "spark-aggregate": aggregate,
 }
 
 
