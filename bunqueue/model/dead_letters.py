@@ -16,6 +16,11 @@ STALLED = "stalled"
 UNKNOWN = "unknown"  # discarded, not failed
 REASONS = (EXPLICIT_FAIL, MAX_ATTEMPTS, TIMEOUT, STALLED, "ttl_expired", "worker_lost", UNKNOWN)
 
+# Stored instead of MAX_ATTEMPTS when attempts were left; `reason` on the wire does not tell them apart
+UNRECOVERABLE = "unrecoverable"  # the handler said that no other attempt helps
+NEVER_ON = "never_on"  # the job's never_on names the error
+RETRY_ON = "retry_on"  # the job's retry_on does not name the error
+
 CANCELLED = "cancelled"  # stopped on request while it ran
 EXPIRED = "expired"  # dropped because its ttl ran out before a worker took it
 QUEUE_FULL = "queue_full"  # dropped because newer jobs needed the space
@@ -30,6 +35,38 @@ _YEARS_MS = 10 * YEAR_MS
 Interval = Annotated[float, Meta(ge=0, le=_YEARS_MS)]
 MaxRetries = Annotated[int, Meta(ge=0, le=1000)]
 MaxEntries = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+
+
+_CAUSES = {MAX_ATTEMPTS: "max_attempts", EXPLICIT_FAIL: "child_failed", UNKNOWN: "discarded"}
+CAUSES = (
+    "max_attempts",
+    UNRECOVERABLE,
+    NEVER_ON,
+    RETRY_ON,
+    TIMEOUT,
+    STALLED,
+    "child_failed",
+    "discarded",
+    CANCELLED,
+    "stuck",
+    "undone",
+)
+"""Why a job is a dead letter: one value a cause."""
+
+
+def reason_of(stored: str) -> str:
+    """The `reason` of a dead letter on the wire, which older clients know."""
+    return MAX_ATTEMPTS if stored in (UNRECOVERABLE, NEVER_ON, RETRY_ON) else stored
+
+
+def cause_of(stored: str) -> str:
+    """Its `cause`, one of CAUSES."""
+    return _CAUSES.get(stored, stored)
+
+
+def is_meant(asked: str, stored: str) -> bool:
+    """Whether a reason or a cause that somebody asks for is that of a dead letter."""
+    return asked in (stored, reason_of(stored), cause_of(stored))
 
 
 class DlqConfig(Struct, rename="camel", frozen=True, gc=False):

@@ -43,6 +43,9 @@ CONTINUED = 25  # it begins again with new data
 # About a circuit breaker of a queue, not a job: ``status`` is "open" or "closed", ``name`` the job name that
 # it applies to, unless it applies to all, ``reason`` why; also published
 BREAKER = 26
+# About a queue, not a job: a kind of error is back that had been over, and that somebody watches; ``group``
+# is its id, ``error`` the text, ``reason`` its shape; also published
+ERROR_RETURNED = 27
 
 NAMES = (
     "pushed",
@@ -72,6 +75,7 @@ NAMES = (
     "undoing",
     "continued",
     "breaker",
+    "error-returned",
 )
 UNPUBLISHED = frozenset(range(READY, PURGED + 1)) - {DROPPED}  # only in the log, like most of DROPPED
 LOST = "lost"  # sent where events are missing; not a kind of log entry

@@ -21,9 +21,10 @@ _OURS = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
-_LIFE_BITS = 48
+_INCARNATION_BITS = 48
 _DIGITS = 12  # random digits at the end of a token
 _VARIANT = 4  # digits, with 14 usable bits
+_VARIANTS = {f"{digit:x}": f"{8 | digit & 3:x}" for digit in range(16)}  # the first of them
 _BATCH = 256  # tokens per batch of random bits
 
 
@@ -78,16 +79,16 @@ class IdFactory:
 
     def job_id(self, slot: int, now_ms: int, seq: int) -> str:
         """The id of the job with number ``seq`` (below 2**48); ids ascend with the number."""
-        return f"{self.prefix(slot, now_ms)}{seq:012x}"
+        return self.prefix(slot, now_ms) + seq.to_bytes(6).hex()  # twice as fast as a format
 
     def prefix(self, slot: int, now_ms: int) -> str:
         """The common prefix of all ids of a slot at that time; the number follows as 12 hex digits."""
         prefix = self._prefixes.get(slot) if now_ms <= self._ms else None
         return prefix or self._new_prefix(slot, now_ms)
 
-    def life(self) -> int:
+    def incarnation(self) -> int:
         """A number that distinguishes this run of a process from its other runs."""
-        return self._random_bits(_LIFE_BITS)
+        return self._random_bits(_INCARNATION_BITS)
 
     def token(self, slot: int, now_ms: int) -> str:
         """A lock token; it is as unpredictable as ``random_bits``."""
@@ -110,12 +111,12 @@ class IdFactory:
         if now_ms > self._ms:
             self._ms = now_ms
             self._prefixes.clear()
-        stamp = f"{self._ms:012x}"
+        stamp = self._ms.to_bytes(6).hex()
         if self._next + _VARIANT > len(self._digits):
             self._fetch()
         begin = self._next
         self._next = end = begin + _VARIANT
-        variant = 0x8000 | int(self._digits[begin:end], 16) & 0x3FFF
-        prefix = f"{stamp[:8]}-{stamp[8:]}-7{slot:03x}-{variant:04x}-"
+        variant = _VARIANTS[self._digits[begin]] + self._digits[begin + 1 : end]
+        prefix = f"{stamp[:8]}-{stamp[8:]}-7{slot:03x}-{variant}-"
         self._prefixes[slot] = prefix
         return prefix

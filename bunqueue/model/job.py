@@ -6,12 +6,14 @@ each one happens, and in which function.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.dead_letters import AutoRetries
+from bunqueue.model.job_options import RareOptions
+from bunqueue.model.marks import Mark
 from bunqueue.model.workflow import Run
 
 # States are plain ints: they are compared on the hot path, and ints compare faster than enum members.
@@ -103,7 +105,7 @@ class Cause(Struct, rename="camel", frozen=True, gc=False):
     id: str
     queue: str
     name: str
-    error: str | None
+    error: Annotated[str, Mark.CONTENT] | None
     error_type: str | None  # the class of its last error, if known
     reason: str  # why it is a dead letter
     attempts: int  # number of failed attempts
@@ -121,10 +123,10 @@ class Report(Struct, frozen=True, gc=False):
     """The last reported progress of a job: 0 to 100, and a message."""
 
     progress: float
-    message: str | None = None
+    message: Annotated[str, Mark.CONTENT] | None = None
 
 
-class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
+class Extra(RareOptions, omit_defaults=True, gc=False):
     """Fields that few jobs have, kept separately so that the others need no memory for them.  Times are in
     ms.
 
@@ -134,14 +136,12 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     custom_id: str | None = None
     parent_id: str | None = None
     group_id: str | None = None
-    depends_on: list[str] = []
-    children_ids: list[str] = []
+    depends_on: list[str] = field(default_factory=list)
+    children_ids: list[str] = field(default_factory=list)
     repeat: dict[str, float | int | str | None] | None = None
-    stall_timeout: float | None = None
-    keep_logs: int | None = None
     size_limit: int | None = None
     stack_trace_limit: int = 10
-    stacktrace: list[str] | None = None
+    stacktrace: list[Annotated[str, Mark.CONTENT]] | None = None
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
@@ -155,7 +155,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     # Not on the wire:
     own_id: bool = False  # the client chose the id
     parked: bool = False  # put back by its worker until its children complete; it may be childless
-    pending: list[str] = []  # of depends_on, those that have not completed
+    pending: list[str] = field(default_factory=list)  # of depends_on, those that have not completed
     failures: dict[str, str] | None = None  # "queue:id" of a failed child -> its error
     ignored: dict[str, str] | None = None  # the same for children whose failure is ignored
     key_until: int | None = None  # epoch ms; after that another job may have the unique key
@@ -182,12 +182,12 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     closing: bool = False  # it gathers and accepts no new jobs, but its list of them is not complete yet
     on_dead_dependency: str | None = None  # what the failure of a job in depends_on means for it
     # On the wire if present:
-    retry_on: list[str] = []  # classes of errors after which there is another attempt; empty: all
-    never_on: list[str] = []  # classes of errors after which it is not retried
+    retry_on: list[str] = field(
+        default_factory=list
+    )  # classes of errors after which there is another attempt; empty: all
+    never_on: list[str] = field(default_factory=list)  # classes of errors after which it is not retried
     on_dead: bytes | None = None  # the job that is added when it has failed for good, as MessagePack
     cause: Cause | None = None  # the failed job that caused its addition
-    keep_completed: float | None = None  # time until removal after completion; None: the queue's setting
-    keep_failed: float | None = None  # the same as a dead letter
     due: Due | None = None  # for a job that a schedule added
 
     def kept_for(self, state: int) -> float | None:
@@ -209,44 +209,29 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
         """Whether other jobs keep it from starting; this can also be true of an active job."""
         return bool(self.pending or self.parked or self.after or self.gathering)
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset(
-        {
-            "headers",
-            "parked",
-            "own_id",
-            "pending",
-            "failures",
-            "ignored",
-            "key_until",
-            "auto_retries",
-            "cancellation",
-            "drops",
-            "interruptions",
-            "postponed",
-            "lost_ttl",
-            "last_report",
-            "planned_at",
-            "flow",
-            "watched",
-            "repeated_by",
-            "schedule",
-            "key_states",
-            "after",
-            "superseded_by",
-            "flow_id",
-            "gathering",
-            "closing",
-            "detached",
-            "on_dead_dependency",
-            "retry_on",
-            "never_on",
-            "on_dead",
-            "cause",
-            "keep_completed",
-            "keep_failed",
-            "due",
-        }
+    ALWAYS_SHOWN: ClassVar = (
+        "custom_id",
+        "parent_id",
+        "group_id",
+        "depends_on",
+        "children_ids",
+        "repeat",
+        "stall_timeout",
+        "keep_logs",
+        "size_limit",
+        "stack_trace_limit",
+        "stacktrace",
+        "fail_parent_on_failure",
+        "remove_dependency_on_failure",
+        "continue_parent_on_failure",
+        "ignore_dependency_on_failure",
+        "deduplication_ttl",
+        "debounce_id",
+        "debounce_ttl",
+        "deduplication_extend",
+        "deduplication_replace",
     )
+    """The fields of every job object on the wire, as in the reference server."""
 
 
 class Lock(Struct, gc=False):
@@ -268,7 +253,7 @@ class Moment(Struct, array_like=True, gc=False):
 
     state: str
     at: int
-    error: str | None = None
+    error: Annotated[str, Mark.CONTENT] | None = None
     attempt: int | None = None
 
 

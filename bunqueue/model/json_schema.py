@@ -8,8 +8,10 @@ count as fitting: the code that finally uses the value checks it as well.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,6 +19,10 @@ import msgspec
 
 MAX_WORK = 20_000  # parts of the value and of the schema that are checked; about 20 ms
 MAX_DEPTH = 100
+MAX_FORMATTED = 1_000  # characters of a text whose format is checked
+MAX_SHOWN = 60  # characters of a value in a text
+MAX_STEP = 100  # characters of a name in a path
+COMPARED = 50  # what it counts to compare a list or an object with one of a schema
 MAX_NAMED = 5  # names or values listed in a text
 MAX_LEVELS = 2  # levels of alternatives listed in a text
 
@@ -29,6 +35,14 @@ class Misfit(NamedTuple):
 
     path: str
     expected: str
+    found: str
+
+
+class _Problem(NamedTuple):
+    """The same while alternatives are tried: of most problems nobody reads the text, so it is made last."""
+
+    path: str
+    expected: Callable[[], str]
     found: str
 
 
@@ -51,9 +65,24 @@ _ARTICLES = {
 }
 
 
-def misfit(schema: Schema, value: object) -> Misfit | None:
-    """The first part of a value (decoded from MessagePack) that does not fit; None if everything fits."""
-    return _Check(schema).misfit(schema, value, "", 0)
+class Budget:
+    """How much may still be checked, of one value or of several."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left  # parts of values and schemas
+
+
+def misfit(schema: Schema, value: object, budget: Budget | None = None) -> Misfit | None:
+    """The first part of a value (decoded from MessagePack) that does not fit; None if everything fits.
+    Several checks may share a ``budget``; each has at most MAX_WORK of it."""
+    check = _Check(schema, MAX_WORK if budget is None else min(MAX_WORK, budget.left))
+    before = check.left
+    found = check.misfit(schema, value, "", 0)
+    if budget is not None:
+        budget.left -= before - max(0, check.left)
+    return None if found is None else Misfit(found.path, found.expected(), found.found)
 
 
 def words(schema: object, root: Schema | None = None) -> str:
@@ -67,29 +96,31 @@ def words(schema: object, root: Schema | None = None) -> str:
 class _Check:
     """The check of one value."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, work: int = MAX_WORK) -> None:
         self._root = root
-        self._left = MAX_WORK
+        self.left = work
 
     def can(self, work: int) -> bool:
         """Count some work; return whether it is still within the bounds."""
-        self._left -= work
-        return self._left >= 0
+        self.left -= work
+        return self.left >= 0
 
-    def misfit(self, schema: object, value: object, path: str, depth: int) -> Misfit | None:
+    def misfit(self, schema: object, value: object, path: str, depth: int) -> _Problem | None:
         if not self.can(1) or depth > MAX_DEPTH:
             return None
         if schema is False:
-            return Misfit(path, "nothing", _found(value))
+            return _Problem(path, lambda: "nothing", _found(value))
         if not isinstance(schema, Mapping):
             return None
         if "$ref" in schema:
             return self.misfit(self.resolved(schema), value, path, depth + 1)
         if not (_is_of_type(schema, value) and self._is_allowed(schema, value)):
-            return Misfit(path, self.words(schema), _found(value))
+            return _Problem(path, lambda: self.words(schema), _found(value))
+        if len(schema) == 1 and "type" in schema:  # as of most arguments
+            return None
         for rule in _RULES:
             for problem in rule(self, schema, value, path, depth):
-                if problem is not None:
+                if problem is not None or self.left < 0:
                     return problem
         return None
 
@@ -97,7 +128,10 @@ class _Check:
         allowed = _values(schema)
         if allowed is None or not self.can(len(allowed)):
             return True
-        return any(type(each) is type(value) and each == value for each in allowed)
+        same = [each for each in allowed if type(each) is type(value)]
+        if isinstance(value, list | dict) and not self.can(COMPARED * len(same)):
+            return True
+        return value in same
 
     def resolved(self, schema: Schema) -> Any:
         """Resolve a reference within the document."""
@@ -105,6 +139,8 @@ class _Check:
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema
+            if not self.can(1 + len(reference) // 16):
+                return {}
             found: Any = self._root if reference.startswith("#") else None
             for step in reference.removeprefix("#").split("/")[1:]:
                 name = step.replace("~1", "/").replace("~0", "~")
@@ -118,15 +154,16 @@ class _Check:
         if not isinstance(schema, Mapping):
             return "any value"
         if isinstance(allowed := _values(schema), list):
-            return f"one of {_listed(map(_shown, allowed))}" if len(allowed) != 1 else _shown(allowed[0])
+            return f"one of {_listed(allowed, _shown)}" if len(allowed) != 1 else _shown(allowed[0])
         if (ways := _ways(schema)) and depth < MAX_LEVELS:
             known = [self.resolved(way) for way in ways[:MAX_NAMED] if isinstance(way, Mapping)]
             some = [self.words(way, depth + 1) for way in known]
             return " or ".join(dict.fromkeys(some)) or "any value"
         kinds = _types(schema)
         text = " or ".join(_word(kind, schema) for kind in kinds) or "any value"
-        if (required := _texts(schema.get("required"))) and "object" in kinds:
-            text += f" with {_listed(required)}"
+        required = schema.get("required")
+        if isinstance(required, list) and required and "object" in kinds:
+            text += f" with {_listed(required, _step)}"
         return text
 
 
@@ -160,7 +197,7 @@ def _is(kind: str, value: object, schema: Schema) -> bool:
     if not isinstance(value, str):  # of MessagePack's additional types, JSON Schema describes times as text
         return isinstance(value, datetime.datetime | msgspec.msgpack.Ext)
     expected = _FORMATS.get(str(schema.get("format")))
-    return expected is None or _converts(value, expected)
+    return expected is None or len(value) > MAX_FORMATTED or _converts(value, expected)
 
 
 def _converts(value: str, kind: type) -> bool:
@@ -189,7 +226,7 @@ _BOUND_WORDS = {
     "exclusiveMaximum": "less than",
 }
 
-Problems = Iterator[Misfit | None]
+Problems = Iterator[_Problem | None]
 
 
 def _bounds(check: _Check, schema: Schema, value: Any, path: str, depth: int) -> Problems:
@@ -197,14 +234,23 @@ def _bounds(check: _Check, schema: Schema, value: Any, path: str, depth: int) ->
         for name, holds in _COMPARISONS.items():
             bound = schema.get(name)
             if isinstance(bound, int | float) and not holds(value, bound):
-                yield Misfit(path, f"{check.words(schema)} of {_BOUND_WORDS[name]} {bound}", _found(value))
+                expected = partial(_bounded, check, schema, f"{_BOUND_WORDS[name]} {bound}")
+                yield _Problem(path, expected, _found(value))
     lengths = _LENGTHS.get(type(value))
     if lengths is not None:
         least, most = (schema.get(name) for name in lengths)
         if isinstance(least, int) and len(value) < least:
-            yield Misfit(path, f"at least {least} {_units(value)}", f"{len(value)}")
+            yield _Problem(path, lambda: f"at least {least} {_units(value)}", f"{len(value)}")
         if isinstance(most, int) and len(value) > most:
-            yield Misfit(path, f"at most {most} {_units(value)}", f"{len(value)}")
+            yield _Problem(path, lambda: f"at most {most} {_units(value)}", f"{len(value)}")
+
+
+def _bounded(check: _Check, schema: Schema, bound: str) -> str:
+    return f"{check.words(schema)} of {bound}"
+
+
+def _property(check: _Check, known: object, name: str) -> str:
+    return check.words(_of(check, known, name))
 
 
 def _units(value: object) -> str:
@@ -214,12 +260,13 @@ def _units(value: object) -> str:
 def _properties(check: _Check, schema: Schema, value: Any, path: str, depth: int) -> Problems:
     if not isinstance(value, dict):
         return
-    required, known = _texts(schema.get("required")), schema.get("properties")
+    found, known = schema.get("required"), schema.get("properties")
+    required = found if isinstance(found, list) else []
     if not check.can(len(required) + len(value)):
         return
-    for name in required:
+    for name in _texts(required):
         if name not in value:
-            yield Misfit(_below(path, name), check.words(_of(check, known, name)), "nothing")
+            yield _Problem(_below(path, name), partial(_property, check, known, name), "nothing")
     rest = schema.get("additionalProperties", True)
     for name, each in value.items():
         if isinstance(known, Mapping) and name in known:
@@ -253,10 +300,15 @@ def _combined(check: _Check, schema: Schema, value: Any, path: str, depth: int) 
         yield check.misfit(each, value, path, depth + 1)
     ways = _ways(schema)
     if ways:
-        problems = [check.misfit(way, value, path, depth + 1) for way in ways]
-        if None not in problems:
-            nearest = max((each for each in problems if each is not None), key=lambda each: len(each.path))
-            yield nearest if nearest.path != path else Misfit(path, check.words(schema), _found(value))
+        problems: list[_Problem] = []
+        for way in ways:
+            problem = check.misfit(way, value, path, depth + 1)
+            if problem is None:
+                return
+            problems.append(problem)
+        nearest = max(problems, key=lambda each: len(each.path))
+        own = _Problem(path, lambda: check.words(schema), _found(value))
+        yield nearest if nearest.path != path else own
 
 
 _RULES = (_bounds, _properties, _items, _combined)
@@ -264,6 +316,8 @@ _RULES = (_bounds, _properties, _items, _combined)
 
 def _types(schema: Schema) -> list[str]:
     found = schema.get("type")
+    if isinstance(found, list) and len(found) > len(_ARTICLES):  # no schema has a reason for that
+        return []
     return [found] if isinstance(found, str) else _texts(found)
 
 
@@ -286,7 +340,11 @@ def _ways(schema: Schema) -> list[Any]:
 
 
 def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return f"{path}.{_step(name)}" if path else _step(name)
+
+
+def _step(name: object) -> str:
+    return name[:MAX_STEP] if isinstance(name, str) else _shown(name)
 
 
 def _found(value: object) -> str:
@@ -298,11 +356,15 @@ def _found(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, msgspec.msgpack.Ext):
+        return f"an extension of type {value.code}"
+    some = value[: MAX_SHOWN + 1] if isinstance(value, str | bytes) else value
+    text = reprlib.repr(some) if isinstance(some, list | dict) else repr(some)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
-def _listed(each: Iterable[str]) -> str:
-    names = list(each)
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _listed(each: list[Any], show: Callable[[object], str]) -> str:
+    more = len(each) - MAX_NAMED
+    return ", ".join(map(show, each[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")

@@ -22,10 +22,13 @@ def queue_name_problem(name: object) -> str | None:
     return None
 
 
-def hint(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the known name that was probably meant, or all known names."""
+def hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint for an unknown name: the known name that was probably meant, in whatever case it was given, or
+    else ``otherwise``, by default all known names."""
     import difflib  # costs milliseconds at start-up and is needed only here
 
-    names = list(known)
-    close = difflib.get_close_matches(name, names, 1, 0.75)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    names = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), names, 1, 0.75)
+    if close:
+        return f"did you mean {names[close[0]]}?"
+    return otherwise or f"there are {', '.join(names.values())}"

@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import Any, Union
 
 from msgspec import UNSET, Raw, Struct
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Encoder
 
+from bunqueue.model.decoders import decoder
 from bunqueue.model.job import NIL
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply, is_slow
@@ -20,10 +21,11 @@ from bunqueue.protocol.commands.base import MAX_SHOWN, RequestId, Slow
 from bunqueue.protocol.framing import MAX_FRAME, frame
 from bunqueue.protocol.lenient import DECODE_ERRORS, clean, decode_fields, scalar
 
-_AnyCommand: Any = Union[tuple(spec.request for spec in COMMANDS.values())]  # noqa: UP007
+_FullCommand: Any = Union[tuple(spec.request for spec in COMMANDS.values() if spec.plain)]  # noqa: UP007
 _UsualCommand: Any = Union[tuple(spec.plain or spec.request for spec in COMMANDS.values())]  # noqa: UP007
-_decode_usual: Any = Decoder(_UsualCommand).decode
-_decode_full: Any = Decoder(_AnyCommand).decode
+_decode_usual: Any = decoder(_UsualCommand).decode
+# What it refuses may be one of these, with options.
+_decode_full: Any = decoder(_FullCommand).decode
 
 encode_reply = Encoder().encode
 _NOTHING = Raw(NIL)
@@ -34,8 +36,8 @@ class _RequestId(Struct, gc=False):
     reqId: RequestId = UNSET
 
 
-_decode_request_id = Decoder(_RequestId).decode
-_decode_slow = Decoder(Slow).decode
+_decode_request_id = decoder(_RequestId).decode
+_decode_slow = decoder(Slow).decode
 
 
 def request_id(payload: bytes | memoryview | Raw) -> RequestId:
@@ -124,8 +126,8 @@ def _timeout(fields: dict[str, Raw]) -> object:
     return ""  # not a valid timeout
 
 
-def encode_frame(reply: Reply | Raw | dict[str, Any]) -> bytes:
-    """A reply as a frame, ready to send.  A reply that is too large for a frame becomes an error reply."""
+def encode_payload(reply: Reply | Raw | dict[str, Any]) -> bytes:
+    """A reply as the payload of a frame.  A reply that is too large for a frame becomes an error reply."""
     payload = encode_reply(reply)
     if len(payload) > MAX_FRAME:
         text = f"The answer of {len(payload)} bytes does not fit into a frame (max {MAX_FRAME})"
@@ -133,4 +135,9 @@ def encode_frame(reply: Reply | Raw | dict[str, Any]) -> bytes:
             error=text, code=Code.ANSWER_TOO_LARGE, bound=MAX_FRAME, req_id=request_id(payload)
         )
         payload = encode_reply(too_large)
-    return frame(payload)
+    return payload
+
+
+def encode_frame(reply: Reply | Raw | dict[str, Any]) -> bytes:
+    """A reply as a frame, ready to send."""
+    return frame(encode_payload(reply))

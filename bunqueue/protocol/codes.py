@@ -96,6 +96,10 @@ class Code(enum.StrEnum):
     SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"
     BREAKER_NOT_FOUND = "BREAKER_NOT_FOUND"
     WEBHOOK_NOT_FOUND = "WEBHOOK_NOT_FOUND"
+    ERROR_GROUP_NOT_FOUND = "ERROR_GROUP_NOT_FOUND"
+    FUNCTION_NOT_FOUND = "FUNCTION_NOT_FOUND"
+    UNKNOWN_FUNCTION = "UNKNOWN_FUNCTION"
+    ARGUMENTS_UNFIT = "ARGUMENTS_UNFIT"
     WEBHOOKS_UNAVAILABLE = "WEBHOOKS_UNAVAILABLE"
     TOO_MANY_WEBHOOKS = "TOO_MANY_WEBHOOKS"
     TOO_MANY_SETTINGS = "TOO_MANY_SETTINGS"
@@ -106,6 +110,10 @@ class Code(enum.StrEnum):
     NO_CLUSTER = "NO_CLUSTER"
     HOST_NOT_FOUND = "HOST_NOT_FOUND"
     HOST_STATE = "HOST_STATE"
+    # a standby
+    STANDBY = "STANDBY"
+    NO_STANDBY = "NO_STANDBY"
+    PRIMARY_ALIVE = "PRIMARY_ALIVE"
     # the server
     SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"
     STORAGE_FULL = "STORAGE_FULL"
@@ -118,6 +126,7 @@ class Code(enum.StrEnum):
     # only over HTTP
     INVALID_REQUEST = "INVALID_REQUEST"
     UNKNOWN_PATH = "UNKNOWN_PATH"
+    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
     NOT_ACCEPTABLE = "NOT_ACCEPTABLE"
     BODY_TOO_LARGE = "BODY_TOO_LARGE"
@@ -187,6 +196,10 @@ TABLE: dict[Code, Row] = {
     Code.SCHEDULE_CONFLICT: Row("the name belongs to a schedule of another queue or app", 409, Kind.CONFLICT),
     Code.BREAKER_NOT_FOUND: Row("there is no circuit breaker of this queue or name", 404, Kind.NOT_FOUND),
     Code.WEBHOOK_NOT_FOUND: Row("there is no webhook with this id", 404, Kind.NOT_FOUND),
+    Code.ERROR_GROUP_NOT_FOUND: Row("the queue has no group of errors with this id", 404, Kind.NOT_FOUND),
+    Code.FUNCTION_NOT_FOUND: Row("no app has declared this function for the queue", 404, Kind.NOT_FOUND),
+    Code.UNKNOWN_FUNCTION: Row("no app runs jobs of this name, and an app wants such jobs refused", 422),
+    Code.ARGUMENTS_UNFIT: Row("the data of the job does not fit what its function declares", 422),
     Code.WEBHOOKS_UNAVAILABLE: Row("the HTTP gateway, which delivers webhooks, is not running", 503),
     Code.TOO_MANY_WEBHOOKS: Row("the server has reached its limit of webhooks: remove one", 409),
     Code.TOO_MANY_SETTINGS: Row(
@@ -198,6 +211,9 @@ TABLE: dict[Code, Row] = {
     Code.NO_CLUSTER: Row("the server is no host of a cluster", 409),
     Code.HOST_NOT_FOUND: Row("the cluster has no host of this name", 404, Kind.NOT_FOUND),
     Code.HOST_STATE: Row("the state of the host does not allow this", 409, Kind.WRONG_STATE),
+    Code.STANDBY: Row("the server is a standby, which takes no changes: send them to the primary", 503),
+    Code.NO_STANDBY: Row("the server is no standby, so it cannot be promoted", 409),
+    Code.PRIMARY_ALIVE: Row("the primary is alive: stop it before its standby is promoted", 409),
     Code.SHARD_UNAVAILABLE: Row("nothing was changed: ask again in a moment", 503, Kind.UNAVAILABLE),
     Code.STORAGE_FULL: Row("the disk is full or nearly full: see docs/durability.md", 503),
     Code.WAL_LIMIT: Row("a reader keeps the log of a shard from being reset: see docs/durability.md", 503),
@@ -212,6 +228,7 @@ TABLE: dict[Code, Row] = {
     ),
     Code.INVALID_REQUEST: Row("the request or its body cannot be read", 400),
     Code.UNKNOWN_PATH: Row("there is nothing at this path", 404),
+    Code.SESSION_NOT_FOUND: Row("no session with this id goes on", 404, Kind.NOT_FOUND),
     Code.METHOD_NOT_ALLOWED: Row("the path does not support this method", 405),
     Code.NOT_ACCEPTABLE: Row("the answer cannot be written as JSON", 406),
     Code.BODY_TOO_LARGE: Row("the body is larger than a command is allowed to be", 413),
@@ -226,6 +243,8 @@ NOT_FOUND = frozenset(
         Code.SCHEDULE_NOT_FOUND,
         Code.BREAKER_NOT_FOUND,
         Code.WEBHOOK_NOT_FOUND,
+        Code.ERROR_GROUP_NOT_FOUND,
+        Code.FUNCTION_NOT_FOUND,
         Code.WORKER_NOT_FOUND,
         Code.JOB_STATE,
     }

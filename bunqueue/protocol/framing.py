@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the specification's limit: longer frames end the connection
 HEADER = 4
+
+_length_at = struct.Struct(">I").unpack_from
+pack_length = struct.Struct(">I").pack
+"""The header of a frame with a payload of so many bytes."""
 
 
 class FrameTooLarge(ValueError):
@@ -15,7 +21,7 @@ class FrameTooLarge(ValueError):
 
 def frame(payload: bytes) -> bytes:
     """``payload`` with its length in front."""
-    return len(payload).to_bytes(HEADER, "big") + payload
+    return pack_length(len(payload)) + payload
 
 
 class FrameSplitter:
@@ -53,9 +59,11 @@ class FrameSplitter:
         if self.broken:
             return frames
         start, size = 0, len(data)
+        if size >= HEADER and _length_at(data)[0] == size - HEADER <= self._limit:  # usually it is one frame
+            return [data]
         need = HEADER
         while size - start >= HEADER:
-            length = int.from_bytes(data[start : start + HEADER], "big")
+            length = _length_at(data, start)[0]
             if length > self._limit:
                 self.broken = FrameTooLarge(length, self._limit)
                 return frames

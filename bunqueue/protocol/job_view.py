@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Encoder
 from msgspec.structs import fields
 
 from bunqueue.model.dead_letters import CANCELLED
+from bunqueue.model.decoders import decoder
 from bunqueue.model.ids import UUID_LENGTH
 from bunqueue.model.job import (
     ACTIVE,
@@ -32,28 +33,32 @@ from bunqueue.model.job import (
     Report,
     SharedOptions,
 )
+from bunqueue.model.job_options import RARE_OPTIONS
+from bunqueue.model.marks import MOMENTS, Mark
 from bunqueue.model.workflow import STEP_ROWS, STUCK, Run
+from bunqueue.protocol.commands.base import Content, ContentText
 from bunqueue.protocol.commands.core import OnDead
 from bunqueue.protocol.job_timeline import moments
 from bunqueue.protocol.numbers import number
 
 _encode = Encoder().encode
-_decode_options = Decoder(JobOptions).decode
-decode_on_dead = Decoder(OnDead).decode
+_decode_options = decoder(JobOptions).decode
+decode_on_dead = decoder(OnDead).decode
 
 MAX_SHARED = 1024  # option sets that are kept; jobs with other options do not share theirs
 
 
-_EXTRA_NAMES = tuple(name for name in Extra.__struct_fields__ if name not in Extra.HIDDEN)
-_EXTRA_FIELDS = len(_EXTRA_NAMES) + 1
 _WIRE_NAMES = {field.name: field.encode_name for field in fields(Extra)}
+_EXTRA_NAMES = {name: _WIRE_NAMES[name] for name in Extra.ALWAYS_SHOWN}
+_EXTRA_FIELDS = len(_EXTRA_NAMES) + 1
+_SHOWN_IF_SET = {name: option for name, option in RARE_OPTIONS.items() if name not in _EXTRA_NAMES}
 
 
 class _Undo(Struct, gc=False):
     """The outcome that a workflow will have when its undo is complete."""
 
     reason: str
-    error: str | None
+    error: ContentText | None
 
 
 class _Workflow(Struct, omit_defaults=True, gc=False):
@@ -79,19 +84,19 @@ class _Own(Struct, rename="camel", gc=False):
     run_at: float
     started_at: float | None
     last_heartbeat: float
-    timeline: list[dict[str, Any]]
+    timeline: Annotated[list[dict[str, Any]], MOMENTS]
     queue: str
     name: str
-    data: Raw
+    data: Content
     priority: int
     completed_at: float | None
     attempts: int
     stall_count: int
     unique_key: str | None
     progress: float
-    progress_message: str | None
+    progress_message: ContentText | None
     # only if not empty
-    headers: dict[str, str] | UnsetType = UNSET
+    headers: dict[str, Annotated[str, Mark.CONTENT]] | UnsetType = UNSET
     postponed: int | UnsetType = UNSET
     workflow: _Workflow | UnsetType = UNSET
     retry_on: list[str] | UnsetType = UNSET
@@ -101,16 +106,21 @@ class _Own(Struct, rename="camel", gc=False):
     scheduled_for: float | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
-    returnvalue: Raw | UnsetType = UNSET
-    failed_reason: str | UnsetType = UNSET
+    returnvalue: Content | UnsetType = UNSET
+    failed_reason: ContentText | UnsetType = UNSET
     cancelling: bool | UnsetType = UNSET  # active, and asked to stop
     data_bytes: int | UnsetType = UNSET  # size of data that were left out
     returnvalue_bytes: int | UnsetType = UNSET  # size of a result that was left out
     unreadable: str | UnsetType = UNSET  # the file is damaged, so the other fields are not valid: says why
     last_report: Report | UnsetType = UNSET  # of an earlier run, while no run is active
     on_dead: dict[str, Any] | UnsetType = UNSET  # the job to add if this one fails for good: queue, name
-    keep_completed: float | UnsetType = UNSET
-    keep_failed: float | UnsetType = UNSET
+
+
+class JobView(_Own, gc=False):
+    """A job object as far as it has parts of its own: its other fields are options, of which only this one
+    comes from an error."""
+
+    stacktrace: list[ContentText] = []
 
 
 _OWN_FIELDS = 16  # the fields that are always present
@@ -155,8 +165,17 @@ def _option_pairs(options: JobOptions) -> bytes:
 
 
 def _extra_pairs(extra: Extra) -> bytes:
-    view = {_WIRE_NAMES[name]: _shown(getattr(extra, name)) for name in _EXTRA_NAMES}
+    view = {wire_name: _shown(getattr(extra, name)) for name, wire_name in _EXTRA_NAMES.items()}
     return _encode({**view, "childrenCompleted": 0})[_header_size(_EXTRA_FIELDS) :]
+
+
+def _set_options(extra: Extra) -> dict[str, Any]:
+    """The options that a job object has only if they are set."""
+    return {
+        option.wire_name: _shown(value)
+        for name, option in _SHOWN_IF_SET.items()
+        if (value := getattr(extra, name)) != option.default
+    }
 
 
 def _shown(value: Any) -> Any:
@@ -227,10 +246,13 @@ def _fields(own: _Own) -> int:
 
 
 def _assemble(own: bytes, fields: int, job: Job) -> bytes:
-    header = b"\xde" + (fields + _OPTION_FIELDS).to_bytes(2, "big")
     rest = job.shared.wire
     if job.extra is not None:
         rest = _option_pairs(job.options) + _extra_pairs(job.extra)
+        if options := _set_options(job.extra):
+            fields += len(options)
+            rest += _encode(options)[_header_size(len(options)) :]
+    header = b"\xde" + (fields + _OPTION_FIELDS).to_bytes(2, "big")
     return header + own[_header_size(fields) :] + rest
 
 
@@ -268,12 +290,6 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
         fields += 1
     if job.extra is not None and job.extra.on_dead is not None:
         own.on_dead = _called(job.extra.on_dead, job.queue)
-        fields += 1
-    if job.extra is not None and job.extra.keep_completed is not None:
-        own.keep_completed = job.extra.keep_completed
-        fields += 1
-    if job.extra is not None and job.extra.keep_failed is not None:
-        own.keep_failed = job.extra.keep_failed
         fields += 1
     return _assemble(_encode(own), fields, job)
 
@@ -348,7 +364,7 @@ def _is_first_run(job: Job) -> bool:
 
 
 def _first_run(job: Job) -> bytes:
-    created, started = job.created_at, job.started_at
+    created, started = float(job.created_at), float(job.started_at or 0)  # once, not for each of its places
     head = _pack_first(
         _HEAD,
         job.id.encode(),
@@ -378,7 +394,7 @@ def job_list(jobs: list[bytes]) -> Raw:
         header = b"\xdc" + count.to_bytes(2, "big")
     else:
         header = b"\xdd" + count.to_bytes(4, "big")
-    return Raw(header + b"".join(jobs))
+    return Raw(b"".join((header, *jobs)))
 
 
 _OWN_NAMES = frozenset({CANCELLED, STUCK})  # reasons of dead letters that are shown as the state

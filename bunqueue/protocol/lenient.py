@@ -20,10 +20,12 @@ from msgpack import ExtType, unpackb
 from msgspec import NODEFAULT, MsgspecError, Raw, Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.model.decoders import decoder
 from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError, invalid
+from bunqueue.protocol.commands.core import AddedJob
 from bunqueue.protocol.heads import HEAD, is_container, is_map, parts
 from bunqueue.protocol.readable import reason
 
@@ -58,7 +60,7 @@ def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
 
 
 def _refuse_unknown(struct: type[Struct], fields: dict[str, Raw]) -> None:
-    known = [name for name in struct.__struct_encode_fields__ if name != "reqId"]
+    known = [field.encode_name for field in _fields(struct)]
     for name in fields:
         if name not in known:
             text = f"{name[:64]} is unknown; there are {', '.join(known)}"
@@ -67,11 +69,17 @@ def _refuse_unknown(struct: type[Struct], fields: dict[str, Raw]) -> None:
 
 @cache
 def _fields(struct: type[Struct]) -> tuple[mi.Field, ...]:
-    """The declared fields; the queue comes first, because it is checked first."""
+    """The declared fields in the order of their checks, the queue first."""
+    fields = [field for field in declared_fields(struct) if field.encode_name != "reqId"]
+    return tuple(sorted(fields, key=lambda field: field.encode_name != "queue"))
+
+
+def declared_fields(struct: type[Struct]) -> list[mi.Field]:
+    """The fields of a structure; the options that all jobs share come last."""
     info = mi.type_info(struct)
     assert isinstance(info, mi.StructType)
-    fields = [field for field in info.fields if field.encode_name != "reqId"]
-    return tuple(sorted(fields, key=lambda field: field.encode_name != "queue"))
+    shared = AddedJob.__struct_fields__ if issubclass(struct, AddedJob) else ()
+    return sorted(info.fields, key=lambda field: field.name in shared)
 
 
 def _problem(kind: mi.Type) -> str | None:
@@ -170,7 +178,7 @@ def _check_plain(kind: mi.Type, value: object, name: str) -> object:
         if kind.max_length is not None and len(value) > kind.max_length:
             raise invalid(name, f"must be at most {kind.max_length} characters", value, kind.max_length)
         if kind.pattern is not None and not re.search(kind.pattern, value):
-            raise invalid(name, "is malformed", value)
+            raise invalid(name, f"must match {kind.pattern}", value)
     elif isinstance(kind, mi.BoolType):
         if not isinstance(value, bool):
             raise invalid(name, "must be true or false", value)
@@ -277,4 +285,4 @@ def _fits(struct: type[Struct], raw: Raw) -> bool:
 
 @cache
 def _decoder(struct: type[Struct]) -> Callable[[Raw], object]:
-    return Decoder(struct).decode
+    return decoder(struct).decode

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from msgspec import MsgspecError, Struct
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Encoder
 
+from bunqueue.model.decoders import decoder
 from bunqueue.protocol.framing import frame
 
 CANCEL = "cancel"  # the type of the frame
@@ -40,8 +41,8 @@ class _Woken(Struct, gc=False):
     wake: WakeNotice
 
 
-_decode = Decoder(_Noted).decode
-_decode_wake = Decoder(_Woken).decode
+_decode = decoder(_Noted).decode
+_decode_wake = decoder(_Woken).decode
 
 
 def read_notice(payload: bytes) -> CancelNotice | None:

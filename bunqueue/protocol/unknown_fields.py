@@ -17,6 +17,7 @@ from bunqueue.model.names import hint
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.from_text import UNTOLD
+from bunqueue.protocol.lenient import declared_fields
 
 MAX_SHOWN = 64  # characters of a name in an error; also the most that the search for a similar name reads
 
@@ -46,9 +47,7 @@ def _check_struct(struct: type[Struct], fields: Mapping[str, Any], where: str) -
 
 @cache
 def _fields(struct: type[Struct]) -> dict[str, mi.Type]:
-    info = mi.type_info(struct)
-    assert isinstance(info, mi.StructType)
-    return {field.encode_name: field.type for field in info.fields if field.name not in UNTOLD}
+    return {field.encode_name: field.type for field in declared_fields(struct) if field.name not in UNTOLD}
 
 
 def _check(kind: mi.Type, value: Any, where: str) -> None:

@@ -1,8 +1,11 @@
-"""The command table: every command is declared once; there is one file per family."""
+"""The command table: every command is declared once; there is one file per family.
 
-from __future__ import annotations
+These modules, and others with many fields that messages carry, do not import `annotations` from `__future__`:
+msgspec would compile the text of each annotation at each start of a process.
+"""
 
 from bunqueue.protocol.commands import (
+    backups,
     bounds,
     breakers,
     cluster,
@@ -10,9 +13,11 @@ from bunqueue.protocol.commands import (
     cron,
     dedup,
     dlq,
+    error_groups,
     events,
     find,
     flows,
+    functions,
     groups,
     insight,
     jobs,
@@ -31,6 +36,7 @@ from bunqueue.protocol.commands.base import (
     COMMANDS,
     Command,
     CommandError,
+    Data,
     ErrorReply,
     Merge,
     Ok,
@@ -46,12 +52,14 @@ __all__ = [
     "COMMANDS",
     "Command",
     "CommandError",
+    "Data",
     "ErrorReply",
     "Merge",
     "Ok",
     "Reply",
     "Route",
     "Spec",
+    "backups",
     "bounds",
     "breakers",
     "cluster",
@@ -59,9 +67,11 @@ __all__ = [
     "cron",
     "dedup",
     "dlq",
+    "error_groups",
     "events",
     "find",
     "flows",
+    "functions",
     "groups",
     "insight",
     "is_slow",

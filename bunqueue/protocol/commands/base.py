@@ -5,24 +5,26 @@ and answered.  The router, the shard, the SDK, the error texts and PROTOCOL.md a
 declaration.
 """
 
-from __future__ import annotations
-
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar, get_args
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar, get_args, get_origin
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct
 from msgspec.msgpack import Ext
 from msgspec.structs import fields
 
 from bunqueue.model.durations import DAY_MS, YEAR_MS
+from bunqueue.model.job import DEFAULT_MAX_ATTEMPTS
+from bunqueue.model.marks import Mark
+from bunqueue.model.rights import ANYBODY, SUPERVISING, Verb
 from bunqueue.protocol.codes import Code, code_of_field
 
 RequestId = Raw | UnsetType  # any value; the reply echoes it, or leaves it out if the request had none
 
 P = TypeVar("P")
+D = TypeVar("D")
 if TYPE_CHECKING:
     import typing_extensions
 
@@ -59,6 +61,16 @@ class Ok(Reply, kw_only=True):
     """The command succeeded."""
 
 
+class Data(Reply, Generic[D], kw_only=True):
+    """A reply with ``data`` alone.  One that is recognized by its type has a class of its own."""
+
+    data: D
+
+
+class Removed(Struct, gc=False):
+    removed: bool  # whether there was something to remove
+
+
 class ErrorReply(Reply, kw_only=True):
     """The command was refused or failed.  It changed nothing, except for other jobs of the same batch."""
 
@@ -93,7 +105,7 @@ class CommandError(Exception):
         self.code, self.field, self.value = code, field, _short(value)
         self.bound = _portable(bound)
 
-    def within(self, text: str, path: str) -> CommandError:
+    def within(self, text: str, path: str) -> "CommandError":
         """The same refusal for a nested field, with this text and path."""
         code = code_of_field(path) if self.code == Code.INVALID_FIELD else self.code
         return CommandError(
@@ -196,6 +208,14 @@ class Across:
 LARGEST, SMALLEST = Across("largest"), Across("smallest")
 
 
+class Reach(enum.Enum):
+    """What a command touches, for identities that are for some queues only."""
+
+    NAMED = "the queues and jobs that its fields name"
+    ALLOWED = "of all queues, those that the identity is for: its function asks the scope"
+    SERVER = "the whole server: refused"
+
+
 class Tag(enum.Enum):
     """The headings of the HTTP documentation, in its order."""
 
@@ -209,6 +229,7 @@ class Tag(enum.Enum):
     CIRCUIT_BREAKERS = "Circuit breakers"
     GROUPS = "Groups"
     CRON = "Cron"
+    FUNCTIONS = "Functions"
     WORKERS = "Workers"
     CLUSTER = "Cluster"
     WEBHOOKS = "Webhooks"
@@ -231,6 +252,7 @@ class Spec:
     name: str
     request: type[Struct]
     route: Route
+    verbs: Verb  # one of these allows it; none: every identity may use it
     reply: type[Reply]
     merge: Merge
     writes: bool  # changes state
@@ -240,18 +262,33 @@ class Spec:
     since: int  # protocol version
     key: str = ""  # the field that decides the shard
     plain: type[Struct] | None = None  # the same command with only its most common fields
+    reach: Reach = Reach.SERVER
     subscribes: bool = False  # afterwards the shard sends events to the connection
     partial: bool = False  # the answers of the reachable shards are enough
     grows: bool = False  # needs more disk space than it frees: refused while the disk is full
     internal: bool = False  # only for the HTTP gateway; unknown to all other clients
     operational: bool = False  # about the server itself: answered even while its store is unavailable
     of_connection: bool = False  # about the connection it is sent over, so only the owner of that may send it
+    by_action: Mapping[str, Verb] = field(
+        default_factory=dict, compare=False
+    )  # what it needs, by the field ``action``
+    masked: Verb = ANYBODY  # who has one of these may use it over HTTP, where its secrets are masked
     http: list[HttpRoute] = field(default_factory=list, compare=False)
 
     @property
     def is_offered(self) -> bool:
         """Whether clients may send it by its name, over any connection."""
         return not (self.internal or self.of_connection)
+
+    @cached_property  # read for every pull
+    def is_audited(self) -> bool:
+        """Whether it leaves an entry in the trail: it changes something, and is not part of adding or running
+        jobs."""
+        return self.writes and not self.internal and bool(self.verbs) and not self.verbs & ~SUPERVISING
+
+    def verbs_of(self, action: object) -> Verb:
+        """The verbs that allow a request with this ``action``, if it has one."""
+        return self.by_action.get(action, self.verbs) if isinstance(action, str) else self.verbs
 
     @cached_property  # read for every pull
     def default_timeout(self) -> float:
@@ -270,12 +307,14 @@ class Spec:
 
 
 COMMANDS: dict[str, Spec] = {}
+_NAMING = frozenset({Route.QUEUE, Route.ID, Route.IDS})
 
 C = TypeVar("C", bound=type[Struct])
 
 
 def command(
     route: Route,
+    verbs: Verb,
     *,
     merge: Merge = Merge.NONE,
     writes: bool = False,
@@ -284,22 +323,31 @@ def command(
     heavy: bool = False,
     since: int = 2,
     plain: type[Struct] | None = None,
+    reach: Reach | None = None,
     subscribes: bool = False,
     partial: bool = False,
     grows: bool = False,
     internal: bool = False,
     operational: bool = False,
     of_connection: bool = False,
+    by_action: Mapping[str, Verb] | None = None,
+    masked: Verb = ANYBODY,
 ) -> Callable[[C], C]:
-    """Add a command class to the table.  Commands that only read are repeatable."""
+    """Add a command class to the table.  Commands that only read are repeatable.
+
+    Without a ``reach``, a command for one queue or for jobs touches what its fields name, and any other
+    touches the whole server."""
 
     def enter(cls: C) -> C:
         name = str(cls.__struct_config__.tag)
+        if name in COMMANDS:
+            raise TypeError(f"there are two commands {name}")
         again = not writes if repeatable is None else repeatable
         COMMANDS[name] = Spec(
             name,
             cls,
             route,
+            verbs,
             _reply(cls),
             merge,
             writes,
@@ -309,12 +357,15 @@ def command(
             since,
             _key(route, cls),
             plain,
+            reach or (Reach.NAMED if route in _NAMING else Reach.SERVER),
             subscribes,
             partial,
             grows,
             internal,
             operational,
             of_connection,
+            by_action or {},
+            masked,
         )
         return cls
 
@@ -325,9 +376,18 @@ def _reply(cls: type[Struct]) -> type[Reply]:
     """The reply that a command's class names: R of `AnsweredBy`."""
     for base in cls.__dict__.get("__orig_bases__", ()):
         for argument in get_args(base):
+            if get_origin(argument) is Data:
+                return _with_data(*get_args(argument))
             if isinstance(argument, type) and issubclass(argument, Reply):
                 return argument
     raise TypeError(f"{cls.__name__} does not say which reply it has, as in Command[Ok]")
+
+
+@cache
+def _with_data(kind: type[Struct]) -> type[Reply]:
+    """`Data` of this kind as a class of its own, for what is derived from the declarations."""
+    made = defstruct(f"{kind.__name__}Reply", [("data", kind)], bases=(Reply,), kw_only=True)
+    return made  # type: ignore[return-value]  # `bases` makes it a Reply
 
 
 def http(route: str, tag: Tag, *, whole: str | None = None) -> Callable[[C], C]:
@@ -375,21 +435,14 @@ def is_slow(cmd: object, timeout: object) -> bool:
 
 # Field types.  A queue name is checked when the queue is first used, not with every command.  When a value
 # does not fit, the refusal is the field's name followed by the text in ``extra={"problem": ...}``.
-QueueName = Annotated[str, Meta(description="1 to 256 characters of [a-zA-Z0-9_-.:]")]
-JobId = Annotated[str, Meta(description="a job id")]
+QueueName = Annotated[str, Meta(description="1 to 256 characters of [a-zA-Z0-9_-.:]"), Mark.QUEUE]
+JobId = Annotated[str, Meta(description="a job id"), Mark.JOB]
 Token = Annotated[str, Meta(description="the lock token of the pull")]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Delay = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 Ttl = Annotated[float, Meta(ge=0, le=YEAR_MS)]
-Timeout = Annotated[float, Meta(ge=0, le=DAY_MS)]
-KeptFor = Annotated[
-    float,
-    Meta(
-        ge=1,
-        le=10 * YEAR_MS,
-        extra={"problem": "must be a positive number of milliseconds, at most 10 years"},
-    ),
-]
+Content = Annotated[Raw, Mark.CONTENT]
+ContentText = Annotated[str, Mark.CONTENT]
 MaxAttempts = Annotated[int, Meta(ge=1, le=1000)]
 Backoff = Annotated[float, Meta(ge=0, le=DAY_MS)]
 MAX_DELAYS, MAX_ERROR_TYPES = 100, 64
@@ -398,6 +451,12 @@ ErrorTypes = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=256)]],
     Meta(max_length=MAX_ERROR_TYPES, description="classes of errors, such as httpx.ConnectTimeout"),
 ]
+# Options of a job.  One that a push leaves out is that of its function (see DeclareFunctions), if that has
+# declared one; else the default applies, which is only shown here.
+OwnPriority = Annotated[Priority | UnsetType, Meta(extra_json_schema={"default": 0})]
+OwnDelay = Annotated[Delay | UnsetType, Meta(extra_json_schema={"default": 0})]
+OwnAttempts = Annotated[MaxAttempts | UnsetType, Meta(extra_json_schema={"default": DEFAULT_MAX_ATTEMPTS})]
+OwnSwitch = Annotated[bool | UnsetType, Meta(extra_json_schema={"default": False})]
 WaitTimeout = Annotated[float, Meta(ge=0, le=600_000)]
 PollTimeout = Annotated[float, Meta(ge=0, le=60_000)]
 LockTtl = Annotated[int, Meta(ge=1, le=DAY_MS)]
@@ -424,3 +483,15 @@ PageSize = Annotated[int, Meta(ge=0, le=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,15}$")]
 Number = Annotated[float, Meta(ge=0, le=1e15)] | NumberText  # in a configuration, which checks bounds
+
+
+class OfQueue(Command[R]):
+    """A command about one queue."""
+
+    queue: QueueName
+
+
+class OfJob(Command[R]):
+    """A command about one job."""
+
+    id: JobId

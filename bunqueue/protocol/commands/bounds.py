@@ -1,11 +1,19 @@
 """The bounds of a queue: how much may wait, and how long completed jobs are kept."""
 
-from __future__ import annotations
-
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.model.bounds import Bounds, WhenFull
-from bunqueue.protocol.commands.base import Command, Number, Ok, QueueName, Reply, Route, Tag, command, http
+from bunqueue.model.rights import Verb
+from bunqueue.protocol.commands.base import (
+    Number,
+    OfQueue,
+    Ok,
+    Reply,
+    Route,
+    Tag,
+    command,
+    http,
+)
 
 
 class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -19,8 +27,8 @@ class BoundSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 
 @http("PUT /queues/{queue}/bounds", Tag.LIMITS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class SetBounds(Command[Ok], tag="SetBounds"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class SetBounds(OfQueue[Ok], tag="SetBounds"):
     """Change the bounds of a queue; absent fields keep their values.
 
     All jobs that have not started count as waiting: they wait for their turn, their time or other jobs.  A
@@ -29,7 +37,6 @@ class SetBounds(Command[Ok], tag="SetBounds"):
     the server adds itself (for schedules, repeats and workflows), are always accepted.
     """
 
-    queue: QueueName
     config: BoundSettings
 
 
@@ -49,8 +56,6 @@ class BoundsReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/bounds", Tag.LIMITS)
-@command(Route.QUEUE)
-class GetBounds(Command[BoundsReply], tag="GetBounds"):
+@command(Route.QUEUE, Verb.SEE)
+class GetBounds(OfQueue[BoundsReply], tag="GetBounds"):
     """Get the bounds of a queue, and how much waits in it."""
-
-    queue: QueueName

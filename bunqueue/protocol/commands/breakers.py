@@ -1,22 +1,24 @@
 """Circuit breakers: of a queue, or of its jobs of one name."""
 
-from __future__ import annotations
-
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from bunqueue.model.job_options import Timeout
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     Command,
+    ContentText,
     ErrorTypes,
     JobName,
     Merge,
     Number,
+    OfQueue,
     Ok,
     QueueName,
+    Reach,
     Reply,
     Route,
     Tag,
-    Timeout,
     command,
     http,
 )
@@ -57,7 +59,7 @@ class BreakerView(Struct, rename="camel", gc=False):
     failures: int
     opened: int
     until_ms: float | None = msgspec.field(name="until")
-    error: str | None
+    error: ContentText | None
     held: int
     config: dict[str, float | int | str | list[str] | None]
 
@@ -82,46 +84,42 @@ class BreakerFigures(Struct, gc=False):
 
 
 @http("PUT /queues/{queue}/breaker", Tag.CIRCUIT_BREAKERS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class SetBreaker(Command[BreakerReply], tag="SetBreaker"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class SetBreaker(OfQueue[BreakerReply], tag="SetBreaker"):
     """Set or change the circuit breaker of a queue, or of its jobs called ``name``.  Its state stays."""
 
-    queue: QueueName
     name: JobName | None = None
     config: BreakerSettings | None = None
 
 
 @http("DELETE /queues/{queue}/breaker", Tag.CIRCUIT_BREAKERS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class ClearBreaker(Command[Ok], tag="ClearBreaker"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class ClearBreaker(OfQueue[Ok], tag="ClearBreaker"):
     """Remove a circuit breaker; the jobs that it held back run."""
 
-    queue: QueueName
     name: JobName | None = None
 
 
 @http("POST /queues/{queue}/breaker/trip", Tag.CIRCUIT_BREAKERS)
-@command(Route.QUEUE, writes=True)
-class TripBreaker(Command[BreakerReply], tag="TripBreaker"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True)
+class TripBreaker(OfQueue[BreakerReply], tag="TripBreaker"):
     """Open a breaker manually, for ``pause`` ms or for the time in its configuration."""
 
-    queue: QueueName
     name: JobName | None = None
     pause: Timeout | None = None
     reason: str | None = None
 
 
 @http("POST /queues/{queue}/breaker/reset", Tag.CIRCUIT_BREAKERS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class ResetBreaker(Command[BreakerReply], tag="ResetBreaker"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class ResetBreaker(OfQueue[BreakerReply], tag="ResetBreaker"):
     """Close a breaker manually."""
 
-    queue: QueueName
     name: JobName | None = None
 
 
 @http("GET /breakers", Tag.CIRCUIT_BREAKERS)
-@command(Route.ALL, merge=Merge.CONCAT, heavy=True)
+@command(Route.ALL, Verb.SEE, merge=Merge.CONCAT, heavy=True, reach=Reach.ALLOWED)
 class ListBreakers(Command[BreakersReply], tag="ListBreakers"):
     """List the breakers of a queue, or of all queues."""
 

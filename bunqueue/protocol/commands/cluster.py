@@ -1,12 +1,12 @@
 """Hosts that share the shards of one store.  Servers without a cluster refuse these commands."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from .base import Command, Reply, Route, Tag, command, http
+from bunqueue.model.rights import Verb
+
+from .base import Command, Data, Route, Tag, command, http
 
 HostName = Annotated[str, Meta(min_length=1, max_length=63)]
 LAG_LIMIT = 1_000  # records by which a copy may lag under load
@@ -68,19 +68,15 @@ class ClusterView(Struct, rename="camel", gc=False):
     lag_limit: int = LAG_LIMIT
 
 
-class ClusterReply(Reply, kw_only=True):
-    data: ClusterView
-
-
 @http("GET /cluster", Tag.CLUSTER)
-@command(Route.ROUTER)
-class ClusterStatus(Command[ClusterReply], tag="ClusterStatus"):
+@command(Route.ROUTER, Verb.SEE)
+class ClusterStatus(Command[Data[ClusterView]], tag="ClusterStatus"):
     """Get the hosts of the cluster, and where each shard is."""
 
 
 @http("POST /cluster/hosts/{host}/drain", Tag.CLUSTER)
-@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
-class ClusterDrain(Command[ClusterReply], tag="ClusterDrain"):
+@command(Route.ROUTER, Verb.ADMINISTER, writes=True, repeatable=True, heavy=True)
+class ClusterDrain(Command[Data[ClusterView]], tag="ClusterDrain"):
     """Move all shards of a host to other hosts, before it is replaced.  With ``draining`` false, the host may
     own shards again."""
 
@@ -89,8 +85,8 @@ class ClusterDrain(Command[ClusterReply], tag="ClusterDrain"):
 
 
 @http("PUT /cluster/shards/{shard}", Tag.CLUSTER)
-@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
-class ClusterMove(Command[ClusterReply], tag="ClusterMove"):
+@command(Route.ROUTER, Verb.ADMINISTER, writes=True, repeatable=True, heavy=True)
+class ClusterMove(Command[Data[ClusterView]], tag="ClusterMove"):
     """Move a shard to a host, where it stays until ClusterRebalance."""
 
     shard: ShardNumber
@@ -98,14 +94,14 @@ class ClusterMove(Command[ClusterReply], tag="ClusterMove"):
 
 
 @http("POST /cluster/rebalance", Tag.CLUSTER)
-@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
-class ClusterRebalance(Command[ClusterReply], tag="ClusterRebalance"):
+@command(Route.ROUTER, Verb.ADMINISTER, writes=True, repeatable=True, heavy=True)
+class ClusterRebalance(Command[Data[ClusterView]], tag="ClusterRebalance"):
     """Forget where shards were moved to, so that all hosts get their share again."""
 
 
 @http("DELETE /cluster/hosts/{host}", Tag.CLUSTER)
-@command(Route.ROUTER, writes=True, repeatable=True, heavy=True)
-class ClusterForget(Command[ClusterReply], tag="ClusterForget"):
+@command(Route.ROUTER, Verb.ADMINISTER, writes=True, repeatable=True, heavy=True)
+class ClusterForget(Command[Data[ClusterView]], tag="ClusterForget"):
     """Remove a host that is dead and will not come back under its name."""
 
     host: HostName

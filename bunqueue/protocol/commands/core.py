@@ -1,7 +1,5 @@
 """PUSH, PULL, ACK, FAIL and their batches: the hot path."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -10,10 +8,11 @@ from bunqueue.model.durations import YEAR_MS
 from bunqueue.model.job import (
     DEFAULT_BACKOFF_MS,
     DEFAULT_LOCK_TTL_MS,
-    DEFAULT_MAX_ATTEMPTS,
     NIL,
     UNDEFINED,
 )
+from bunqueue.model.job_options import RareOptions, Timeout
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     AnsweredBy,
@@ -25,15 +24,18 @@ from bunqueue.protocol.commands.base import (
     Ids,
     JobId,
     JobName,
-    KeptFor,
     KeptIds,
     Key,
     LockTtl,
-    MaxAttempts,
     Merge,
+    OfJob,
+    OfQueue,
     Ok,
+    OwnAttempts,
+    OwnDelay,
+    OwnPriority,
+    OwnSwitch,
     PollTimeout,
-    Priority,
     PullCount,
     QueueName,
     Refusal,
@@ -42,7 +44,6 @@ from bunqueue.protocol.commands.base import (
     Route,
     Tag,
     Text,
-    Timeout,
     Token,
     Tokens,
     Ttl,
@@ -57,13 +58,14 @@ GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyHash = Annotated[str, Meta(min_length=1, max_length=64)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
-# The bounds depend on the job and the version, so the shard checks them (`check_fields` in handlers/push.py).
+# The bounds depend on the job and the version, so the shard checks them (handlers/push_checks.py).
 AnyPriority = Annotated[
     int,
     Meta(
         ge=-(2**31),
         le=2**31 - 1,
         extra_json_schema={
+            "default": 0,
             "minimum": -1_000_000,
             "maximum": 1_000_000,
             "description": "of a job in a group that is not `fair`, 0 to 2,097,151 from version 3 on",
@@ -97,6 +99,10 @@ class BackoffMap(
     delays: Delays | UnsetType = UNSET
     retry_after: bool | UnsetType = UNSET
 
+
+OwnBackoff = Annotated[
+    Backoff | BackoffMap | UnsetType, Meta(extra_json_schema={"default": DEFAULT_BACKOFF_MS})
+]
 
 KeyState = Literal[
     "waiting",
@@ -147,7 +153,26 @@ Headers = Annotated[
 DeadDependency = Literal["fail", "ignore", "continue", "remove", "wait"]
 
 
-class OnDead(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+class AddedJob(RareOptions, kw_only=True, omit_defaults=True, repr_omit_defaults=True, gc=False):
+    """The options of every job, whether a client, a schedule or the failure of another job adds it."""
+
+    delay: OwnDelay = UNSET
+    timeout: Timeout | None = None
+    max_attempts: OwnAttempts = UNSET
+    backoff: OwnBackoff = UNSET
+    retry_on: ErrorTypes | None = None  # retried after errors of these classes only
+    never_on: ErrorTypes | None = None  # not retried after errors of these classes
+    ttl: Ttl | None = None
+    tags: Annotated[list[Text], Meta(max_length=64)] | None = None
+    lifo: OwnSwitch = UNSET
+    remove_on_complete: OwnSwitch = UNSET
+    remove_on_fail: OwnSwitch = UNSET
+    durable: OwnSwitch = UNSET
+    stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
+    headers: Headers | None = None  # for middleware, such as W3C's traceparent; not part of the data
+
+
+class OnDead(AddedJob, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A job that the server adds when another one has failed for good, in the same queue or in another.
 
     Its ``cause`` says which job failed, and how.  The fields are those of PUSH.
@@ -156,48 +181,18 @@ class OnDead(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     queue: QueueName | None = None
     name: JobName | None = None
     data: Raw = Raw(NIL)
-    priority: Priority = 0
-    delay: Delay = 0
-    timeout: Timeout | None = None
-    max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
-    backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
-    retry_on: ErrorTypes | None = None
-    never_on: ErrorTypes | None = None
-    ttl: Ttl | None = None
-    tags: Annotated[list[Text], Meta(max_length=64)] | None = None
-    lifo: bool = False
-    remove_on_complete: bool = False
-    remove_on_fail: bool = False
-    durable: bool = False
+    priority: OwnPriority = UNSET
     group_id: GroupId | None = None
-    stall_timeout: Timeout | None = None
-    stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
-    keep_logs: Annotated[int, Meta(ge=0)] | None = None
-    headers: Headers | None = None
-    keep_completed: KeptFor | None = None
-    keep_failed: KeptFor | None = None
 
 
-class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+class JobFields(AddedJob, kw_only=True, omit_defaults=True, gc=False):
     """The fields of one pushed job.  Times are in ms."""
 
     data: Raw = Raw(NIL)
     name: JobName | None = None
-    group_id: GroupId | None = None  # checked before the others, as in the reference server
-    priority: AnyPriority = 0
-    delay: Delay = 0
-    timeout: Timeout | None = None
-    max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
-    backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
-    retry_on: ErrorTypes | None = None  # retried after errors of these classes only
-    never_on: ErrorTypes | None = None  # not retried after errors of these classes
-    ttl: Ttl | None = None
+    group_id: GroupId | None = None
+    priority: AnyPriority | UnsetType = UNSET
     unique_key: Key | None = None
-    tags: Annotated[list[Text], Meta(max_length=64)] | None = None
-    lifo: bool = False
-    remove_on_complete: bool = False
-    remove_on_fail: bool = False
-    durable: bool = False
     job_id: Key | None = None
     custom_id: Key | None = None  # an alias for job_id
     depends_on: KeptIds | None = None
@@ -209,12 +204,8 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     dedup: Dedup | None = None
     debounce_id: Key | None = None
     debounce_ttl: Ttl | None = None
-    stall_timeout: Timeout | None = None
-    stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
-    keep_logs: Annotated[int, Meta(ge=0)] | None = None
     size_limit: Annotated[int, Meta(ge=0)] | None = None
     timestamp: Time | None = None  # of the push
-    headers: Headers | None = None  # for middleware, such as W3C's traceparent; not part of the data
     workflow: bool = False  # it can receive signals, and is kept if it is cancelled
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False
@@ -222,33 +213,16 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     ignore_dependency_on_failure: bool = False
     on_dead: OnDead | None = None  # added when the job has failed for good
     on_dead_dependency: DeadDependency | None = None  # what the failure of a job in depends_on does to it
-    keep_completed: KeptFor | None = None  # removed this long after completion; overrides the queue's setting
-    keep_failed: KeptFor | None = None  # removed this long after it became a dead letter
 
 
 class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
     """A subset of JobFields, enough for nearly all jobs.  Checking two dozen absent fields would take longer
-    than storing the job."""
+    than storing the job.  Our own clients send these for the same reason."""
 
     data: Raw = Raw(NIL)
     name: JobName | None = None
-    priority: Priority = 0
-    delay: Delay = 0
-
-
-class PlainPush(
-    Struct, kw_only=True, tag_field="cmd", tag="PUSH", rename="camel", forbid_unknown_fields=True, gc=False
-):
-    """A Push that has only the fields of PlainFields."""
-
-    queue: QueueName
-    data: Raw = Raw(NIL)
-    name: JobName | None = None
-    priority: Priority = 0
-    delay: Delay = 0
-    idempotency_key: IdempotencyKey | None = None
-    idempotency_age: IdempotencyAge = 0
-    req_id: RequestId = UNSET
+    priority: OwnPriority = UNSET
+    delay: OwnDelay = UNSET
 
 
 class PlainPushBatch(
@@ -278,22 +252,43 @@ class Conflict(Struct, gc=False):
 class PushReply(Reply, kw_only=True):
     """``id`` is the id of the new job.  If another job already has that id or holds the unique key, it is
     that job's id, and ``existing`` is true.  ``conflict`` says what happened to a push with ``onConflict`` or
-    ``states`` whose key was taken.
+    ``states`` whose key was taken.  ``warnings`` says what is wrong with a job that its function cannot run:
+    see DeclareFunctions.
     """
 
     id: str
     existing: bool | UnsetType = UNSET
     conflict: Conflict | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+
+
+class PlainPush(
+    PlainFields,
+    AnsweredBy[PushReply],
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="cmd",
+    tag="PUSH",
+    gc=False,
+):
+    """A Push that has only the fields of PlainFields."""
+
+    queue: QueueName
+    idempotency_key: IdempotencyKey | None = None
+    idempotency_age: IdempotencyAge = 0
+    req_id: RequestId = UNSET
 
 
 class PushBatchReply(Reply, kw_only=True):
     """One id per job, in the order of the request; ``existing`` has the indexes of jobs that are not new.
     ``conflicts`` says what happened to jobs with ``onConflict`` or ``states`` whose key was taken.
+    ``warnings`` is as for PUSH, for at most five of the jobs.
     """
 
     ids: list[str]
     existing: list[int] | UnsetType = UNSET
     conflicts: list[Conflict] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class PullReply(Reply, kw_only=True):
@@ -343,7 +338,7 @@ class AckBatchReply(Reply, kw_only=True):
 
 
 @http("POST /queues/{queue}/jobs", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, writes=True, grows=True, plain=PlainPush)
+@command(Route.QUEUE, Verb.ADD, writes=True, grows=True, plain=PlainPush)
 class Push(JobFields, AnsweredBy[PushReply], kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue.
 
@@ -362,11 +357,10 @@ class Push(JobFields, AnsweredBy[PushReply], kw_only=True, tag_field="cmd", tag=
 
 
 @http("POST /queues/{queue}/jobs/bulk", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, writes=True, grows=True, plain=PlainPushBatch)
-class PushBatch(Command[PushBatchReply], tag="PUSHB"):
+@command(Route.QUEUE, Verb.ADD, writes=True, grows=True, plain=PlainPushBatch)
+class PushBatch(OfQueue[PushBatchReply], tag="PUSHB"):
     """Add many jobs to a queue: all of them, or none if one is refused.  For idempotency keys, see PUSH."""
 
-    queue: QueueName
     jobs: Annotated[list[JobFields], Meta(max_length=100_000)]
     idempotency_key: IdempotencyKey | None = None
     idempotency_hash: IdempotencyHash | None = None
@@ -407,8 +401,8 @@ FAIR = GroupRule(fair=True)
 
 @http("GET /queues/{queue}/jobs", Tag.JOBS_OF_A_QUEUE)
 @http("POST /queues/{queue}/jobs/pull", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, writes=True, parks=True)
-class Pull(Command[PullReply], tag="PULL"):
+@command(Route.QUEUE, Verb.RUN, writes=True, parks=True)
+class Pull(OfQueue[PullReply], tag="PULL"):
     """Take the next job, waiting up to ``timeout`` ms for one.
 
     With an ``owner`` the job is locked for ``lockTtl`` ms, and later commands for it need its token.
@@ -419,7 +413,6 @@ class Pull(Command[PullReply], tag="PULL"):
     this one has ended.
     """
 
-    queue: QueueName
     timeout: PollTimeout = 0
     owner: Text | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
@@ -430,11 +423,10 @@ class Pull(Command[PullReply], tag="PULL"):
 
 
 @http("POST /queues/{queue}/jobs/pull-bulk", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, writes=True, parks=True)
-class PullBatch(Command[PullBatchReply], tag="PULLB"):
+@command(Route.QUEUE, Verb.RUN, writes=True, parks=True)
+class PullBatch(OfQueue[PullBatchReply], tag="PULLB"):
     """Take up to ``count`` jobs, waiting up to ``timeout`` ms for the first.  For the rest see PULL."""
 
-    queue: QueueName
     count: PullCount
     timeout: PollTimeout = 0
     owner: Text | None = None
@@ -446,18 +438,17 @@ class PullBatch(Command[PullBatchReply], tag="PULLB"):
 
 
 @http("POST /jobs/{id}/ack", Tag.JOBS)
-@command(Route.ID, writes=True)
-class Ack(Command[AckReply], tag="ACK"):
+@command(Route.ID, Verb.RUN, writes=True)
+class Ack(OfJob[AckReply], tag="ACK"):
     """Complete a job.  With ``removeOnComplete`` nothing of it is kept, whatever its own options say."""
 
-    id: JobId
     result: Raw = Raw(UNDEFINED)
     token: Token | None = None
     remove_on_complete: bool = False
 
 
 @http("POST /jobs/ack", Tag.JOBS)
-@command(Route.IDS, merge=Merge.FIRST_ERROR, writes=True)
+@command(Route.IDS, Verb.RUN, merge=Merge.FIRST_ERROR, writes=True)
 class AckBatch(Command[AckBatchReply], tag="ACKB"):
     """Complete many jobs.  A wrong token refuses all jobs of its shard; an unknown id, only that job."""
 
@@ -479,10 +470,11 @@ class FailFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     delay: Delay | None = None
     wants_delay: bool = False
     error_types: ErrorTypes | None = None
+    app_version: Text | None = None
 
 
 @http("POST /jobs/{id}/fail", Tag.JOBS)
-@command(Route.ID, writes=True)
+@command(Route.ID, Verb.RUN, writes=True)
 class Fail(FailFields, AnsweredBy[FailReply], kw_only=True, tag_field="cmd", tag="FAIL", gc=False):
     """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
 
@@ -492,8 +484,8 @@ class Fail(FailFields, AnsweredBy[FailReply], kw_only=True, tag_field="cmd", tag
     later time counts as a stall.  With ``timedOut`` the run took longer than the job's timeout.  With
     ``delay`` the next attempt begins after that many ms instead of the backoff.  With ``wantsDelay`` the
     answer says when it begins.  ``errorTypes`` lists the class of the error and its base classes, the most
-    specific first; the job's ``retryOn`` and ``neverOn`` are matched against them, and the first one is kept
-    with the attempt.
+    specific first; the job's ``retryOn`` and ``neverOn`` are matched against them, and the attempt keeps the
+    first one.  For ``appVersion`` see ListErrors.
     """
 
     id: JobId
@@ -516,7 +508,7 @@ class FailBatchReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/fail", Tag.JOBS)
-@command(Route.IDS, merge=Merge.PLACED, writes=True)
+@command(Route.IDS, Verb.RUN, merge=Merge.PLACED, writes=True)
 class FailBatch(Command[FailBatchReply], tag="FAILB"):
     """Report many failed attempts, each as in FAIL.  A refused report does not affect the others."""
 
@@ -551,14 +543,13 @@ class HeartbeatBatchReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/heartbeat", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True)
-class JobHeartbeat(Command[HeartbeatReply], tag="JobHeartbeat"):
+@command(Route.ID, Verb.RUN, writes=True, repeatable=True)
+class JobHeartbeat(OfJob[HeartbeatReply], tag="JobHeartbeat"):
     """Report that a job is still running; with its token, renew the lock for ``duration`` ms or its TTL.
 
     A job that was returned to its queue is locked again with its old token, unless another worker took it.
     """
 
-    id: JobId
     token: Token | None = None
     duration: LockTtl | None = None
 
@@ -570,17 +561,16 @@ class ExtendedReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/extend-lock", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True, since=3)
-class ExtendLock(Command[Ok], tag="ExtendLock"):
+@command(Route.ID, Verb.RUN, writes=True, repeatable=True, since=3)
+class ExtendLock(OfJob[Ok], tag="ExtendLock"):
     """Renew the lock of a job for ``duration`` ms."""
 
-    id: JobId
     duration: LockTtl
     token: Token | None = None
 
 
 @http("POST /jobs/extend-locks", Tag.JOBS)
-@command(Route.IDS, merge=Merge.COUNT, writes=True, repeatable=True, since=3)
+@command(Route.IDS, Verb.RUN, merge=Merge.COUNT, writes=True, repeatable=True, since=3)
 class ExtendLocks(Command[ExtendedReply], tag="ExtendLocks"):
     """Renew the locks of many jobs; those with a wrong token are not counted."""
 
@@ -590,7 +580,7 @@ class ExtendLocks(Command[ExtendedReply], tag="ExtendLocks"):
 
 
 @http("POST /jobs/heartbeat", Tag.JOBS)
-@command(Route.IDS, merge=Merge.COUNT, writes=True, repeatable=True)
+@command(Route.IDS, Verb.RUN, merge=Merge.COUNT, writes=True, repeatable=True)
 class JobHeartbeatBatch(Command[HeartbeatBatchReply], tag="JobHeartbeatB"):
     """Send a JobHeartbeat for many jobs; unknown ones are not counted.  For ``ownTimeouts`` see PULL."""
 

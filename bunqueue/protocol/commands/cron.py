@@ -1,7 +1,5 @@
 """Schedules: jobs that are pushed at set times.  docs/cron.md has the rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -9,31 +7,28 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 
 from bunqueue.model.durations import YEAR_MS
-from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_MAX_ATTEMPTS, NIL
+from bunqueue.model.job import NIL
+from bunqueue.model.marks import Mark
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     AnsweredBy,
-    Backoff,
     Command,
-    Delay,
-    ErrorTypes,
-    KeptFor,
+    Data,
     Key,
-    MaxAttempts,
     Merge,
     Ok,
     Priority,
     QueueName,
+    Reach,
     Reply,
     RequestId,
     Route,
     Tag,
     Text,
-    Timeout,
-    Ttl,
     command,
     http,
 )
-from bunqueue.protocol.commands.core import BackoffMap, Dedup
+from bunqueue.protocol.commands.core import AddedJob, Dedup
 from bunqueue.protocol.commands.times import Expression
 from bunqueue.protocol.moments import MaybeMoment, Moment
 
@@ -56,25 +51,10 @@ MAX_BACKLOG, DEFAULT_BACKLOG = 1000, 100
 Backlog = Annotated[int, Meta(ge=1, le=MAX_BACKLOG)]
 
 
-class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+class SpawnOptions(AddedJob, kw_only=True, omit_defaults=True, gc=False):
     """The options of the jobs that a schedule pushes, as in PUSH.  Times are in ms."""
 
-    delay: Delay = 0
-    timeout: Timeout | None = None
-    max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
-    backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
-    retry_on: ErrorTypes | None = None
-    never_on: ErrorTypes | None = None
-    ttl: Ttl | None = None
-    stall_timeout: Timeout | None = None
-    lifo: bool = False
-    remove_on_complete: bool = False
-    remove_on_fail: bool = False
-    durable: bool = False
     workflow: bool = False
-    tags: Annotated[list[Text], Meta(max_length=64)] | None = None
-    keep_completed: KeptFor | None = None
-    keep_failed: KeptFor | None = None
 
 
 class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -171,7 +151,7 @@ class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fals
     paused: bool = False
     missed: int = 0  # runs that were missed while the server was down
     last_run: CronRun | None = None
-    data: Any = None  # of its jobs; only in answers to CronGet, CronPause and CronResume
+    data: Annotated[Any, Mark.CONTENT] = None  # of its jobs; left out in lists
 
     next_run = Moment("next_run_ms")
 
@@ -189,7 +169,9 @@ class CronListReply(Reply, kw_only=True):
 # A name is unique on the whole server: the shard of the queue stores the schedule, all others delete it.
 @http("POST /crons", Tag.CRON)
 @http("PUT /crons/{name}", Tag.CRON)
-@command(Route.ALL, merge=Merge.ANY, writes=True, repeatable=True, grows=True)
+@command(
+    Route.ALL, Verb.OPERATE, merge=Merge.ANY, writes=True, repeatable=True, grows=True, reach=Reach.ALLOWED
+)
 class Cron(CronFields, AnsweredBy[CronReply], kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
 
@@ -205,7 +187,7 @@ class Cron(CronFields, AnsweredBy[CronReply], kw_only=True, tag_field="cmd", tag
 
 
 @http("DELETE /crons/{name}", Tag.CRON)
-@command(Route.ALL, merge=Merge.ANY, writes=True)
+@command(Route.ALL, Verb.OPERATE, merge=Merge.ANY, writes=True, reach=Reach.ALLOWED)
 class CronDelete(Command[Ok], tag="CronDelete"):
     """Remove a schedule; the jobs it has pushed stay.  With ``app``, only if that app declared it."""
 
@@ -214,7 +196,7 @@ class CronDelete(Command[Ok], tag="CronDelete"):
 
 
 @http("GET /crons/{name}", Tag.CRON)
-@command(Route.ALL, merge=Merge.ANY)
+@command(Route.ALL, Verb.SEE | Verb.READ, merge=Merge.ANY, reach=Reach.ALLOWED)
 class CronGet(Command[CronReply], tag="CronGet"):
     """Get one schedule."""
 
@@ -222,7 +204,7 @@ class CronGet(Command[CronReply], tag="CronGet"):
 
 
 @http("POST /crons/{name}/pause", Tag.CRON)
-@command(Route.ALL, merge=Merge.ANY, writes=True, repeatable=True)
+@command(Route.ALL, Verb.OPERATE, merge=Merge.ANY, writes=True, repeatable=True, reach=Reach.ALLOWED)
 class CronPause(Command[CronReply], tag="CronPause"):
     """Pause a schedule until CronResume; runs due in the meantime are skipped."""
 
@@ -230,7 +212,7 @@ class CronPause(Command[CronReply], tag="CronPause"):
 
 
 @http("POST /crons/{name}/resume", Tag.CRON)
-@command(Route.ALL, merge=Merge.ANY, writes=True, repeatable=True)
+@command(Route.ALL, Verb.OPERATE, merge=Merge.ANY, writes=True, repeatable=True, reach=Reach.ALLOWED)
 class CronResume(Command[CronReply], tag="CronResume"):
     """Resume a paused schedule; it starts with its next run."""
 
@@ -246,7 +228,7 @@ class CronRunReply(Reply, kw_only=True):
 
 
 @http("POST /crons/{name}/run", Tag.CRON)
-@command(Route.ALL, merge=Merge.ANY, writes=True, grows=True)
+@command(Route.ALL, Verb.OPERATE, merge=Merge.ANY, writes=True, grows=True, reach=Reach.ALLOWED)
 class CronTrigger(Command[CronRunReply], tag="CronTrigger"):
     """Push the job of a schedule now, even if paused.  Its next run and ``executions`` do not change."""
 
@@ -254,18 +236,14 @@ class CronTrigger(Command[CronRunReply], tag="CronTrigger"):
 
 
 class CronRuns(Struct, gc=False):
+    """The run times in epoch ms; fewer than requested if the schedule ends earlier."""
+
     runs: list[float]
 
 
-class CronRunsReply(Reply, kw_only=True):
-    """The run times in epoch ms; fewer than requested if the schedule ends earlier."""
-
-    data: CronRuns
-
-
 @http("GET /crons/{name}/next", Tag.CRON)
-@command(Route.ALL, merge=Merge.ANY)
-class CronNext(Command[CronRunsReply], tag="CronNext"):
+@command(Route.ALL, Verb.SEE, merge=Merge.ANY, reach=Reach.ALLOWED)
+class CronNext(Command[Data[CronRuns]], tag="CronNext"):
     """Get the next ``count`` run times of a schedule."""
 
     name: ScheduleName
@@ -273,6 +251,6 @@ class CronNext(Command[CronRunsReply], tag="CronNext"):
 
 
 @http("GET /crons", Tag.CRON)
-@command(Route.ALL, merge=Merge.SORTED, heavy=True)
+@command(Route.ALL, Verb.SEE | Verb.READ, merge=Merge.SORTED, heavy=True, reach=Reach.ALLOWED)
 class CronList(Command[CronListReply], tag="CronList"):
     """List all schedules."""

@@ -1,21 +1,23 @@
 """Dead letters: jobs that failed for good and are kept for inspection or another try."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.marks import DEAD_LETTERS, JOB, JOBS, Mark
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
-    Command,
+    ContentText,
+    Data,
     JobId,
     Number,
     Offset,
+    OfQueue,
     Ok,
     PageSize,
-    QueueName,
+    Removed,
     Reply,
     Route,
     Tag,
@@ -30,6 +32,9 @@ from bunqueue.protocol.moments import MaybeMoment
 Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 
 
+ErrorGroupId = Annotated[
+    str, Meta(pattern="^([0-9a-f]{12}|other)$", description="the id of a group of errors")
+]
 DlqCursor = Annotated[str, Meta(pattern=r"^([0-9]{1,16}-[0-9]{1,16})?$", max_length=33)]
 
 
@@ -37,15 +42,18 @@ class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_field
     """Selects the dead letters that match every given field.  Unknown fields are refused, because a
     misspelled one would select more than intended.
 
-    ``name`` is the job's name; ``error`` is a part of the error text, in upper or lower case; ``olderThan``
-    and ``newerThan`` compare ``enteredAt``; ``retriable`` selects those whose automatic retry is due,
-    ``expired`` those that the next maintenance will remove.  A ``cursor`` selects only those after the last
-    one of another page; "" begins with the first page.
+    ``reason`` is a reason or a cause; ``name`` is the job's name; ``error`` is a part of the error text, in
+    upper or lower case; ``errorType`` is the class of the error, with or without its module; ``errorGroup``
+    is the id of a group of ListErrors; ``olderThan`` and ``newerThan`` compare ``enteredAt``; ``retriable``
+    selects those whose automatic retry is due, ``expired`` those that the next maintenance will remove.  A
+    ``cursor`` selects only those after the last one of another page; "" begins with the first page.
     """
 
     reason: str | None = None
     name: Text | None = None
-    error: Text | None = None
+    error: Annotated[Text, Mark.CONTENT] | None = None
+    error_type: Text | None = None
+    error_group: ErrorGroupId | None = None
     older_than: Time | None = None
     newer_than: Time | None = None
     retriable: bool | None = None
@@ -74,36 +82,64 @@ class Dropped(Struct, rename="camel", gc=False):
         return self.too_many + self.too_old
 
 
+class PastAttempt(Struct, rename="camel", gc=False):
+    """One attempt of a dead letter.  Times in ms."""
+
+    attempt: int
+    started_at: float
+    failed_at: float
+    reason: str
+    error: ContentText | None
+    duration: float
+    error_type: str | None
+    delay: float | None  # until the next attempt
+
+
+class DeadLetterView(Struct, rename="camel", gc=False):
+    """A dead letter, as an entry."""
+
+    job: Annotated[Raw, JOB]
+    entered_at: float
+    reason: str
+    error: ContentText | None
+    attempts: list[PastAttempt]
+    retry_count: int
+    last_retry_at: float | None
+    next_retry_at: float | None
+    expires_at: float | None
+    cause: str
+
+
 class DlqReply(Reply, kw_only=True):
     """The dead letters as ``jobs``, and in the same order as ``entries``: maps ``{job, enteredAt, reason,
-    error, attempts, retryCount, lastRetryAt, nextRetryAt, expiresAt}``, where ``attempts`` is the history,
-    ``[{attempt, startedAt, failedAt, reason, error, duration}]``.  ``dropped``, if present, says how many
-    others were dropped.
+    error, attempts, retryCount, lastRetryAt, nextRetryAt, expiresAt, cause}``, where ``attempts`` is
+    the history, ``[{attempt, startedAt, failedAt, reason, error, duration}]``.  ``cause`` is more
+    precise than ``reason``: max_attempts, unrecoverable, never_on, retry_on (the job's ``retryOn`` does
+    not name the error), timeout, stalled, child_failed, discarded, cancelled, stuck or undone.
+    ``dropped``, if present, says how many others were dropped.
     """
 
-    jobs: Raw  # encoded by protocol.job_view
-    entries: Raw
+    jobs: Annotated[Raw, JOBS]  # encoded by protocol.job_view
+    entries: Annotated[Raw, DEAD_LETTERS]
     more: bool | UnsetType = UNSET  # this and the cursor are as in the reply to GetJobs
     cursor: str | UnsetType = UNSET
     dropped: Dropped | UnsetType = UNSET
 
 
 @http("GET /queues/{queue}/dlq", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, heavy=True)
-class Dlq(Command[DlqReply], tag="Dlq"):
+@command(Route.QUEUE, Verb.SEE | Verb.READ, heavy=True)
+class Dlq(OfQueue[DlqReply], tag="Dlq"):
     """List the dead letters of a queue, oldest first, at most ``count``."""
 
-    queue: QueueName
     count: PageSize = 1000
     filter: DlqFilter | None = None
 
 
 @http("GET /queues/{queue}/dlq/count", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, heavy=True, since=3)
-class CountDlq(Command[CountReply], tag="CountDlq"):
+@command(Route.QUEUE, Verb.SEE, heavy=True, since=3)
+class CountDlq(OfQueue[CountReply], tag="CountDlq"):
     """Count the dead letters of a queue that match a filter; its ``limit`` and ``offset`` are ignored."""
 
-    queue: QueueName
     filter: DlqFilter | None = None
 
 
@@ -119,8 +155,8 @@ class RetriedReply(Reply, kw_only=True):
 
 @http("POST /queues/{queue}/dlq/retry", Tag.DEAD_LETTERS)
 @http("POST /queues/{queue}/dlq/{jobId}/retry", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
-class RetryDlq(Command[RetriedReply], tag="RetryDlq"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True, heavy=True)
+class RetryDlq(OfQueue[RetriedReply], tag="RetryDlq"):
     """Move dead letters back to waiting with all their attempts: one job, the oldest ``count`` that match the
     filter, or all of the queue.
 
@@ -128,52 +164,42 @@ class RetryDlq(Command[RetriedReply], tag="RetryDlq"):
     whose unique key is held by an unfinished job are left out as well.
     """
 
-    queue: QueueName
     job_id: JobId | None = None
     count: Limit | None = None
     filter: DlqFilter | None = None
 
 
 @http("DELETE /queues/{queue}/dlq", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
-class PurgeDlq(Command[CountReply], tag="PurgeDlq"):
-    """Remove all dead letters of a queue, and reset the counts of dropped ones."""
+@command(Route.QUEUE, Verb.DESTROY, writes=True, repeatable=True, heavy=True)
+class PurgeDlq(OfQueue[CountReply], tag="PurgeDlq"):
+    """Remove all dead letters of a queue, and reset the counts of dropped ones; with a ``filter``, only those
+    that match."""
 
-    queue: QueueName
-
-
-class Removed(Struct, gc=False):
-    removed: bool
-
-
-class RemovedReply(Reply, kw_only=True):
-    data: Removed
+    filter: DlqFilter | None = None
 
 
 @http("DELETE /queues/{queue}/dlq/{jobId}", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, writes=True, repeatable=True, since=3)
-class RemoveDlqJob(Command[RemovedReply], tag="RemoveDlqJob"):
+@command(Route.QUEUE, Verb.DESTROY, writes=True, repeatable=True, since=3)
+class RemoveDlqJob(OfQueue[Data[Removed]], tag="RemoveDlqJob"):
     """Remove one dead letter; ``removed`` is false if it does not exist."""
 
-    queue: QueueName
     job_id: JobId
 
 
 @http("POST /queues/{queue}/retry-completed", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
-class RetryCompleted(Command[CountReply], tag="RetryCompleted"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True, heavy=True)
+class RetryCompleted(OfQueue[CountReply], tag="RetryCompleted"):
     """Run completed jobs again and discard their results: one job, the oldest ``count`` that had completed by
     ``timestamp``, or all of the queue."""
 
-    queue: QueueName
     id: JobId | None = None
     count: Limit | None = None
     timestamp: Time | None = None
 
 
 class DlqStats(Struct, rename="camel", gc=False):
-    """``pendingRetry`` counts those whose automatic retry is due, ``expired`` those past ``maxAge``;
-    ``dropped`` says how many were dropped."""
+    """``byCause`` counts as in ``cause`` of DlqReply.  ``pendingRetry`` counts those whose automatic retry is
+    due, ``expired`` those past ``maxAge``; ``dropped`` says how many were dropped."""
 
     total: int
     by_reason: dict[str, int]
@@ -183,6 +209,7 @@ class DlqStats(Struct, rename="camel", gc=False):
     oldest_entry_ms: float | None = msgspec.field(name="oldestEntry")
     newest_entry_ms: float | None = msgspec.field(name="newestEntry")
     dropped: Dropped = msgspec.field(default_factory=Dropped)
+    by_cause: dict[str, int] = {}
 
     oldest_entry = MaybeMoment("oldest_entry_ms")
     newest_entry = MaybeMoment("newest_entry_ms")
@@ -192,16 +219,10 @@ class DlqStatsOf(Struct, gc=False):
     stats: DlqStats
 
 
-class DlqStatsReply(Reply, kw_only=True):
-    data: DlqStatsOf
-
-
 @http("GET /queues/{queue}/dlq/stats", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, heavy=True, since=3)
-class GetDlqStats(Command[DlqStatsReply], tag="GetDlqStats"):
+@command(Route.QUEUE, Verb.SEE, heavy=True, since=3)
+class GetDlqStats(OfQueue[Data[DlqStatsOf]], tag="GetDlqStats"):
     """Get statistics on the dead letters of a queue."""
-
-    queue: QueueName
 
 
 class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -216,15 +237,14 @@ class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fie
 
 
 @http("PUT /queues/{queue}/dlq/config", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, writes=True, repeatable=True, since=3)
-class SetDlqConfig(Command[Ok], tag="SetDlqConfig"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True, since=3)
+class SetDlqConfig(OfQueue[Ok], tag="SetDlqConfig"):
     """Change how the dead letters of a queue are kept and retried; absent fields keep their values.
 
     With ``autoRetry``, jobs that fail for good from now on are retried every ``autoRetryInterval`` ms, at
     most ``maxAutoRetries`` times.  Maintenance runs once a minute.
     """
 
-    queue: QueueName
     config: DlqSettings
 
 
@@ -237,8 +257,6 @@ class DlqConfigReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/dlq/config", Tag.DEAD_LETTERS)
-@command(Route.QUEUE, since=3)
-class GetDlqConfig(Command[DlqConfigReply], tag="GetDlqConfig"):
+@command(Route.QUEUE, Verb.SEE, since=3)
+class GetDlqConfig(OfQueue[DlqConfigReply], tag="GetDlqConfig"):
     """Get how the dead letters of a queue are kept and retried."""
-
-    queue: QueueName

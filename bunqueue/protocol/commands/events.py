@@ -1,18 +1,24 @@
 """Events: waiting for the end of a job, and the stream of a queue's events."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from bunqueue.model.marks import EVENTS
+from bunqueue.model.rights import ANYBODY, Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Command,
+    Content,
+    ContentText,
+    Data,
     JobId,
     Merge,
+    OfJob,
+    OfQueue,
     Ok,
     QueueName,
+    Reach,
     Reply,
     Route,
     Tag,
@@ -33,7 +39,7 @@ class WaitReply(Reply, kw_only=True):
     """
 
     completed: bool
-    result: Raw | UnsetType = UNSET
+    result: Content | UnsetType = UNSET
     state: str | UnsetType = UNSET
 
 
@@ -41,18 +47,19 @@ class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
     """How a job ended.
 
     ``state`` is completed, failed, cancelled (while waiting or active), expired (its ``ttl`` passed), or
-    unknown (the job never existed or was removed).  A job that is kept, or that ended while a WaitJob was
-    open, has its ``result``, or its ``error``, ``reason`` (as for dead letters) and number of failed
-    ``attempts``.  Removed jobs that were cancelled or expired are remembered until the shard restarts or
-    10,000 others have followed.
+    unknown (the job never existed or was removed).  A job that is kept, or that ended while a WaitJob
+    was open, has its ``result``, or its ``error``, ``reason`` and ``cause`` (as for dead letters) and
+    number of failed ``attempts``.  Removed jobs that were cancelled or expired are remembered until the
+    shard restarts or 10,000 others have followed.
     """
 
     id: str
     state: str
-    result: Raw | UnsetType = UNSET
-    error: str | None = None
+    result: Content | UnsetType = UNSET
+    error: ContentText | None = None
     reason: str | None = None
     attempts: int = 0
+    cause: str | None = None
 
 
 class WaitManyReply(Reply, kw_only=True):
@@ -63,10 +70,6 @@ class WaitManyReply(Reply, kw_only=True):
 
 class Trimmed(Struct, gc=False):
     removed: int
-
-
-class TrimReply(Reply, kw_only=True):
-    data: Trimmed
 
 
 class LogPlace(Struct, gc=False):
@@ -83,44 +86,40 @@ class EventsReply(Reply, kw_only=True):
     """``events`` are in order within each shard, one shard after the other.  They are maps as in
     SubscribeEvents, plus ``shard`` and ``seq`` (their number in that shard's log), but without ``data``."""
 
-    events: Raw  # a list, encoded event by event
+    events: Annotated[Raw, EVENTS]  # a list, encoded event by event
     places: list[LogPlace]
 
 
 @http("POST /jobs/{id}/wait", Tag.JOBS)
-@command(Route.ID, parks=True)
-class WaitJob(Command[WaitReply], tag="WaitJob"):
+@command(Route.ID, Verb.SEE | Verb.READ, parks=True)
+class WaitJob(OfJob[WaitReply], tag="WaitJob"):
     """Wait up to ``timeout`` ms for a job to complete."""
 
-    id: JobId
     timeout: WaitTimeout = 30_000
 
 
 @http("POST /queues/{queue}/jobs/wait", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, parks=True)
-class WaitJobs(Command[WaitManyReply], tag="WaitJobs"):
+@command(Route.QUEUE, Verb.SEE | Verb.READ, parks=True)
+class WaitJobs(OfQueue[WaitManyReply], tag="WaitJobs"):
     """Wait up to ``timeout`` ms until at least one of these jobs of a queue has ended, in any way."""
 
-    queue: QueueName
     ids: Annotated[list[JobId], Meta(max_length=1000)]
     timeout: WaitTimeout = 30_000
 
 
-@command(Route.QUEUE, subscribes=True, since=3, of_connection=True)
-class SubscribeEvents(Command[Ok], tag="SubscribeEvents"):
+@command(Route.QUEUE, Verb.READ, subscribes=True, since=3, of_connection=True)
+class SubscribeEvents(OfQueue[Ok], tag="SubscribeEvents"):
     """Receive the events of a queue, as frames ``{type: "event", event}``, until UnsubscribeEvents or the end
     of the connection.  A connection is subscribed to one queue: the last one it named."""
 
-    queue: QueueName
 
-
-@command(Route.ROUTER, since=3, of_connection=True)
+@command(Route.ROUTER, ANYBODY, since=3, of_connection=True)
 class UnsubscribeEvents(Command[Ok], tag="UnsubscribeEvents"):
     """Stop receiving events."""
 
 
 @http("GET /events/log", Tag.SERVER)
-@command(Route.ALL, merge=Merge.CONCAT, heavy=True, partial=True)
+@command(Route.ALL, Verb.SEE | Verb.READ, merge=Merge.CONCAT, heavy=True, partial=True, reach=Reach.ALLOWED)
 class GetEvents(Command[EventsReply], tag="GetEvents"):
     """Read the event logs: at most ``limit`` events of every shard, of all types and queues unless the
     command names some.
@@ -139,11 +138,10 @@ class GetEvents(Command[EventsReply], tag="GetEvents"):
 
 
 @http("POST /queues/{queue}/trim-events", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True, since=3)
-class TrimEvents(Command[TrimReply], tag="TrimEvents"):
+@command(Route.QUEUE, Verb.DESTROY, writes=True, repeatable=True, heavy=True, since=3)
+class TrimEvents(OfQueue[Data[Trimmed]], tag="TrimEvents"):
     """Delete the oldest events in the log of a queue, so that at most ``maxLength`` are kept."""
 
-    queue: QueueName
     max_length: Annotated[
         int,
         Meta(ge=0, le=2**53 - 1, extra={"problem": "must be a non-negative safe integer"}),

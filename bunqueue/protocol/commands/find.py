@@ -1,11 +1,12 @@
 """Finding jobs by their properties, in one queue or in all, and changing all jobs that are found."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from bunqueue.model.job_options import Timeout
+from bunqueue.model.marks import JOBS, Mark
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     AnsweredBy,
@@ -13,13 +14,13 @@ from bunqueue.protocol.commands.base import (
     Message,
     Priority,
     QueueName,
+    Reach,
     Reply,
     RequestId,
     Route,
     Scalar,
     Tag,
     Text,
-    Timeout,
     command,
     http,
 )
@@ -44,7 +45,8 @@ class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     would select more jobs than intended.
 
     A list of states, names or groups matches any of them; a list of tags requires all of them.  ``error`` is
-    a part of the last error, in upper or lower case.  ``createdAfter`` and ``finishedAfter`` include the
+    a part of the last error, in upper or lower case; ``errorType`` is the class of the last error, with or
+    without its module.  ``createdAfter`` and ``finishedAfter`` include the
     given moment, ``createdBefore`` and ``finishedBefore`` do not.  ``data`` has required values of the job's
     data by path, as in ``{"order.id": 7}``.  ``where`` has further conditions: see "Conditions as text".
     """
@@ -55,12 +57,13 @@ class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     tag: Words = None
     group: Words = None
     worker: Text | None = None
-    error: Text | None = None
+    error: Annotated[Text, Mark.CONTENT] | None = None
+    error_type: Text | None = None
     created_after: Time | None = None
     created_before: Time | None = None
     finished_after: Time | None = None
     finished_before: Time | None = None
-    data: Annotated[dict[str, DataValue], Meta(max_length=32)] | None = None
+    data: Annotated[dict[str, DataValue], Meta(max_length=32), Mark.CONTENT] | None = None
     where: Message | None = None
     req_id: RequestId = UNSET  # a struct has only one base, so Command's field is repeated here
 
@@ -110,7 +113,7 @@ class FindReply(Reply, kw_only=True):
     cursor finds them, even if this answer has no job at all.
     """
 
-    jobs: Raw  # encoded by protocol.job_view
+    jobs: Annotated[Raw, JOBS]  # encoded by protocol.job_view
     cursor: str | None
     plan: Plan
     progress: Progress
@@ -119,7 +122,7 @@ class FindReply(Reply, kw_only=True):
 
 @http("GET /queues/{queue}/jobs/find", Tag.JOBS_OF_A_QUEUE)
 @http("GET /jobs", Tag.JOBS)
-@command(Route.QUEUE_OR_ALL, merge=Merge.PAGE, heavy=True, since=3)
+@command(Route.QUEUE_OR_ALL, Verb.SEE | Verb.READ, merge=Merge.PAGE, heavy=True, since=3, reach=Reach.ALLOWED)
 class FindJobs(Wanted, AnsweredBy[FindReply], kw_only=True, tag_field="cmd", tag="FindJobs", gc=False):
     """Find jobs in any state, in one queue or in all, page by page.
 
@@ -138,6 +141,7 @@ class FindJobs(Wanted, AnsweredBy[FindReply], kw_only=True, tag_field="cmd", tag
 
 
 Action = Literal["cancel", "retry", "remove", "priority", "move"]
+VERBS = {action: Verb.DESTROY if action == "remove" else Verb.OPERATE for action in get_args(Action)}
 
 
 class Changed(Struct, gc=False):
@@ -161,7 +165,16 @@ class ChangeReply(Reply, kw_only=True):
 
 @http("POST /queues/{queue}/jobs/change", Tag.JOBS_OF_A_QUEUE)
 @http("POST /jobs/change", Tag.JOBS)
-@command(Route.QUEUE_OR_EACH, merge=Merge.PAGE, writes=True, heavy=True, since=3)
+@command(
+    Route.QUEUE_OR_EACH,
+    Verb.OPERATE | Verb.DESTROY,
+    by_action=VERBS,
+    merge=Merge.PAGE,
+    writes=True,
+    heavy=True,
+    since=3,
+    reach=Reach.ALLOWED,
+)
 class ChangeJobs(Wanted, AnsweredBy[ChangeReply], kw_only=True, tag_field="cmd", tag="ChangeJobs", gc=False):
     """Change all jobs that are found, oldest first, in batches.
 

@@ -1,22 +1,26 @@
 """Flows: jobs that depend on each other, and what a parent can read about its children."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from bunqueue.model.job_options import Timeout
+from bunqueue.model.marks import Mark
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     Command,
+    ContentText,
+    Data,
     JobId,
     Key,
     Message,
+    OfJob,
     Ok,
     QueueName,
+    Reach,
     Reply,
     Route,
     Tag,
-    Timeout,
     Token,
     command,
     http,
@@ -28,7 +32,7 @@ class FlowJob(Struct, kw_only=True, rename="camel", gc=False):
     """One job of a flow; ``input`` has the fields of a push."""
 
     id: Key
-    queue: str
+    queue: Annotated[str, Mark.QUEUE]
     input: JobFields
 
 
@@ -60,7 +64,7 @@ class RemovedReply(Reply, kw_only=True):
 
 
 @http("POST /flows", Tag.FLOWS)
-@command(Route.FIRST, writes=True, since=3, grows=True)
+@command(Route.FIRST, Verb.ADD, writes=True, since=3, grows=True, reach=Reach.ALLOWED)
 class PushFlow(Command[FlowReply], tag="PUSHF"):
     """Push jobs that depend on each other, in any queues: all of them, or none if one is refused."""
 
@@ -68,34 +72,36 @@ class PushFlow(Command[FlowReply], tag="PUSHF"):
 
 
 @http("GET /jobs/{id}/children/results", Tag.FLOWS)
-@command(Route.ID)
-class GetChildrenValues(Command[ChildValuesReply], tag="GetChildrenValues"):
+@command(Route.ID, Verb.RUN | Verb.READ)
+class GetChildrenValues(OfJob[ChildValuesReply], tag="GetChildrenValues"):
     """Get the results of a job's children; those without a result are left out.
 
     The result of a removed child is kept for its parent; each shard keeps the last 50,000 of these results.
     ``lost``, if present, names the children whose results are gone."""
 
-    id: JobId
-
 
 @http("GET /jobs/{id}/children/failures", Tag.FLOWS)
-@command(Route.ID, since=3)
-class GetFailedChildrenValues(Command[ChildErrorsReply], tag="GetFailedChildrenValues"):
+@command(Route.ID, Verb.RUN | Verb.READ, since=3)
+class GetFailedChildrenValues(OfJob[ChildErrorsReply], tag="GetFailedChildrenValues"):
     """Get the errors of a job's children that failed and let their parent continue."""
-
-    id: JobId
 
 
 @http("GET /jobs/{id}/children/ignored", Tag.FLOWS)
-@command(Route.ID, since=3)
-class GetIgnoredChildrenFailures(Command[ChildErrorsReply], tag="GetIgnoredChildrenFailures"):
+@command(Route.ID, Verb.RUN | Verb.READ, since=3)
+class GetIgnoredChildrenFailures(OfJob[ChildErrorsReply], tag="GetIgnoredChildrenFailures"):
     """Get the errors of a job's children whose failure is ignored."""
-
-    id: JobId
 
 
 @http("PUT /jobs/{childId}/parent", Tag.FLOWS)
-@command(Route.FIRST, writes=True, repeatable=True, since=3, grows=True)
+@command(
+    Route.FIRST,
+    Verb.ADD | Verb.OPERATE,
+    writes=True,
+    repeatable=True,
+    since=3,
+    grows=True,
+    reach=Reach.ALLOWED,
+)
 class UpdateParent(Command[Ok], tag="UpdateParent"):
     """Make one job the child of another, which then waits for it."""
 
@@ -104,36 +110,27 @@ class UpdateParent(Command[Ok], tag="UpdateParent"):
 
 
 @http("DELETE /jobs/{id}/parent", Tag.FLOWS)
-@command(Route.ID, writes=True, since=3)
-class RemoveChildDependency(Command[RemovedReply], tag="RemoveChildDependency"):
+@command(Route.ID, Verb.OPERATE, writes=True, since=3)
+class RemoveChildDependency(OfJob[RemovedReply], tag="RemoveChildDependency"):
     """Detach a job from its parent, which then no longer waits for it."""
-
-    id: JobId
 
 
 class Moved(Struct, gc=False):
     moved: bool
 
 
-class MovedReply(Reply, kw_only=True):
-    data: Moved
-
-
 @http("POST /jobs/{id}/wait-for-children", Tag.FLOWS)
-@command(Route.ID, writes=True, since=3)
-class MoveToWaitingChildren(Command[MovedReply], tag="MoveToWaitingChildren"):
+@command(Route.ID, Verb.RUN, writes=True, since=3)
+class MoveToWaitingChildren(OfJob[Data[Moved]], tag="MoveToWaitingChildren"):
     """Put an active job back until its children have completed."""
 
-    id: JobId
     token: Token | None = None
 
 
 @http("DELETE /jobs/{id}/children", Tag.FLOWS)
-@command(Route.ID, writes=True, repeatable=True, since=3)
-class RemoveUnprocessedChildren(Command[Ok], tag="RemoveUnprocessedChildren"):
+@command(Route.ID, Verb.DESTROY, writes=True, repeatable=True, since=3)
+class RemoveUnprocessedChildren(OfJob[Ok], tag="RemoveUnprocessedChildren"):
     """Remove those children of a job that have not started."""
-
-    id: JobId
 
 
 # Flows with an id, whose jobs have names
@@ -164,13 +161,9 @@ class FlowAdded(Struct, gc=False):
     ids: list[str]
 
 
-class FlowAddedReply(Reply, kw_only=True):
-    data: FlowAdded
-
-
 @http("POST /flows/{flow}", Tag.FLOWS)
-@command(Route.FIRST, writes=True, grows=True)
-class AddFlow(Command[FlowAddedReply], tag="AddFlow"):
+@command(Route.FIRST, Verb.ADD, writes=True, grows=True, reach=Reach.ALLOWED)
+class AddFlow(Command[Data[FlowAdded]], tag="AddFlow"):
     """Add a flow, or with ``grow`` more jobs to an existing flow: all of them, or none if one is refused.
 
     Any graph without cycles is allowed.  New jobs may wait for jobs that the flow already has, but not for
@@ -200,7 +193,7 @@ class NodeView(Struct, rename="camel", gc=False):
     created_at: float
     started_at: float | None
     finished_at: float | None
-    error: str | None
+    error: ContentText | None
     gathers: Literal["complete", "success"] | None = None
 
 
@@ -228,13 +221,9 @@ class FlowView(Struct, rename="camel", gc=False):
     batch: BatchView | None = None
 
 
-class FlowViewReply(Reply, kw_only=True):
-    data: FlowView
-
-
 @http("GET /flows/{flow}", Tag.FLOWS)
-@command(Route.FIRST)
-class GetFlow(Command[FlowViewReply], tag="GetFlow"):
+@command(Route.FIRST, Verb.SEE | Verb.READ, reach=Reach.ALLOWED)
+class GetFlow(Command[Data[FlowView]], tag="GetFlow"):
     """Get the jobs of a flow with their states, errors and dependencies, oldest first.  Removed jobs are left
     out."""
 
@@ -265,13 +254,9 @@ class FlowList(Struct, rename="camel", gc=False):
     cursor: str | None
 
 
-class FlowListReply(Reply, kw_only=True):
-    data: FlowList
-
-
 @http("GET /flows", Tag.FLOWS)
-@command(Route.FIRST)
-class ListFlows(Command[FlowListReply], tag="ListFlows"):
+@command(Route.FIRST, Verb.SEE, reach=Reach.ALLOWED)
+class ListFlows(Command[Data[FlowList]], tag="ListFlows"):
     """List flows with ids, in alphabetical order: all of them, or those whose ids begin with ``prefix``, and
     that have a job in ``queue``."""
 
@@ -282,8 +267,8 @@ class ListFlows(Command[FlowListReply], tag="ListFlows"):
 
 
 @http("POST /flows/{flow}/close", Tag.FLOWS)
-@command(Route.FIRST, writes=True, repeatable=True)
-class CloseFlow(Command[FlowAddedReply], tag="CloseFlow"):
+@command(Route.FIRST, Verb.ADD | Verb.OPERATE, writes=True, repeatable=True, reach=Reach.ALLOWED)
+class CloseFlow(Command[Data[FlowAdded]], tag="CloseFlow"):
     """Make the jobs that gather wait for the jobs that the flow has now, and for no others.  The answer has
     the ids of these jobs."""
 
@@ -297,13 +282,9 @@ class FlowStopped(Struct, gc=False):
     running: int
 
 
-class FlowStoppedReply(Reply, kw_only=True):
-    data: FlowStopped
-
-
 @http("POST /flows/{flow}/cancel", Tag.FLOWS)
-@command(Route.FIRST, writes=True, repeatable=True)
-class CancelFlow(Command[FlowStoppedReply], tag="CancelFlow"):
+@command(Route.FIRST, Verb.OPERATE, writes=True, repeatable=True, reach=Reach.ALLOWED)
+class CancelFlow(Command[Data[FlowStopped]], tag="CancelFlow"):
     """Cancel all jobs of a flow that have not ended.  They become dead letters, so the flow can be retried.
     The workers of active jobs have ``grace`` ms to stop them."""
 
@@ -318,13 +299,9 @@ class FlowRetried(Struct, gc=False):
     names: list[str]
 
 
-class FlowRetriedReply(Reply, kw_only=True):
-    data: FlowRetried
-
-
 @http("POST /flows/{flow}/retry", Tag.FLOWS)
-@command(Route.FIRST, writes=True)
-class RetryFlow(Command[FlowRetriedReply], tag="RetryFlow"):
+@command(Route.FIRST, Verb.OPERATE, writes=True, reach=Reach.ALLOWED)
+class RetryFlow(Command[Data[FlowRetried]], tag="RetryFlow"):
     """Run the dead jobs of a flow again, each when the jobs that it waits for have completed.  With ``node``,
     run that job and all that follow it again, including completed ones."""
 

@@ -1,18 +1,19 @@
 """Commands for operators: a job's attempts, why it waits, groups, and the state of the shards."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     Command,
-    JobId,
+    ContentText,
+    Data,
     Merge,
     Offset,
-    QueueName,
+    OfJob,
+    OfQueue,
     Reply,
     Route,
     Tag,
@@ -38,8 +39,8 @@ class AttemptView(Struct, rename="camel", gc=False):
     started_at_ms: float | None = msgspec.field(name="startedAt")
     ended_at_ms: float = msgspec.field(name="endedAt")
     outcome: str
-    error: str | None
-    stack: str | None
+    error: ContentText | None
+    stack: ContentText | None
     error_type: str | None = None
     delay: float | None = None
 
@@ -75,14 +76,10 @@ class WaitReason(Struct, gc=False):
 
 
 class Waiting(Struct, gc=False):
-    state: str
-    reasons: list[WaitReason]
-
-
-class WaitingReply(Reply, kw_only=True):
     """``reasons`` is empty if the job is not waiting, because it is active or finished."""
 
-    data: Waiting
+    state: str
+    reasons: list[WaitReason]
 
 
 class GroupView(Struct, rename="camel", omit_defaults=True, gc=False):
@@ -99,14 +96,10 @@ class GroupView(Struct, rename="camel", omit_defaults=True, gc=False):
 
 
 class GroupViews(Struct, gc=False):
-    groups: list[GroupView]
-    total: int
-
-
-class GroupViewsReply(Reply, kw_only=True):
     """The groups, sorted by name; ``total`` is the number of groups in the queue."""
 
-    data: GroupViews
+    groups: list[GroupView]
+    total: int
 
 
 class ShardView(Struct, rename="camel", gc=False):
@@ -136,33 +129,28 @@ class ShardViewsReply(Reply, kw_only=True):
 
 
 @http("GET /jobs/{id}/attempts", Tag.JOBS)
-@command(Route.ID)
-class GetAttempts(Command[AttemptsReply], tag="GetAttempts"):
+@command(Route.ID, Verb.SEE | Verb.READ)
+class GetAttempts(OfJob[AttemptsReply], tag="GetAttempts"):
     """Get the attempts of a job that have ended: those that failed or were interrupted, with error, stack and
     the delay until the next one, and the one that completed the job."""
 
-    id: JobId
-
 
 @http("GET /jobs/{id}/waiting", Tag.JOBS)
-@command(Route.ID)
-class WhyWaiting(Command[WaitingReply], tag="WhyWaiting"):
+@command(Route.ID, Verb.SEE)
+class WhyWaiting(OfJob[Data[Waiting]], tag="WhyWaiting"):
     """Get all reasons why a job is waiting now."""
-
-    id: JobId
 
 
 @http("GET /queues/{queue}/groups", Tag.GROUPS)
-@command(Route.QUEUE, heavy=True)
-class ListGroups(Command[GroupViewsReply], tag="ListGroups"):
+@command(Route.QUEUE, Verb.SEE, heavy=True)
+class ListGroups(OfQueue[Data[GroupViews]], tag="ListGroups"):
     """List the groups of a queue that have jobs or settings."""
 
-    queue: QueueName
     limit: GroupsShown = 100
     offset: Offset = 0
 
 
 @http("GET /shards", Tag.SERVER)
-@command(Route.ALL, merge=Merge.SUM, partial=True, operational=True)
+@command(Route.ALL, Verb.SEE, merge=Merge.SUM, partial=True, operational=True)
 class ListShards(Command[ShardViewsReply], tag="ListShards"):
     """Get the state of each shard."""

@@ -1,26 +1,27 @@
 """Managing single jobs: cancelling, moving, changing and removing them, and their logs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import NIL
+from bunqueue.model.job_options import Timeout
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
-    Command,
+    ContentText,
+    Data,
     Delay,
-    JobId,
     Message,
     Offset,
+    OfJob,
     Ok,
     Priority,
+    Removed,
     Reply,
     Route,
     Tag,
     Text,
-    Timeout,
     Token,
     command,
     http,
@@ -38,8 +39,8 @@ class CancelReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/cancel", Tag.JOBS)
-@command(Route.ID, writes=True)
-class Cancel(Command[CancelReply], tag="Cancel"):
+@command(Route.ID, Verb.OPERATE, writes=True)
+class Cancel(OfJob[CancelReply], tag="Cancel"):
     """Remove a job that has not started: it is waiting, delayed, or depends on others.
 
     With ``running``, an active job is stopped as well.  Its worker is notified (see "Stopping a job that
@@ -48,58 +49,43 @@ class Cancel(Command[CancelReply], tag="Cancel"):
     refused.  A second Cancel may shorten ``grace``.
     """
 
-    id: JobId
     running: bool = False
     reason: Message | None = None
     grace: Timeout = 10_000
 
 
-class Removed(Struct, gc=False):
-    removed: bool
-
-
-class RemovedReply(Reply, kw_only=True):
-    data: Removed
-
-
 @http("DELETE /jobs/{id}", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True)
-class RemoveJob(Command[RemovedReply], tag="RemoveJob"):
+@command(Route.ID, Verb.DESTROY, writes=True, repeatable=True)
+class RemoveJob(OfJob[Data[Removed]], tag="RemoveJob"):
     """Remove a job in any state but active, with all its data; ``removed`` is false if it does not exist."""
-
-    id: JobId
 
 
 @http("PUT /jobs/{id}/data", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True, grows=True)
-class Update(Command[Ok], tag="Update"):
+@command(Route.ID, Verb.RUN | Verb.OPERATE, writes=True, repeatable=True, grows=True)
+class Update(OfJob[Ok], tag="Update"):
     """Replace the data of an unfinished job; if it has finished, that of the job that repeats it."""
 
-    id: JobId
     data: Raw = Raw(NIL)
 
 
 @http("PUT /jobs/{id}/priority", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True)
-class ChangePriority(Command[Ok], tag="ChangePriority"):
+@command(Route.ID, Verb.OPERATE, writes=True, repeatable=True)
+class ChangePriority(OfJob[Ok], tag="ChangePriority"):
     """Change the priority of a waiting or delayed job; ``lifo`` puts it before others of equal priority."""
 
-    id: JobId
     priority: Priority
     lifo: bool | None = None
 
 
 @http("POST /jobs/{id}/promote", Tag.JOBS)
-@command(Route.ID, writes=True)
-class Promote(Command[Ok], tag="Promote"):
+@command(Route.ID, Verb.OPERATE, writes=True)
+class Promote(OfJob[Ok], tag="Promote"):
     """Make a delayed job, or one that waits for its retry, ready now."""
-
-    id: JobId
 
 
 @http("POST /jobs/{id}/move-to-delayed", Tag.JOBS)
-@command(Route.ID, writes=True)
-class MoveToDelayed(Command[Ok], tag="MoveToDelayed"):
+@command(Route.ID, Verb.RUN | Verb.OPERATE, writes=True)
+class MoveToDelayed(OfJob[Ok], tag="MoveToDelayed"):
     """Return an active job to its queue, to run in ``delay`` ms, without counting the attempt.  Waiting and
     delayed jobs can also be moved.
 
@@ -109,7 +95,6 @@ class MoveToDelayed(Command[Ok], tag="MoveToDelayed"):
     so does version 3 with ``force``, which is for people who move a job manually.
     """
 
-    id: JobId
     delay: Delay
     token: Token | None = None
     postponed: bool = False
@@ -117,32 +102,29 @@ class MoveToDelayed(Command[Ok], tag="MoveToDelayed"):
 
 
 @http("POST /jobs/{id}/move-to-wait", Tag.JOBS)
-@command(Route.ID, writes=True, since=3)
-class MoveToWait(Command[Ok], tag="MoveToWait"):
+@command(Route.ID, Verb.RUN | Verb.OPERATE, writes=True, since=3)
+class MoveToWait(OfJob[Ok], tag="MoveToWait"):
     """Let a job run now: an active, waiting, delayed or failed one.  For the token see MoveToDelayed."""
 
-    id: JobId
     token: Token | None = None
     force: bool = False
 
 
 @http("PUT /jobs/{id}/delay", Tag.JOBS)
-@command(Route.ID, writes=True, since=3)
-class ChangeDelay(Command[Ok], tag="ChangeDelay"):
+@command(Route.ID, Verb.RUN | Verb.OPERATE, writes=True, since=3)
+class ChangeDelay(OfJob[Ok], tag="ChangeDelay"):
     """Make a waiting or delayed job run in ``delay`` ms; an active job is moved as by MoveToDelayed."""
 
-    id: JobId
     delay: Delay
     token: Token | None = None
     force: bool = False
 
 
 @http("POST /jobs/{id}/discard", Tag.JOBS)
-@command(Route.ID, writes=True)
-class Discard(Command[Ok], tag="Discard"):
+@command(Route.ID, Verb.RUN | Verb.OPERATE, writes=True)
+class Discard(OfJob[Ok], tag="Discard"):
     """Make a waiting, delayed or active job a dead letter.  For the token see MoveToDelayed."""
 
-    id: JobId
     token: Token | None = None
     force: bool = False
 
@@ -151,15 +133,11 @@ class Added(Struct, gc=False):
     added: bool = True
 
 
-class AddLogReply(Reply, kw_only=True):
-    data: Added
-
-
 class LogLine(Struct, omit_defaults=True, gc=False):
     """``timestamp`` is in ms; ``attempt`` is the number of the attempt during which the line was added, if
     one was running, as in the answer to GetAttempts."""
 
-    message: str
+    message: ContentText
     level: str
     timestamp_ms: float = msgspec.field(name="timestamp")
     attempt: int | None = None
@@ -179,29 +157,26 @@ class GetLogsReply(Reply, kw_only=True):
 
 
 @http("POST /jobs/{id}/logs", Tag.JOBS)
-@command(Route.ID, writes=True, grows=True)
-class AddLog(Command[AddLogReply], tag="AddLog"):
+@command(Route.ID, Verb.RUN, writes=True, grows=True)
+class AddLog(OfJob[Data[Added]], tag="AddLog"):
     """Add a line to the log of a job in any state; the last 100 are kept."""
 
-    id: JobId
     message: LogText
     level: Text = "info"
 
 
 @http("GET /jobs/{id}/logs", Tag.JOBS)
-@command(Route.ID)
-class GetLogs(Command[GetLogsReply], tag="GetLogs"):
+@command(Route.ID, Verb.SEE | Verb.READ)
+class GetLogs(OfJob[GetLogsReply], tag="GetLogs"):
     """Get the log of a job, or its lines ``start`` to ``end`` (from 0, both included; -1 is the last)."""
 
-    id: JobId
     start: Offset = 0
     end: Annotated[int, Meta(ge=-1, le=1_000_000_000)] | None = None
 
 
 @http("DELETE /jobs/{id}/logs", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True, since=3)
-class ClearLogs(Command[Ok], tag="ClearLogs"):
+@command(Route.ID, Verb.DESTROY, writes=True, repeatable=True, since=3)
+class ClearLogs(OfJob[Ok], tag="ClearLogs"):
     """Delete the log of a job except for its last ``keepLogs`` lines."""
 
-    id: JobId
     keep_logs: Offset | None = None

@@ -1,14 +1,23 @@
 """Encryption keys, which the server knows only by name: which keys the payloads need, and storing payloads
 that a worker has encrypted again."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import UNDEFINED
-from bunqueue.protocol.commands.base import Command, JobId, Merge, Reply, Route, Tag, Token, command, http
+from bunqueue.model.rights import Verb
+from bunqueue.protocol.commands.base import (
+    Command,
+    Merge,
+    OfJob,
+    Reply,
+    Route,
+    Tag,
+    Token,
+    command,
+    http,
+)
 from bunqueue.protocol.commands.workflows import StepName
 
 What = Literal[
@@ -49,7 +58,7 @@ class KeysReply(Reply, kw_only=True):
 
 
 @http("GET /encryption-keys", Tag.SERVER)
-@command(Route.ALL, merge=Merge.CONCAT, heavy=True, since=3)
+@command(Route.ALL, Verb.SEE, merge=Merge.CONCAT, heavy=True, since=3)
 class ListKeys(Command[KeysReply], tag="ListKeys"):
     """List the encryption keys that stored payloads need, by the names that clients gave them.  This reads
     all stored data, a slice at a time."""
@@ -70,8 +79,8 @@ class ReencodeReply(Reply, kw_only=True, rename="camel"):
 
 
 @http("POST /jobs/{id}/reencode", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True, since=3)
-class Reencode(Command[ReencodeReply], tag="Reencode"):
+@command(Route.ID, Verb.RUN | Verb.OPERATE, writes=True, repeatable=True, since=3)
+class Reencode(OfJob[ReencodeReply], tag="Reencode"):
     """Replace payloads of an active job with the same content, encoded again by its worker, for example with
     another key.
 
@@ -79,7 +88,6 @@ class Reencode(Command[ReencodeReply], tag="Reencode"):
     the job use the job's payloads.  Absent fields stay unchanged.
     """
 
-    id: JobId
     token: Token
     data: Raw = Raw(UNDEFINED)
     on_dead: Raw = Raw(UNDEFINED)

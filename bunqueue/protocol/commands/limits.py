@@ -1,18 +1,16 @@
 """Rate and concurrency limits of a queue."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from bunqueue.model.durations import YEAR_MS
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
-    Command,
+    Data,
+    OfQueue,
     Ok,
-    QueueName,
-    Reply,
     Route,
     Tag,
     Ttl,
@@ -48,51 +46,39 @@ class LimitsOfQueue(Struct, gc=False):
     limits: Limits
 
 
-class LimitsReply(Reply, kw_only=True):
-    data: LimitsOfQueue
-
-
 @http("PUT /queues/{queue}/rate-limit", Tag.LIMITS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class RateLimit(Command[Ok], tag="RateLimit"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class RateLimit(OfQueue[Ok], tag="RateLimit"):
     """Deliver at most ``limit`` jobs of a queue per ``duration`` ms: after a pause that many at once, then
     one every ``duration / limit`` ms.  With a ``ttl`` the limit expires after that many ms.
     """
 
-    queue: QueueName
     limit: Limit
     duration: Window = 1000
     ttl: Ttl | None = None
 
 
 @http("DELETE /queues/{queue}/rate-limit", Tag.LIMITS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class RateLimitClear(Command[Ok], tag="RateLimitClear"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class RateLimitClear(OfQueue[Ok], tag="RateLimitClear"):
     """Remove the rate limit of a queue."""
-
-    queue: QueueName
 
 
 @http("PUT /queues/{queue}/concurrency", Tag.LIMITS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class SetConcurrency(Command[Ok], tag="SetConcurrency"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class SetConcurrency(OfQueue[Ok], tag="SetConcurrency"):
     """Let at most ``limit`` jobs of a queue be active at a time."""
 
-    queue: QueueName
     limit: Limit
 
 
 @http("DELETE /queues/{queue}/concurrency", Tag.LIMITS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class ClearConcurrency(Command[Ok], tag="ClearConcurrency"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class ClearConcurrency(OfQueue[Ok], tag="ClearConcurrency"):
     """Remove the concurrency limit of a queue."""
-
-    queue: QueueName
 
 
 @http("GET /queues/{queue}/limits", Tag.LIMITS)
-@command(Route.QUEUE)
-class GetQueueLimits(Command[LimitsReply], tag="GetQueueLimits"):
+@command(Route.QUEUE, Verb.SEE)
+class GetQueueLimits(OfQueue[Data[LimitsOfQueue]], tag="GetQueueLimits"):
     """Get the limits of a queue, and whether they hold jobs back now."""
-
-    queue: QueueName

@@ -1,21 +1,24 @@
 """Monitoring: Metrics, Prometheus, StorageStatus and dashboards."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.model.bounds import Bounds
+from bunqueue.model.marks import JOB
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     LARGEST,
     SMALLEST,
     Across,
     Command,
+    Data,
     Merge,
+    OfQueue,
     Ok,
     QueueName,
+    Reach,
     Reply,
     Route,
     Tag,
@@ -46,23 +49,25 @@ COMMIT_MS = (
     250,
     1000,
 )  # bucket bounds for the times of commits
-OVER_COMPLETED = Across("mean", weight="totalCompleted")
+OVER_ATTEMPTS = Across("mean", weight="totalAttempts")
 
 
 class ServerMetrics(Struct, rename="camel", gc=False):
-    """Totals since the start.  The averages are over completed jobs: latency is the time from a job's due
-    time until its pull, processing the time from the pull until its ack.
+    """Totals since the start.  The averages are over the ``total_attempts`` that completed their job
+    or failed: latency is the time from a job's due time until its pull, processing the time from the pull
+    until its ack or failure.
     """
 
     total_pushed: int
     total_pulled: int
     total_completed: int
     total_failed: int
-    avg_latency_ms: Annotated[float, OVER_COMPLETED]
-    avg_processing_ms: Annotated[float, OVER_COMPLETED]
+    avg_latency_ms: Annotated[float, OVER_ATTEMPTS]
+    avg_processing_ms: Annotated[float, OVER_ATTEMPTS]
     memory_usage_mb: float
     sqlite_size_mb: float
     active_connections: int
+    total_attempts: int = 0
 
 
 class HistoryMeta(Struct, rename="camel", gc=False):
@@ -102,6 +107,34 @@ class PrometheusReply(Reply, kw_only=True):
     data: MetricsText
 
 
+class NameFigures(Struct, gc=False):
+    """The jobs of one name in a queue since the shard started; ``failed`` counts attempts, ``dead`` jobs."""
+
+    name: str
+    pushed: int
+    started: int
+    completed: int
+    failed: int
+    retried: int
+    dead: int
+
+
+class ClassFigures(Struct, gc=False):
+    """Failed attempts of a queue by outcome and class of the error."""
+
+    outcome: str
+    error: str
+    muted: bool
+    count: int
+
+
+class Times(Struct, gc=False):
+    """A histogram of times: up to 1, 2, 4, ... ms, and longer; and their sum."""
+
+    counts: list[int]
+    sum_ms: float
+
+
 class QueueFigures(Struct, gc=False):
     """One queue for Prometheus."""
 
@@ -114,6 +147,13 @@ class QueueFigures(Struct, gc=False):
     groups: int | UnsetType = UNSET  # groups with jobs or settings, if there are any
     bounds: Bounds | UnsetType = UNSET  # if its waiting jobs are bounded
     space: Space | UnsetType = UNSET  # likewise
+    names: list[NameFigures] = []  # the most used ones; the rest as "other"
+    classes: list[ClassFigures] = []
+    waits: Times | None = None  # of attempts that completed their job or failed
+    runs: Times | None = None
+    totals: Times | None = None  # of jobs that completed or failed for good
+    paused: bool = False
+    has_workers: bool = True  # whether a worker is known to take its jobs
 
 
 class DroppedFigures(Struct, gc=False):
@@ -162,10 +202,10 @@ class ShardFigures(Struct, gc=False):
     pulled_total: int
     completed_total: int
     failed_total: int
-    waited_ms: float  # over all completed jobs
-    worked_ms: float
-    waits: list[int]  # how many of them waited up to 1, 2, 4, ... ms, and longer
-    runs: list[int]
+    attempts_failed_total: int
+    waits: Times
+    runs: Times
+    totals: Times
     memory_bytes: float
     sqlite_bytes: float
     cpu_s: float
@@ -202,10 +242,6 @@ class Figures(Struct, gc=False):
     webhooks_enabled: int
     breakers: list[BreakerFigures] = []
     dropped: list[DroppedFigures] = []  # the queues that lost the most
-
-
-class FiguresReply(Reply, kw_only=True):
-    data: Figures
 
 
 class ShardRoom(Struct, rename="camel", gc=False):
@@ -262,17 +298,20 @@ class Throughput(Struct, rename="camel", gc=False):
 
 
 class Latency(Struct, rename="camel", gc=False):
-    """Averages as in ServerMetrics, over ``total_completed`` jobs.
+    """Averages as in ServerMetrics, over ``total_attempts``.
 
-    ``waits`` and ``runs`` are histograms of these times.  Each key is the upper bound of a bucket in ms: 1,
-    2, 4 and so on, and ``inf`` for all that took longer.
+    ``waits`` and ``runs`` are histograms of these times, ``totals`` of the time from a job's push until it
+    completed or failed for good.  Each key is the upper bound of a bucket in ms: 1, 2, 4 and so on, and
+    ``inf`` for all that took longer.
     """
 
-    avg_latency_ms: Annotated[float, OVER_COMPLETED]
-    avg_processing_ms: Annotated[float, OVER_COMPLETED]
+    avg_latency_ms: Annotated[float, OVER_ATTEMPTS]
+    avg_processing_ms: Annotated[float, OVER_ATTEMPTS]
     total_completed: int
     waits: dict[str, int]
     runs: dict[str, int]
+    total_attempts: int = 0
+    totals: dict[str, int] = {}
 
 
 class Memory(Struct, gc=False):
@@ -332,10 +371,6 @@ class QueueOverviews(Struct, gc=False):
     timestamp = Moment("timestamp_ms")
 
 
-class DashboardQueuesReply(Reply, kw_only=True):
-    data: QueueOverviews
-
-
 class JobSketch(Struct, rename="camel", gc=False):
     """A summary of a job; times are in epoch ms, ``progress`` in percent."""
 
@@ -366,7 +401,7 @@ class QueueDetails(Struct, rename="camel", gc=False):
     counts: dict[str, int]
     paused: bool
     priority_counts: dict[str, int]
-    dlq_preview: list[Any]
+    dlq_preview: list[Annotated[Any, JOB]]
     timestamp_ms: Annotated[float, LARGEST] = msgspec.field(name="timestamp")
     jobs: QueueJobs | UnsetType = UNSET
 
@@ -379,7 +414,7 @@ class DashboardQueueReply(Reply, kw_only=True):
 
 @http("GET /queues/{queue}/metrics", Tag.QUEUES)
 @http("GET /metrics", Tag.SERVER)
-@command(Route.ALL, merge=Merge.SUM, operational=True)
+@command(Route.ALL, Verb.SEE, merge=Merge.SUM, operational=True, reach=Reach.ALLOWED)
 class Metrics(Command[MetricsReply], tag="Metrics"):
     """Get the totals of the server; with ``queue`` and ``type`` (completed or failed), a queue's jobs per
     minute.
@@ -389,39 +424,42 @@ class Metrics(Command[MetricsReply], tag="Metrics"):
     type: str | None = None
 
 
-@command(Route.ALL, merge=Merge.SUM, heavy=True, partial=True, operational=True)
+@command(
+    Route.ALL, Verb.SCRAPE, merge=Merge.SUM, heavy=True, partial=True, operational=True, reach=Reach.ALLOWED
+)
 class Prometheus(Command[PrometheusReply], tag="Prometheus"):
     """Get all metrics in the Prometheus text format."""
 
 
 @http("GET /storage", Tag.SERVER)
-@command(Route.ALL, merge=Merge.SUM, operational=True)
+@command(Route.ALL, Verb.SEE, merge=Merge.SUM, operational=True)
 class StorageStatus(Command[StorageStatusReply], tag="StorageStatus"):
     """Check whether the server can store everything, and get its disk space."""
 
 
 @http("GET /overview", Tag.SERVER)
-@command(Route.ALL, merge=Merge.SUM, heavy=True, since=3, operational=True)
+@command(Route.ALL, Verb.SEE, merge=Merge.SUM, heavy=True, since=3, operational=True, reach=Reach.ALLOWED)
 class DashboardOverview(Command[DashboardOverviewReply], tag="DashboardOverview"):
     """Get the data for the front page of a dashboard."""
 
 
 @http("GET /queues", Tag.QUEUES)
-@command(Route.ALL, merge=Merge.SUM, heavy=True, since=3)
-class DashboardQueues(Command[DashboardQueuesReply], tag="DashboardQueues"):
+@command(Route.ALL, Verb.SEE, merge=Merge.SUM, heavy=True, since=3, reach=Reach.ALLOWED)
+class DashboardQueues(Command[Data[QueueOverviews]], tag="DashboardQueues"):
     """List all queues with their counts."""
 
 
 @http("GET /queues/{queue}", Tag.QUEUES)
-@command(Route.QUEUE, heavy=True, since=3)
-class DashboardQueue(Command[DashboardQueueReply], tag="DashboardQueue"):
+@command(Route.QUEUE, Verb.SEE | Verb.READ, heavy=True, since=3)
+class DashboardQueue(OfQueue[DashboardQueueReply], tag="DashboardQueue"):
     """Get a queue in detail; with ``includeJobs`` also the first jobs of each state, without their data."""
 
-    queue: QueueName
     include_jobs: bool = False
 
 
 @http("POST /compact", Tag.SERVER)
-@command(Route.ALL, merge=Merge.FIRST_ERROR, writes=True, repeatable=True, heavy=True, since=3)
+@command(
+    Route.ALL, Verb.ADMINISTER, merge=Merge.FIRST_ERROR, writes=True, repeatable=True, heavy=True, since=3
+)
 class CompactMemory(Command[Ok], tag="CompactMemory"):
     """Free memory that is kept for finished jobs now; the server also does so automatically, but later."""

@@ -1,20 +1,22 @@
 """Reading jobs and queues, and the progress of a job."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from bunqueue.model.marks import JOB, JOBS
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Command,
+    ContentText,
     JobId,
     Message,
     Offset,
+    OfJob,
+    OfQueue,
     Ok,
     PageSize,
-    QueueName,
     Reply,
     Route,
     Tag,
@@ -31,7 +33,7 @@ class JobReply(Reply, kw_only=True):
     """If the result does not fit into a frame with the job, it is left out; the job then has
     ``returnvalueBytes``."""
 
-    job: Raw
+    job: Annotated[Raw, JOB]
 
 
 class StateReply(Reply, kw_only=True):
@@ -40,7 +42,7 @@ class StateReply(Reply, kw_only=True):
 
     id: str
     state: str
-    explanation: str | UnsetType = UNSET
+    explanation: ContentText | UnsetType = UNSET
 
 
 class ResultReply(Reply, kw_only=True):
@@ -54,7 +56,7 @@ class JobsReply(Reply, kw_only=True):
     """``more`` is true if the page is shorter than requested because its jobs are large.  ``cursor`` leads to
     the jobs after its last one."""
 
-    jobs: Raw  # a list of jobs, encoded by protocol.job_view
+    jobs: Annotated[Raw, JOBS]  # encoded by protocol.job_view
     more: bool | UnsetType = UNSET
     cursor: str | UnsetType = UNSET
 
@@ -86,19 +88,22 @@ class JobCountsReply(Reply, kw_only=True):
 
 class ProgressReply(Reply, kw_only=True):
     progress: float
-    message: str | None
+    message: ContentText | None
 
 
 @http("GET /jobs/{id}", Tag.JOBS)
-@command(Route.ID)
-class GetJob(Command[JobReply], tag="GetJob"):
-    """Get a job, with ``state``, ``returnvalue`` and ``failedReason``."""
+@command(Route.ID, Verb.SEE | Verb.READ)
+class GetJob(OfJob[JobReply], tag="GetJob"):
+    """Get a job, with ``state``, ``returnvalue`` and ``failedReason``.
 
-    id: JobId
+    Data and a result of more than ``dataLimit`` bytes are left out, as in GetJobs.
+    """
+
+    data_limit: DataLimit | None = None
 
 
 @http("GET /custom-ids/{customId}", Tag.JOBS)
-@command(Route.ID)
+@command(Route.ID, Verb.SEE | Verb.READ)
 class GetJobByCustomId(Command[JobReply], tag="GetJobByCustomId"):
     """Get the unfinished job with a client-chosen id."""
 
@@ -106,24 +111,20 @@ class GetJobByCustomId(Command[JobReply], tag="GetJobByCustomId"):
 
 
 @http("GET /jobs/{id}/state", Tag.JOBS)
-@command(Route.ID)
-class GetState(Command[StateReply], tag="GetState"):
+@command(Route.ID, Verb.SEE)
+class GetState(OfJob[StateReply], tag="GetState"):
     """Get the state of a job; it is ``unknown`` for an unknown id."""
-
-    id: JobId
 
 
 @http("GET /jobs/{id}/result", Tag.JOBS)
-@command(Route.ID)
-class GetResult(Command[ResultReply], tag="GetResult"):
+@command(Route.ID, Verb.READ)
+class GetResult(OfJob[ResultReply], tag="GetResult"):
     """Get the result of a completed job."""
-
-    id: JobId
 
 
 @http("GET /queues/{queue}/jobs/list", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, heavy=True)
-class GetJobs(Command[JobsReply], tag="GetJobs"):
+@command(Route.QUEUE, Verb.SEE | Verb.READ, heavy=True)
+class GetJobs(OfQueue[JobsReply], tag="GetJobs"):
     """List a page of a queue's jobs in order of creation, in one state, several, or all.
 
     Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` and
@@ -133,7 +134,6 @@ class GetJobs(Command[JobsReply], tag="GetJobs"):
     always has a cursor.
     """
 
-    queue: QueueName
     state: StateNames | None = None
     limit: PageSize = 100
     offset: Offset = 0
@@ -143,37 +143,31 @@ class GetJobs(Command[JobsReply], tag="GetJobs"):
 
 
 @http("GET /queues/{queue}/counts", Tag.QUEUES)
-@command(Route.QUEUE)
-class GetJobCounts(Command[JobCountsReply], tag="GetJobCounts"):
+@command(Route.QUEUE, Verb.SEE)
+class GetJobCounts(OfQueue[JobCountsReply], tag="GetJobCounts"):
     """Count the jobs of a queue in each state."""
-
-    queue: QueueName
 
 
 @http("GET /queues/{queue}/count", Tag.QUEUES)
-@command(Route.QUEUE)
-class Count(Command[CountReply], tag="Count"):
+@command(Route.QUEUE, Verb.SEE)
+class Count(OfQueue[CountReply], tag="Count"):
     """Count the jobs of a queue: those in all states (version 2, or with ``everything``), or the queued ones
     (version 3).
     """
 
-    queue: QueueName
     everything: bool = False
 
 
 @http("PUT /jobs/{id}/progress", Tag.JOBS)
-@command(Route.ID, writes=True, repeatable=True)
-class Progress(Command[Ok], tag="Progress"):
+@command(Route.ID, Verb.RUN, writes=True, repeatable=True)
+class Progress(OfJob[Ok], tag="Progress"):
     """Set the progress of an active job, clamped to 0..100; without ``message``, the last message stays."""
 
-    id: JobId
     progress: float
     message: Message | None = None
 
 
 @http("GET /jobs/{id}/progress", Tag.JOBS)
-@command(Route.ID)
-class GetProgress(Command[ProgressReply], tag="GetProgress"):
+@command(Route.ID, Verb.SEE)
+class GetProgress(OfJob[ProgressReply], tag="GetProgress"):
     """Get the progress of an active job."""
-
-    id: JobId

@@ -1,12 +1,11 @@
 """Managing queues: pausing, emptying and deleting them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta
 
-from bunqueue.protocol.commands.base import Command, Ok, QueueName, Reply, Route, Tag, command, http
+from bunqueue.model.rights import Verb
+from bunqueue.protocol.commands.base import OfQueue, Ok, Reply, Route, Tag, command, http
 from bunqueue.protocol.commands.query import CountReply
 
 Age = Annotated[float, Meta(ge=0, le=10**15)]  # ms
@@ -32,49 +31,39 @@ class PriorityCountsReply(Reply, kw_only=True):
 
 
 @http("POST /queues/{queue}/pause", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class Pause(Command[Ok], tag="Pause"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class Pause(OfQueue[Ok], tag="Pause"):
     """Deliver no more jobs of a queue until Resume; everything else continues.  A pause survives a
     restart."""
 
-    queue: QueueName
-
 
 @http("POST /queues/{queue}/resume", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class Resume(Command[Ok], tag="Resume"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True)
+class Resume(OfQueue[Ok], tag="Resume"):
     """Deliver jobs of a paused queue again; waiting pulls get them at once."""
-
-    queue: QueueName
 
 
 @http("GET /queues/{queue}/paused", Tag.QUEUES)
-@command(Route.QUEUE)
-class IsPaused(Command[PausedReply], tag="IsPaused"):
+@command(Route.QUEUE, Verb.SEE)
+class IsPaused(OfQueue[PausedReply], tag="IsPaused"):
     """Get whether a queue is paused."""
-
-    queue: QueueName
 
 
 @http("POST /queues/{queue}/drain", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
-class Drain(Command[CountReply], tag="Drain"):
+@command(Route.QUEUE, Verb.DESTROY, writes=True, repeatable=True, heavy=True)
+class Drain(OfQueue[CountReply], tag="Drain"):
     """Remove the waiting and delayed jobs of a queue."""
-
-    queue: QueueName
 
 
 @http("DELETE /queues/{queue}", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
-class Obliterate(Command[Ok], tag="Obliterate"):
+@command(Route.QUEUE, Verb.DESTROY, writes=True, repeatable=True, heavy=True)
+class Obliterate(OfQueue[Ok], tag="Obliterate"):
     """Remove a queue, with its jobs in all states and all its settings."""
-
-    queue: QueueName
 
 
 @http("POST /queues/{queue}/clean", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
-class Clean(Command[CleanReply], tag="Clean"):
+@command(Route.QUEUE, Verb.DESTROY, writes=True, repeatable=True, heavy=True)
+class Clean(OfQueue[CleanReply], tag="Clean"):
     """Remove jobs older than ``grace`` ms, oldest first, at most ``limit``.
 
     Without a ``state`` it removes waiting and delayed jobs.  Their age counts from the push, that of
@@ -82,24 +71,20 @@ class Clean(Command[CleanReply], tag="Clean"):
     never removed.
     """
 
-    queue: QueueName
     grace: Age = 0
     state: str | None = None
     limit: CleanLimit = 1000
 
 
 @http("POST /queues/{queue}/promote", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True, heavy=True, since=3)
-class PromoteJobs(Command[CountReply], tag="PromoteJobs"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True, heavy=True, since=3)
+class PromoteJobs(OfQueue[CountReply], tag="PromoteJobs"):
     """Make delayed jobs of a queue ready now: all of them, or the first ``count`` that were pushed."""
 
-    queue: QueueName
     count: Annotated[int, Meta(ge=0, le=10**15)] | None = None
 
 
 @http("GET /queues/{queue}/priorities", Tag.QUEUES)
-@command(Route.QUEUE, heavy=True)
-class GetCountsPerPriority(Command[PriorityCountsReply], tag="GetCountsPerPriority"):
+@command(Route.QUEUE, Verb.SEE, heavy=True)
+class GetCountsPerPriority(OfQueue[PriorityCountsReply], tag="GetCountsPerPriority"):
     """Count the waiting and delayed jobs of a queue by priority."""
-
-    queue: QueueName

@@ -1,12 +1,22 @@
 """The connection and the server as a whole: Hello, Auth, Ping, ListQueues, Stats."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Ok, Reply, Route, Tag, command, http
+from bunqueue.model.rights import ANYBODY, Verb
+from bunqueue.protocol.commands.base import (
+    LARGEST,
+    Command,
+    Merge,
+    Ok,
+    Reach,
+    Reply,
+    Route,
+    Tag,
+    command,
+    http,
+)
 
 OLDEST, NEWEST = 2, 3  # protocol versions; also the kinds of command envelopes
 IDEMPOTENT_PUSH = "idempotent-push"
@@ -67,7 +77,7 @@ class StatsReply(Reply, kw_only=True):
     stats: ServerStats
 
 
-@command(Route.ROUTER, of_connection=True)
+@command(Route.ROUTER, ANYBODY, of_connection=True)
 class Hello(Command[HelloReply], tag="Hello", omit_defaults=False):
     """Agree on a protocol version; 3 or more makes this a version-3 connection.
 
@@ -90,21 +100,28 @@ def agreement(hello: Hello, version: str) -> HelloReply:
     )
 
 
-@command(Route.ROUTER, of_connection=True)
+@command(Route.ROUTER, ANYBODY, of_connection=True)
 class Auth(Command[Ok], tag="Auth"):
     """Authenticate this connection."""
 
     token: str
 
 
+@command(Route.ROUTER, ANYBODY, internal=True, of_connection=True)
+class ActFor(Command[Ok], tag="ActFor"):
+    """What the gateway sends over this connection is limited to a scope: see `bunqueue.model.scope`."""
+
+    scope: bytes
+
+
 @http("GET /ping", Tag.SERVER)
-@command(Route.ROUTER)
+@command(Route.ROUTER, ANYBODY)
 class Ping(Command[PingReply], tag="Ping"):
     """Check that the server answers."""
 
 
 @http("GET /queue-names", Tag.SERVER)
-@command(Route.ALL, merge=Merge.CONCAT, heavy=True)
+@command(Route.ALL, Verb.SEE, merge=Merge.CONCAT, heavy=True, reach=Reach.ALLOWED)
 class ListQueues(Command[ListQueuesReply], tag="ListQueues"):
     """List all queues; with ``details``, version 3 gets the maps of version 2."""
 
@@ -112,6 +129,6 @@ class ListQueues(Command[ListQueuesReply], tag="ListQueues"):
 
 
 @http("GET /stats", Tag.SERVER)
-@command(Route.ALL, merge=Merge.SUM, heavy=True)
+@command(Route.ALL, Verb.SEE, merge=Merge.SUM, heavy=True, reach=Reach.ALLOWED)
 class Stats(Command[StatsReply], tag="Stats"):
     """Get the counts and rates of the whole server."""

@@ -1,11 +1,19 @@
 """When an active job counts as stalled."""
 
-from __future__ import annotations
-
 from msgspec import UNSET, Struct, UnsetType
 
+from bunqueue.model.rights import Verb
 from bunqueue.model.stall import StallConfig
-from bunqueue.protocol.commands.base import Command, Number, Ok, QueueName, Reply, Route, Tag, command, http
+from bunqueue.protocol.commands.base import (
+    Number,
+    OfQueue,
+    Ok,
+    Reply,
+    Route,
+    Tag,
+    command,
+    http,
+)
 
 
 class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -18,8 +26,8 @@ class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 
 @http("PUT /queues/{queue}/stall-config", Tag.QUEUES)
-@command(Route.QUEUE, writes=True, repeatable=True, since=3)
-class SetStallConfig(Command[Ok], tag="SetStallConfig"):
+@command(Route.QUEUE, Verb.OPERATE, writes=True, repeatable=True, since=3)
+class SetStallConfig(OfQueue[Ok], tag="SetStallConfig"):
     """Change when jobs of a queue count as stalled; absent fields keep their values.
 
     The detector runs every 5 s.  A job that has sent no heartbeat for ``stallInterval`` ms in two of its
@@ -29,7 +37,6 @@ class SetStallConfig(Command[Ok], tag="SetStallConfig"):
     job.
     """
 
-    queue: QueueName
     config: StallSettings
 
 
@@ -38,8 +45,6 @@ class StallConfigReply(Reply, kw_only=True):
 
 
 @http("GET /queues/{queue}/stall-config", Tag.QUEUES)
-@command(Route.QUEUE, since=3)
-class GetStallConfig(Command[StallConfigReply], tag="GetStallConfig"):
+@command(Route.QUEUE, Verb.SEE, since=3)
+class GetStallConfig(OfQueue[StallConfigReply], tag="GetStallConfig"):
     """Get when jobs of a queue count as stalled."""
-
-    queue: QueueName

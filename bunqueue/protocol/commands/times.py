@@ -1,7 +1,5 @@
 """Points in time, cron expressions, and the repetition of a job."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct

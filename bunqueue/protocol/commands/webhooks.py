@@ -1,18 +1,20 @@
 """Webhooks: URLs that receive events over HTTP."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Command,
+    Data,
     Message,
     Ok,
     QueueName,
+    Reach,
+    Removed,
     Reply,
     Route,
     Tag,
@@ -22,10 +24,9 @@ from bunqueue.protocol.commands.base import (
 )
 from bunqueue.protocol.commands.events import Place
 from bunqueue.protocol.commands.times import Time
-from bunqueue.protocol.commands.workers import RemovedReply
 from bunqueue.protocol.moments import MaybeMoment, Moment
 
-EVENTS = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress")
+EVENTS = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress", "error.returned")
 
 
 class AddedWebhook(Struct, rename="camel", gc=False):
@@ -36,10 +37,6 @@ class AddedWebhook(Struct, rename="camel", gc=False):
     created_at_ms: float = msgspec.field(name="createdAt")  # epoch ms
 
     created_at = Moment("created_at_ms")
-
-
-class AddWebhookReply(Reply, kw_only=True):
-    data: AddedWebhook
 
 
 class WebhookInfo(Struct, rename="camel", gc=False):
@@ -72,16 +69,12 @@ class WebhookList(Struct, gc=False):
     stats: WebhookStats
 
 
-class ListWebhooksReply(Reply, kw_only=True):
-    data: WebhookList
-
-
 Secret = Annotated[str, Meta(min_length=1, max_length=1024, description="signs the deliveries")]
 
 
 @http("POST /webhooks", Tag.WEBHOOKS)
-@command(Route.FIRST, writes=True, grows=True)
-class AddWebhook(Command[AddWebhookReply], kw_only=True, tag="AddWebhook"):
+@command(Route.FIRST, Verb.ADMINISTER, writes=True, grows=True, reach=Reach.ALLOWED)
+class AddWebhook(Command[Data[AddedWebhook]], kw_only=True, tag="AddWebhook"):
     """Send the events of one queue, or of all, to a URL.  Addresses inside the network are refused."""
 
     url: str = ""
@@ -91,21 +84,21 @@ class AddWebhook(Command[AddWebhookReply], kw_only=True, tag="AddWebhook"):
 
 
 @http("DELETE /webhooks/{webhookId}", Tag.WEBHOOKS)
-@command(Route.FIRST, writes=True)
-class RemoveWebhook(Command[RemovedReply], tag="RemoveWebhook"):
+@command(Route.FIRST, Verb.ADMINISTER, writes=True, reach=Reach.ALLOWED)
+class RemoveWebhook(Command[Data[Removed]], tag="RemoveWebhook"):
     """Remove a webhook."""
 
     webhook_id: Text
 
 
 @http("GET /webhooks", Tag.WEBHOOKS)
-@command(Route.FIRST)
-class ListWebhooks(Command[ListWebhooksReply], tag="ListWebhooks"):
+@command(Route.FIRST, Verb.ADMINISTER, masked=Verb.SEE, reach=Reach.ALLOWED)
+class ListWebhooks(Command[Data[WebhookList]], tag="ListWebhooks"):
     """List all webhooks, oldest first."""
 
 
 @http("PUT /webhooks/{id}/enabled", Tag.WEBHOOKS)
-@command(Route.FIRST, writes=True, repeatable=True, since=3)
+@command(Route.FIRST, Verb.ADMINISTER, writes=True, repeatable=True, since=3, reach=Reach.ALLOWED)
 class SetWebhookEnabled(Command[Ok], tag="SetWebhookEnabled"):
     """Switch a webhook on or off."""
 
@@ -122,13 +115,9 @@ class Trial(Struct, rename="camel", gc=False):
     duration_ms: float
 
 
-class TrialReply(Reply, kw_only=True):
-    data: Trial
-
-
 @http("POST /webhooks/{webhookId}/test", Tag.WEBHOOKS)
-@command(Route.FIRST, writes=True, parks=True, since=3)
-class TryWebhook(Command[TrialReply], tag="TestWebhook"):
+@command(Route.FIRST, Verb.ADMINISTER, writes=True, parks=True, since=3, reach=Reach.ALLOWED)
+class TryWebhook(Command[Data[Trial]], tag="TestWebhook"):
     """Send a webhook a test delivery, whether it is on or off, and return the outcome.
 
     The HTTP gateway sends it.  An outcome after more than ``timeout`` ms is not reported.
@@ -165,7 +154,7 @@ class DeliveriesReply(Reply, kw_only=True):
     delivers: bool = True
 
 
-@command(Route.FIRST, internal=True)
+@command(Route.FIRST, Verb.ADMINISTER, internal=True)
 class GetDeliveries(Command[DeliveriesReply], tag="GetDeliveries"):
     """Get all webhooks with secrets and delivery positions, and the pending test deliveries.
 
@@ -177,7 +166,7 @@ class GetDeliveries(Command[DeliveriesReply], tag="GetDeliveries"):
     delivers: bool = False
 
 
-@command(Route.FIRST, writes=True, internal=True)
+@command(Route.FIRST, Verb.ADMINISTER, writes=True, internal=True)
 class RecordDelivery(Command[Ok], tag="RecordDelivery"):
     """Store how far a webhook's events were delivered, and the outcome."""
 
@@ -191,7 +180,7 @@ class RecordDelivery(Command[Ok], tag="RecordDelivery"):
     disable: bool = False
 
 
-@command(Route.FIRST, writes=True, internal=True)
+@command(Route.FIRST, Verb.ADMINISTER, writes=True, internal=True)
 class RecordTrial(Command[Ok], tag="RecordTrial"):
     """Report the outcome of a test delivery to the client that requested it."""
 

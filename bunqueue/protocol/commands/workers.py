@@ -1,16 +1,18 @@
 """Worker registration: which workers exist and what they work on."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     Command,
+    Data,
     JobName,
     QueueName,
+    Reach,
+    Removed,
     Reply,
     Route,
     Tag,
@@ -25,6 +27,9 @@ WorkerId = Annotated[str, Meta(max_length=256)]
 Amount = Annotated[int, Meta(ge=0, le=10**15)]
 Names = Annotated[list[JobName], Meta(max_length=1000)]
 Slots = Annotated[int, Meta(ge=1, le=1_000_000)]
+Stop = Literal["grace", "drain"]
+"""How a worker stops: it takes no more jobs, and those that run have its grace to end, or all the time that
+they need."""
 
 
 class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -62,14 +67,6 @@ class RegisterWorkerReply(Reply, kw_only=True):
     data: Registered
 
 
-class Removed(Struct, gc=False):
-    removed: bool = True
-
-
-class RemovedReply(Reply, kw_only=True):
-    data: Removed
-
-
 class WorkerStats(Struct, rename="camel", gc=False):
     """Sums over all workers; the totals include workers that are no longer registered."""
 
@@ -86,12 +83,8 @@ class WorkerList(Struct, gc=False):
     stats: WorkerStats
 
 
-class ListWorkersReply(Reply, kw_only=True):
-    data: WorkerList
-
-
 @http("POST /workers", Tag.WORKERS)
-@command(Route.ROUTER, writes=True, repeatable=True)
+@command(Route.ROUTER, Verb.RUN, writes=True, repeatable=True, reach=Reach.ALLOWED)
 class RegisterWorker(Command[RegisterWorkerReply], tag="RegisterWorker"):
     """Register a worker until its connection ends; repeating a ``workerId`` updates its entry.
 
@@ -112,16 +105,16 @@ class RegisterWorker(Command[RegisterWorkerReply], tag="RegisterWorker"):
 
 
 @http("DELETE /workers/{workerId}", Tag.WORKERS)
-@command(Route.ROUTER, writes=True, repeatable=True)
-class UnregisterWorker(Command[RemovedReply], tag="UnregisterWorker"):
+@command(Route.ROUTER, Verb.RUN, writes=True, repeatable=True, reach=Reach.ALLOWED)
+class UnregisterWorker(Command[Data[Removed]], tag="UnregisterWorker"):
     """Remove a worker from the list."""
 
     worker_id: WorkerId
 
 
 @http("GET /workers", Tag.WORKERS)
-@command(Route.ROUTER)
-class ListWorkers(Command[ListWorkersReply], tag="ListWorkers"):
+@command(Route.ROUTER, Verb.SEE, reach=Reach.ALLOWED)
+class ListWorkers(Command[Data[WorkerList]], tag="ListWorkers"):
     """List the registered workers."""
 
 
@@ -133,6 +126,7 @@ class DesiredState(Struct, gc=False):
     ok: bool = True
     paused: bool | UnsetType = UNSET
     concurrency: int | UnsetType = UNSET
+    stop: Stop | UnsetType = UNSET
     number: int | UnsetType = UNSET
 
 
@@ -141,7 +135,7 @@ class WorkerHeartbeatReply(Reply, kw_only=True):
 
 
 @http("POST /workers/{id}/heartbeat", Tag.WORKERS)
-@command(Route.ROUTER, writes=True, repeatable=True)
+@command(Route.ROUTER, Verb.RUN, writes=True, repeatable=True, reach=Reach.ALLOWED)
 class Heartbeat(Command[WorkerHeartbeatReply], tag="Heartbeat"):
     """Report that a worker is alive, and its counts so far; absent fields keep their values."""
 
@@ -155,20 +149,19 @@ class Heartbeat(Command[WorkerHeartbeatReply], tag="Heartbeat"):
     wish: Amount | None = None  # the number of the last request that was carried out; 0: no request
 
 
-class WorkerInfoReply(Reply, kw_only=True):
-    data: WorkerInfo
-
-
 @http("PUT /workers/{workerId}", Tag.WORKERS)
-@command(Route.ROUTER, writes=True, repeatable=True, heavy=True, since=3)
-class ControlWorker(Command[WorkerInfoReply], tag="ControlWorker"):
-    """Make a worker pause, resume, or run another number of jobs at a time; absent fields change nothing.
+@command(Route.ROUTER, Verb.OPERATE, writes=True, repeatable=True, heavy=True, since=3, reach=Reach.ALLOWED)
+class ControlWorker(Command[Data[WorkerInfo]], tag="ControlWorker"):
+    """Make a worker pause, resume, run another number of jobs at a time, or stop; absent fields change
+    nothing.
 
     The worker gets the request with the answer to its next heartbeat, and reports its new state with later
-    heartbeats.  A paused worker takes no new jobs, but finishes those that it has.  The answer shows the
-    worker before the change.
+    heartbeats.  A paused worker takes no new jobs, but finishes those that it has.  A worker that stops takes
+    no new jobs either; those that it runs have its own grace to end (``stop`` is "grace"), or all the time
+    that they need ("drain"); then it leaves the list.  The answer shows the worker before the change.
     """
 
     worker_id: WorkerId
     paused: bool | None = None
     concurrency: Slots | None = None
+    stop: Stop | None = None

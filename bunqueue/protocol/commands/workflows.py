@@ -5,21 +5,25 @@ A worker that holds the lock of a job records its steps (RecordSteps), reads wha
 and people that inspect or control a workflow.  The states of a step are in docs/workflows.md.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import NIL, UNDEFINED
+from bunqueue.model.rights import Verb
 from bunqueue.model.workflow import MAX_ERROR, MAX_STEP_NAME
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Command,
+    Content,
+    ContentText,
+    Data,
     Delay,
     JobId,
     Key,
     Merge,
+    OfJob,
+    OfQueue,
     Ok,
     QueueName,
     Refusal,
@@ -132,11 +136,11 @@ class StepView(Struct, kw_only=True, rename="camel", gc=False):
     child: str | None = None
     child_queue: str | None = None
     undo: bool = False
-    error: str | None = None
+    error: ContentText | None = None
     size: int = 0
     cursor_size: int = 0
-    cursor: Raw | UnsetType = UNSET
-    result: Raw | UnsetType = UNSET
+    cursor: Content | UnsetType = UNSET
+    result: Content | UnsetType = UNSET
     schema: Raw | UnsetType = UNSET
 
 
@@ -156,7 +160,7 @@ class UndoView(Struct, rename="camel", gc=False):
     """Why a workflow is being undone, since when (epoch ms), and its outcome when that is complete."""
 
     reason: str
-    error: str | None
+    error: ContentText | None
     at: float
 
 
@@ -170,8 +174,8 @@ class KeptSignal(Struct, rename="camel", omit_defaults=True, gc=False):
     size: int
     number: int = 0
     expires_at: float | None = None
-    problem: str | None = None
-    data: Raw | UnsetType = UNSET
+    problem: ContentText | None = None
+    data: Content | UnsetType = UNSET
 
 
 class OpenWait(Struct, rename="camel", omit_defaults=True, gc=False):
@@ -204,7 +208,7 @@ class WorkflowView(Struct, kw_only=True, rename="camel", gc=False):
     waits: list[OpenWait]
     steps: list[StepView]
     next: int | None
-    value: Raw | UnsetType = UNSET
+    value: Content | UnsetType = UNSET
 
 
 class WorkflowReply(Reply, kw_only=True):
@@ -220,37 +224,31 @@ class Delivered(Struct, omit_defaults=True, gc=False):
     waiting: list[str] = []
 
 
-class SignalReply(Reply, kw_only=True):
-    data: Delivered
-
-
 PageLimit = Annotated[int, Meta(ge=1, le=1000)]
 MaxResult = Annotated[int, Meta(ge=0, le=MAX_FRAME)]
 
 
 @http("POST /queues/{queue}/steps", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, writes=True, repeatable=True, grows=True)
-class RecordSteps(Command[RecordStepsReply], tag="RecordSteps"):
+@command(Route.QUEUE, Verb.RUN, writes=True, repeatable=True, grows=True)
+class RecordSteps(OfQueue[RecordStepsReply], tag="RecordSteps"):
     """Record steps of jobs of a queue that the caller has locked; each is accepted or refused separately.
 
     A step that has ended is never changed: the answer has the stored step.  So the command may be repeated.
     To check whether a wait is over, record it again.
     """
 
-    queue: QueueName
     steps: Annotated[list[StepRecord], Meta(max_length=1000)]
 
 
 @http("GET /queues/{queue}/jobs/{id}/steps", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE)
-class GetSteps(Command[StepsReply], tag="GetSteps"):
+@command(Route.QUEUE, Verb.RUN | Verb.SEE | Verb.READ)
+class GetSteps(OfQueue[StepsReply], tag="GetSteps"):
     """Get the recorded steps of a job with numbers above ``after``: all, or the named ones.
 
     Results and cursors of more than ``maxResult`` bytes are left out.  A page ends after ``limit`` steps or
     some MB, but always has at least one step if any remain.
     """
 
-    queue: QueueName
     id: JobId
     after: Number = 0
     limit: PageLimit = 1000
@@ -265,24 +263,22 @@ class WaitGroup(Struct, gc=False):
 
 
 @http("POST /queues/{queue}/jobs/{id}/suspend", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, writes=True)
-class SuspendJob(Command[Ok], tag="SuspendJob"):
+@command(Route.QUEUE, Verb.RUN, writes=True)
+class SuspendJob(OfQueue[Ok], tag="SuspendJob"):
     """End a run because everything in it is waiting.  The job resumes when one of these groups of recorded
     steps is ready, or when the time of one of their steps has come.  This does not count as an attempt."""
 
-    queue: QueueName
     id: JobId
     token: Token
     groups: Annotated[list[WaitGroup], Meta(min_length=1, max_length=100_000)]
 
 
 @http("POST /queues/{queue}/jobs/{id}/continue-as-new", Tag.JOBS_OF_A_QUEUE)
-@command(Route.QUEUE, writes=True, grows=True)
-class ContinueAsNew(Command[Ok], tag="ContinueAsNew"):
+@command(Route.QUEUE, Verb.RUN, writes=True, grows=True)
+class ContinueAsNew(OfQueue[Ok], tag="ContinueAsNew"):
     """Begin a workflow again with other data and without its steps.  It keeps its id and the signals that are
     stored for it."""
 
-    queue: QueueName
     id: JobId
     token: Token
     data: Raw = Raw(NIL)
@@ -290,13 +286,12 @@ class ContinueAsNew(Command[Ok], tag="ContinueAsNew"):
 
 @http("POST /workflows/{id}/signals/{name}", Tag.WORKFLOWS)
 @http("POST /workflows/{id}/signals/{name}/raw", Tag.WORKFLOWS, whole="data")
-@command(Route.ID, writes=True, repeatable=True, grows=True)
-class SendSignal(Command[SignalReply], tag="SendSignal"):
+@command(Route.ID, Verb.ADD | Verb.RUN | Verb.OPERATE, writes=True, repeatable=True, grows=True)
+class SendSignal(OfJob[Data[Delivered]], tag="SendSignal"):
     """Send a signal to a workflow: the oldest wait for its name takes it, or it is kept for the next wait,
     for ``ttl`` ms if given.  Signals with the same ``signalId`` count once.  A signal is refused if its data
     does not fit the schema of the wait, or of the workflow."""
 
-    id: JobId
     name: SignalName
     data: Raw = Raw(NIL)
     ttl: Ttl | None = None
@@ -304,12 +299,11 @@ class SendSignal(Command[SignalReply], tag="SendSignal"):
 
 
 @http("DELETE /workflows/{id}/signals/{number}", Tag.WORKFLOWS)
-@command(Route.ID, writes=True)
-class DropSignal(Command[Ok], tag="DropSignal"):
+@command(Route.ID, Verb.OPERATE, writes=True)
+class DropSignal(OfJob[Ok], tag="DropSignal"):
     """Remove a signal that no wait of a workflow has taken, quarantined or not; `number` is the one in
     GetWorkflow."""
 
-    id: JobId
     number: Annotated[int, Meta(ge=1, le=MAX_SAFE)]
 
 
@@ -321,21 +315,28 @@ Types = Annotated[
 
 
 @http("PUT /queues/{queue}/signal-types", Tag.LIMITS)
-@command(Route.QUEUE, writes=True, repeatable=True)
-class SetSignalTypes(Command[Ok], tag="SetSignalTypes"):
+@command(Route.QUEUE, Verb.RUN, writes=True, repeatable=True)
+class SetSignalTypes(OfQueue[Ok], tag="SetSignalTypes"):
     """Declare which data the signals of workflows of a queue may have: for each workflow name, JSON Schemas
     by signal name.  This replaces earlier declarations for these workflows, and takes precedence over the
     schemas of single waits.  ``by`` is an id of the program that is starting to work: schemas that waits
     declared before that are not applied any more, because its code may have changed."""
 
-    queue: QueueName
     workflows: Types
     by: Key = ""
 
 
 @http("POST /signals/{name}", Tag.WORKFLOWS)
 @http("POST /signals/{name}/raw", Tag.WORKFLOWS, whole="data")
-@command(Route.ALL, merge=Merge.COUNT, writes=True, repeatable=True, heavy=True, grows=True)
+@command(
+    Route.ALL,
+    Verb.ADD | Verb.RUN | Verb.OPERATE,
+    merge=Merge.COUNT,
+    writes=True,
+    repeatable=True,
+    heavy=True,
+    grows=True,
+)
 class Broadcast(Command[CountReply], tag="Broadcast"):
     """Send a signal to every workflow that waits for this name and key, and during the next ``keep`` ms also
     to workflows that begin to wait for it.  Each gets it once.  Waits that its data does not fit do not get
@@ -349,34 +350,31 @@ class Broadcast(Command[CountReply], tag="Broadcast"):
 
 
 @http("GET /workflows/{id}", Tag.WORKFLOWS)
-@command(Route.ID)
-class GetWorkflow(Command[WorkflowReply], tag="GetWorkflow"):
+@command(Route.ID, Verb.SEE | Verb.READ)
+class GetWorkflow(OfJob[WorkflowReply], tag="GetWorkflow"):
     """Get a workflow, live or finished, with a page of its steps, as in GetSteps."""
 
-    id: JobId
     after: Number = 0
     limit: PageLimit = 100
     max_result: MaxResult = 1024
 
 
 @http("POST /workflows/{id}/retry", Tag.WORKFLOWS)
-@command(Route.ID, writes=True)
-class RetryWorkflow(Command[Ok], tag="RetryWorkflow"):
+@command(Route.ID, Verb.OPERATE, writes=True)
+class RetryWorkflow(OfJob[Ok], tag="RetryWorkflow"):
     """Run an inactive workflow again: from ``step``, discarding everything that was recorded since; or,
     without ``step``, from where it failed."""
 
-    id: JobId
     step: StepName | None = None
 
 
 @http("POST /workflows/{id}/undo", Tag.WORKFLOWS)
-@command(Route.ID, writes=True)
-class UndoWorkflow(Command[Ok], tag="UndoWorkflow"):
+@command(Route.ID, Verb.OPERATE, writes=True)
+class UndoWorkflow(OfJob[Ok], tag="UndoWorkflow"):
     """Undo a workflow that has ended ("start"), or continue an undo that is stuck: try again ("retry"),
     continue without undoing ``step`` ("skip"), or try again with ``data`` instead of the step's result
     ("edit")."""
 
-    id: JobId
     action: Literal["start", "retry", "skip", "edit"] = "retry"
     step: StepName | None = None
     data: Raw = Raw(NIL)

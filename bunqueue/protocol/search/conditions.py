@@ -5,8 +5,6 @@ kind; 7 and "7" are not.  For values of different kinds, and for a field that th
 ``!=`` holds.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -15,6 +13,7 @@ from typing import Any
 from msgspec import MsgspecError, Raw, Struct, defstruct
 from msgspec.msgpack import Decoder
 
+from bunqueue.model.decoders import decoder
 from bunqueue.model.states import STATES
 from bunqueue.protocol.heads import is_map
 from bunqueue.protocol.pieces import WINDOW
@@ -55,6 +54,7 @@ FIELDS: Mapping[str, Kind] = {
     "group": Kind.TEXT,
     "worker": Kind.TEXT,
     "error": Kind.TEXT,
+    "error_type": Kind.TEXT,
     "created": Kind.TIME,
     "finished": Kind.TIME,
     "priority": Kind.NUMBER,
@@ -141,7 +141,7 @@ def value_at(data: bytes, path: Sequence[str]) -> Any:
 @lru_cache(256)
 def _field(name: str) -> Callable[[bytes], Any]:
     one = defstruct("Field", [("value", Raw, Raw())], rename={"value": name}, gc=False)
-    return Decoder(one).decode
+    return decoder(one).decode
 
 
 def at_path(data: Any, path: Sequence[str]) -> Any:

@@ -4,17 +4,16 @@ A cursor belongs to one search on one server and contains a check for that: it i
 or after the number of shards has changed.  Any client can make one, so its numbers cannot be trusted.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import zlib
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, MsgspecError, Struct
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Encoder
 from msgspec.structs import fields
 
+from bunqueue.model.decoders import decoder
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import MAX_SAFE, CommandError
 from bunqueue.protocol.commands.find import Wanted
@@ -45,7 +44,7 @@ class Cursor(Struct, array_like=True):
 
 
 _encode = Encoder(order="sorted").encode
-_decode = Decoder(Cursor).decode
+_decode = decoder(Cursor).decode
 
 
 def begin(wanted: Wanted, shards: int, now: int) -> Cursor:

@@ -1,7 +1,5 @@
 """Merges the jobs that several shards have found into one page, with the cursor after it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@
 In conditions on data, a word that is a JSON number, true, false or null has that value; in quotes it is text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -102,8 +100,8 @@ def _tokens(query: str) -> list[_Token]:
 def _condition(tokens: Sequence[_Token], now: int) -> Condition:
     shown = _truncated(" ".join(token.text for token in tokens))
     if len(tokens) < 3 or tokens[0].kind not in ("word", "text"):
-        said = f"{shown} is no condition" if tokens else "a condition is missing"
-        raise problem(f"{said}: write a field, a comparison and a value, as in state = failed")
+        sentence = f"{shown} is no condition" if tokens else "a condition is missing"
+        raise problem(f"{sentence}: write a field, a comparison and a value, as in state = failed")
     field, path = _field(tokens[0].text)
     kind = FIELDS[field]
     sign = EQUAL if tokens[1].text.lower() == "in" else tokens[1].text

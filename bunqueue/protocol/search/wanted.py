@@ -1,7 +1,5 @@
 """The conditions of a command that finds jobs, from its fields and from its text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bunqueue.protocol.codes import Code
@@ -31,6 +29,8 @@ def conditions_of(wanted: Wanted, now: int) -> list[Condition]:
         found.append(Condition("worker", EQUAL, (wanted.worker,)))
     if wanted.error is not None:
         found.append(Condition("error", CONTAINS, (wanted.error,)))
+    if wanted.error_type is not None:
+        found.append(Condition("error_type", EQUAL, (wanted.error_type,)))
     for field, (name, comparison) in _TIMES.items():
         if (value := getattr(wanted, field)) is not None:
             found.append(Condition(name, comparison, (value,)))

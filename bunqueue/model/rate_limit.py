@@ -1,25 +1,14 @@
-"""Admission: tokens, and rate limits in commands per minute.
+"""A rate limit in commands per minute.
 
 Pure: the time comes from the caller.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections import deque
-from collections.abc import Sequence
 
 _TICKS_A_SECOND = 10  # the resolution of the sliding window
 _WINDOW = 60 * _TICKS_A_SECOND  # so a client needs at most 601 numbers, whatever its limit
-
-
-def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:
-    """Whether ``given`` is one of ``tokens``.  Takes the same time whichever token matches."""
-    candidate = given.encode("utf-8", "surrogatepass")
-    known = False
-    for token in tokens:
-        known |= hmac.compare_digest(candidate, token)
-    return known
 
 
 class RateLimit:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.msgpack import Encoder
 
 from bunqueue.model.events import LOST
+from bunqueue.model.marks import Mark
 from bunqueue.protocol.framing import frame
 
 _encode = Encoder().encode
+
+_Data: TypeAlias = Annotated[Raw, Mark.CONTENT]
+_Text: TypeAlias = Annotated[str, Mark.CONTENT]
 
 
 class Event(Struct, kw_only=True, rename="camel", gc=False):
@@ -18,18 +24,20 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     queue: str
     job_id: str  # "" if the event is about the queue
     timestamp: float  # epoch ms; a float, as all times on the wire
-    data: Raw | UnsetType = UNSET  # completed: the result; failed: the job's data; progress: a map
+    data: _Data | UnsetType = UNSET  # completed: the result; failed: the job's data; progress: a map
     data_bytes: int | UnsetType = UNSET  # size of large data that were left out
-    error: str | UnsetType = UNSET
+    error: _Text | UnsetType = UNSET
     terminal: bool | UnsetType = UNSET
     prev: str | UnsetType = UNSET
     delay: float | UnsetType = UNSET
-    reason: str | UnsetType = UNSET  # failed: "cancelled", "undone", "stuck"; undoing, breaker: why
+    reason: _Text | UnsetType = UNSET  # failed: "cancelled", "undone", "stuck"; undoing, breaker: why
     progress: float | UnsetType = UNSET
     step: str | UnsetType = UNSET  # step: its name; signalled: the name of the signal
     status: str | UnsetType = UNSET  # step: how it ended; signalled: taken or kept; breaker: open or closed
     name: str | UnsetType = UNSET  # breaker: the job name that it applies to, unless it applies to all jobs
+    group: str | UnsetType = UNSET  # error-returned: the id of the group of errors
     count: int | UnsetType = UNSET  # lost: how many events are missing here
+    message: _Text | UnsetType = UNSET  # progress, in the log: with it
 
 
 class _Pushed(Struct, gc=False):

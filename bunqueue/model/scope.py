@@ -1,0 +1,128 @@
+"""Where an identity may use its verbs: the queues that its patterns name.
+
+A pattern is the name of a queue in which ``*`` stands for any characters. A `Scope` is compiled once, and
+remembers what it has decided, so a command costs one look-up. Routers send it to the shards with the
+commands of a connection, as bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from .names import MAX_QUEUE_NAME
+from .rights import Identity, Verb, names_of
+
+MAX_PATTERNS = 100
+MAX_DECIDED = 10_000  # queues for which a scope remembers its decision; then it forgets them all
+MAX_SCOPES = 1_000  # compiled ones that a process keeps
+_PATTERN = re.compile(r"[A-Za-z0-9_.:*-]+")
+
+
+class _Wire(Struct, array_like=True):
+    """A scope as bytes."""
+
+    name: str
+    verbs: int
+    queues: tuple[str, ...]
+
+
+_encode, _decode = Encoder().encode, Decoder(_Wire).decode
+
+
+class Scope:
+    """The rights of one identity, as everything that carries out its commands sees them."""
+
+    __slots__ = ("_match", "_shows", "decided", "identity", "wire")
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.wire = _encode(_Wire(identity.name, identity.verbs.value, identity.queues))
+        parts = [".*".join(map(re.escape, pattern.split("*"))) for pattern in identity.queues]
+        self._match = re.compile("|".join(parts), re.ASCII).fullmatch if parts else None
+        self.decided: dict[str, bool] = {}  # public, because it is read for each command
+        self._shows: dict[int, bool] = {}  # by verbs, as numbers: the flags themselves are slow to combine
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it allows every queue."""
+        return self._match is None
+
+    def allows(self, queue: str) -> bool:
+        """Whether this queue exists for the identity."""
+        if self._match is None:
+            return True
+        known = self.decided.get(queue)
+        if known is None:
+            if len(queue) > MAX_QUEUE_NAME:
+                return False
+            if len(self.decided) >= MAX_DECIDED:
+                self.decided.clear()
+            known = self.decided[queue] = self._match(queue) is not None
+        return known
+
+    def shows(self, verbs: Verb) -> bool:
+        """Whether an answer to a command with these verbs shows what jobs hold: to who may read that, and to
+        who gets it to run or to add a job."""
+        known = self._shows.get(verbs.value)
+        if known is None:
+            known = bool(self.identity.verbs & (Verb.READ | verbs & (Verb.RUN | Verb.ADD)))
+            self._shows[verbs.value] = known
+        return known
+
+
+def scope_of(identity: Identity) -> Scope | None:
+    """The scope of an identity; None if there is nothing that its verbs do not say already."""
+    sees_all = Verb.READ in identity.verbs or not identity.verbs & ~(Verb.ADD | Verb.RUN | Verb.SCRAPE)
+    return None if sees_all and not identity.queues else _compiled(identity)
+
+
+@lru_cache(MAX_SCOPES)
+def _compiled(identity: Identity) -> Scope:
+    return Scope(identity)
+
+
+@lru_cache(MAX_SCOPES)
+def read_scope(wire: bytes) -> Scope:
+    """A scope from its bytes."""
+    found = _decode(wire)
+    return _compiled(Identity(found.name, Verb(found.verbs), found.queues))
+
+
+def pattern_problem(pattern: str) -> str:
+    """What is wrong with a pattern; "" if nothing is."""
+    if not _PATTERN.fullmatch(pattern):
+        return f"{pattern[:80]!r} is no pattern for queues: give characters of [a-zA-Z0-9_-.:], and * for any"
+    if len(pattern) > MAX_QUEUE_NAME:
+        return f"the pattern {pattern[:20]!r}... has {len(pattern)} characters, at most {MAX_QUEUE_NAME} fit"
+    return ""
+
+
+def not_there(scope: Scope, command: str, verbs: Verb, queue: str) -> str:
+    """Why an identity may not use a command on a queue."""
+    identity = scope.identity
+    needed = " or ".join(repr(name) for name in names_of(verbs & identity.verbs or verbs))
+    where = ", ".join(identity.queues)
+    text = f"{identity.name} may not use {command} on queue {queue[:80]!r}"
+    return f"{text}: it has the verb {needed} on {where} only"
+
+
+def not_of_server(scope: Scope, command: str) -> str:
+    """Why an identity with patterns may not use a command that is about the whole server."""
+    where = ", ".join(scope.identity.queues)
+    return (
+        f"{scope.identity.name} may not use {command}: it is about the whole server, "
+        f"and the identity is for the queues {where} only"
+    )
+
+
+def may_not_ask(scope: Scope, command: str, field: str) -> str:
+    """Why an identity may not ask for jobs by what they hold."""
+    has = ", ".join(names_of(scope.identity.verbs))
+    return (
+        f"{scope.identity.name} may not use {command} with {field}: what jobs hold needs the verb 'read', "
+        f"and it has {has}"
+    )
