@@ -12,13 +12,14 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bunqueue.model.dead_letters import MAX_AGE, MAX_ENTRIES
+from bunqueue.protocol.commands.backups import BackupView, StandbyView
 from bunqueue.protocol.commands.cluster import ClusterView, HostView
-from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, ShardFigures, ShardStore
+from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, ShardFigures, ShardStore, Times
 from bunqueue.protocol.commands.workers import WorkerStats
 from bunqueue.server.host.file_permissions import KINDS
 from bunqueue.text import CONTROL
 
-from .metric_families import Snapshot, family_of
+from .prometheus_format import Snapshot, buckets_of, family_of, histogram_of
 from .queue_metrics import queue_metrics
 from .router_figures import RouterFigures
 
@@ -37,18 +38,24 @@ _TOTALS: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]], .
     ("jobs_pulled", COUNTER, "Jobs pulled", lambda shard: shard.pulled_total),
     ("jobs_completed", COUNTER, "Jobs completed", lambda shard: shard.completed_total),
     ("jobs_failed", COUNTER, "Jobs failed for good", lambda shard: shard.failed_total),
+    ("attempts_failed", COUNTER, "Attempts failed", lambda shard: shard.attempts_failed_total),
 )
 # Name, its help, its buckets and its sum in ms.
-_TIMES: tuple[tuple[str, str, Callable[[ShardFigures], tuple[list[int], float]]], ...] = (
+_TIMES: tuple[tuple[str, str, Callable[[ShardFigures], Times]], ...] = (
     (
         "job_wait_seconds",
-        "Time of completed jobs from being due to being pulled",
-        lambda shard: (shard.waits, shard.waited_ms),
+        "Time of attempts that completed their job or failed, from being due to being pulled",
+        lambda shard: shard.waits,
     ),
     (
         "job_processing_seconds",
-        "Time of completed jobs from being pulled to being acked",
-        lambda shard: (shard.runs, shard.worked_ms),
+        "Time of attempts that completed their job or failed, from being pulled on",
+        lambda shard: shard.runs,
+    ),
+    (
+        "job_total_seconds",
+        "Time of jobs that completed or failed for good, from being pushed on",
+        lambda shard: shard.totals,
     ),
 )
 _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]], ...] = (
@@ -126,7 +133,7 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
     (
         "cron_runs_missed",
         COUNTER,
-        "Times of schedules that passed while the server was away, since the shard started",
+        "Times of schedules that passed while the server was down, since the shard started",
         lambda shard: shard.cron_missed_total,
     ),
     ("shard_memory_full", GAUGE, "The shard takes no more jobs", lambda shard: shard.memory_full),
@@ -165,13 +172,25 @@ _OF_WORKERS: tuple[tuple[str, type[Metric], str, Callable[[WorkerStats], float]]
 def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
     """The text, from the merged figures of the shards and those of the router."""
     figures = convert(data, Figures)
-    metrics = [
-        *_totals(figures),
-        *_shards(figures, own),
-        *queue_metrics(figures),
-        *_router(own),
-        *_cluster(own.cluster),
-    ]
+    return _text(
+        [
+            *_totals(figures),
+            *_shards(figures, own),
+            *queue_metrics(figures),
+            *_router(own),
+            *_backup(own.backup),
+            *_standby(own.standby),
+            *_cluster(own.cluster),
+        ]
+    )
+
+
+def exposition_of_queues(data: Mapping[str, Any]) -> str:
+    """The text for who is for some queues only, from their figures: nothing in it is about the server."""
+    return _text([*queue_metrics(convert(data, Figures))])
+
+
+def _text(metrics: Sequence[Metric]) -> str:
     text: bytes = generate_latest(Snapshot(metrics))
     # Clients choose the names. Prometheus would accept control characters, and a terminal would obey them.
     return CONTROL.sub(
@@ -188,19 +207,12 @@ def _totals(figures: Figures) -> Iterator[Metric]:
     dropped.add_metric([MAX_AGE], sum(shard.dropped_too_old for shard in figures.shards))
     yield dropped
     for name, text, times in _TIMES:
-        yield _histogram(name, text, [times(shard) for shard in figures.shards])
+        every = [times(shard) for shard in figures.shards]
+        histogram = histogram_of(name, text)
+        histogram.add_metric([], *buckets_of(every))
+        yield histogram
     yield family_of(GAUGE, "webhooks_registered", "Webhooks", value=figures.webhooks)
     yield family_of(GAUGE, "webhooks_enabled", "Webhooks that are on", value=figures.webhooks_enabled)
-
-
-def _histogram(name: str, text: str, times: Sequence[tuple[list[int], float]]) -> Metric:
-    """A histogram over all shards; the buckets are for 1, 2, 4, ... ms, the last one for all longer times."""
-    counts = list(accumulate(map(sum, zip(*(buckets for buckets, _ in times), strict=True))))
-    edges = [*(str(2**step / 1000) for step in range(len(counts) - 1)), "+Inf"]
-    total = sum(total for _, total in times) / 1000
-    return HistogramMetricFamily(
-        f"bunqueue_{name}", text, buckets=list(zip(edges, counts, strict=True)), sum_value=total
-    )
 
 
 def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
@@ -232,7 +244,7 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
     costs = [(f"shard-{each.shard}", each.memory_bytes, each.cpu_s) for each in figures.shards]
     if own.memory_bytes:  # 0 if the router has no process of its own
         costs.insert(0, ("router", own.memory_bytes, own.cpu_s))
-    for number, (resident, used_s, _) in enumerate(own.further, 1):
+    for number, (resident, used_s, _) in enumerate(own.secondary, 1):
         costs.insert(number, (f"router-{number}", resident, used_s))
     for process, memory_bytes, cpu_s in costs:
         memory.add_metric([process], memory_bytes)
@@ -293,6 +305,34 @@ def _cluster(view: ClusterView | None) -> Iterator[Metric]:
     yield from (copies, behind)
 
 
+def _backup(view: BackupView | None) -> Iterator[Metric]:
+    """How far what changes is backed up."""
+    if view is None:
+        return
+    for name, text, value in (
+        ("last_success_timestamp_seconds", "All that was committed before is stored", view.until / 1000),
+        ("last_base_timestamp_seconds", "When the newest whole backup was made", view.base / 1000),
+        ("lag_seconds", "For how long changes have waited to be stored", view.lag / 1000),
+        ("lag_bytes", "Changes that are not stored", view.lag_bytes),
+        ("failing", "Nothing could be stored just now", view.error is not None),
+    ):
+        yield family_of(GAUGE, f"backup_{name}", text, value=value)
+
+
+def _standby(view: StandbyView | None) -> Iterator[Metric]:
+    """How far a standby follows its primary."""
+    if view is None:
+        return
+    for name, text, value in (
+        ("last_success_timestamp_seconds", "All that the primary had committed is here", view.until / 1000),
+        ("shown_timestamp_seconds", "The moment that the standby shows", view.shown / 1000),
+        ("lag_seconds", "For how long nothing new has come from the primary", view.lag / 1000),
+        ("primary_silent_seconds", "For how long the primary gave no sign of life", view.silent / 1000),
+        ("failing", "Nothing could be fetched just now", view.error is not None),
+    ):
+        yield family_of(GAUGE, f"standby_{name}", text, value=value)
+
+
 def _router(own: RouterFigures) -> Iterator[Metric]:
     for name, kind, text, value in _OF_WORKERS:
         yield family_of(kind, name, text, value=value(own.workers))
@@ -300,22 +340,36 @@ def _router(own: RouterFigures) -> Iterator[Metric]:
     connections = family_of(GAUGE, "connections", "Open connections", ["transport"])
     connections.add_metric(["tcp"], own.connections)
     yield connections
-    if own.further:
+    if own.secondary:
         text = "Open connections of one of several routers"
         by_router = family_of(GAUGE, "router_connections", text, ["router"])
-        counts = [count for _, _, count in own.further]
+        counts = [count for _, _, count in own.secondary]
         for number, count in enumerate([own.connections - sum(counts), *counts]):
             by_router.add_metric([str(number)], count)
         yield by_router
     wrong = family_of(COUNTER, "wrong_tokens", "Wrong tokens that clients have shown", ["transport"])
     wrong.add_metric(["tcp"], own.wrong_tokens)
     yield wrong
-    readable = family_of(
-        GAUGE, "readable_by_others", "Other users of the machine could read it at the start", ["what"]
-    )
+    readable = family_of(GAUGE, "readable_by_others", "Others could read it at the start", ["what"])
     for what in KINDS:
         readable.add_metric([what], what in own.exposed)
     yield readable
+    if any(own.identities.values()):
+        text = "Identities, by whether they have ended, will within two weeks, or have longer"
+        identities = family_of(GAUGE, "identities", text, ["state"])
+        for state, count in own.identities.items():
+            identities.add_metric([state], count)
+        yield identities
+    for name, text, end in (
+        ("tls_certificate", "When the TLS certificate expires", own.certificate_ends),
+        (
+            "client_certificate",
+            "When the first certificate of an identity seen lately expires",
+            own.client_certificate_ends,
+        ),
+    ):
+        if end:
+            yield family_of(GAUGE, f"{name}_expires_timestamp_seconds", text, value=end)
     text = "The longest delay of the router's event loop in the last seconds"
     yield family_of(GAUGE, "event_loop_lag_seconds", text, value=own.lag_s)
     build = family_of(GAUGE, "build_info", "What runs", ["version", "python"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from bunqueue.protocol.commands.backups import BackupView, StandbyView
 from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.protocol.commands.workers import WorkerStats
 
@@ -24,7 +25,14 @@ class RouterFigures(Struct):
     shards_up: Sequence[int]
     shards_damaged: Sequence[int] = ()  # these are not restarted
     deaths: Sequence[tuple[int, str, int]] = ()  # shards that die often: number, cause, deaths in an hour
-    further: Sequence[tuple[int, float, int]] = ()  # secondary routers: memory (bytes), CPU (s), connections
+    secondary: Sequence[
+        tuple[int, float, int]
+    ] = ()  # secondary routers: memory (bytes), CPU (s), connections
     wrong_tokens: int = 0  # over TCP
     exposed: Sequence[str] = ()  # of `exposure.KINDS`
+    identities: Mapping[str, int] = {}  # how many, by whether they have ended or soon will
+    certificate_ends: float = 0  # that of TLS, in seconds since the epoch; 0 without one
+    client_certificate_ends: float = 0  # the first of those that clients have lately shown
     cluster: ClusterView | None = None  # as this host sees it; None without a cluster
+    backup: BackupView | None = None  # None without a setting `backup`
+    standby: StandbyView | None = None  # None without a setting `follow`

@@ -6,14 +6,16 @@ Pure: the time comes from the caller.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from bunqueue.model.names import queue_name_problem
+from bunqueue.model.scope import Scope
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.base import Data, Removed
 from bunqueue.protocol.commands.workers import (
     ControlWorker,
     DesiredState,
@@ -21,11 +23,9 @@ from bunqueue.protocol.commands.workers import (
     Registered,
     RegisterWorker,
     RegisterWorkerReply,
-    Removed,
-    RemovedReply,
+    Stop,
     WorkerHeartbeatReply,
     WorkerInfo,
-    WorkerInfoReply,
     WorkerList,
     WorkerStats,
 )
@@ -55,9 +55,10 @@ class Worker(Struct):
     failed: int = 0
     current_job: str | None = None
     paused: bool = False
-    wanted_paused: bool | None = None  # desired state, until the worker confirms it; so is the next field
+    wanted_paused: bool | None = None  # desired state, until the worker confirms it; so are the next fields
     wanted_concurrency: int | None = None
-    wish: int = 0  # the number of the last request
+    wanted_stop: Stop | None = None
+    request: int = 0  # the number of the last request
     born: str | None = None  # when its process started, if it runs on this machine
     names: list[str] | None = None  # of the jobs that it runs; None: not declared
     names_by_queue: dict[str, list[str]] = {}  # for these queues, instead of `names`
@@ -147,12 +148,18 @@ class Workers:
                 bound=MAX_NAMES,
             )
 
-    def unregister(self, worker_id: str) -> RemovedReply:
+    def check_seen(self, worker_id: str | None, scope: Scope | None) -> None:
+        """CommandError if a worker is none that this scope sees: for it there is no worker of that id."""
+        worker = self._workers.get(worker_id or "")
+        if worker is not None and scope is not None and not _sees(scope, worker.queues):
+            raise unknown(worker.id)
+
+    def unregister(self, worker_id: str) -> Data[Removed]:
         """Remove a worker from the list."""
         worker = self._known(worker_id)
         self._leave(worker)
         self._forget(worker)
-        return RemovedReply(data=Removed())
+        return Data(data=Removed(True))
 
     def heartbeat(self, command: Heartbeat, now: int) -> WorkerHeartbeatReply:
         """Record a heartbeat, with what the worker reports about itself."""
@@ -171,11 +178,11 @@ class Workers:
             worker.concurrency = command.concurrency
         return WorkerHeartbeatReply(data=_desired_state(worker, command))
 
-    def control(self, command: ControlWorker, now: int) -> WorkerInfoReply:
+    def control(self, command: ControlWorker, now: int) -> Data[WorkerInfo]:
         """Store the desired state of a worker until its next heartbeat."""
         worker = self._workers.get(command.worker_id)
         if worker is None:
-            raise _unknown(command.worker_id)
+            raise unknown(command.worker_id)
         if command.concurrency is not None and command.concurrency < len(worker.queues):
             least = len(worker.queues)
             raise CommandError(
@@ -185,12 +192,14 @@ class Workers:
                 value=command.concurrency,
                 bound=least,
             )
-        worker.wish = max(worker.wish + 1, now)  # higher than the numbers from a router that has ended
+        worker.request = max(worker.request + 1, now)  # higher than the numbers from a router that has ended
         if command.paused is not None:
             worker.wanted_paused = command.paused
         if command.concurrency is not None:
             worker.wanted_concurrency = command.concurrency
-        return WorkerInfoReply(data=_shown(worker, now))
+        if command.stop is not None:
+            worker.wanted_stop = command.stop
+        return Data(data=_shown(worker, now))
 
     def listing(self, now: int) -> WorkerList:
         """All workers: those registered here in order of registration, then those of other hosts."""
@@ -247,7 +256,7 @@ class Workers:
     def _known(self, worker_id: str) -> Worker:
         worker = self._workers.get(worker_id)
         if worker is None:
-            raise _unknown(worker_id)
+            raise unknown(worker_id)
         return worker
 
     def _leave(self, worker: Worker) -> None:
@@ -296,26 +305,48 @@ def _names(command: RegisterWorker, queues: list[str]) -> tuple[list[str] | None
     return None if command.names is None else list(dict.fromkeys(command.names)), once
 
 
-def _unknown(worker_id: str) -> CommandError:
+def seen_by(scope: Scope | None, listing: WorkerList) -> WorkerList:
+    """The workers that a scope sees: those that work on queues of it, and on no others."""
+    if scope is None or scope.is_everywhere:
+        return listing
+    seen = [worker for worker in listing.workers if _sees(scope, worker.queues)]
+    stats = WorkerStats(
+        total=len(seen),
+        active=sum(worker.status == "active" for worker in seen),
+        total_processed=sum(worker.processed_jobs for worker in seen),
+        total_failed=sum(worker.failed_jobs for worker in seen),
+        active_jobs=sum(worker.active_jobs for worker in seen),
+        concurrency_slots=sum(worker.concurrency for worker in seen),
+    )
+    return WorkerList(seen, stats)
+
+
+def _sees(scope: Scope, queues: Sequence[str]) -> bool:
+    return scope.is_everywhere or (bool(queues) and all(map(scope.allows, queues)))
+
+
+def unknown(worker_id: str) -> CommandError:
+    """The error for a worker that does not exist."""
     return CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId", value=worker_id)
 
 
-def _desired_state(worker: Worker, said: Heartbeat) -> DesiredState:
+def _desired_state(worker: Worker, heartbeat: Heartbeat) -> DesiredState:
     """The requests that the worker has not confirmed yet.  A confirmed request is never sent again, so later
     changes that the worker makes itself are not undone."""
-    if said.wish is not None and said.wish >= worker.wish:
-        worker.wanted_paused = worker.wanted_concurrency = None
-    elif said.wish is None:  # a worker of another client, which only reports its state
-        if worker.wanted_paused == said.paused:
+    if heartbeat.wish is not None and heartbeat.wish >= worker.request:
+        worker.wanted_paused = worker.wanted_concurrency = worker.wanted_stop = None
+    elif heartbeat.wish is None:  # a worker of another client, which only reports its state
+        if worker.wanted_paused == heartbeat.paused:
             worker.wanted_paused = None
-        if worker.wanted_concurrency == said.concurrency:
+        if worker.wanted_concurrency == heartbeat.concurrency:
             worker.wanted_concurrency = None
-    if worker.wanted_paused is None and worker.wanted_concurrency is None:
+    if (worker.wanted_paused, worker.wanted_concurrency, worker.wanted_stop) == (None, None, None):
         return DesiredState()
     return DesiredState(
         paused=UNSET if worker.wanted_paused is None else worker.wanted_paused,
         concurrency=UNSET if worker.wanted_concurrency is None else worker.wanted_concurrency,
-        number=UNSET if said.wish is None else worker.wish,
+        stop=UNSET if worker.wanted_stop is None else worker.wanted_stop,
+        number=UNSET if heartbeat.wish is None else worker.request,
     )
 
 

@@ -31,6 +31,7 @@ from .shard_identity import Identity, Place, file_name, identity_of, misfit
 
 NAME = "manifest.json"
 LOCK = "server.lock"
+STANDBY = "standby.json"  # what a standby has; it gets a manifest when it is promoted
 FORMAT = 1
 FORMAT_WITH_STORE = 2  # a program that knows no stores must not serve such a folder
 REPAIR = ".repair"  # where `bunqueue doctor --repair` makes new files
@@ -94,6 +95,8 @@ class Manifest(msgspec.Struct, omit_defaults=True):
     created: Shards = []  # the shards that have a file
     losses: list[Loss] = []
     store: str = ""  # the id of the store that keeps the jobs; the files here are copies then
+    copy: str = ""  # tells this folder from others with the same jobs; "" while nothing had to
+    followed: str = ""  # the place that it followed as a standby, before it was promoted
 
     def places(self) -> list[Place]:
         """What is expected of each shard's file.  With a store, the file may be missing."""
@@ -108,7 +111,15 @@ class Manifest(msgspec.Struct, omit_defaults=True):
 
     def resharded(self, shards: int) -> Manifest:
         """The manifest of the same folder after a reshard."""
-        return Manifest(FORMAT, shards, self.id, self.generation + 1, list(range(shards)))
+        return Manifest(
+            FORMAT,
+            shards,
+            self.id,
+            self.generation + 1,
+            list(range(shards)),
+            copy=self.copy,
+            followed=self.followed,
+        )
 
 
 def open_data_folder(folder: Path, shards: int, *, store: str = "") -> None:
@@ -118,6 +129,11 @@ def open_data_folder(folder: Path, shards: int, *, store: str = "") -> None:
     ``store``: the id of the store that keeps the jobs; "" without one.
     """
     with _usable(folder):
+        if is_standby(folder):
+            refuse(
+                folder,
+                "is that of a standby: start it with --follow, and make it the primary with bunqueue promote",
+            )
         if is_resharded(folder):
             refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
         if (folder / REPAIR / "ready.json").exists():
@@ -170,8 +186,8 @@ def _identified(folder: Path, found: Manifest) -> Manifest:
     shards must have one."""
     if found.id:
         return found
-    said = (identity_of(shard_file(folder, shard)) for shard in range(found.shards))
-    known = Counter((one.folder, one.generation) for one in said if one is not None)
+    identities = (identity_of(shard_file(folder, shard)) for shard in range(found.shards))
+    known = Counter((one.folder, one.generation) for one in identities if one is not None)
     number, generation = known.most_common(1)[0][0] if known else (_new_id(), found.generation)
     return msgspec.structs.replace(found, id=number, generation=generation, created=list(range(found.shards)))
 
@@ -302,6 +318,21 @@ def is_served(folder: Path) -> bool:
 def is_resharded(folder: Path) -> bool:
     """Whether complete new files for another number of shards are waiting to replace the old ones."""
     return (folder / RESHARD / COMPLETE).exists()
+
+
+def is_standby(folder: Path) -> bool:
+    """Whether the folder follows a primary, and has not been promoted."""
+    return (folder / STANDBY).exists() and not (folder / NAME).exists()
+
+
+def copy_of(folder: Path) -> str:
+    """What tells the folder from others with the same jobs; made when it is asked for first. Only the process
+    that ships may ask while a server runs."""
+    manifest = read_identified(folder)
+    if not manifest.copy:
+        manifest = msgspec.structs.replace(manifest, copy=_new_id())
+        save_manifest(folder, manifest)
+    return manifest.copy
 
 
 def read_manifest(folder: Path) -> Manifest:

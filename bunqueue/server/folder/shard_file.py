@@ -16,8 +16,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
+
 from bunqueue.server.folder.data_folder import DataFolderError, is_served, read_manifest
-from bunqueue.server.folder.shard_values import FUNCTIONS
+from bunqueue.server.folder.shard_values import FUNCTIONS, TOLERANT
 from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 
 SCHEMA = 7  # the one that is read; the shards' own number is `shardproc.storage.schema.CURRENT`
@@ -94,9 +96,37 @@ class ShardFile:
 
     def chunks(self, sql: str, parameters: Sequence[Any] = (), size: int = ROWS) -> Iterator[list[Row]]:
         """The rows of a query, ``size`` at a time."""
-        cursor = self._db.execute(sql, parameters)
-        while rows := cursor.fetchmany(size):
-            yield rows
+        with closing(self._db.execute(sql, parameters)) as cursor:
+            while rows := cursor.fetchmany(size):
+                yield rows
+
+    def arrays(self, sql: str, parameters: Sequence[Any] = ()) -> list[list[Any]]:
+        """The only row of a query, in which each value is a JSON array."""
+        plain, self._db.text_factory = self._db.text_factory, bytes
+        try:
+            row = self._db.execute(sql, parameters).fetchone()
+        finally:
+            self._db.text_factory = plain
+        return [orjson.loads(value) for value in row]
+
+    @contextmanager
+    def tolerant(self) -> Iterator[None]:
+        """While it lasts, a value that cannot be decoded does not fail its query: a text keeps bytes that are
+        not UTF-8 as surrogates, and functions give a REASON."""
+        plain = self._db.text_factory
+        self._db.text_factory = lambda encoded: encoded.decode(errors="surrogateescape")
+        for name, function in TOLERANT.items():
+            self._db.create_function(name, -1, function, deterministic=True)
+        try:
+            yield
+        finally:
+            self._db.text_factory = plain
+
+    def check_pages(self) -> None:
+        """Read all pages.  Raises UnreadableShard if one is damaged."""
+        found = self._db.execute("pragma quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise UnreadableShard(f"{self.path} is damaged ({' '.join(found.split())}); {OTHERWISE}")
 
     def one(self, sql: str, *parameters: Any) -> Row | None:
         """The first row of a query."""
@@ -212,15 +242,24 @@ def _is_ours(path: Path) -> bool:
     return os.geteuid() in (0, path.stat().st_uid) and os.access(path.parent, os.W_OK)
 
 
+OTHERWISE = "restore it from a backup, or leave it out with the option unreadable=skip"
+
+
+def is_about_a_value(error: Exception) -> bool:
+    """Whether an error of a query is about a value that it has met, and not about the file."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # without one: Python's, about a text
+    is_of_query = isinstance(error, sqlite3.OperationalError | sqlite3.DataError)
+    return is_of_query and code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG)
+
+
 def _problem(path: Path, error: sqlite3.Error | OSError) -> UnreadableShard:
     """An error as a text that says what to do."""
-    otherwise = "restore it from a backup, or leave it out with the option unreadable=skip"
     if isinstance(error, FileNotFoundError):
-        return UnreadableShard(f"{path} is missing; {otherwise}")
+        return UnreadableShard(f"{path} is missing; {OTHERWISE}")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return UnreadableShard(f"{path} cannot be copied: the disk is full; give another folder")
     if code in _DAMAGE:
-        return UnreadableShard(f"{path} is damaged ({error}); {otherwise}")
+        return UnreadableShard(f"{path} is damaged ({error}); {OTHERWISE}")
     reason = error.strerror if isinstance(error, OSError) else error
     return UnreadableShard(f"{path} cannot be read: {reason}; run this as a user who may read it")

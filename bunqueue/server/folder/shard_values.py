@@ -1,4 +1,4 @@
-"""MessagePack values of a shard, decoded to forms that SQL and people can read.
+"""Values of a shard, decoded to forms that tables and people can read.
 
 Payloads may have any content.  Bytes become base64, NaN and the infinities null, keys text, times ISO 8601,
 and extension types null.  A payload that cannot be decoded is null, with a reason; it never fails a query.
@@ -19,9 +19,12 @@ from bunqueue.model.job import Extra, JobOptions
 
 _decode = Decoder().decode
 _decode_options = lru_cache(maxsize=1024)(Decoder(JobOptions).decode)  # many jobs have the same ones
-_decode_extra = lru_cache(maxsize=4)(Decoder(Extra).decode)  # for each column of a row
+_decode_extra = Decoder(Extra).decode
 
-Scalar = str | int | float | None
+_DEFAULT_OPTIONS = JobOptions()
+_NO_EXTRA = Extra()
+
+Scalar = str | bytes | int | float | None
 
 
 def payload_json(raw: bytes | None) -> str | None:
@@ -34,7 +37,6 @@ def payload_error(raw: bytes | None) -> str | None:
     return None if raw is None else _converted(raw)[1]
 
 
-@lru_cache(maxsize=4)  # the text and the error of a payload are requested one after the other
 def _converted(raw: bytes) -> tuple[str | None, str | None]:
     try:
         return to_json(_decode(raw)), None
@@ -65,33 +67,63 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else to_json(key).strip('"')
 
 
-def job_option(stored: bytes, name: str) -> Scalar:
+def job_option(name: str, stored: bytes | None) -> Any:
     """One of a job's options."""
-    return _scalar(getattr(_decode_options(stored), name))
+    return _listed(getattr(_DEFAULT_OPTIONS if stored is None else _decode_options(stored), name))
 
 
 def job_options(stored: bytes | None) -> str:
     """All options of a job as JSON."""
-    return to_json(to_builtins(JobOptions() if stored is None else _decode_options(stored)))
+    return to_json(to_builtins(_DEFAULT_OPTIONS if stored is None else _decode_options(stored)))
 
 
-def job_extra(stored: bytes, name: str) -> Scalar:
+def job_extra(name: str, stored: bytes | None) -> Any:
     """One of the fields that few jobs have."""
-    return _scalar(getattr(_decode_extra(stored), name))
+    return _listed(getattr(_NO_EXTRA if stored is None else _decode_extra(stored), name))
 
 
-def _scalar(value: Any) -> Scalar:
-    return to_json(value) if isinstance(value, list | tuple) else value
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
-def is_blocked(stored: bytes) -> bool:
-    """Whether a job waits for others."""
-    extra = _decode_extra(stored)
-    return extra.waits_for_jobs
+def blocked(stored: bytes) -> str | None:
+    """The state of a job that waits for others; None if it does not."""
+    return "waiting-children" if _decode_extra(stored).waits_for_jobs else None
 
 
-FUNCTIONS: Mapping[str, Callable[..., Scalar]] = {
-    function.__name__: function
-    for function in (payload_json, payload_error, job_option, job_options, job_extra, is_blocked)
-}
-"""SQL functions used by `tables`.  All are deterministic."""
+def exact(number: float) -> str:
+    """A number as text that gives the same number again; SQLite itself writes 15 digits."""
+    return repr(number)
+
+
+def json_extract(encoded: str | None, path: str) -> Scalar:
+    """As SQLite's own: the value at a path such as $.lastRun.at."""
+    if encoded is None:
+        return None
+    value = orjson.loads(encoded)
+    for key in path.removeprefix("$.").split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return to_json(value) if isinstance(value, list | dict) else value
+
+
+def _tolerant(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
+    """The function, which gives the reason where it cannot decode a value, and does not fail the query."""
+
+    def called(*arguments: Any) -> Scalar:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            return REASON + f"{type(error).__name__}: {error}".encode(errors="replace")
+
+    return called
+
+
+REASON = b"\0malformed "
+"""A blob that begins with it stands for a value that cannot be decoded.  No column has a blob unless it is
+decoded here, so it is noticed."""
+
+FUNCTIONS: Mapping[str, Callable[..., Scalar]] = {"blocked": _tolerant(blocked), "exact": exact}
+"""SQL functions that columns use, all deterministic, and seldom called."""
+
+TOLERANT: Mapping[str, Callable[..., Scalar]] = {"json_extract": _tolerant(json_extract)}
+"""Functions of SQLite that fail the query when a value is malformed, so that they do not."""

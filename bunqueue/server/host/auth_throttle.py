@@ -33,15 +33,26 @@ class AuthThrottle:
 
     def wrong(self, address: str, now_s: float) -> bool:
         """Count a wrong token; return whether its sender should be slowed down."""
-        if now_s >= self._until or len(self._counts) >= MAX_ADDRESSES:
-            self._counts.clear()
-            self._until = now_s + PERIOD_S
-        who = origin(address)
+        self._begin(now_s)
         self.total += 1
         self._unlogged += 1
         self._last = address
+        return self._count(address) > FREE
+
+    def wrong_elsewhere(self, address: str, now_s: float) -> None:
+        """Slow an address down for a wrong token that another process counts."""
+        self._begin(now_s)
+        self._count(address)
+
+    def _begin(self, now_s: float) -> None:
+        if now_s >= self._until or len(self._counts) >= MAX_ADDRESSES:
+            self._counts.clear()
+            self._until = now_s + PERIOD_S
+
+    def _count(self, address: str) -> int:
+        who = origin(address)
         self._counts[who] = count = self._counts.get(who, 0) + 1
-        return count > FREE
+        return count
 
     def is_throttled(self, address: str, now_s: float) -> bool:
         """Whether an address has sent enough wrong tokens to be slowed down."""

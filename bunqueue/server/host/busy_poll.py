@@ -7,7 +7,6 @@ before it sleeps; otherwise it sleeps at once.  While it polls, it yields the co
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -33,8 +32,10 @@ class LoopPoll:
         if now - self._read_at < self._window:
             self._until = now + self._window
             if not self._runs:
+                from asyncio import get_running_loop  # a shard has no event loop, and need not load one
+
                 self._runs = True
-                self._call_soon = asyncio.get_running_loop().call_soon
+                self._call_soon = get_running_loop().call_soon
                 self._call_soon(self._poll)
         self._read_at = now
 

@@ -1,4 +1,4 @@
-"""Which files of the server other users of the machine can read."""
+"""What of the server others can read: users of the machine its files, and the network its clients' tokens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shlex
 
 from bunqueue.server.settings.settings import Settings
 
-CONFIG, KEY, FOLDER = "config file", "TLS key", "data folder"
-KINDS = (CONFIG, KEY, FOLDER)
+CONFIG, KEY, FOLDER, NETWORK = "config file", "TLS key", "data folder", "network"
+KINDS = (CONFIG, KEY, FOLDER, NETWORK)
 
 
 def exposed(settings: Settings, secrets_in: str) -> dict[str, str]:
@@ -22,6 +22,12 @@ def exposed(settings: Settings, secrets_in: str) -> dict[str, str]:
         FOLDER: None if settings.in_memory else folder_problem(settings.data_dir),
     }
     return {kind: problem for kind, problem in found.items() if problem is not None}
+
+
+def network_problem(address: str) -> dict[str, str]:
+    """What to say of a server whose clients send tokens to an address without TLS, in the form of
+    `exposed`."""
+    return {NETWORK: f"tokens and payloads travel unencrypted to {address} (--plaintext): use TLS"}
 
 
 def file_problem(path: str) -> str | None:

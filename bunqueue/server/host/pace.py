@@ -24,22 +24,23 @@ LATELY_S = 0.02  # a client that sent a command this recently is taken to be sti
 class Slice:
     """One slice of work, measured in processor time: the time that other processes take does not count."""
 
-    __slots__ = ("_seconds", "_until", "_worked", "begun_at")
+    __slots__ = ("_seconds", "_worked", "begun_at", "until")
 
     def __init__(self, seconds: float = SLICE_S) -> None:
         self._seconds = seconds
         self._worked = thread_time()
         self.begun_at = monotonic()
-        self._until = self.begun_at + seconds
+        self.until = self.begun_at + seconds
+        """The earliest time when it may be over, by the monotonic clock."""
 
     @property
     def is_over(self) -> bool:
         """Whether it is the turn of others now.  Cheap, because it is checked after each command."""
         now = monotonic()
-        if now < self._until:
+        if now < self.until:
             return False
         left = self._seconds - self.worked_s
-        self._until = now + left
+        self.until = now + left
         return left <= 0
 
     @property

@@ -37,8 +37,8 @@ REFUSED = 4  # the body says why; the connection is closed
 PING, PONG = 5, 6
 UP = 7  # the sender's host serves a shard; ``connection``: low bits of its epoch, body: the epoch as 8 bytes
 DOWN = 8  # the sender's host no longer serves the shard
-MOVING = 9  # the sender is about to give the shard up: send nothing more for it, and reply HOLDING
-HOLDING = 10
+MOVING = 9  # the sender is about to give the shard up: send nothing more for it, and reply PAUSED
+PAUSED = 10
 STANDBY = 11  # the sender is ready to take the shard over
 RELEASED = 12  # the shard has no owner now
 RETURNED = 13  # commands of the receiver's clients that waited at the shard: send them to its next owner
@@ -55,24 +55,24 @@ SECRET_BYTES = 32
 
 
 class Hello(Struct):
-    """The connecting host.  ``life`` is new for each start of its router; the connections of another life are
-    gone."""
+    """The connecting host.  ``incarnation`` is new for each start of its router; the connections of another
+    one are gone."""
 
     cluster: str
     store: str
     host: str
     number: int
-    life: str
+    incarnation: str
     oldest: int
     newest: int
 
 
 class Welcome(Struct):
-    """The version that both use from now on, and the life of the answering host's router."""
+    """The version that both use from now on, and the incarnation of the answering host's router."""
 
     version: int
     host: str
-    life: str
+    incarnation: str
 
 
 class Load(Struct):

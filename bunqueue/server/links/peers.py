@@ -8,8 +8,6 @@ effect as handling it once.
 that it survives a power cut.
 """
 
-from __future__ import annotations
-
 from typing import Union
 
 from msgspec import Raw, Struct
@@ -195,6 +193,18 @@ class Outcomes(Message):
     jobs: list[Outcome]
 
 
+class Queues(Message):
+    """In which queues are these jobs?"""
+
+    ids: list[str]
+
+
+class QueuesAre(Message):
+    """ "" for a job of which nothing is known."""
+
+    queues: list[str]
+
+
 class Values(Message):
     """What are the queues and results of these jobs?"""
 
@@ -227,7 +237,7 @@ class FamilyOperation(Message):
     durable: bool = False
 
 
-FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # operations
+FIND, INSPECT, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # operations
 
 
 class FamilyChanged(Message):
@@ -245,13 +255,14 @@ class FamilyChanged(Message):
 
 class NewChild(Struct, array_like=True, gc=False):
     """A job to start; ``input`` is its JobFields.  ``own``: the user chose the id.  ``detached``: the
-    workflow does not wait for it."""
+    workflow does not wait for it.  ``scope``: that of the worker, if it is for some queues only."""
 
     id: str
     queue: str
     input: Raw
     own: bool = False
     detached: bool = False
+    scope: bytes = b""
 
 
 class StartChildren(Message):
@@ -383,6 +394,7 @@ class Flows(Message):
     queue: str | None
     after: str
     limit: int
+    scope: bytes = b""  # of who asks: only flows with jobs in queues that exist for it; empty: none
 
 
 class FlowsAre(Message):
@@ -545,6 +557,7 @@ class Forward(Message):
     command: Raw
     once: bool  # the command is not repeatable, so this message is not sent again
     writes: bool = False
+    scope: bytes = b""  # of its client; empty: none
 
 
 class Forwarded(Message):
@@ -561,9 +574,10 @@ _Any = Union[  # noqa: UP007
     Flows, FlowsAre,
     Members, MembersAre, StopMembers, MembersStopped, ReviveMembers, MembersRevived, AskForMembers,
     Gather, Gathering, CloseGathering,
+    Queues, QueuesAre,
 ]  # fmt: skip
 
-READING = frozenset({Where, Values, Members, Flows})
+READING = frozenset({Where, Values, Members, Flows, Queues})
 """Requests that clients with only read access can cause; answering them changes nothing."""
 
 ASKS, ANSWERS, NOTIFIES = range(3)

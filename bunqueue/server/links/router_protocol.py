@@ -17,19 +17,19 @@ SHARD_DAMAGED = 34  # the shard stays down: the body says how to fix it
 BEGIN = 35  # all serving shards have been announced: accept clients as soon as the shards are connected
 ANSWER = 36  # the answer to a connection's command: the body is the frame
 CUT = 37  # the outcome of a connection's commands is unknown
-RENEW = 38  # the certificate files have changed
+RENEW = 38  # the files of the certificate or of the identities have changed
 STOP = 39  # accept no clients, send no more commands, deliver the answers, exit
 PING = 40
-MOVING = 41  # a shard is about to get another owner: send nothing more for it, and reply HOLDING
+MOVING = 41  # a shard is about to get another owner: send nothing more for it, and reply PAUSED
 RETURNED = 42  # a connection's commands that waited there, for the next owner; body: u8 version, frames
 # Sent by the secondary router:
 BEGUN = 48  # it accepts clients
 JOINED, LEFT = 49, 50  # a connection
-ASK = 51  # a connection's command that the first router answers: ``replies`` is the protocol version
+ASK = 51  # a connection's command that the first router answers: ``replies`` is as the kind to a shard
 PONG = 52
-HOLDING = 53
+PAUSED = 53
 # Sent by both:
-GUESS = 56  # a wrong token came from this address
+WRONG_TOKEN = 56  # a wrong token came from this address
 
 
 class Up(Struct):
@@ -46,10 +46,10 @@ class Start(Struct):
 
     number: int  # of the router on its host
     origin: int  # of the host's connections, see `bunqueue.server.links.shard_protocol`
-    life: int  # how many times it was started before
+    incarnation: int  # how many times it was started before
     link: int  # its descriptor; next, those of the listening sockets
     sockets: list[int]
-    table: str  # see `router.secondary.table`
+    table: str  # see `router.secondary.shared_figures`
     settings: str
 
 

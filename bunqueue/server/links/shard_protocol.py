@@ -16,6 +16,9 @@ from collections.abc import Collection
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.protocol.framing import HEADER
+
+_length_at = struct.Struct(">I").unpack_from
 TO_SHARD = struct.Struct(">IIB")
 TO_ROUTER = struct.Struct(">IIBIH")
 
@@ -24,7 +27,8 @@ CLOSED = 0  # the client closed the connection: its jobs return to their queues
 SEVERED = 1  # the server closed the connection: locked jobs stay with their holder until the lock expires
 COMMANDS_V2 = 2
 COMMANDS_V3 = 3
-COMMAND_KINDS = (COMMANDS_V2, COMMANDS_V3)
+SCOPED = 0x40  # added to these if the first frame is the scope of the connection, not a command
+COMMAND_KINDS = (COMMANDS_V2, COMMANDS_V3, COMMANDS_V2 | SCOPED, COMMANDS_V3 | SCOPED)
 LIVE = 4  # answer to READY: the open connections (body: packed u32)
 PING = 5
 DRAIN = 6  # answer what can be answered, then exit
@@ -41,7 +45,7 @@ ORIGIN_CUT = (
     18  # the router with this origin is unreachable: it closes connections that wait for an answer from here
 )
 ROUTER = 17  # first message of a secondary router of this host: the body is RouterHello
-LOOK = 14  # before READY: check again, the owner for which the shard waits has given it up
+OWNER_RELEASED = 14  # before READY: check again, the owner for which the shard waits has given it up
 ASKER = (
     19  # for the ticket whose command comes next: the body is the asking connection, which pays with its turn
 )
@@ -163,6 +167,15 @@ def unpack_events(body: bytes) -> tuple[tuple[int, ...], bytes]:
     return unpack_connections(body[4:end]), body[end:]
 
 
+def split_scope(kind: int, body: bytes) -> tuple[int, bytes, bytes]:
+    """The version of an envelope with commands, the scope of their connection ("" without one), and the
+    commands."""
+    if not kind & SCOPED:
+        return kind, b"", body
+    end = HEADER + _length_at(body)[0]
+    return kind & ~SCOPED, body[HEADER:end], body[end:]
+
+
 class EnvelopeSplitter:
     """Takes bytes in pieces of any size and returns ``(header fields..., body)`` tuples."""
 
@@ -203,9 +216,9 @@ class EnvelopeSplitter:
 def split_frames(body: bytes) -> list[bytes]:
     """The payloads (without length prefix) of a body that consists of whole frames."""
     out = []
-    start, total = 0, len(body)
-    while start < total:
-        end = start + 4 + int.from_bytes(body[start : start + 4], "big")
-        out.append(body[start + 4 : end])
-        start = end
+    end, total = 0, len(body)
+    while end < total:
+        start = end + HEADER
+        end = start + _length_at(body, end)[0]
+        out.append(body[start:end])
     return out

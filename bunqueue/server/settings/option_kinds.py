@@ -17,6 +17,7 @@ from bunqueue.server.host.machine_memory import LEAST
 MEMORY = ":memory:"  # the ``data_dir`` that stores nothing on disk
 MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what the pipe to the child process can carry
 MAX_ORIGINS = 16
+BACKUP_PLACES = ("/", "s3://", "gs://", "az://")
 STORE_SCHEMES = ("postgresql://", "postgres://")
 
 _SIZE = re.compile(r"([0-9]{1,18})([KMGT]?)")
@@ -156,6 +157,18 @@ DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=is_p
 PEM = Kind(
     bound="the path of a PEM file", allows=lambda value: value == "" or is_path(value), resolve=_resolve_file
 )
+FILE = Kind(
+    bound="the path of a file", allows=lambda value: value == "" or is_path(value), resolve=_resolve_file
+)
+COMMAND = Kind(
+    bound="a command of up to 4,096 characters; it is not run by a shell",
+    allows=lambda value: value == "" or is_path(value),
+)
+STDOUT_OR_FILE = Kind(
+    bound="stdout, or the path of a file",
+    allows=lambda value: value in ("", "stdout") or is_path(value),
+    resolve=lambda value, environ: value if value == "stdout" else _resolve_file(value, environ),
+)
 MEMORY_LIMIT = byte_size(LEAST)
 STORE = Kind(
     bound="a URL of PostgreSQL, such as postgresql://user@host/database",
@@ -174,6 +187,15 @@ SNAPSHOTS = Kind(
     bound="an absolute path, s3://bucket/prefix, or nothing for the store itself",
     allows=lambda value: value == "" or (is_path(value) and str(value).startswith(("/", "s3://"))),
 )
+FOLLOW = Kind(
+    bound="where the primary ships to: an absolute path, s3://bucket/prefix, gs://... or az://...; "
+    "a server (bunqueue://...) cannot be followed itself",
+    allows=lambda value: value == "" or (is_path(value) and str(value).startswith(BACKUP_PLACES)),
+)
+BACKUP = Kind(
+    bound="an absolute path, s3://bucket/prefix, gs://... or az://...",
+    allows=lambda value: value == "" or (is_path(value) and str(value).startswith(BACKUP_PLACES)),
+)
 SWITCH = Kind(
     bound="true or false",
     allows=lambda value: isinstance(value, bool),
@@ -182,7 +204,7 @@ SWITCH = Kind(
     switch=True,
 )
 SYNC = one_of("normal", "full")
-LEVEL = one_of("debug", "info", "warning", "error")
+LEVEL = one_of("debug", "info", "warning", "error", "critical")
 TOKENS = Kind(
     bound=f'up to {MAX_TOKENS} tokens (repeat the flag; in the file write a list: ["..."]), '
     f"each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",

@@ -19,11 +19,17 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 
 from bunqueue.model.names import hint
+from bunqueue.model.retention import Retention
 from bunqueue.server.host.machine_memory import memory_here
+from bunqueue.server.settings import SettingsError
 from bunqueue.server.settings.option_kinds import (
     ADDRESS,
+    BACKUP,
     CLUSTER,
+    COMMAND,
     DATA_DIR,
+    FILE,
+    FOLLOW,
     HOST,
     LEVEL,
     MEMORY,
@@ -32,6 +38,7 @@ from bunqueue.server.settings.option_kinds import (
     PEM,
     PORT,
     SNAPSHOTS,
+    STDOUT_OR_FILE,
     STORE,
     SWITCH,
     SYNC,
@@ -55,10 +62,6 @@ MAX_SHOWN_CHARS = 80  # of a wrong value in a message, so that the line stays re
 _SERVICE_LINK = re.compile(
     r"BUNQUEUE\w*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=|BUNQUEUE\w*_PORT=\w+://"
 )
-
-
-class SettingsError(ValueError):
-    """An option is unknown or its value not allowed. The text is one line that can be shown as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store_snapshots: Annotated[
         str, Option(SNAPSHOTS, "Where snapshots of the store's shards are kept.", default_text="the store")
     ] = ""
+    backup: Annotated[
+        str,
+        Option(
+            BACKUP,
+            "Where to store what changes in the data folder, each second; bunqueue restore makes it again.",
+            default_text="none",
+        ),
+    ] = ""
+    backup_key: Annotated[
+        str,
+        Option(FILE, "A file with the key that encrypts backups: 32 bytes as Base64.", default_text="none"),
+    ] = ""
+    backup_key_command: Annotated[
+        str,
+        Option(
+            COMMAND,
+            "A command that prints that key, as from a key service; instead of the file.",
+            default_text="none",
+        ),
+    ] = ""
+    follow: Annotated[
+        str,
+        Option(
+            FOLLOW,
+            "Be the standby of the server that ships its changes there; the number of shards is that of it.",
+            default_text="none",
+        ),
+    ] = ""
     cluster: Annotated[
         str,
         Option(
@@ -196,10 +227,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tuple[str, ...],
         Option(TOKENS, "A token that may read everything and change nothing, over TCP and HTTP."),
     ] = ()
+    plaintext: Annotated[
+        bool,
+        Option(SWITCH, "Take tokens without TLS even on an address that other machines can reach."),
+    ] = False
+    identities: Annotated[
+        str,
+        Option(
+            FILE,
+            "The file that says who may do what, with names, roles and tokens: see docs/security.md.",
+            default_text="none",
+        ),
+    ] = ""
     http_origin: Annotated[
         tuple[str, ...],
         Option(ORIGINS, "Another web site, such as https://example.com, whose pages may use the gateway."),
     ] = ()
+    session_max_age: Annotated[
+        int, Option(whole(1, 8760), "How many hours somebody stays signed in to the dashboard.")
+    ] = 12
     webhook_addresses: Annotated[
         Literal["public", "any"],
         Option(one_of("public", "any"), "Where webhooks may go; any: also into the server's own network."),
@@ -241,10 +287,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 1_000_000
     completed_max_age: Annotated[
         int, Option(whole(0, 87_600), "How many hours completed jobs and results are kept; 0: no limit.")
-    ] = 168
+    ] = Retention().max_age_s // 3600
     completed_max_count: Annotated[
         int, Option(whole(0, 1_000_000_000), "How many completed jobs a queue keeps; 0: no limit.")
-    ] = 1_000_000
+    ] = Retention().max_count
     dead_letters_max_age: Annotated[
         int, Option(whole(0, 87_600), "How many hours dead letters are kept; 0: no limit.")
     ] = 168
@@ -255,6 +301,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "How many dead letters a queue keeps; beyond, the oldest is dropped; 0: no limit.",
         ),
     ] = 10_000
+    audit_max_age: Annotated[
+        int, Option(whole(1, 87_600), "How many hours the trail of who changed what goes back.")
+    ] = 8760
+    audit_max_size: Annotated[
+        int, Option(whole(1, 1_000_000), "How many MB of that trail each process of the server keeps.")
+    ] = 64
+    audit_log: Annotated[
+        str,
+        Option(
+            STDOUT_OR_FILE,
+            "Where each entry of that trail is also written, as a line of JSON.",
+            default_text="none",
+        ),
+    ] = ""
     wal_limit: Annotated[
         int,
         Option(
@@ -264,7 +324,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = 1024
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Option(LEVEL, "The least severe messages to log.")
+        Literal["debug", "info", "warning", "error", "critical"],
+        Option(LEVEL, "The least severe messages to log."),
     ] = "info"
     log_format: Annotated[
         Literal["text", "json"], Option(one_of("text", "json"), "The form of log lines on standard error.")
@@ -279,8 +340,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise SettingsError("store: give a data_dir that is a folder, not :memory:")
         if self.store_snapshots and not self.store:
             raise SettingsError("store_snapshots: only with a store; give store, too")
+        if self.backup and self.in_memory:
+            raise SettingsError("backup: give a data_dir that is a folder, not :memory:")
+        if self.audit_log and self.in_memory:
+            raise SettingsError("audit_log: a server in memory keeps no trail; give data_dir a folder")
+        for name in ("backup_key", "backup_key_command"):
+            if getattr(self, name) and not (self.backup or self.follow):
+                raise SettingsError(f"{name}: only with backup or follow; give one of them, too")
+        if self.backup_key and self.backup_key_command:
+            raise SettingsError("backup_key: not with backup_key_command; leave one of them out")
+        _check_follow(self)
         _check_cluster(self)
-        if self.read_only_token and not self.auth_token:
+        if self.read_only_token and not (self.auth_token or self.identities):
             raise SettingsError(
                 "read_only_token: give auth_token, too; without one everybody may do everything"
             )
@@ -362,6 +433,19 @@ def _check_tls(cert: str, key: str, client_ca: str) -> None:
         raise SettingsError(f"{given}: give {missing}, too; a certificate and its key belong together")
     if client_ca and not cert:
         raise SettingsError("tls_client_ca: only with TLS; give tls_cert and tls_key")
+
+
+def _check_follow(settings: Settings) -> None:
+    if not settings.follow:
+        return
+    if settings.in_memory:
+        raise SettingsError("follow: give a data_dir that is a folder, not :memory:")
+    if settings.backup:
+        raise SettingsError(
+            "follow: leave out backup; once it is promoted, it ships to the place it followed"
+        )
+    if settings.store:
+        raise SettingsError("follow: not with a store, which keeps copies itself; leave one of them out")
 
 
 def _check_cluster(settings: Settings) -> None:
@@ -448,14 +532,3 @@ def _read_toml(path: str) -> dict[str, object]:
 def _unknown(what: str, name: str, known: list[str]) -> SettingsError:
     shown = _truncated(name if name.isprintable() else repr(name))
     return SettingsError(f"{what} {shown}: no such option; {hint(name, known)}")
-
-
-def settings_reference() -> str:
-    """All options as a Markdown table, for the documentation."""
-    lines = ["| Flag | Variable | File key | Default | Allowed | Meaning |", "|---|---|---|---|---|---|"]
-    for option in OPTIONS:
-        variables = ", ".join(f"`{name}`" for name in (option.variable, *option.other_variables))
-        default = option.default_text or f"`{option.show(option.default({}))}`"
-        cells = (f"`{option.flag}`", variables, f"`{option.name}`", default, option.kind.bound, option.help)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"

@@ -10,17 +10,24 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from bunqueue import __version__
+from bunqueue.model.scope import Scope, read_scope
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import (
     COMMANDS,
     Command,
     CommandError,
+    Data,
     ErrorReply,
     Ok,
     Reply,
     Route,
     refused,
+)
+from bunqueue.protocol.commands.backups import (
+    BackupStatus,
+    BackupStatusReply,
+    BackupStatusView,
+    PromoteStandby,
 )
 from bunqueue.protocol.commands.cluster import (
     ClusterDrain,
@@ -30,17 +37,18 @@ from bunqueue.protocol.commands.cluster import (
     ClusterStatus,
 )
 from bunqueue.protocol.commands.events import UnsubscribeEvents
-from bunqueue.protocol.commands.server import Auth, Hello, Ping, PingReply, Pong, agreement
+from bunqueue.protocol.commands.server import ActFor, Auth, Hello, Ping, PingReply, Pong, agreement
 from bunqueue.protocol.commands.workers import (
     ControlWorker,
     Heartbeat,
     ListWorkers,
-    ListWorkersReply,
     RegisterWorker,
     UnregisterWorker,
 )
+from bunqueue.version import __version__
 
-from .workers import Workers
+from . import handler_table
+from .workers import Workers, seen_by
 
 
 class Connection(Protocol):
@@ -49,6 +57,13 @@ class Connection(Protocol):
     @property
     def number(self) -> int:
         """The number of the connection; registrations of workers end with it."""
+
+    @property
+    def scope(self) -> Scope | None:
+        """To which queues its commands are limited, and what it may not read."""
+
+    def limit_to(self, scope: Scope) -> None:
+        """What follows is limited to this."""
 
     def agree(self, version: int) -> None:
         """Use this protocol version, beginning with the reply."""
@@ -79,9 +94,7 @@ def handles(
         method: Callable[[ServerCommands, Connection, C], Reply],
     ) -> Callable[[ServerCommands, Connection, C], Reply]:
         for command in commands:
-            if command in HANDLERS:
-                raise TypeError(f"{command} has two functions: {HANDLERS[command]} and {method}")
-            HANDLERS[command] = method
+            handler_table.enter(HANDLERS, command, method)
         return method
 
     return enter
@@ -93,6 +106,7 @@ class ServerCommands:
     def __init__(self, workers: Workers, now: Callable[[], int]) -> None:
         """``now``: the wall clock, epoch ms."""
         self.cluster_status: Callable[[], Reply] = _no_cluster
+        self.backup_status: Callable[[], BackupStatusView] = BackupStatusView
         self.workers = workers
         self.router: int | UnsetType = UNSET  # the number of this router, if the host has several
         self.now = now
@@ -116,6 +130,11 @@ class ServerCommands:
             return Ok()
         return ErrorReply(error="Invalid token", code=Code.INVALID_TOKEN, field="token")
 
+    @handles(ActFor)
+    def _act_for(self, connection: Connection, command: ActFor) -> Reply:
+        connection.limit_to(read_scope(command.scope))
+        return Ok()
+
     @handles(Ping)
     def _ping(self, connection: Connection, command: Command) -> Reply:
         # A float, like all times on the wire: some clients cannot read integers beyond 32 bits.
@@ -124,15 +143,21 @@ class ServerCommands:
     @handles(RegisterWorker)
     def _register_worker(self, connection: Connection, command: RegisterWorker) -> Reply:
         born = connection.born(command)
+        scope = connection.scope
+        if scope is not None and not scope.is_everywhere and not command.queues:
+            text = "a worker of an identity for some queues only says on which of them it works"
+            raise CommandError(text, Code.FORBIDDEN, field="queues", bound=", ".join(scope.identity.queues))
+        self.workers.check_seen(command.worker_id, scope)
         return self.workers.register(connection.number, command, self.now(), born=born)
 
     @handles(UnregisterWorker)
     def _unregister_worker(self, connection: Connection, command: UnregisterWorker) -> Reply:
+        self.workers.check_seen(command.worker_id, connection.scope)
         return self.workers.unregister(command.worker_id)
 
     @handles(ListWorkers)
     def _list_workers(self, connection: Connection, command: ListWorkers) -> Reply:
-        return ListWorkersReply(data=self.workers.listing(self.now()))
+        return Data(data=seen_by(connection.scope, self.workers.listing(self.now())))
 
     @handles(ClusterStatus)
     def _cluster_status(self, connection: Connection, command: Command) -> Reply:
@@ -142,12 +167,25 @@ class ServerCommands:
     def _change_cluster(self, connection: Connection, command: Command) -> Reply:
         return _no_cluster()  # a cluster answers these elsewhere, because they take time
 
+    @handles(BackupStatus)
+    def _backup_status(self, connection: Connection, command: Command) -> Reply:
+        return BackupStatusReply(data=self.backup_status())
+
+    @handles(PromoteStandby)
+    def _promote(self, connection: Connection, command: Command) -> Reply:
+        raise CommandError(  # a standby answers it elsewhere, because it takes time
+            "this server is no standby, so it cannot be promoted: see bunqueue start --follow",
+            Code.NO_STANDBY,
+        )
+
     @handles(Heartbeat)
     def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
+        self.workers.check_seen(command.id, connection.scope)
         return self.workers.heartbeat(command, self.now())
 
     @handles(ControlWorker)
     def _control_worker(self, connection: Connection, command: ControlWorker) -> Reply:
+        self.workers.check_seen(command.worker_id, connection.scope)
         return self.workers.control(command, self.now())
 
     @handles(UnsubscribeEvents)

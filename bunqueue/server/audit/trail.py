@@ -1,0 +1,255 @@
+"""Writes the trail of one process, and reads those of all.
+
+Each process that clients reach appends to files of its own in the folder ``audit`` of the data folder:
+``router-0.000001.jsonl``, and so on. A file that is full is followed by the next one; the oldest are removed
+by age and size. Nothing is written before the first entry.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol.codes import Code
+from bunqueue.server.settings.settings import Settings
+
+from .entries import START, Entry, first_broken, hash_in, line_of
+
+FOLDER = "audit"
+MAX_FILE = 4 * 1024 * 1024  # bytes
+AGAIN_S = 60.0  # between two entries about the same: a client in a loop must not push out all others
+MAX_LATELY = 10_000  # of these that are remembered; then all are forgotten
+
+_NAME = re.compile(r"([a-z]+(?:-[0-9]+)?)\.([0-9]{6,})\.jsonl")
+_log = get_logger("audit")
+
+
+class File(NamedTuple):
+    """A file of the trail."""
+
+    writer: str
+    number: int
+    path: Path
+
+
+class Trail:
+    """The trail of one process. A full disk stops nothing: entries are lost, and the log says so."""
+
+    def __init__(self, settings: Settings, writer: str) -> None:
+        self._folder = None if settings.in_memory else Path(settings.data_dir, FOLDER)
+        self._writer = writer
+        self._max_age_s = settings.audit_max_age * 3600
+        self._max_bytes = settings.audit_max_size * 1024 * 1024
+        self._file: int | None = None  # its descriptor
+        self._number, self._size, self._last = 0, 0, START
+        self._lately: dict[tuple[str, str, str, str], float] = {}
+        self._failed = False
+
+    def add(self, entry: Entry) -> None:
+        """Append an entry."""
+        if self._folder is None:
+            return
+        try:
+            if self._file is None or self._size >= MAX_FILE:
+                self._open(self._folder)
+            assert self._file is not None
+            line, own = line_of(entry, self._last)
+            if os.write(self._file, line) < len(line):  # the disk is full
+                os.ftruncate(self._file, self._size)
+                raise OSError("no room for a whole line")
+            self._size, self._last, self._failed = self._size + len(line), own, False
+        except OSError as error:
+            if not self._failed:
+                _log.error(
+                    "the trail cannot be written: what happens meanwhile is missing in it", error=str(error)
+                )
+            self._failed = True
+
+    def add_once(self, entry: Entry) -> None:
+        """Append an entry, unless the same client did the same within the last minute with that outcome."""
+        now_s, key = time.time(), (entry.who, entry.address, entry.what, entry.outcome)
+        if now_s < self._lately.get(key, 0.0) + AGAIN_S:
+            return
+        if len(self._lately) >= MAX_LATELY:
+            self._lately.clear()
+        self._lately[key] = now_s
+        self.add(entry)
+
+    def refused(self, who: str, address: str, over: str, what: str, request: str = "") -> None:
+        """An identity may not use a command."""
+        outcome = Code.FORBIDDEN
+        self.add_once(
+            Entry(at=ms(), who=who, address=address, over=over, what=what, outcome=outcome, request=request)
+        )
+
+    def wrong_tokens(self, address: str, over: str, count: int) -> None:
+        """Wrong tokens were presented, the last of them from this address."""
+        self.add(
+            Entry(at=ms(), address=address, over=over, what="Auth", count=count, outcome=Code.INVALID_TOKEN)
+        )
+
+    def _open(self, folder: Path) -> None:
+        """Go on with the last file, or begin another."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if self._file is None:
+            self._continue(folder)
+        else:
+            os.close(self._file)
+        if self._size >= MAX_FILE or not self._number:
+            self._number += 1
+        path = folder / f"{self._writer}.{self._number:06}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._size = os.fstat(self._file).st_size
+        self._remove_old(folder)
+
+    def _continue(self, folder: Path) -> None:
+        own = [file for file in files_in(folder) if file.writer == self._writer]
+        if not own:
+            return
+        self._number = own[-1].number
+        lines = own[-1].path.read_bytes().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):  # after a power cut
+            os.truncate(own[-1].path, sum(map(len, lines[:-1])))
+            del lines[-1]
+        self._size = sum(map(len, lines))
+        if lines:
+            self._last = hash_in(lines[-1])
+
+    def _remove_old(self, folder: Path) -> None:
+        found = [(file, file.path.stat()) for file in files_in(folder) if file.writer == self._writer]
+        size, now_s = sum(status.st_size for _, status in found), time.time()
+        for file, status in found[:-1]:
+            if size > self._max_bytes or status.st_mtime < now_s - self._max_age_s:
+                size -= status.st_size
+                with suppress(FileNotFoundError):
+                    file.path.unlink()
+
+
+def ms() -> int:
+    """The wall clock, epoch ms."""
+    return time.time_ns() // 1_000_000
+
+
+def files_in(folder: Path) -> list[File]:
+    """The files of a trail, by writer and number."""
+    with suppress(FileNotFoundError):
+        found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        return sorted(File(match[1], int(match[2]), path) for match, path in found)
+    return []
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a file of a trail may have that name."""
+    return _NAME.fullmatch(name) is not None
+
+
+class Wanted(NamedTuple):
+    """Which entries are wanted: of an identity or address; with each of these words as command, queue or
+    other value, or as the id of the request; not older than a moment and not newer than another (epoch
+    ms)."""
+
+    who: str = ""
+    what: tuple[str, ...] = ()
+    since: float = 0
+    until: float = inf
+
+    def fits(self, entry: Entry) -> bool:
+        """Whether this is one."""
+        told = {entry.what, entry.outcome, entry.request, *map(str, entry.on.values())}
+        return (
+            self.since <= entry.at <= self.until
+            and (not self.who or self.who in (entry.who, entry.address))
+            and told.issuperset(self.what)
+        )
+
+
+def latest(data_dir: str, wanted: Wanted, limit: int) -> list[Entry]:
+    """The newest entries that are wanted, oldest first. Reads no more files than needed."""
+    found: list[Entry] = []
+    files = files_in(Path(data_dir, FOLDER))
+    for writer in dict.fromkeys(file.writer for file in files):
+        own: list[Entry] = []
+        for file in reversed([file for file in files if file.writer == writer]):
+            entries = [entry for entry in _entries(_bytes(file.path)) if wanted.fits(entry)]
+            own = entries + own
+            if len(own) >= limit or (not entries and _is_before(file.path, wanted.since)):
+                break
+        found += own
+    return sorted(found, key=lambda entry: entry.at)[-limit:]
+
+
+def _is_before(path: Path, since: float) -> bool:
+    try:
+        return path.stat().st_mtime * 1000 < since
+    except FileNotFoundError:
+        return True
+
+
+class Follower:
+    """Reads what is appended to a trail."""
+
+    def __init__(self, data_dir: str) -> None:
+        self._folder = Path(data_dir, FOLDER)
+        self._read = {file.path: file.path.stat().st_size for file in files_in(self._folder)}
+
+    def new(self) -> list[Entry]:
+        """The entries since the last call."""
+        return sorted(_entries(b"".join(self.lines())), key=lambda entry: entry.at)
+
+    def lines(self) -> list[bytes]:
+        """The lines since the last call, those of each process in their order."""
+        found: list[bytes] = []
+        files = files_in(self._folder)
+        for file in files:
+            start = self._read.get(file.path, 0)
+            text = _bytes(file.path, start)
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[file.path] = start + len(whole)
+            found += whole.splitlines(keepends=True)
+        there = {file.path for file in files}
+        self._read = {path: size for path, size in self._read.items() if path in there}
+        return found
+
+
+def _bytes(path: Path, start: int = 0) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read()
+    except FileNotFoundError:  # it has just been removed by age
+        return b""
+
+
+def _entries(text: bytes) -> Iterator[Entry]:
+    decode = msgspec.json.Decoder(Entry).decode
+    for line in text.splitlines():
+        with suppress(msgspec.MsgspecError):
+            yield decode(line)
+
+
+def problems_in(data_dir: str) -> tuple[int, list[str]]:
+    """The number of files, and what is wrong with them: the first line of each chain that does not follow."""
+    problems: list[str] = []
+    before: dict[str, tuple[int, str]] = {}
+    files = files_in(Path(data_dir, FOLDER))
+    for file in files:
+        last = before.get(file.writer)
+        if last is not None and file.number != last[0] + 1:
+            problems.append(f"{file.path}: the file before it is missing")
+            last = None
+        known = START if file.number == 1 else last[1] if last is not None else None
+        lines = file.path.read_bytes().splitlines(keepends=True)
+        broken, own = first_broken(lines, known)
+        if broken is not None:
+            problems.append(f"{file.path}, line {broken}: was changed, or a line before it is missing")
+        before[file.writer] = file.number, own
+    return len(files), problems
