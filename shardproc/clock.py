@@ -56,7 +56,7 @@ class Mark(Struct):
     wall: int
     elapsed: int = 0
     boot: str = ""
-    doubt: int = 0  # by which the wall clock may be ahead
+    uncertainty: int = msgspec.field(name="doubt", default=0)  # ms by which the wall clock may be ahead
 
 
 class Clock:
@@ -68,13 +68,13 @@ class Clock:
     step, or the next start.
     """
 
-    __slots__ = ("_offset", "_told")
+    __slots__ = ("_offset", "_reported")
 
     def __init__(self) -> None:
         offset = None
         while offset is None:
             offset = _offset_ns()
-        self._offset = self._told = offset
+        self._offset = self._reported = offset
 
     def now_ms(self) -> int:
         # The wall clock first: a pause of the process between the two readings then gives an offset that is
@@ -94,21 +94,21 @@ class Clock:
             return 0
         behind = (self._offset - offset) // 1_000_000
         if behind > JUMP_MS:
-            self._offset = self._told = offset
+            self._offset = self._reported = offset
             return -behind
         self._offset = max(offset, self._offset)
-        ahead = (self._offset - self._told) // 1_000_000
-        self._told = self._offset
+        ahead = (self._offset - self._reported) // 1_000_000
+        self._reported = self._offset
         return ahead if ahead > JUMP_MS else 0
 
-    def mark(self, doubt: int) -> str:
+    def mark(self, uncertainty: int) -> str:
         """Both clocks now, to be kept on disk."""
-        return msgspec.json.encode(self._mark(doubt)).decode()
+        return msgspec.json.encode(self._mark(uncertainty)).decode()
 
-    def _mark(self, doubt: int = 0) -> Mark:
+    def _mark(self, uncertainty: int = 0) -> Mark:
         elapsed = _elapsed_ns()
         wall = (elapsed + self._offset) // 1_000_000
-        return Mark(wall, elapsed // 1_000_000, _boot_id(), doubt)
+        return Mark(wall, elapsed // 1_000_000, _boot_id(), uncertainty)
 
     def set_since(self, mark: Mark) -> int | None:
         """By how many ms the wall clock was set since ``mark``; None if unknown, as the machine was

@@ -28,6 +28,7 @@ from .clock import Clock
 from .dropped_letters import DroppedLog
 from .engine.dispatch import answer, send
 from .engine.engine import Engine
+from .engine.lifecycle import error_groups
 from .engine.memory.vitals import Vitals
 from .engine.outbox import Published
 from .engine.state import Client, State
@@ -40,12 +41,15 @@ from .timekeeping import Timekeeping
 
 _log = get_logger("shard")
 
-TELL_EVERY_S = 60.0  # log line that the file cannot be read
+LOG_EVERY_S = 60.0  # log line that the file cannot be read
 SLICES_S = 0.002  # for long tasks, while no client waits for a turn
 BATCH_S = 0.05  # of queued commands in one batch
 MAX_WAIT_MS = 5_000
 FORGET_MS = 20  # between two trimming steps of a log that is too long, when idle
-AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that the shard could receive nothing
+STALLED_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that the shard could receive nothing
+MAINTENANCE_MS = (
+    20  # between two rounds of maintenance, so that turns in quick succession do not all pay for it
+)
 QUIET_MS = 2_500  # the same for a longer silence of the router, which sends something each second
 
 
@@ -84,7 +88,7 @@ class Shard:
         database = opened or Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self._place, self._retention = (shard, shards), retention
         self._logged_errors: set[str] = set()  # the operations that have failed
-        self._tells_at = 0.0  # when to log again that the file cannot be read, monotonic
+        self._log_at = 0.0  # when to log again that the file cannot be read, monotonic
         self.store = self._new_store(database)
         self.restriction: Callable[[Spec], CommandError | None] | None = None
         """Returns why a command is refused at present, or None; None while every command is carried out."""
@@ -93,6 +97,8 @@ class Shard:
         self._time, self._dropped = Timekeeping(self._clock), DroppedLog()
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
+        self._due_at = 0  # the engine has nothing to do before; known between `wait_ms` and the next tick
+        self._maintenance_at = 0
         self._router_active_at: int | None = None  # when it last sent something; None: no router
         self._router_active = False  # the router has sent something since the last tick
         self._sums_up = False  # more jobs to add to the search index
@@ -108,7 +114,7 @@ class Shard:
         engine.state.refusal = self._refuses
         engine.state.check_lock = self.store.check_lock
         engine.state.on_question_error = self._on_question_error
-        engine.state.maintenance.doubt = self._time.doubt
+        engine.state.maintenance.uncertainty = self._time.uncertainty
         self._prepare(engine.state)
         return engine
 
@@ -139,33 +145,49 @@ class Shard:
         call on, router silence never counts against workers."""
         self._router_active = True
 
-    def stood_still(self) -> None:
+    def was_stalled(self) -> None:
         """Nothing could be carried out for a while: the next tick extends all deadlines of workers."""
         self._ticked_at = 0
 
     def tick(self) -> int:
-        """Begin a batch: do what is due; returns the time of the batch. Call it at most AWAY_MS apart."""
-        now = self._time.check(self.engine, self.store)
+        """Begin a batch: do what is due; returns the time of the batch. Call it at most STALLED_MS apart."""
+        due_at, self._due_at = self._due_at, 0
+        now = self._clock.now_ms()
+        maintenance = now >= self._maintenance_at or now < self._ticked_at  # also after the clock was set
+        if maintenance:
+            now, due_at = self._time.check(self.engine, self.store), 0
         silent = self._router_active_at is not None and now - self._router_active_at > QUIET_MS
-        if now - self._ticked_at > AWAY_MS or (silent and self._router_active):
+        if now - self._ticked_at > STALLED_MS or (silent and self._router_active):
             self.engine.resume_timeouts(now)
+            due_at = 0
         elif silent:
             self.engine.suspend_timeouts()
+            due_at = 0
         if self._router_active:
             self._router_active_at, self._router_active = now, False
         self._ticked_at = now
-        self.store.recheck_damage()
+        if now < due_at:
+            self.engine.pass_time(now)
+            return now
         if self.engine.next_moment() <= now:
             self.store.check_lock()
-        self.store.forget_events(self._time.doubt.time(now))
-        self._sums_up = self._sum_up(now)
-        self._give_back(now)
+        if maintenance:
+            self._keep_up(now)
         self.engine.tick(now)
         if self.engine.state.timetable.missed:
             missed_runs.log_all(self.engine.state.timetable)
+        return now
+
+    def _keep_up(self, now: int) -> None:
+        """Work on the file that can wait for a moment, each time a little of it."""
+        self.store.recheck_damage()
+        self.store.forget_events(self._time.uncertainty.time(now))
+        self._sums_up = self._sum_up(now)
+        self._give_back(now)
         if self.engine.state.dropped.untold:
             self._dropped.log_due(self.engine.state.dropped, now)
-        return now
+        has_more = self._sums_up or self.store.forgets or self._shrinking.is_running or self._time.moves
+        self._maintenance_at = now if has_more else now + MAINTENANCE_MS
 
     @property
     def batch_s(self) -> float:
@@ -173,12 +195,12 @@ class Shard:
         return BATCH_S
 
     def wait_ms(self) -> int:
-        """The time for which there is nothing to do unless a command arrives."""
+        """The time until something is due, unless a command arrives."""
         if self._time.moves:
             return 0
         longest = FORGET_MS if self.store.forgets or self._sums_up else MAX_WAIT_MS
-        now = self._clock.now_ms()
-        wait, slice_in = min(self.engine.next_deadline() - now, longest), self._shrinking.wait_ms(now)
+        now, self._due_at = self._clock.now_ms(), self.engine.next_deadline()
+        wait, slice_in = min(self._due_at - now, longest), self._shrinking.wait_ms(now)
         return max(0, wait if slice_in is None else min(wait, slice_in))
 
     def client(self, conn: int, version: int) -> Client:
@@ -238,8 +260,8 @@ class Shard:
             return False
         if disk_problem(error) != "broken":
             return False
-        if (now := time.monotonic()) >= self._tells_at:
-            self._tells_at = now + TELL_EVERY_S
+        if (now := time.monotonic()) >= self._log_at:
+            self._log_at = now + LOG_EVERY_S
             _log.error("the file cannot be read", file=self.store.database.path, error=str(error))
         return True
 
@@ -291,7 +313,7 @@ class Shard:
     def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
         """A client's connection ended; see `Engine.disconnect`."""
         # A client without an answer while the server was paused has given up a good connection.
-        gave_up = now < self.engine.state.hearing.resumes_at
+        gave_up = now < self.engine.state.reachability.resumes_at
         self.engine.disconnect(conn, now, severed=severed, broken=broken or gave_up)
 
     def half_closed(self, conn: int, now: int) -> None:
@@ -328,8 +350,10 @@ class Shard:
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         """Commit; after that the replies (with their connections) and the peer messages may be sent."""
-        self._store()
         out, state = self.engine.out, self.engine.state
+        if state.errors.pending or state.errors.touched:
+            error_groups.record(state)
+        self._store()
         self.published = out.published
         if out.published:
             out.published = {}

@@ -40,7 +40,7 @@ def request_of(reply: Reply | Raw) -> RequestId:
 
 
 class Found(NamedTuple):
-    """What is wrong: ``problem`` as from `disk_problem`, even before anything has failed; ``cure`` is that of
+    """What is wrong: ``problem`` as from `disk_problem`, even before anything has failed; ``fix`` is that of
     damage."""
 
     problem: str
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     disk: Disk
     folder: str
     path: str
-    cure: str
+    fix: str
 
 
 def fault_of(found: Found, since: int) -> StorageFault:
@@ -56,7 +56,7 @@ def fault_of(found: Found, since: int) -> StorageFault:
     code, disk = _CODES[found.problem], found.disk
     error = found.error or f"{_mb(disk.free)} left, and {_mb(disk.refused_below)} are kept for work in hand"
     if found.problem == "damaged":
-        text = f"Storage is damaged ({error}): {found.cure}"
+        text = f"Storage is damaged ({error}): {found.fix}"
     elif found.problem == "locked":
         text = locked(found.path)
     elif found.problem != "full":
@@ -85,10 +85,10 @@ def locked(path: str) -> str:
 
 def _too_long(disk: Disk, path: str) -> str:
     why = f"it cannot be copied into the database ({disk.checkpoint_error}), see to the disk"
-    cure = why if disk.checkpoint_error else _readers(path)
+    fix = why if disk.checkpoint_error else _readers(path)
     return (
         f"The write-ahead log of {os.path.basename(path)} is too long ({_mb(disk.wal)}, wal_limit "
-        f"{_mb(disk.wal_limit)}): {cure}; then this is accepted again"
+        f"{_mb(disk.wal_limit)}): {fix}; then this is accepted again"
     )
 
 

@@ -55,13 +55,13 @@ class FileWatch:
         try:
             done = rescue(database.connection, path, absence, self.goes_on)
         except RescueError as error:
-            cure = f"it cannot be written anew ({error}); put it back, or make {path.parent} writable"
+            fix = f"it cannot be written again ({error}); put it back, or make {path.parent} writable"
         else:
             if done:
-                _log.warning("it was written anew, with all that was acknowledged", file=str(path))
+                _log.warning("it was written again, with all that was acknowledged", file=str(path))
                 raise StorageFailed(f"{path} {absence.value}, and was written anew")
-            cure = (
+            fix = (
                 f"what this server holds was copied to {rescued(path)}; stop the server and decide which of "
                 f"the two is to be {path.name}"
             )
-        return f"Storage fails: {path} {absence.value} while the server runs: {cure}"
+        return f"Storage fails: {path} {absence.value} while the server runs: {fix}"

@@ -19,7 +19,7 @@ def log_all(timetable: Timetable) -> None:
     for each in missed[:MAX_LINES]:
         first = datetime.fromtimestamp(each.first / 1000, UTC).isoformat(timespec="milliseconds")
         _log.warning(
-            "a schedule missed runs while the server was away",
+            "a schedule missed runs while the server was down",
             schedule=each.name,
             queue=each.queue,
             missed=each.times,
@@ -29,7 +29,7 @@ def log_all(timetable: Timetable) -> None:
     if len(missed) > MAX_LINES:
         more = missed[MAX_LINES:]
         _log.warning(
-            "more schedules missed runs while the server was away",
+            "more schedules missed runs while the server was down",
             schedules=len(more),
             missed=sum(each.times for each in more),
         )

@@ -28,15 +28,17 @@ from shardproc.disk_messages import locked
 from .core import StorageFailed
 from .engine.memory.vitals import MB
 from .engine.state import State
-from .replication.owner import Fenced
+from .replication.errors import Fenced
 from .resilient import ResilientShard
 from .routers import Routers
 from .server import Server
 from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
 from .storage.event_log import Retention
+from .storage.one_thread import without_locks
 from .storage.recheck import reading_fails
 from .storage.schema import WrongSchema
+from .view import View
 
 HOUR_MS = 3_600_000
 _log = get_logger("shard")
@@ -52,6 +54,7 @@ def main() -> int:
             raise
         return 1  # the router was killed before it had sent everything
     name_process(f"bunqueue shard {start.shard}")
+    without_locks()
     settings = Settings.from_json(start.settings)
     os.umask(0o077)  # the jobs are private, even where their folder is open to others
     configure_logging(settings.log_level, settings.log_format, shard=start.shard)
@@ -114,7 +117,7 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: Sh
         _log.warning("stopped: the shard has another owner", reason=str(error))
         return 1
     except StorageFailed as error:
-        _log.error("stopped, to read the data anew", error=str(error))
+        _log.error("stopped, to read the data again", error=str(error))
         _send_reason(sock, f"it ends to read its data anew: {error}")
         return 1
     except Exception as error:
@@ -132,7 +135,7 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket, start: Sh
 def _run_replicated(start: ShardStart, settings: Settings, sock: socket.socket) -> int:
     """As `_run`, with a log: wait for it, own the shard, have the file hold all of it, serve."""
     # Not needed by those that have no store, where it may not be installed.
-    from .replication.process import LOST, REFUSED, open_shard, server_of
+    from .replication.replicated_process import LOST, REFUSED, open_shard, server_of
 
     def report(text: str) -> None:
         sock.sendall(link.answer(link.CONTROL, link.WAITING, text.encode()))
@@ -168,7 +171,10 @@ def _open(start: ShardStart, settings: Settings, sock: socket.socket) -> Resilie
     while True:
         shard: ResilientShard | None = None
         try:
-            shard = ResilientShard(path, **_options(start, settings))
+            if start.view:
+                shard = View(path, start.view, **_options(start, settings))
+            else:
+                shard = ResilientShard(path, **_options(start, settings))
             shard.store.damage.serve = settings.damaged_shard == "serve"
             _recover(shard, start, sock)
         except DISK_ERRORS as error:

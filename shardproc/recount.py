@@ -35,14 +35,15 @@ def main(folder: Path) -> int:
             if is_resharded(folder):
                 refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
             for place in places:
-                _check(folder, place)
+                check(folder, place)
     except (DataFolderError, OSError) as error:
         print(printable(str(error)), file=sys.stderr)
         return FAILED
     return 0
 
 
-def _check(folder: Path, place: Place) -> None:
+def check(folder: Path, place: Place) -> None:
+    """Recount the file of a shard."""
     shard, shards = place.identity.shard, place.identity.shards
     file = shard_file(folder, shard)
     wrong = misfit(file, place)

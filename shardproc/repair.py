@@ -37,7 +37,7 @@ from bunqueue.server.folder.data_folder import (
 from bunqueue.server.host.lifeline import end_with_parent
 from bunqueue.text import printable
 from shardproc.storage.database import DatabaseError
-from shardproc.storage.repair.mend import mend
+from shardproc.storage.repair.contradictions import fix_contradictions
 from shardproc.storage.repair.recount import damage_of
 from shardproc.storage.repair.salvage import Salvaged, salvage
 
@@ -86,7 +86,7 @@ def _repair(folder: Path, shard: int) -> None:
     if not file.exists():
         return
     if damage_of(file) is None:
-        _mend(file, shard)
+        _fix_contradictions(file, shard)
         return
     _report(f"shard {shard}: {file.name} is damaged, reading what can be read")
     _check_space(folder, file)
@@ -102,9 +102,9 @@ def _repair(folder: Path, shard: int) -> None:
     _finish(folder)
 
 
-def _mend(file: Path, shard: int) -> None:
-    done = mend(file)
-    if done.mended or done.left:
+def _fix_contradictions(file: Path, shard: int) -> None:
+    done = fix_contradictions(file)
+    if done.fixed or done.left:
         _print_line({"shard": shard, **msgspec.to_builtins(done)})
 
 

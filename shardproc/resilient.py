@@ -69,6 +69,10 @@ class Mode(enum.Enum):
     READ_ONLY = "changes are refused"
 
 
+# Looking one up in its class takes as long as ten comparisons, and each turn of a shard makes several.
+NORMAL, FAILED, NO_GROWTH, READ_ONLY = Mode
+
+
 class ResilientShard(Shard):
     """See above: the shard of a server. While all is well it costs two clock readings per batch."""
 
@@ -101,7 +105,7 @@ class ResilientShard(Shard):
         if self._reserve is not None:
             self._disk_space = DiskSpace(self.store.database, self._reserve, shards, wal_limit)
         self._warnings = Warnings(path)
-        self._mode = Mode.NORMAL
+        self._mode = NORMAL
         self._narrow = False  # it failed although nothing that grows was accepted
         self._fault: StorageFault | None = None
         self._probe_at = 0
@@ -138,15 +142,15 @@ class ResilientShard(Shard):
     def _check_space(self, disk_space: DiskSpace) -> None:
         """Check how much room there is. Call it only while memory equals the disk: it may restrict
         commands."""
-        disk = disk_space.measure(len(self.engine.state.jobs), refusing=self._mode is not Mode.NORMAL)
+        disk = disk_space.measure(len(self.engine.state.jobs), refusing=self._mode is not NORMAL)
         self._warnings.update(disk)
         press(self.engine.state.maintenance, self.store, self._folder, disk_space.is_pressed)
-        if (disk.enough and not disk.wal_too_long) or self._mode not in (Mode.NORMAL, Mode.NO_GROWTH):
+        if (disk.enough and not disk.wal_too_long) or self._mode not in (NORMAL, NO_GROWTH):
             return
         fault = self._record_fault("full", "", self._clock.now_ms())
-        if self._mode is Mode.NORMAL:
+        if self._mode is NORMAL:
             self._probe_at = fault.since + PROBE_MS
-            self._enter(Mode.NO_GROWTH)
+            self._enter(NO_GROWTH)
             why = "the WAL is too long" if disk.enough else "the disk is almost full"
             _log.error(why, error=fault.error, now=self._mode.value)
 
@@ -164,7 +168,7 @@ class ResilientShard(Shard):
         refusal = self.files.check(self.store.database)
         if refusal is not None:
             self._refuse_growth(refusal)
-        elif was_missing and not self.files.missing and self._mode is Mode.NO_GROWTH:
+        elif was_missing and not self.files.missing and self._mode is NO_GROWTH:
             self._recovered(self._clock.now_ms())
 
     def _refuse_growth(self, text: str) -> None:
@@ -173,18 +177,18 @@ class ResilientShard(Shard):
         now = self._clock.now_ms()
         since = now if self._fault is None else self._fault.since
         self._fault = StorageFault(text, since, False, Code.STORAGE_FAILED)
-        if self._mode is Mode.NORMAL:
-            self._enter(Mode.NO_GROWTH)
+        if self._mode is NORMAL:
+            self._enter(NO_GROWTH)
 
     def _tick(self) -> int:
         if self._end is not None:
             raise self._end
-        if self._mode is not Mode.NORMAL:
+        if self._mode is not NORMAL:
             now = self._clock.now_ms()
             self._probe_at = min(self._probe_at, now + LAST_PROBE_MS)  # the clock may have been set back
             if now >= self._probe_at:
                 self._probe(now)
-            if self._mode is Mode.READ_ONLY:
+            if self._mode is READ_ONLY:
                 return now
         try:
             now = super().tick()
@@ -197,10 +201,10 @@ class ResilientShard(Shard):
         return now
 
     def work(self, seconds: float = SLICES_S) -> None:
-        if self._mode is Mode.FAILED:
+        if self._mode is FAILED:
             return
         try:
-            if self._mode is Mode.NORMAL and not (self._disk_space and self._disk_space.tight):
+            if self._mode is NORMAL and not (self._disk_space and self._disk_space.tight):
                 super().work(seconds)
             else:
                 self.engine.work()  # one slice: what it deletes needs room in the WAL
@@ -219,7 +223,7 @@ class ResilientShard(Shard):
     def _part(self, what: Callable[..., None], now: int) -> None:
         """A client has left: that is postponed while nothing can be changed."""
         try:
-            if self._mode not in (Mode.FAILED, Mode.READ_ONLY):
+            if self._mode not in (FAILED, READ_ONLY):
                 self.store.check_lock()
                 return what(now=now)
         except DISK_ERRORS as error:
@@ -227,7 +231,7 @@ class ResilientShard(Shard):
         self._missed.append(partial(self._part, what))
 
     def receive(self, source: int, body: bytes, now: int) -> None:
-        if self._mode is Mode.READ_ONLY and peer_calls.is_read(body, self._asked):
+        if self._mode is READ_ONLY and peer_calls.is_read(body, self._asked):
             super().receive(source, body, now)
         else:
             self._on_peer_message(partial(super().receive, source, body), now)
@@ -237,7 +241,7 @@ class ResilientShard(Shard):
 
     def _on_peer_message(self, what: Callable[[int], None], now: int) -> None:
         """A message from another shard: it is postponed while nothing can be changed."""
-        if self._mode in (Mode.FAILED, Mode.READ_ONLY):
+        if self._mode in (FAILED, READ_ONLY):
             self._missed.append(partial(self._on_peer_message, what))
             return
         self._received = True
@@ -249,10 +253,10 @@ class ResilientShard(Shard):
                 self._missed.append(partial(self._on_peer_message, what))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
-        if self._mode is Mode.READ_ONLY:
+        if self._mode is READ_ONLY:
             replies = self._unstored()
             return self._relay(replies) if self.engine.state.relays else replies
-        if self._mode is not Mode.FAILED:
+        if self._mode is not FAILED:
             try:
                 replies = super().commit()
             except FlushFailed as error:
@@ -267,15 +271,15 @@ class ResilientShard(Shard):
         return self._give_up()
 
     def _give_back(self, now: int) -> None:
-        if self._mode is Mode.NORMAL:
+        if self._mode is NORMAL:
             super()._give_back(now)
 
     def compact(self) -> None:
-        if self._mode is Mode.NORMAL:
+        if self._mode is NORMAL:
             super().compact()
 
     def peer_messages(self) -> list[tuple[int, bytes]]:
-        if self._mode is not Mode.READ_ONLY:
+        if self._mode is not READ_ONLY:
             return super().peer_messages()
         messages = self.engine.out.peer_messages
         found, messages[self._kept_back :] = messages[self._kept_back :], []
@@ -290,15 +294,15 @@ class ResilientShard(Shard):
     @property
     def batch_s(self) -> float:
         """One slice while there is a fault: a full disk has room for little more."""
-        return super().batch_s if self._mode is Mode.NORMAL else 0.0
+        return super().batch_s if self._mode is NORMAL else 0.0
 
     def wait_ms(self) -> int:
         if self._end is not None:
             return 0
         wait = self._probe_at - self._clock.now_ms()
-        if self._mode is Mode.READ_ONLY:
-            return 0 if self.engine.state.works else max(0, wait)
-        return super().wait_ms() if self._mode is Mode.NORMAL else max(0, min(wait, super().wait_ms()))
+        if self._mode is READ_ONLY:
+            return 0 if self.engine.state.long_works else max(0, wait)
+        return super().wait_ms() if self._mode is NORMAL else max(0, min(wait, super().wait_ms()))
 
     def _refusal(self, spec: Spec) -> CommandError | None:
         """Why a command is refused while the disk, the file or the memory has a fault."""
@@ -309,9 +313,9 @@ class ResilientShard(Shard):
         return None
 
     def _forbids(self, spec: Spec) -> bool:
-        if self._mode is Mode.NO_GROWTH:
+        if self._mode is NO_GROWTH:
             return spec.grows
-        return self._mode is Mode.FAILED or spec.writes or spec.parks
+        return self._mode is FAILED or spec.writes or spec.parks
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
         self._fail(error)
@@ -329,13 +333,13 @@ class ResilientShard(Shard):
         if problem == "broken" and is_out_of_space(self._folder):
             problem = "full"
         now = self._clock.now_ms()
-        if self._mode is Mode.NORMAL and now - self._recovered_at > CALM_MS:
+        if self._mode is NORMAL and now - self._recovered_at > CALM_MS:
             self._probe_every = PROBE_MS
         else:
             self._probe_every = min(2 * self._probe_every, LAST_PROBE_MS)
-        self._narrow = self._mode is not Mode.NORMAL and not (self._reserve and self._reserve.size)
+        self._narrow = self._mode is not NORMAL and not (self._reserve and self._reserve.size)
         self._record_fault(problem, str(error), now)
-        self._enter(Mode.FAILED)
+        self._enter(FAILED)
 
     def _lock_out(self, error: str) -> None:
         """Another program holds the write lock: nothing is changed until it lets go."""
@@ -344,7 +348,7 @@ class ResilientShard(Shard):
         for client, req_id in parked(state):
             answer_late(state, client, req_id, error_of(fault, req_id))
         self._probe_at, self._received = now + PROBE_MS, False
-        self._enter(Mode.READ_ONLY)
+        self._enter(READ_ONLY)
         _log.error("changes are refused: another program has locked the file", error=fault.error)
 
     def _withhold(self, error: FlushFailed) -> list[tuple[int, Reply | Raw]]:
@@ -357,7 +361,7 @@ class ResilientShard(Shard):
             answer_late(state, client, req_id, error_of(fault, req_id))
         replies = self._relay(self._unstored())
         self._probe_at = self._clock.now_ms() + PROBE_MS
-        self._enter(Mode.READ_ONLY)
+        self._enter(READ_ONLY)
         _log.error("a batch could not be flushed", error=fault.error, answers=len(replies))
         return [(conn, error_of(fault, request_of(reply))) for conn, reply in replies]
 
@@ -366,7 +370,7 @@ class ResilientShard(Shard):
         fails."""
         since = now if self._fault is None else self._fault.since
         disk = self._disk_space.disk if self._disk_space is not None else Disk()
-        found = Found(problem, error, disk, self._folder, self.store.database.path, self.store.damage.cure)
+        found = Found(problem, error, disk, self._folder, self.store.database.path, self.store.damage.fix)
         self._fault = fault_of(found, since)
         return self._fault
 
@@ -398,7 +402,7 @@ class ResilientShard(Shard):
             return answers
         self._probe_at = self._clock.now_ms() + self._probe_every
         room = not self._narrow and self.store.database.can_write(SMALL_PROBE)
-        self._enter(Mode.NO_GROWTH if room else Mode.READ_ONLY)
+        self._enter(NO_GROWTH if room else READ_ONLY)
         _log.error(
             "a batch could not be stored", error=fault.error, answers=len(answers), now=self._mode.value
         )
@@ -446,7 +450,7 @@ class ResilientShard(Shard):
     def _probe(self, now: int) -> None:
         """Check whether the fault has passed."""
         self._probe_at = now + self._probe_every
-        if self._mode is Mode.READ_ONLY:
+        if self._mode is READ_ONLY:
             if not self.store.database.can_write(SMALL_PROBE):
                 self._check_lock(now)
                 return
@@ -466,7 +470,7 @@ class ResilientShard(Shard):
 
     def _resume(self, now: int) -> None:
         """Resume time: no worker could renew a lock while it was paused."""
-        self._enter(Mode.NO_GROWTH)
+        self._enter(NO_GROWTH)
         self.store.attach(self.engine.out)
         self._ticked_at = now
         self.engine.resume_timeouts(now)
@@ -477,14 +481,14 @@ class ResilientShard(Shard):
         assert self._fault is not None
         _log.info("storage works again", after_ms=now - self._fault.since)
         self._fault, self._recovered_at = None, now
-        self._enter(Mode.NORMAL)
+        self._enter(NORMAL)
 
     def _enter(self, mode: Mode) -> None:
         self._mode = mode
-        if mode is Mode.READ_ONLY:
+        if mode is READ_ONLY:
             self.store.attach(None)  # reads must not write what waits
             self._asked, self._kept_back = self.engine.state.questions, len(self.engine.out.peer_messages)
-        unrestricted = mode is Mode.NORMAL and not self._pressure.full
+        unrestricted = mode is NORMAL and not self._pressure.full
         self.restriction = None if unrestricted else self._refusal
 
     def _vitals(self) -> Vitals:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from time import monotonic
 
+from bunqueue.model.scope import Scope
 from bunqueue.server.host.pace import LATELY_S
 
 MANY = 1000  # connections that may stay in ``lately`` longer than needed
@@ -18,13 +19,21 @@ MANY = 1000  # connections that may stay in ``lately`` longer than needed
 class Waiting:
     """An envelope that waits: all of it, or its remaining commands."""
 
-    __slots__ = ("body", "conn", "kind", "payloads")
+    __slots__ = ("body", "conn", "kind", "payloads", "scope")
 
-    def __init__(self, conn: int, kind: int, body: bytes = b"", payloads: deque[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        conn: int,
+        kind: int,
+        body: bytes = b"",
+        payloads: deque[bytes] | None = None,
+        scope: Scope | None = None,
+    ) -> None:
         self.conn = conn  # or the ticket
         self.kind = kind
         self.body = body
         self.payloads = payloads
+        self.scope = scope
 
 
 class Rounds:

@@ -20,8 +20,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol.codec import encode_frame
-from bunqueue.protocol.events import lost_frame
+from bunqueue.model.scope import Scope, read_scope
+from bunqueue.protocol.codec import encode_payload
+from bunqueue.protocol.event_frames import lost_frame
+from bunqueue.protocol.framing import pack_length
 from bunqueue.server.host.busy_poll import SMALL, give_way
 from bunqueue.server.host.pace import AT_ONCE_S, SLICE_S, Pace, Slice
 from bunqueue.server.links import shard_protocol as link
@@ -50,7 +52,7 @@ class Server:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._routers: Routers | None = None  # besides the first
-        self._told_to_end = False
+        self._is_asked_to_end = False
         self._is_alone = False  # the first router has gone
         self._answered_at = 0  # the last batch, ns
         self._prompt = False  # it came within the window after the batch before
@@ -73,7 +75,7 @@ class Server:
     @property
     def draining(self) -> bool:
         """True once the server should end and no router has any more commands."""
-        return self._told_to_end and self._others_have_ended
+        return self._is_asked_to_end and self._others_have_ended
 
     @property
     def _others_have_ended(self) -> bool:
@@ -94,7 +96,7 @@ class Server:
     @property
     def _has_queued(self) -> bool:
         """Whether there are commands, or unfinished long tasks."""
-        return bool(self._rounds or self._shard.engine.state.works)
+        return bool(self._rounds.queues or self._shard.engine.state.long_works)
 
     @property
     def _busy(self) -> bool:
@@ -138,7 +140,7 @@ class Server:
         return not self._is_alone
 
     def _idle_ms(self) -> int:
-        """The time for which there is nothing to do unless something arrives."""
+        """The time until something is due, unless something arrives."""
         if self._has_queued:
             return math.ceil(1000 * self._pace.pause_s)
         return self._shard.wait_ms()
@@ -196,7 +198,7 @@ class Server:
     def _work_off(self, now: int) -> None:
         """Work on the queue, slice by slice, until another connection asks, there is enough to answer, or the
         time of a batch is over."""
-        out, works = self._shard.engine.out, self._shard.engine.state.works
+        out, works = self._shard.engine.out, self._shard.engine.state.long_works
         until = time.monotonic() + self._shard.batch_s
         while self._has_queued:
             who = next(iter(self._rounds.queues or works))
@@ -215,19 +217,16 @@ class Server:
     def _sort_in(self, envelopes: Iterable[Envelope], now: int) -> bool:
         """Carry out what has arrived, or queue it after what its connection has queued already. Returns
         whether a connection was answered that has little to do, and nothing queued."""
-        rounds, works, received, last = self._rounds, self._shard.engine.state.works, False, link.CONTROL
+        rounds, works, received, last = self._rounds, self._shard.engine.state.long_works, False, link.CONTROL
         queues, lately, who = rounds.queues, rounds.lately, link.CONTROL
         slice_: Slice | None = None  # of the last connection, once it has sent several
         for (conn, kind), body in envelopes:
-            turn = conn
-            if kind == link.PING:
-                self._control.append(link.answer(link.CONTROL, link.PONG))
-                continue
-            if kind == link.DRAIN:
-                self._told_to_end = True
-                continue
-            if kind == link.ASKER:
-                self._askers[conn] = int.from_bytes(body)
+            turn, scope = conn, None
+            if kind & link.SCOPED:
+                kind, wire, body = link.split_scope(kind, body)
+                scope = read_scope(wire)
+            if kind in _AT_ONCE:
+                _AT_ONCE[kind](self, conn, body)
                 continue
             if conn >= link.TICKET:
                 turn = self._askers.pop(conn, conn)
@@ -238,10 +237,10 @@ class Server:
             elif slice_.is_over:
                 rounds.note(turn)
             if turn in queues or (turn in lately and rounds.is_busy(turn)):
-                rounds.add(turn, Waiting(conn, kind, body))
+                rounds.add(turn, Waiting(conn, kind, body, scope=scope))
             else:
                 begun = time.monotonic()
-                self._receive(turn, conn, kind, body, now)
+                self._receive(turn, conn, kind, body, now, scope)
                 if not (received or turn == link.CONTROL or turn in queues or turn in works):
                     received = time.monotonic() - begun < SLICE_S
                     who = turn
@@ -249,26 +248,40 @@ class Server:
             self._pace.asked(who)
         return received
 
-    def _receive(self, turn: int, conn: int, kind: int, body: bytes, now: int) -> None:
+    def _pong(self, conn: int, body: bytes) -> None:
+        self._control.append(link.answer(link.CONTROL, link.PONG))
+
+    def _drain(self, conn: int, body: bytes) -> None:
+        self._is_asked_to_end = True
+
+    def _asked_by(self, conn: int, body: bytes) -> None:
+        self._askers[conn] = int.from_bytes(body)
+
+    def _receive(
+        self, turn: int, conn: int, kind: int, body: bytes, now: int, scope: Scope | None = None
+    ) -> None:
         shard = self._shard
         if kind in link.COMMAND_KINDS:
             payloads = link.split_frames(body)
-            client = self._client(turn, conn, kind)
+            client = self._client(turn, conn, kind, scope)
             if len(payloads) == 1:
                 shard.execute(client, payloads[0], now)
             else:
                 left = deque(payloads)
                 self._execute(Slice(AT_ONCE_S), client, left, now)
                 if left:
-                    self._rounds.add(turn, Waiting(conn, kind, body, left))
+                    self._rounds.add(turn, Waiting(conn, kind, body, left, scope))
         elif (handle := _MESSAGES.get(kind)) is not None:
             handle(shard, conn, body, now)
         elif kind == link.ROUTER:
             self._end_others(link.router_of(conn), frozenset(link.unpack_connections(body)), now)
 
-    def _client(self, turn: int, conn: int, version: int) -> Client:
+    def _client(self, turn: int, conn: int, version: int, scope: Scope | None) -> Client:
         """The client object. A ticket is used once; its number is reused only after all others."""
-        return Client(conn, version, turn) if conn >= link.TICKET else self._shard.client(conn, version)
+        new = conn >= link.TICKET
+        client = Client(conn, version, turn) if new else self._shard.client(conn, version)
+        client.scope = scope
+        return client
 
     def _end_others(self, router: int, live: frozenset[int], now: int) -> None:
         """A router reports which of its connections are open: the others have ended while it was not
@@ -283,10 +296,10 @@ class Server:
 
     def _execute(self, turn: Slice, client: Client, payloads: deque[bytes], now: int) -> None:
         """Carry out commands of one connection, until its turn is over or there is enough to answer."""
-        execute, out = self._shard.execute, self._shard.engine.out
+        execute, out, clock = self._shard.execute, self._shard.engine.out, time.monotonic
         while payloads:
             execute(client, payloads.popleft(), now)
-            if turn.is_over or out.size > MAX_UNSENT:
+            if (clock() >= turn.until and turn.is_over) or out.size > MAX_UNSENT:
                 return
 
     def _give_turn(self, slice_: Slice, now: int) -> None:
@@ -298,7 +311,7 @@ class Server:
             if waiting.kind in link.COMMAND_KINDS:
                 self._go_on(slice_, turn, waiting, now, gone=queue[-1].kind in ENDS)
             else:
-                self._receive(turn, waiting.conn, waiting.kind, waiting.body, now)
+                self._receive(turn, waiting.conn, waiting.kind, waiting.body, now, waiting.scope)
             if not waiting.payloads:
                 queue.popleft()
             if slice_.is_over or out.size > MAX_UNSENT:
@@ -309,7 +322,7 @@ class Server:
         """Continue with the rest of an envelope; its client may have left."""
         if waiting.payloads is None:
             waiting.payloads = deque(link.split_frames(waiting.body))
-        client = self._client(turn, waiting.conn, waiting.kind)
+        client = self._client(turn, waiting.conn, waiting.kind, waiting.scope)
         if gone:
             self._finish_off(slice_, client, waiting.payloads, now)
         else:
@@ -325,19 +338,22 @@ class Server:
 
     def _commit_and_send(self) -> None:
         """Commit, then send the replies: one envelope per connection."""
-        answers: dict[int, list[bytes]] = {}
-        for conn, reply in self._shard.commit():
+        shard = self._shard
+        answers: dict[int, list[bytes]] = {}  # of each frame, its length and its payload
+        for conn, reply in shard.commit():
+            payload = encode_payload(reply)
             frames = answers.get(conn)
             if frames is None:
-                answers[conn] = [encode_frame(reply)]
+                answers[conn] = [pack_length(len(payload)), payload]
             else:
-                frames.append(encode_frame(reply))
-        parts, clients = self._control, self._shard.engine.state.clients
+                frames += pack_length(len(payload)), payload
+        parts, clients, out = self._control, shard.engine.state.clients, shard.engine.out
         # Peer messages go before replies, so a client that reads its reply finds that the command's effects
         # on other shards are done.
-        for peer, message in self._shard.peer_messages():
-            parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + message))
-        if self._shard.published:
+        if out.peer_messages:
+            for peer, message in shard.peer_messages():
+                parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + message))
+        if shard.published:
             self._publish()
         for conn, frames in answers.items():
             client = clients.get(conn)
@@ -346,12 +362,12 @@ class Server:
                 slow, client.slow = client.slow, 0
             body = b"".join(frames)
             to = parts if self._routers is None else self._parts(conn)
-            to.append(link.TO_ROUTER.pack(len(body), conn, link.REPLIES, len(frames), slow))
+            to.append(link.TO_ROUTER.pack(len(body), conn, link.REPLIES, len(frames) // 2, slow))
             to.append(body)
-        for conn, notice in self._shard.notices:  # after the pulls that they are about
+        for conn, notice in shard.notices:  # after the pulls that they are about
             self._parts(conn).append(link.answer(conn, link.REPLIES, notice))
-        if lost := self._shard.lost():
-            for to, some in self._by_router(lost):
+        if out.lost:
+            for to, some in self._by_router(shard.lost()):
                 to.append(link.answer(link.CONTROL, link.LOST, link.pack_connections(some)))
         self._send()
 
@@ -401,6 +417,12 @@ def _origin_disconnected(shard: Shard, conn: int, body: bytes, now: int) -> None
     shard.engine.cancel_waits([each for each in shard.engine.state.clients if link.origin_of(each) == origin])
 
 
+_AT_ONCE: dict[int, Callable[[Server, int, bytes], None]] = {
+    link.PING: Server._pong,
+    link.DRAIN: Server._drain,
+    link.ASKER: Server._asked_by,
+}
+"""Messages that wait for no turn."""
 _MESSAGES: dict[int, Callable[[Shard, int, bytes, int], object]] = {
     link.CLOSED: lambda shard, conn, body, now: shard.disconnect(conn, now, severed=False, broken=False),
     link.SEVERED: lambda shard, conn, body, now: shard.disconnect(conn, now, severed=True, broken=False),

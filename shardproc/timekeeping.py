@@ -1,7 +1,7 @@
 """What a shard does about a wall clock that jumps, while it runs or between two starts.
 
 - Forward: the shard follows at once. Delays, schedules and limits end earlier; locks restart. Retention
-  ignores the jump for an hour (`engine/memory/clock_doubt.py`), in case it was an error.
+  ignores the jump for an hour (`engine/memory/clock_uncertainty.py`), in case it was an error.
 - Back: times that came from the wrong clock are shifted back (`engine/clock_rebase.py`): those that workers
   wait for at once, the others for SLICE_S in each batch. The file records this until all are shifted.
 
@@ -22,7 +22,7 @@ from bunqueue.logs import get_logger
 from .clock import JUMP_MS, Clock
 from .engine.engine import Engine
 from .engine.memory.clock_correction import Pending, SetBack
-from .engine.memory.clock_doubt import Doubt
+from .engine.memory.clock_uncertainty import ClockUncertainty
 from .engine.memory.vitals import ClockNews
 from .storage.store import Store
 
@@ -37,7 +37,7 @@ class Timekeeping:
     """The timekeeping of one shard, for as long as its process lives."""
 
     def __init__(self, clock: Clock) -> None:
-        self.doubt = Doubt()
+        self.uncertainty = ClockUncertainty()
         self._clock = clock
         self._mark_at = 0
         self._jumps = self._last_jump = self._moved = 0
@@ -46,14 +46,14 @@ class Timekeeping:
     @property
     def news(self) -> ClockNews:
         """The figures for metrics."""
-        return ClockNews(self._jumps, self._last_jump, self._moved, self.doubt.ms)
+        return ClockNews(self._jumps, self._last_jump, self._moved, self.uncertainty.ms)
 
     def believed(self, store: Store, now: int) -> int:
         """At a start: the time without forward jumps that may be errors."""
         mark = store.last_mark()
         if mark is None:
             return now
-        return now - mark.doubt - max(0, self._clock.set_since(mark) or 0)
+        return now - mark.uncertainty - max(0, self._clock.set_since(mark) or 0)
 
     def started(self, engine: Engine, store: Store, now: int) -> None:
         """The shard has recovered: compare the clock with what the file knows of it."""
@@ -64,16 +64,16 @@ class Timekeeping:
             self._begin(engine, store, pending, Counter())
         last = max(newest, 0 if mark is None else mark.wall)
         jump = None if mark is None else self._clock.set_since(mark)
-        if mark is not None and mark.doubt > self.doubt.ms:
-            self.doubt.add(mark.doubt - self.doubt.ms, now)
-            engine.set_forward(mark.doubt, now)
+        if mark is not None and mark.uncertainty > self.uncertainty.ms:
+            self.uncertainty.add(mark.uncertainty - self.uncertainty.ms, now)
+            engine.set_forward(mark.uncertainty, now)
         ahead = max(last - now, -(jump or 0))  # the latter however long the shard was down
         if ahead > JUMP_MS:
             self._back(engine, store, SetBack(now, now + ahead, ahead))
         elif jump is not None and jump > JUMP_MS:
             self._forward(engine, store, jump, now)
         elif jump is None and last and now - last > ABSENT_MS:
-            self.doubt.add(now - last, now)
+            self.uncertainty.add(now - last, now)
             _log.info("retention waits to see whether the clock is right", away_ms=now - last)
 
     def check(self, engine: Engine, store: Store) -> int:
@@ -91,10 +91,10 @@ class Timekeeping:
         return now
 
     def _mark(self, store: Store, now: int) -> None:
-        store.mark, self._mark_at = self._clock.mark(self.doubt.ms), now + MARK_MS
+        store.mark, self._mark_at = self._clock.mark(self.uncertainty.ms), now + MARK_MS
 
     def _forward(self, engine: Engine, store: Store, jump: int, now: int) -> None:
-        self.doubt.add(jump, now)
+        self.uncertainty.add(jump, now)
         engine.set_forward(jump, now)
         self._count(store, jump, now)
         _log.warning(
@@ -103,7 +103,7 @@ class Timekeeping:
 
     def _back(self, engine: Engine, store: Store, back: SetBack) -> None:
         self.finish(store)
-        self.doubt.take(back.by, back.now)
+        self.uncertainty.take(back.by, back.now)
         pending = store.rebase.begin(back, engine.state.next_seq)
         moved = engine.set_back(back)
         self._count(store, -back.by, back.now)

@@ -33,6 +33,7 @@ from bunqueue.protocol.commands.queues import CleanReply, PriorityCountsReply
 from bunqueue.protocol.commands.server import ListQueuesReply
 from bunqueue.protocol.commands.workflows import RecordStepsReply, StepsReply, StepView, WorkflowReply
 
+from . import scoped
 from .registry import HANDLERS
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ _COUNTED: Mapping[type, int] = {
 
 
 def carry_out(state: State, client: Client, command: Command) -> None:
-    """Carry out a command and put its reply into the outbox, unless the reply comes later."""
+    """Carry out a command of a client without a scope and put its reply into the outbox, unless the reply
+    comes later."""
     handler = HANDLERS.get(type(command), _not_here)
     try:
         reply = handler(state, client, command)
@@ -107,6 +109,22 @@ def carry_out(state: State, client: Client, command: Command) -> None:
         state.out.replies.append((client.conn, reply))
 
 
+def carry_out_within(state: State, client: Client, command: Command) -> None:
+    """`carry_out` for a client that may have a scope: jobs of other queues do not exist for it."""
+    if client.scope is None:
+        carry_out(state, client, command)
+        return
+    scoped.hide_jobs(state, client, command)
+    try:
+        reply = HANDLERS.get(type(command), _not_here)(state, client, command)
+    except CommandError as error:
+        reply = refused(error)
+    except Exception as error:
+        reply = state.on_command_error(command, error)
+    if reply is not None:
+        answer(state, client, command, reply)
+
+
 def answer(state: State, client: Client, command: Command, reply: Reply) -> None:
     """Answer a command that is not parked."""
     reply.req_id = command.req_id
@@ -122,6 +140,8 @@ def answer_late(state: State, client: Client, req_id: RequestId, reply: Reply) -
 def send(state: State, client: Client, reply: Reply | Raw, *, slow: bool) -> None:
     """Put a reply with its request id into the outbox.  ``slow``: its command may be answered late."""
     client.slow += slow
+    if client.scope is not None:
+        reply = scoped.shown(client, reply)
     if (size_of := _SIZES.get(type(reply))) is not None:
         state.out.size += size_of(reply)
     state.out.replies.append((client.conn, reply))

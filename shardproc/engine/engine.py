@@ -12,11 +12,12 @@ from types import MappingProxyType
 
 from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import Job
-from bunqueue.protocol.commands import Command
+from bunqueue.protocol.commands import Command, refused
 
-from . import clock_rebase, peer_calls, slices
-from .background import chores, retention
-from .dispatch import carry_out
+from . import clock_rebase, peer_calls, scoped, slices
+from .all_handlers import RECORDS
+from .background import background_work, retention
+from .dispatch import answer, carry_out, carry_out_within
 from .handlers import (
     disconnects,
     handing_over,
@@ -26,7 +27,7 @@ from .handlers import (
     subscriptions,
     webhook_trials,
 )
-from .handlers.crons import runs
+from .handlers.crons import due_runs
 from .handlers.workflows import signals
 from .kept_kinds import KEPT
 from .lifecycle import dropped_letters, job_waiters, recovery, transitions
@@ -36,8 +37,7 @@ from .memory.worker_presence import NEVER, RESUME_MS
 from .outbox import Archive, Outbox, PushedEntry
 from .peers import callbacks, children, dependencies, directory, flows, moves, reconcile, roll_call
 from .ready import queue_limits
-from .state import SPARE, Client, QueueState, State
-from .table import RECORDS
+from .state import BUDGET, Client, QueueState, State
 
 
 class Engine:
@@ -53,12 +53,9 @@ class Engine:
     ) -> None:
         self.state = State(archive, IdFactory(random_bits), chance, shard, shards)
         self.state.kept.bounds = KEPT
+        self.out: Outbox = self.state.out
 
-    @property
-    def out(self) -> Outbox:
-        return self.state.out
-
-    def new_life(self, now: int) -> None:
+    def new_incarnation(self, now: int) -> None:
         """Record that the whole server was down until now, not only this shard for a moment."""
         self.state.away_until = now
 
@@ -86,11 +83,21 @@ class Engine:
         state = self.state
         state.now = now
         elsewhere = state.directory or state.prepared or state.recovery.unannounced or state.moving
-        if not (elsewhere and self._sent_elsewhere(client, command)):
+        scope = client.scope
+        if scope is not None and not scoped.passes(state, scope, command):
+            self._handle_within(client, command, elsewhere=bool(elsewhere))
+        elif not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out(state, client, command)
         # The condition that `_serve` starts with; checked here as well to save a call per command.
         if state.woken or state.decided or state.freed_ids or state.unblocked or state.run_ends or state.died:
             self._serve()
+
+    def _handle_within(self, client: Client, command: Command, *, elsewhere: bool) -> None:
+        """Carry out a command of a client with a scope."""
+        if (problem := scoped.refusal(client, command)) is not None:
+            answer(self.state, client, command, refused(problem))
+        elif not (elsewhere and self._sent_elsewhere(client, command)):
+            carry_out_within(self.state, client, command)
 
     def _sent_elsewhere(self, client: Client, command: Command) -> bool:
         """Whether another shard answers, because it has or may have the job that the command names."""
@@ -108,54 +115,59 @@ class Engine:
     def peer_is_up(self, shard: int, now: int) -> None:
         """Another shard is ready, perhaps after a restart."""
         self.state.now = now
-        self.state.lives[shard] += 1
+        self.state.incarnations[shard] += 1
         peer_calls.repeat(self.state, shard)
         dependencies.peer_is_back(self.state, shard)
         flows.peer_is_back(self.state, shard)
         reconcile.peer_is_back(self.state, shard)
         self._serve()
 
+    def pass_time(self, now: int) -> None:
+        """`tick` before `next_deadline`, when nothing is due."""
+        state = self.state
+        state.now, state.budget = now, BUDGET
+        if state.pushed.batches:
+            idempotency.forget(state)
+        state.rates.sample(now, state.totals)
+
     def tick(self, now: int) -> None:
         """Do what is due, as much as one tick allows."""
         state = self.state
-        state.now, state.spare = now, SPARE
+        self.pass_time(now)
         self._end_delays()
-        if now >= state.hearing.resumes_at:
+        if now >= state.reachability.resumes_at:
             self._end_timeouts()
             disconnects.end_reconnects(state)
         queue_limits.ring(state)
         due = state.timetable.next_at()
         if due is not None and due <= now:
-            runs.run_due(state)
+            due_runs.run_due(state)
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
-            if now >= state.hearing.resumes_at:
+            if now >= state.reachability.resumes_at:
                 locks.sweep(state)
             history.book(state)
         if now >= state.maintenance.next_at:
             retention.step(state)
-        if state.chores:
-            chores.run(state)
-        if state.pushed.batches:
-            idempotency.forget(state)
+        if state.background_work:
+            background_work.run(state)
         self._serve()
         self._end_polls()
         job_waiters.end_waits(state)
         webhook_trials.end_trials(state)
-        state.rates.sample(now, state.totals)
 
     def work(self) -> bool:
         """Run one slice of long work; whether more is left."""
         state = self.state
-        if state.works:
+        if state.long_works:
             slices.run(state)
             self._serve()
-        return bool(state.works)
+        return bool(state.long_works)
 
     def next_deadline(self) -> int:
         """The latest time for the next tick."""
         state = self.state
-        if state.works or state.chores:
+        if state.long_works or state.background_work:
             return state.now
         return min(self.next_moment(), state.next_sweep, state.maintenance.next_at)
 
@@ -165,9 +177,9 @@ class Engine:
         for heap in (state.delays, state.poll_ends, state.wait_ends, state.trials.ends, state.alarms):
             if heap.entries and heap.entries[0][0] < deadline:
                 deadline = heap.entries[0][0]
-        for patience in (state.timeouts, state.hearing.reconnects):
+        for patience in (state.timeouts, state.reachability.reconnects):
             if patience.entries:
-                deadline = min(deadline, max(patience.entries[0][0], state.hearing.resumes_at))
+                deadline = min(deadline, max(patience.entries[0][0], state.reachability.resumes_at))
         due = state.timetable.next_at()
         return deadline if due is None else min(deadline, due)
 
@@ -228,7 +240,7 @@ class Engine:
         """
         state = self.state
         state.now = now
-        doubts = state.recovery.doubts
+        doubts = state.recovery.uncertain
         followers: list[Job] = []
         for job in jobs:
             queue = state.queues[job.queue]
@@ -255,13 +267,13 @@ class Engine:
 
     def suspend_timeouts(self) -> None:
         """Suspend heartbeat timeouts until `resume_timeouts()`."""
-        self.state.hearing.resumes_at = NEVER
+        self.state.reachability.resumes_at = NEVER
 
     def resume_timeouts(self, now: int) -> None:
         """The shard was unreachable for a while: restart all locks and resume heartbeat timeouts after
         RESUME_MS."""
         self.state.now = now
-        self.state.hearing.resumes_at = now + RESUME_MS
+        self.state.reachability.resumes_at = now + RESUME_MS
         locks.renew_all(self.state)
 
     def set_forward(self, ms: int, now: int) -> None:
@@ -367,19 +379,19 @@ class Engine:
     def _end_delays(self) -> None:
         state = self.state
         delays, now = state.delays, state.now
-        while state.spare > 0 and (entry := delays.pop_due(now)) is not None:
-            state.spare -= 1
+        while state.budget > 0 and (entry := delays.pop_due(now)) is not None:
+            state.budget -= 1
             if delays.is_current(entry):
                 transitions.due(state, entry[2])
 
     def _end_timeouts(self) -> None:
         state = self.state
         timeouts, now = state.timeouts, state.now
-        while state.spare > 0 and (entry := timeouts.pop_due(now)) is not None:
-            state.spare -= 1
+        while state.budget > 0 and (entry := timeouts.pop_due(now)) is not None:
+            state.budget -= 1
             if timeouts.is_current(entry):
                 transitions.time_out(state, state.jobs[entry[2]])
-                state.spare -= chores.LOSS
+                state.budget -= background_work.LOSS
 
     def _end_polls(self) -> None:
         state = self.state

@@ -20,5 +20,6 @@ KEPT: Mapping[str, Bound] = {
     "dlq": Bound(50_000, "queues with settings of dead letters"),
     "bounds": Bound(50_000, "queues with bounds"),
     "stall": Bound(50_000, "queues with settings of stalled jobs"),
+    "functions": Bound(50_000, "queues with declared functions"),
     "signal_types": Bound(50_000, "queues with types of signals"),
 }

@@ -59,8 +59,8 @@ def explanation(state: State, job_id: str) -> str:
     why = f"there were more than {letter.most:,} (max_entries)"
     if letter.why != MAX_ENTRIES:
         why = "it was too old (max_age)"
-    said = f"it was a dead letter of queue {letter.queue!r}, and was dropped at {at} as {why}"
-    return f"{said}; its error: {for_people(letter.error or letter.reason)}"
+    text = f"it was a dead letter of queue {letter.queue!r}, and was dropped at {at} as {why}"
+    return f"{text}; its error: {for_people(letter.error or letter.reason)}"
 
 
 def wrong_state(job_id: str, text: str, allowed: str, field: str = "id") -> CommandError:

@@ -27,6 +27,7 @@ _encode_json = msgspec.json.Encoder().encode
 CLEAN = 0
 STATE = 1  # it moved: its lock or its outcome changed
 ROW = 2  # its own row changed as well
+NEW = 4  # alone: it was pushed without options in this batch, and nothing has happened to it since
 
 Finished = tuple[int, str]  # number and id of a finished job
 
@@ -50,6 +51,7 @@ class Attempt(Struct, gc=False):
     stack: str | None
     error_type: str | None = None  # the class of the error
     delay: int | None = None  # chosen delay until the next one, ms; None: no next attempt
+    version: str | None = None  # of the program that ran it; not stored with the attempt
 
 
 class LogEntry(Struct, gc=False):
@@ -344,6 +346,9 @@ class Archive(Protocol):
 
     def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
         """The dead letters among these with that job name, and with that text in their error."""
+
+    def errors_of(self, seqs: list[int]) -> dict[int, tuple[str | None, str | None]]:
+        """The class and the text of the last error of these dead letters."""
 
     def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
         """Numbers of dead letters whose automatic retry is due at ``until`` or earlier."""

@@ -279,7 +279,7 @@ def _waits_for_turn(state: State, packet: messages.PeerMessage) -> bool:
     if not packet.turn:
         return False
     if isinstance(message, messages.Forward) and message.writes:
-        return packet.turn in state.works
+        return packet.turn in state.long_works
     return isinstance(message, (messages.Forward, *LONG))
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from msgspec import Struct
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
+from bunqueue.server.commands import handler_table
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands import Reply
@@ -57,12 +58,6 @@ RECORDS: dict[str, Record] = {}
 FORGETS: list[Forget] = []
 
 
-def _enter(table: dict[Any, Any], key: object, function: object) -> None:
-    if key in table:
-        raise TypeError(f"{key} has two functions: {table[key]} and {function}")
-    table[key] = function
-
-
 def handles(
     command: type[C],
 ) -> Callable[[Callable[[State, Client, C], R]], Callable[[State, Client, C], R]]:
@@ -70,7 +65,7 @@ def handles(
     everything and returns the reply; None means that the reply comes later."""
 
     def enter(function: Callable[[State, Client, C], R]) -> Callable[[State, Client, C], R]:
-        _enter(HANDLERS, command, function)
+        handler_table.enter(HANDLERS, command, function)
         return function
 
     return enter
@@ -81,7 +76,7 @@ def answers(message: type[M]) -> Callable[[Callable[[State, int, M], A]], Callab
     does."""
 
     def enter(function: Callable[[State, int, M], A]) -> Callable[[State, int, M], A]:
-        _enter(ANSWERS, message, function)
+        handler_table.enter(ANSWERS, message, function)
         return function
 
     return enter
@@ -95,7 +90,7 @@ def answers_late(
     def enter(
         function: Callable[[State, int, M, Deliver], None],
     ) -> Callable[[State, int, M, Deliver], None]:
-        _enter(LATE_ANSWERS, message, function)
+        handler_table.enter(LATE_ANSWERS, message, function)
         return function
 
     return enter
@@ -106,7 +101,7 @@ def recovers(kind: str, slot: SlotOf | Apart) -> Callable[[Recover], Recover]:
     jobs.  ``slot``: which shard keeps the record after the number of shards has changed."""
 
     def enter(function: Recover) -> Recover:
-        _enter(RECORDS, kind, Record(function, slot))
+        handler_table.enter(RECORDS, kind, Record(function, slot))
         return function
 
     return enter

@@ -48,7 +48,7 @@ def sliced(
         except StopIteration as done:
             return _reply(state, client, command.req_id, done.value)
         writes = COMMANDS[str(command.__struct_config__.tag)].writes
-        state.works.setdefault(client.turn, deque()).append(LongWork(client, command, steps, writes))
+        state.long_works.setdefault(client.turn, deque()).append(LongWork(client, command, steps, writes))
         return None
 
     return handler
@@ -62,12 +62,12 @@ def later(state: State, client: Client, work: Callable[[], None], command: Comma
         return
         yield
 
-    state.works.setdefault(client.turn, deque()).append(LongWork(client, command, steps(), False))
+    state.long_works.setdefault(client.turn, deque()).append(LongWork(client, command, steps(), False))
 
 
 def run(state: State) -> None:
     """Run one slice for the connection whose turn it is."""
-    turn, works = next(iter(state.works.items()))
+    turn, works = next(iter(state.long_works.items()))
     work = works[0]  # removed only after its slice: a disk error must not lose it
     client = work.client
     if client.closed and not work.writes:
@@ -81,9 +81,9 @@ def run(state: State) -> None:
             reply = _reply(state, client, work.command.req_id, found)
             if reply is not None:
                 answer_late(state, client, work.command.req_id, reply)
-    del state.works[turn]
+    del state.long_works[turn]
     if works:
-        state.works[turn] = works  # at the end: all others have their turn first
+        state.long_works[turn] = works  # at the end: all others have their turn first
 
 
 def _reply(state: State, client: Client, req_id: RequestId, found: Reply | Later) -> Reply | None:
@@ -106,12 +106,12 @@ def _reply(state: State, client: Client, req_id: RequestId, found: Reply | Later
 
 def take(state: State, client: Client) -> list[LongWork]:
     """Take over the unfinished work of a client; its slices run no more."""
-    works = state.works.get(client.turn, deque())
+    works = state.long_works.get(client.turn, deque())
     taken = [work for work in works if work.client is client]
     for work in taken:
         works.remove(work)
     if not works:
-        state.works.pop(client.turn, None)
+        state.long_works.pop(client.turn, None)
     return taken
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from msgspec import Raw, Struct, UnsetType
 
@@ -16,22 +16,26 @@ from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
+from bunqueue.model.scope import Scope
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, Reply, Spec
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 from shardproc.engine.ready.ready_queue import ReadyQueue
 
-from .memory.clock_doubt import Doubt
+from .memory.clock_uncertainty import ClockUncertainty
 from .memory.dropped_letters import DroppedLetters
+from .memory.error_groups import Errors
+from .memory.functions import Functions
+from .memory.job_figures import AllFigures, JobFigures
 from .memory.lazy_heap import LazyHeap
+from .memory.open_runs import Children, OpenRun
 from .memory.parked_trials import Trials
 from .memory.push_memory import PushMemory
 from .memory.recovery import Recovery
-from .memory.runs import Children, OpenRun
 from .memory.timetable import Timetable
 from .memory.totals import Totals
 from .memory.vitals import Vitals
-from .memory.worker_presence import Hearing
+from .memory.worker_presence import Reachability
 from .outbox import Archive, Outbox, QueueRow
 from .ready import deadlines, space
 
@@ -41,14 +45,14 @@ if TYPE_CHECKING:
     from bunqueue.protocol.commands.events import Ended
     from bunqueue.server.links.peers import Failed, Message, Outcome
 
-    from .handlers.webhooks import Webhook
-    from .lifecycle.child_results import ChildResult
+    from .memory.child_results import ChildResult
     from .memory.history import History
+    from .memory.webhooks import Webhook
     from .peer_calls import Asked
     from .ready.groups import Groups
-    from .ready.queue_limits import Gate
+    from .ready.queue_limits import QueueLimits
 
-SPARE = 3_000  # jobs that chores may handle per tick, about 3 µs each
+BUDGET = 3_000  # jobs that background work may handle per tick, about 3 µs each
 RELAYED = 0xC000_0000  # the first connection number for clients of other shards
 
 
@@ -65,12 +69,14 @@ class Client:
     """A connection, as seen by the shard."""
 
     __slots__ = (
+        "aliases",
         "closed",
         "conn",
         "held",
         "listens_to",
         "own_timeouts",
         "polls",
+        "scope",
         "signals",
         "slow",
         "turn",
@@ -92,6 +98,8 @@ class Client:
         self.own_timeouts = False  # it enforces the timeouts of its jobs itself
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
+        self.scope: Scope | None = None  # to which queues it is limited, and what it may not read
+        self.aliases: dict[str, str] = {}  # see `scoped.py`
 
 
 class Waiter(Struct, gc=False, eq=False):
@@ -117,6 +125,13 @@ class JobWait(Struct, eq=False):
     req_id: Raw | UnsetType
     many: bool = False
     done: bool = False
+
+
+class Gone(NamedTuple):
+    """How a removed job ended."""
+
+    queue: str
+    end: Ended
 
 
 class Awaited:
@@ -152,14 +167,16 @@ class QueueState:
         "dropped",
         "ended_keys",
         "failed",
-        "gate",
+        "functions",
         "history",
         "id",
         "jobs",
         "kept",
         "late",
+        "limits",
         "listeners",
         "name",
+        "names",
         "paused",
         "ready",
         "slot",
@@ -193,10 +210,12 @@ class QueueState:
         self.kept = -1  # number of the last completed job that retention found young enough
         self.dropped: Dropped | None = None  # counts of dropped dead letters, if any
         self.paused = False
-        self.gate: Gate | None = None  # other reasons to hold its jobs back
+        self.limits: QueueLimits | None = None  # other reasons to hold its jobs back
         self.space: space.Space | None = None  # its bounds, if its waiting jobs are bounded
+        self.functions: Functions | None = None  # what apps have declared for it
         self.total_completed = self.total_failed = 0  # since the shard started
         self.history: History | None = None  # of these two
+        self.names: dict[str, JobFigures] = {}  # what its jobs have done, by their names
 
 
 def _check_lock() -> None:
@@ -213,9 +232,9 @@ def _end(work: object, error: Exception) -> NoReturn:
 
 
 def _is_set(alarm: tuple[int, int, QueueState]) -> bool:
-    """Whether an entry of ``State.alarms`` is the current alarm of its gate."""
+    """Whether an entry of ``State.alarms`` is the current alarm of its limits."""
     at, _, queue = alarm
-    return queue.gate is not None and queue.gate.alarm == at
+    return queue.limits is not None and queue.limits.alarm == at
 
 
 class Rates:
@@ -270,10 +289,19 @@ NO_KEYS: dict[str, EndedKey] = {}  # of nearly all queues; never changed
 class Maintenance:
     """The state of retention and automatic retries of finished jobs: see background/retention.py."""
 
-    __slots__ = ("dead_letters", "dlq_at", "doubt", "next_at", "pieces", "pressed", "retention", "unused")
+    __slots__ = (
+        "dead_letters",
+        "dlq_at",
+        "next_at",
+        "pieces",
+        "pressed",
+        "retention",
+        "uncertainty",
+        "unused",
+    )
 
     def __init__(self) -> None:
-        self.retention, self.doubt = Retention(), Doubt()  # replaced by the process
+        self.retention, self.uncertainty = Retention(), ClockUncertainty()  # replaced by the process
         self.dead_letters = DlqConfig()  # replaced by the process; for queues without settings of their own
         self.pressed = False  # the disk is full: each queue keeps only its last completed job
         self.pieces: Iterator[int] | None = None  # of the current round
@@ -296,6 +324,8 @@ class State:
         "asked_size",
         "awaited",
         "away_until",
+        "background_work",
+        "budget",
         "called",
         "calls",
         "cancels",
@@ -303,7 +333,6 @@ class State:
         "check_lock",
         "child_results",
         "children",
-        "chores",
         "clients",
         "configs",
         "decided",
@@ -315,17 +344,20 @@ class State:
         "early_pulls",
         "ended",
         "ended_keys",
+        "errors",
+        "figures",
         "freed_ids",
+        "functions",
         "given_away",
         "gone",
         "granted",
-        "hearing",
         "ids",
+        "incarnations",
         "jobs",
         "kept",
         "leaving",
         "listeners",
-        "lives",
+        "long_works",
         "maintenance",
         "minute",
         "moved",
@@ -347,6 +379,7 @@ class State:
         "queues",
         "queues_with_workers",
         "rates",
+        "reachability",
         "recovery",
         "refusal",
         "relays",
@@ -356,7 +389,6 @@ class State:
         "serial",
         "shard",
         "shards",
-        "spare",
         "started_at",
         "timeouts",
         "timetable",
@@ -372,7 +404,6 @@ class State:
         "webhooks",
         "webhooks_anywhere",
         "woken",
-        "works",
     )
 
     def __init__(
@@ -395,21 +426,22 @@ class State:
         self.jobs: dict[str, Job] = {}  # live jobs by id
         self.clients: dict[int, Client] = {}
         self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see memory/queue_configs.py
+        self.functions: dict[str, Functions] = {}  # of the queues for which apps have declared some
         self.orphans: set[Job] = set()  # active jobs without a connection
         self.delays = deadlines.delays()
         self.timeouts = deadlines.timeouts(self.jobs)
         self.poll_ends: deadlines.Deadlines[Waiter] = deadlines.parked()
-        self.alarms: LazyHeap[int, QueueState] = LazyHeap(_is_set)  # when a gate may open
+        self.alarms: LazyHeap[int, QueueState] = LazyHeap(_is_set)  # when limits may open
         self.waits: dict[str, list[JobWait]] = {}  # parked WaitJobs by the id of the job
         self.wait_ends: deadlines.Deadlines[JobWait] = deadlines.parked()
         self.serial = 0  # number of the last forwarded command
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
-        self._know_others()
-        self._know_listeners()
-        self._know_workflows()
-        self.works: dict[int, deque[LongWork]] = {}  # by `Client.turn`; the current turn comes first
-        self.chores: dict[object, Iterator[None]] = {}  # oldest first
-        self.spare = SPARE  # what is left of this tick's budget for work that no command asked for
+        self._init_others()
+        self._init_listeners()
+        self._init_workflows()
+        self.long_works: dict[int, deque[LongWork]] = {}  # by `Client.turn`; the current turn comes first
+        self.background_work: dict[object, Iterator[None]] = {}  # oldest first
+        self.budget = BUDGET  # what is left of this tick's budget for work that no command asked for
         self.next_sweep = 0
         self.timetable = Timetable()
         # queue -> routers that know a worker for it -> names of the jobs that these workers run; None:
@@ -417,15 +449,15 @@ class State:
         self.queues_with_workers: dict[str, dict[int, frozenset[str] | None]] = {}
         self.away_until = 0  # until then the whole server was down: anything due before was missed
         self.maintenance, self.pushed = Maintenance(), PushMemory()
-        self.recovery, self.hearing = Recovery(), Hearing()
-        self.ended_keys, self.dropped = EndedKeys(), DroppedLetters()
-        self.totals, self.rates = Totals(), Rates()
+        self.recovery, self.reachability = Recovery(), Reachability()
+        self.ended_keys, self.dropped, self.errors = EndedKeys(), DroppedLetters(), Errors()
+        self.totals, self.rates, self.figures = Totals(), Rates(), AllFigures()
         self.minute = 0  # the minute up to which the counts per minute are recorded
-        self._know_process()
+        self._init_process()
         self.unfinished = 0  # changes in progress for other shards; one that failed remains counted
         self._shared: dict[JobOptions, SharedOptions] = {}
 
-    def _know_process(self) -> None:
+    def _init_process(self) -> None:
         """Set defaults that the process replaces by its own functions."""
         self.vitals: Callable[[], Vitals] = Vitals
         self.on_command_error: Callable[[Command, Exception], Reply] = _end
@@ -433,7 +465,7 @@ class State:
         self.check_lock: Callable[[], None] = _check_lock  # called before a change: see `Store.check_lock`
         self.refusal: Callable[[Spec], CommandError | None] = _accept  # set while disk or memory is short
 
-    def _know_listeners(self) -> None:
+    def _init_listeners(self) -> None:
         """Subscribers of events, and webhooks."""
         self.listeners: dict[str, set[int]] = {}  # queue -> connections that get its events
         self.queue_names: dict[
@@ -443,7 +475,7 @@ class State:
         self.trials = Trials()
         self.webhooks_anywhere = False  # they may target the server's own network
 
-    def _know_others(self) -> None:
+    def _init_others(self) -> None:
         """Set up the data on other shards, and on dependencies between jobs."""
         self.directory: dict[str, int] = {}  # ids that point here, of jobs elsewhere -> their shard
         self.granted: Counter[str] = Counter()  # ids claimed for jobs that do not exist yet
@@ -464,18 +496,18 @@ class State:
         self.calls: dict[int, dict[str, None]] = {}  # shard -> keys of jobs that it should add for dead ones
         self.called: dict[str, tuple[str, str]] = {}  # keys of jobs added for dead ones elsewhere; stored
         self.unblocked: list[Job] = []  # removed jobs that waited for others, which are not notified yet
-        self.ended: dict[str, Ended] = {}  # outcomes of removed jobs; see lifecycle/job_waiters.py
+        self.ended: dict[str, Gone] = {}  # outcomes of removed jobs; see lifecycle/job_waiters.py
         self.gone: dict[str, Outcome] = {}  # outcomes of removed jobs; the latest ones
         self.tombstones: dict[str, Outcome] = {}  # removed jobs that other shards may ask about; stored
         self.child_results: dict[str, ChildResult] = {}  # results of removed children; stored
-        self.lives: Counter[int] = Counter()  # shard -> number of its starts
-        self.questions = self.ids.life()  # number of the last question; never one of an earlier life
+        self.incarnations: Counter[int] = Counter()  # shard -> number of its starts
+        self.questions = self.ids.incarnation()  # number of the last question; never one of an earlier life
         self.asked: dict[int, Asked] = {}  # questions to other shards
         self.asked_size = 0  # their approximate size in bytes
         self.answering: set[tuple[int, int]] = set()  # questions from other shards: shard and number
         self.relays: dict[int, Callable[[Any], None]] = {}  # connection -> callback for a forwarded reply
 
-    def _know_workflows(self) -> None:
+    def _init_workflows(self) -> None:
         """Set up the data on jobs with steps."""
         self.runs: dict[str, OpenRun] = {}  # active jobs whose steps are in memory, by id
         self.remaining: dict[str, list[int]] = {}  # suspended jobs -> open steps of each group, once counted
@@ -505,6 +537,7 @@ class State:
             bounds = self.configs.get((Bounds, name))
             if isinstance(bounds, Bounds):
                 space.bound(queue, bounds)
+            queue.functions = self.functions.get(name)
             self.out.queues.append(QueueRow(queue.id, name, self.now))
         return queue
 
@@ -512,6 +545,7 @@ class State:
         """Delete an empty queue; pulls parked there continue to wait.  The deletion of its last rows was
         written in an earlier transaction, or because of a read of the archive."""
         del self.queues[queue.name]
+        self.figures.drop(queue.names)
         self.woken.pop(queue, None)
         self.maintenance.unused.pop(queue, None)
         if queue.waiters:

@@ -34,13 +34,14 @@ from shardproc.storage.database import Database, DatabaseBusy
 from shardproc.storage.schema import WrongSchema
 
 from . import replay
-from .owner import Entry, LogDamaged, seen_since
+from .errors import LogDamaged
+from .owner import Entry, seen_since
 from .record import RecordDamaged, RecordTooNew
-from .shard import set_aside
+from .replicated_shard import set_aside
 from .snapshot_maker import SnapshotMaker
 from .start import bring_snapshot
 
-LOOK_S = 0.25  # between two polls of the store
+POLL_S = 0.25  # between two polls of the store
 AGAIN_S = 1.0  # while the store is unavailable
 BATCH = 500  # records of a shard that are read at once
 SHUT_OUT_S = 5.0  # before another try to follow a file after a failure
@@ -81,8 +82,8 @@ class Followed:
     file: Path
     database: Database
     position: int
-    beat: tuple[str, int, int] | None = None  # token, epoch, heartbeat
-    beat_since: float = 0.0
+    heartbeat: tuple[str, int, int] | None = None  # token, epoch, heartbeat
+    heartbeat_since: float = 0.0
     snapshots: SnapshotMaker | None = None
     applied: int = field(default=0)  # bytes
 
@@ -101,7 +102,7 @@ class Follower:
         self._context: Any = None
         self._answer_timeout = AnswerTimeout()
         self._answered_at = time.monotonic()
-        self._is_away = False
+        self._is_unavailable = False
 
     def catch_up(self) -> Report:
         """Close the files that are not wanted any more, open the wanted ones, and bring all up to date."""
@@ -117,12 +118,12 @@ class Follower:
                 more = self._read()
             self._see()
             self._answered_at = time.monotonic()
-            self._is_away = False
+            self._is_unavailable = False
         except StoreError as error:
             self._disconnect()
-            if not self._is_away:
-                _log.warning("the store is away", error=str(error))
-            self._is_away = True
+            if not self._is_unavailable:
+                _log.warning("the store is unavailable", error=str(error))
+            self._is_unavailable = True
         return self._report()
 
     def close(self) -> None:
@@ -218,12 +219,12 @@ class Follower:
         found = self._ask(_SHARDS, list(self._open))
         now = time.monotonic()
         # While the store is unavailable or stalled, no owner can change its heartbeat.
-        waited_s = now - (self._answered_at if self._is_away else asked)
+        waited_s = now - (self._answered_at if self._is_unavailable else asked)
         for shard, epoch, owner, beat in found:
             followed = self._open[shard]
-            followed.beat_since = seen_since(followed.beat_since, now, waited_s)
-            if followed.beat != (owner, epoch, beat):
-                followed.beat, followed.beat_since = (owner, epoch, beat), now
+            followed.heartbeat_since = seen_since(followed.heartbeat_since, now, waited_s)
+            if followed.heartbeat != (owner, epoch, beat):
+                followed.heartbeat, followed.heartbeat_since = (owner, epoch, beat), now
         if self._open:
             positions = [followed.position for followed in self._open.values()]
             self._ask(_POSITIONS, list(self._open), positions, self._host)
@@ -232,7 +233,10 @@ class Follower:
         now = time.monotonic()
         observed = [
             OwnerObservation(
-                followed.shard, followed.position, *(followed.beat or ("", 0, 0)), now - followed.beat_since
+                followed.shard,
+                followed.position,
+                *(followed.heartbeat or ("", 0, 0)),
+                now - followed.heartbeat_since,
             )
             for followed in self._open.values()
         ]
@@ -267,7 +271,7 @@ def main() -> int:
             report = follower.catch_up()
             sys.stdout.buffer.write(_encode(report) + b"\n")
             sys.stdout.buffer.flush()
-            if not poll.poll((AGAIN_S if report.away_s > AGAIN_S else LOOK_S) * 1000):
+            if not poll.poll((AGAIN_S if report.unavailable_s > AGAIN_S else POLL_S) * 1000):
                 continue
             data = os.read(0, 1 << 16)
             if not data:

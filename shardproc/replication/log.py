@@ -11,7 +11,7 @@ from typing import Protocol
 
 from bunqueue.protocol.commands.monitoring import COMMIT_MS
 
-from .owner import Answer, Append, Claim, Done, Entry, Heartbeat, Owner, Phase, Request, Uncertain
+from .owner import Answer, Append, Claim, Done, Entry, Heartbeat, Owner, Request, Uncertain
 
 WEIGHT = 0.1  # weight of the latest round trip in the moving average
 PATIENCE_S = 15.0  # for an answer; doubled after each timeout, as a standby may be down for long
@@ -57,11 +57,6 @@ class ShardLog:
         """The total time of all commits."""
         self.is_protected = True
         """Whether commits waited for a standby at the last check."""
-
-    @property
-    def is_owned(self) -> bool:
-        """Whether the shard is ours, as far as is known, and its whole log was read."""
-        return self.owner.phase is Phase.OWNING
 
     @property
     def position(self) -> int:

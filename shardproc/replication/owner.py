@@ -14,9 +14,9 @@ The rules, and why they hold:
 - *Any doubt* (a lost connection, a notice, a row count other than one) is settled in one way: connect, claim
   again, look at the tail.  An append that was under way is in the tail, or can never be any more.
 - *Fenced*: if another owner is found once this one has owned the shard, it must forget all and end.
-- *Leases* only say when to try: another owner's beat was unchanged for LEASE_S on this process's own
-  monotonic clock.  While the log is away, or stands still, nobody can change a beat, so that time does not
-  count.  A wrong guess costs the other owner its shard, and never a record.
+- *Leases* only say when to try: another owner's heartbeat was unchanged for LEASE_S on this process's own
+  monotonic clock.  While the log is unavailable or stalled, nobody can change a heartbeat, so that time does
+  not count.  A wrong guess costs the other owner its shard, and never a record.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from dataclasses import dataclass
 
 from bunqueue.server.links.pipe_messages import LEASE_S, OwnerObservation
 
+from .errors import Fenced, LogDamaged, LogShorter
+
 PROOF_S = LEASE_S / 2  # how long an answer of the log proves that the shard is still owned
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # before connecting again
-LOOK_S = 0.5  # between two polls of another owner's heartbeat
-STANDS_STILL_S = 1.0  # a poll that takes longer means that the log is stalled, not that the machine is busy
+POLL_S = 0.5  # between two polls of another owner's heartbeat
+STALLED_S = 1.0  # a poll that takes longer means that the log is stalled, not that the machine is busy
 TAIL = 500  # records of the tail in one answer
 
 
@@ -99,11 +101,11 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """``token`` is "" while the shard is unclaimed; ``beat`` changes as long as the owner lives."""
+    """``token`` is "" while the shard is unclaimed; ``heartbeat`` changes as long as the owner lives."""
 
     epoch: int
     token: str
-    beat: int
+    heartbeat: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +150,14 @@ Answer = Connected | Holder | Records | Done | Refused | Uncertain
 
 
 class Phase(enum.Enum):
-    AWAY = "away"  # no connection
-    LOOKING = "looking"
+    DISCONNECTED = "disconnected"  # no connection
+    CHECKING = "checking"
     WAITING = "waiting"  # another owner seems to live
     CLAIMING = "claiming"
     READING = "reading"
     OWNING = "owning"
     RELEASED = "released"  # on purpose: another one need not wait for it
     FENCED = "fenced"
-
-
-class Fenced(Exception):
-    """Another process owns the shard now. Nothing that this one has in memory counts any more."""
-
-
-class LogDamaged(Exception):
-    """The log contradicts itself, or this shard's file: a position is missing, or has another record."""
-
-
-class LogShorter(LogDamaged):
-    """The log ends before this shard's file does: it has lost what it had acknowledged."""
 
 
 def identity_of(token: str) -> str:
@@ -178,7 +168,7 @@ def identity_of(token: str) -> str:
 def seen_since(since: float, now: float, waited_s: float) -> float:
     """Since when another owner's heartbeat has been unchanged, after a poll that took ``waited_s``. Time in
     which the log was stalled does not count: no owner could change its heartbeat."""
-    return min(now, since + waited_s) if waited_s > STANDS_STILL_S else since
+    return min(now, since + waited_s) if waited_s > STALLED_S else since
 
 
 class Owner:
@@ -196,7 +186,7 @@ class Owner:
         self.position = position
         """The position of the last record that was acknowledged or read."""
         self.epoch = 0
-        self.phase = Phase.AWAY
+        self.phase = Phase.DISCONNECTED
         self.fault = ""
         """Why the log is unavailable, for people; "" while it is available."""
         self._pending: bytes | None = None  # a record that is not acknowledged yet
@@ -210,7 +200,7 @@ class Owner:
         self._seen: tuple[str, int, int] | None = None  # token, epoch, heartbeat of another owner
         self._seen_at = 0.0
         if observed is not None:
-            self._seen = observed.token, observed.epoch, observed.beat
+            self._seen = observed.token, observed.epoch, observed.heartbeat
             self._seen_at = now - observed.unchanged_s
         self._uncertain_since: float | None = None  # since the last check
         self._holder_epoch = 0
@@ -248,7 +238,7 @@ class Owner:
         """Seconds until `next_request` may have something; None: an answer or a record has to come first."""
         if self._asked is not None or self.phase in (Phase.FENCED, Phase.RELEASED):
             return None
-        if self.phase in (Phase.AWAY, Phase.WAITING):
+        if self.phase in (Phase.DISCONNECTED, Phase.WAITING):
             return max(0.0, self._not_before - now)
         if self._pending is None and self.phase is Phase.OWNING and not self._releases:
             return max(0.0, self._proven_at + PROOF_S / 2 - now)
@@ -259,14 +249,14 @@ class Owner:
         if self.wait_s(now) != 0.0:
             return None
         if self.phase is Phase.WAITING:
-            self.phase = Phase.LOOKING
+            self.phase = Phase.CHECKING
         self._asked, self._asked_at = self._request(), now
         return self._asked
 
     def _request(self) -> Request:
-        if self.phase is Phase.AWAY:
+        if self.phase is Phase.DISCONNECTED:
             return Connect()
-        if self.phase is Phase.LOOKING:
+        if self.phase is Phase.CHECKING:
             return GetHolder()
         if self.phase is Phase.CLAIMING:
             return Claim(self._holder_epoch, self.token)
@@ -287,7 +277,7 @@ class Owner:
         if isinstance(answer, Uncertain):
             self._on_uncertain(answer.why, now)
         elif isinstance(answer, Connected):
-            self.phase = Phase.LOOKING
+            self.phase = Phase.CHECKING
         elif isinstance(answer, Holder):
             self._on_holder(answer, now)
         elif isinstance(answer, Records):
@@ -313,7 +303,7 @@ class Owner:
     # -- the transitions
 
     def _on_uncertain(self, why: str, now: float) -> None:
-        self.phase, self.fault = Phase.AWAY, why
+        self.phase, self.fault = Phase.DISCONNECTED, why
         if self._uncertain_since is None:
             self._uncertain_since = now
         self._not_before = now + self._pause
@@ -330,7 +320,7 @@ class Owner:
         if ours or not holder.token or identity_of(holder.token) == identity_of(self.token):
             self.phase = Phase.CLAIMING
             return
-        seen = holder.token, holder.epoch, holder.beat
+        seen = holder.token, holder.epoch, holder.heartbeat
         self._seen_at = seen_since(self._seen_at, now, waited_s)
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
@@ -338,12 +328,12 @@ class Owner:
             self.phase = Phase.CLAIMING
         else:
             self.phase = Phase.WAITING
-            self._not_before = min(now + LOOK_S, self._seen_at + LEASE_S)
+            self._not_before = min(now + POLL_S, self._seen_at + LEASE_S)
             self.fault = f"another server has the shard: {holder.token}"
 
     def _claimed(self, asked: Claim, answer: Answer) -> None:
         if isinstance(answer, Refused):
-            self.phase = Phase.LOOKING
+            self.phase = Phase.CHECKING
             return
         self.epoch, self._has_owned = asked.epoch + 1, True
         self.phase = Phase.READING

@@ -59,7 +59,7 @@ _APPEND = """
     insert into bunqueue.log (gen, shard, seq, epoch, body)
     select store.gen, $1, $3, $2, $4 from bunqueue.store, owned
 """
-_BEAT = """
+_HEARTBEAT = """
     update bunqueue.shards set beat = beat + 1 where id = $1 and epoch = $2
     returning (select replicates from bunqueue.store) or current_setting('synchronous_standby_names') <> ''
 """
@@ -74,7 +74,7 @@ _STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
     Claim: (b"claim", _CLAIM, (_INT, _LONG, _TEXT, _INT)),
     Tail: (b"tail", _TAIL, (_INT, _LONG, _LONG)),
     Append: (b"append", _APPEND, (_INT, _LONG, _LONG, _BYTES)),
-    Heartbeat: (b"beat", _BEAT, (_INT, _LONG)),
+    Heartbeat: (b"beat", _HEARTBEAT, (_INT, _LONG)),
     Release: (b"release", _RELEASE, (_INT, _LONG)),
 }
 

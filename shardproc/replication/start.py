@@ -29,10 +29,10 @@ from .owner import Entry, Owner, Phase
 from .postgres import PostgresLink
 from .record import encode
 from .recorder import Recorder, RecordingConnection, recording
-from .shard import set_aside
+from .replicated_shard import set_aside
 
 AGAIN_S = 1.0  # between two tries while the store is unavailable
-SAY_S = 1.0  # between two reports of what is waited for
+REPORT_S = 1.0  # between two reports of what is waited for
 
 Report = Callable[[str], None]
 _log = get_logger("shard")
@@ -134,7 +134,7 @@ def bring_snapshot(
             return
     if not snapshots.is_whole_log(url, shard, max(0, position)):
         raise PlaceError(f"no snapshot of shard {shard} can be read: see the lines above")
-    _log.warning("goes on without a snapshot, as the log still has what it holds", position=position)
+    _log.warning("continues without a snapshot, as the log still has its content", position=position)
 
 
 def _mark_as(file: Path, new: Path) -> None:
@@ -153,7 +153,7 @@ def _position(file: Path) -> int:
         with closing(sqlite3.connect(file)) as connection:
             return replay.applied(connection)
     except sqlite3.DatabaseError as error:
-        _log.error("the file is damaged and is built anew", error=str(error), kept=str(set_aside(file)))
+        _log.error("the file is damaged and is rebuilt", error=str(error), kept=str(set_aside(file)))
         return -1
 
 
@@ -171,9 +171,9 @@ class _Catching:
         self, connection: sqlite3.Connection, log: ShardLog, sock: socket.socket, report: Report
     ) -> None:
         self._connection, self._log, self._sock, self._report = connection, log, sock, report
-        self._said_at = float("-inf")
+        self._reported_at = float("-inf")
         self._splitter = link.EnvelopeSplitter(link.TO_SHARD)
-        self._stands_by = False
+        self._is_standby = False
         self.preloaded: Preloaded | None = None
 
     def run(self) -> None:
@@ -195,10 +195,10 @@ class _Catching:
                 self._apply(entries)
             if owner.is_idle:
                 return
-            if owner.phase is Phase.WAITING and not self._stands_by:
-                self._stand_by()
-            if now - self._said_at > SAY_S:
-                self._said_at = now
+            if owner.phase is Phase.WAITING and not self._is_standby:
+                self._report_standby()
+            if now - self._reported_at > REPORT_S:
+                self._reported_at = now
                 self._report(_waiting_for(owner))
             self._wait(now)
 
@@ -206,10 +206,10 @@ class _Catching:
         changed = (lambda changes: None) if self.preloaded is None else self.preloaded.changed
         replay.apply(self._connection, entries, changed)
 
-    def _stand_by(self) -> None:
+    def _report_standby(self) -> None:
         """Another owner lives, or its lease has not ended: do the slow work now, and then report that the
         owner may give the shard up."""
-        self._stands_by = True
+        self._is_standby = True
         self.preloaded = preload(self._connection)
         self._sock.sendall(link.answer(link.CONTROL, link.STANDBY))
 
@@ -220,7 +220,7 @@ class _Catching:
         if (number := store.fileno) is not None:
             poll.register(number, select.POLLIN | (select.POLLOUT if store.wants_write else 0))
         wait = self._log.wait_s(now)
-        ready = dict(poll.poll((SAY_S if wait is None else min(wait, SAY_S)) * 1000))
+        ready = dict(poll.poll((REPORT_S if wait is None else min(wait, REPORT_S)) * 1000))
         if self._sock.fileno() in ready:
             self._receive()
 
@@ -229,13 +229,13 @@ class _Catching:
         data = self._sock.recv(1 << 16)
         if not data:
             raise RouterDisconnected("the router is gone")
-        if any(kind == link.LOOK for (_, kind), _ in self._splitter.feed(data)):
+        if any(kind == link.OWNER_RELEASED for (_, kind), _ in self._splitter.feed(data)):
             self._log.owner.owner_released()
 
 
 def _waiting_for(owner: Owner) -> str:
-    if owner.phase is Phase.AWAY:
-        return f"the store is away: {owner.fault}"
+    if owner.phase is Phase.DISCONNECTED:
+        return f"the store is unavailable: {owner.fault}"
     if owner.phase is Phase.READING:
         return f"reading the log, at position {owner.position}"
     return owner.fault or "claiming the shard"

@@ -9,7 +9,7 @@ from pathlib import Path
 from bunqueue.server.folder.data_folder import Manifest, shard_file
 from shardproc.storage.transfer import Target
 
-from . import logs, records
+from . import event_logs, records
 from .errors import UNCHANGED, ReshardError, explained
 from .inventory import Inventory, Report
 from .plan import Family, QueueNumbers, families, shard_of
@@ -90,14 +90,14 @@ class _Build:
         if len(family.sources) > 1:
             first = max(sources[source].next_event() for source in family.sources)
         batches = [self._log(source) for source in family.sources]
-        for target, row in logs.shared_out(batches, numbers, family, self._inventory.new, first):
+        for target, row in event_logs.shared_out(batches, numbers, family, self._inventory.new, first):
             self._targets[target].put_events([row])
             self._report(f"copying the event logs of {_named(family.sources)}")
 
-    def _log(self, source: int) -> Iterator[logs.Batch]:
+    def _log(self, source: int) -> Iterator[event_logs.Batch]:
         file = self._inventory.sources[source]
         with explained(file.path):
-            yield from logs.read(source, file.events())
+            yield from event_logs.read(source, file.events())
 
     def _put_broadcasts(self) -> None:
         """Write the broadcasts; every shard has all of them."""

@@ -33,8 +33,8 @@ def explained(file: Path) -> Iterator[None]:
     except TransferError as error:
         if is_damage(error):
             raise damaged(file, str(error)) from error
-        cure = "free space on" if disk_problem(error) == "full" else "see to"
-        raise ReshardError(f"{error}: {cure} the disk of {file.parent}, try again; {UNCHANGED}") from error
+        fix = "free space on" if disk_problem(error) == "full" else "see to"
+        raise ReshardError(f"{error}: {fix} the disk of {file.parent}, try again; {UNCHANGED}") from error
 
 
 def damaged(file: Path, how: str) -> ReshardError:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from bunqueue.model.ids import slot_of_id
+from shardproc.engine.all_handlers import RECORDS
 from shardproc.engine.memory.pointers import KIND as DIRECTORY
 from shardproc.engine.memory.pointers import Home
 from shardproc.engine.memory.timetable import KIND as SCHEDULE
 from shardproc.engine.peers.callbacks import KIND as CALL
 from shardproc.engine.registry import Apart
-from shardproc.engine.table import RECORDS
 from shardproc.storage.transfer import Record
 
 from .errors import UNCHANGED, ReshardError

@@ -72,7 +72,7 @@ class CarefulStore(Store):
 
     def recheck_damage(self) -> None:
         """Check whether what was damaged still is. Call it between two transactions."""
-        if self.damage and not self._in_transaction and self.damage.has_passed(self._db):
+        if self.damage and not self.is_writing and self.damage.has_passed(self._db):
             self._quiet_until = 0
 
     # -- recovery -----------------------------------------------------------------------------
@@ -90,14 +90,6 @@ class CarefulStore(Store):
             table = self._damaged_table()
             self.damage.met(table, error)
             raise ShardDamaged(self.damage.text(table)) from error
-
-    def _locks_of_ended(self) -> list[int]:
-        try:
-            return super()._locks_of_ended()
-        except DAMAGE as error:
-            if not is_damage(error):
-                raise
-            return []
 
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
         last = 0
@@ -203,6 +195,9 @@ class CarefulStore(Store):
     def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
         read = super().matching
         return set(self._each(seqs, lambda some: dict.fromkeys(read(some, name, error), True)))
+
+    def errors_of(self, seqs: list[int]) -> dict[int, tuple[str | None, str | None]]:
+        return self._each(seqs, super().errors_of)
 
     def _each(
         self, seqs: list[int], read: Callable[[list[int]], dict[int, T]], table: str | None = None
@@ -325,7 +320,7 @@ class CarefulStore(Store):
         try:
             return super().prepare_searches(now)
         except DAMAGE as error:
-            if self._in_transaction:
+            if self.is_writing:
                 raise
             self.damage.met("jobs", error)
             return False

@@ -23,7 +23,7 @@ from .recheck import AGAIN_S, is_whole
 
 DAMAGE = (sqlite3.DatabaseError, MsgspecError, KeyError, TypeError, ValueError)
 """What reading a damaged row may raise; `is_damage` distinguishes it from other errors."""
-FIRST_LOOK_S, LAST_LOOK_S = 5.0, 600.0  # between two checks of known damage; doubled each time
+FIRST_CHECK_S, LAST_CHECK_S = 5.0, 600.0  # between two checks of known damage; doubled each time
 MAX_LOGGED = 20  # log lines about single jobs; after that the metrics give the number
 PARKED = "damage"  # key in meta: what was found when something could not be stored
 
@@ -67,7 +67,7 @@ class Damage:
         self.tables: dict[str, str] = {}  # table -> the error
         self.serve = False  # whether to serve without live jobs that cannot be read
         self._lasts = False  # a note of it was stored, or its pages are sound: only a repair ends it
-        self._again_at, self._again_s = 0.0, FIRST_LOOK_S  # time of the next check, monotonic
+        self._again_at, self._again_s = 0.0, FIRST_CHECK_S  # time of the next check, monotonic
         self.recheck: Callable[[], None] | None = None
         """Raises an error of the disk if the file is not damaged: see `recheck`."""
         self.intolerable: type[Exception] | None = None  # raised instead: the file can be built anew
@@ -95,10 +95,10 @@ class Damage:
             raise self.intolerable(f"{self._file.name} is damaged in {table}: {error}")
         if table not in self.tables:
             self.tables[table] = error
-            _log.error("the file is damaged", file=self._file.name, table=table, error=error, cure=self.cure)
+            _log.error("the file is damaged", file=self._file.name, table=table, error=error, fix=self.fix)
 
     @property
-    def cure(self) -> str:
+    def fix(self) -> str:
         """What to do about it."""
         return f"stop the server and run bunqueue doctor --repair --data-dir {self._file.parent}"
 
@@ -106,7 +106,7 @@ class Damage:
         """A sentence for people: file, table and fix."""
         names = [table] if table else list(self.tables)
         error = self.tables.get(names[0], "it cannot be read") if names else ""
-        return f"{self._file.name} is damaged in {', '.join(names)} ({error}): {self.cure}"
+        return f"{self._file.name} is damaged in {', '.join(names)} ({error}): {self.fix}"
 
     def unreadable(self, table: str) -> Unreadable:
         """The refusal of a command for data that cannot be read."""
@@ -117,7 +117,7 @@ class Damage:
         now = time.monotonic()
         if self._lasts or now < self._again_at:
             return False
-        self._again_s = min(2 * self._again_s, LAST_LOOK_S)
+        self._again_s = min(2 * self._again_s, LAST_CHECK_S)
         self._again_at = now + self._again_s
         if not is_whole(db, AGAIN_S):
             return False

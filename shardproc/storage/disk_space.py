@@ -31,7 +31,7 @@ from .database import CHECKPOINT_PAGES, PAGE_SIZE, Database
 from .reserve import STEP, Reserve
 
 MEASURE_S = 0.05  # between two checks: a shard writes some 50 MB/s at most, so less than 5 MB
-TIGHT_LOOK_S = 0.005  # the same, with little space
+TIGHT_MEASURE_S = 0.005  # the same, with little space
 ROOMY = 512 * MB  # free space for each shard at which saving space is unnecessary
 TIGHT_PAGES = 256  # of WAL from one checkpoint to the next, with little space: 2 MB
 LONG_WAL = 8 * MB  # with little space, a longer one is cut
@@ -117,7 +117,7 @@ class DiskSpace:
             checkpoint_failures=self._database.checkpoint_failures,
             checkpoint_error=self._database.checkpoint_error,
         )
-        self.next_at = now + (TIGHT_LOOK_S if self.tight else MEASURE_S)
+        self.next_at = now + (TIGHT_MEASURE_S if self.tight else MEASURE_S)
         return self.disk
 
     @property

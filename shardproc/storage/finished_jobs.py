@@ -134,6 +134,11 @@ class FinishedJobs:
         asked = {"seqs": json.dumps(seqs), "name": name, "error": error}
         return {seq for (seq,) in self._db.execute(rows.MATCHING, asked)}
 
+    def errors_of(self, seqs: list[int]) -> dict[int, tuple[str | None, str | None]]:
+        self._see()
+        found = self._db.execute(rows.ERRORS, (json.dumps(seqs),))
+        return {seq: (error_type, error) for seq, error_type, error in found}
+
     def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
         self._see()
         hidden = "" if interrupted else INTERRUPTED

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from shardproc.engine.memory.recovery import DOUBTS, GAP, KIND, SEEK, Gap
+from shardproc.engine.memory.recovery import GAP, KIND, SEEK, UNCERTAIN, Gap
 
 from . import statements
 
@@ -30,7 +30,7 @@ def enter(
     db.execute(statements.PUT_META, ("epoch", epoch))
     db.execute(statements.DELETE_META, ("closed",))
     if others:
-        db.execute(statements.PUT_RECORD, DOUBTS)
+        db.execute(statements.PUT_RECORD, UNCERTAIN)
     if others and "closed" not in stored:
         gap = (KIND, GAP, msgspec.json.encode(Gap(last)).decode())
         db.execute(statements.PUT_RECORD, SEEK)

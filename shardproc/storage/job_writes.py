@@ -9,9 +9,9 @@ import sqlite3
 from collections import Counter
 from operator import itemgetter
 
-from bunqueue.model.job import ACTIVE, COMPLETED, DELAYED, FAILED, REMOVED, Job
+from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Job
 from bunqueue.model.workflow import STEP_ROWS
-from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, ROW, STATE
+from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, NEW, ROW, STATE
 
 from . import rows, statements
 from .schema import OF_JOBS
@@ -46,6 +46,13 @@ ORDER = (
 )
 
 
+_USUAL = (
+    statements.INSERT_FRESH,
+    statements.INSERT_LOCK,
+    statements.DELETE_LOCKS,
+    statements.INSERT_SUCCESS,
+)
+"""Those of them that jobs need which are pushed without options, pulled and completed."""
 _FIRST = itemgetter(0)
 WAS_ACTIVE = JOB_ROW | LOCK_ROW
 _COUNTED = {"completed": COMPLETED_ROW, "dead_letters": DEAD_ROW}
@@ -68,41 +75,49 @@ class Journal:
     def write(self, dirty: list[Job], connection: sqlite3.Connection, next_seq: int, now: int) -> None:
         """Bring the rows of ``dirty`` up to date within the open transaction, at that time."""
         queue_ids = self._queue_ids
-        fresh = self._parameters[statements.INSERT_FRESH]
-        success = self._parameters[statements.INSERT_SUCCESS]
-        unlocked = self._unlocked
-        locked = self._parameters[statements.INSERT_LOCK]
+        new: list[Job] = []
+        pulled: list[Job] = []
+        completed: list[Job] = []
+        order: tuple[str, ...] = _USUAL
         for job in dirty:  # the usual steps first, then all others
-            state, stored, lock = job.state, job.stored, job.lock
-            if not stored and state <= DELAYED and _is_plain(job) and job.created_at == now:
+            what, stored = job.dirty, job.stored
+            if what == NEW and job.created_at == now:
                 job.stored, job.dirty = JOB_ROW, CLEAN
-                fresh.append(rows.fresh_row(job, queue_ids[job.queue]))
-            elif lock is not None and stored == JOB_ROW and job.dirty == STATE and _is_fresh(job):
-                job.stored, job.dirty = WAS_ACTIVE, CLEAN
-                locked.append(rows.fresh_lock_row(job, lock))
-            elif state == COMPLETED and stored == WAS_ACTIVE and job.dirty == STATE and _is_success(job):
-                job.stored, job.dirty = JOB_ROW | COMPLETED_ROW, CLEAN
-                unlocked.append(job.seq)
-                success.append(rows.success_row(job, queue_ids[job.queue]))
-            else:
+                new.append(job)
+            elif what != STATE:
+                order = ORDER
                 self._collect(job, queue_ids[job.queue], now)
-        if fresh:
+            elif stored == JOB_ROW and job.lock is not None and _is_fresh(job):
+                job.stored, job.dirty = WAS_ACTIVE, CLEAN
+                pulled.append(job)
+            elif stored == WAS_ACTIVE and job.state == COMPLETED and _is_success(job):
+                job.stored, job.dirty = JOB_ROW | COMPLETED_ROW, CLEAN
+                completed.append(job)
+            else:
+                order = ORDER
+                self._collect(job, queue_ids[job.queue], now)
+        if new:
+            fresh = self._parameters[statements.INSERT_FRESH] = rows.fresh_rows(new, queue_ids)
             self._search.stored(fresh, next_seq, now)
-        if success:
+        if pulled:
+            self._parameters[statements.INSERT_LOCK] = rows.fresh_lock_rows(pulled)
+        if completed:
+            success = self._parameters[statements.INSERT_SUCCESS] = rows.success_rows(completed, queue_ids)
             for queue_id, count in Counter(map(_FIRST, success)).items():
                 self._counts[queue_id, COMPLETED_ROW] += count
-        if unlocked:
-            found = runs(unlocked)
+            self._unlocked.extend([job.seq for job in completed])
+        if self._unlocked:
+            found = runs(self._unlocked)
             self._parameters[statements.DELETE_LOCKS].extend(found)
             self._search.ended(found, now)  # nearly all of them have
-            unlocked.clear()
+            self._unlocked.clear()
         if self._ended:
             self._search.ended(runs(self._ended), now)
             self._ended.clear()
         if self._removed:
             self._delete(connection)
-        for sql, parameters in self._parameters.items():
-            if parameters:
+        for sql in order:
+            if parameters := self._parameters[sql]:
                 connection.executemany(sql, parameters)
                 parameters.clear()
         if self._counts:
@@ -253,17 +268,12 @@ def _is_fresh(job: Job) -> bool:
 
 
 def _is_success(job: Job) -> bool:
+    result = job.result
     return (
-        not rows.is_large(job) and _is_fresh(job) and (job.extra is None or job.extra.keep_completed is None)
-    )
-
-
-def _is_plain(job: Job) -> bool:
-    """Whether a job has only what a push without options gives it."""
-    return (
+        # `rows.is_large` and `_is_fresh`, inlined
         job.timeline is None
-        and job.unique_key is None
-        and job.shared.stored is None
-        and job.extra is None
-        and job.run is None
+        and (result is None or len(result) <= rows.MAX_INLINE)
+        and not job.progress
+        and job.progress_message is None
+        and (job.extra is None or job.extra.keep_completed is None)
     )

@@ -109,6 +109,10 @@ class KeyReads:
                 record = json.loads(value)
                 if kind == "cron":
                     found += [StoredKey(key, "schedule", name, record["queue"]) for key in _keys_in(record)]
+                elif kind == "error-group":
+                    example = (record.get("example") or {}).get("job_id", "")
+                    queue = name.rpartition("/")[0]
+                    found += [StoredKey(key, "error", example, queue) for key in _keys_in(record)]
                 else:
                     found += [StoredKey(key, "other", name) for key in _keys_in(record)]
         return found

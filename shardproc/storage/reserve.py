@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 STEP = 1024 * 1024  # bytes: the size is a multiple of it
+BLOCK = 512  # bytes: the unit of st_blocks, on every system
 
 
 class Reserve:
@@ -60,10 +61,14 @@ class Reserve:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Allocate blocks of the file's own, not a hole."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
+    """Have the file grow to this size, by blocks of its own, not by a hole. Only what it lacks is asked for:
+    some file systems look at each page that is asked for, even if it is there."""
+    found = os.fstat(descriptor)
+    is_whole = found.st_blocks * BLOCK >= found.st_size  # in a copy of the file it may be a hole
+    begin = found.st_size if is_whole else 0
+    if begin >= size:
         return
-    missing = size - os.fstat(descriptor).st_size
-    if missing > 0:
-        os.write(descriptor, bytes(missing))
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, begin, size - begin)
+    else:
+        os.write(descriptor, bytes(size - begin))

@@ -48,17 +48,21 @@ def _extra(job: Job) -> bytes | None:
     return None if job.extra is None else _encode(job.extra)
 
 
-def fresh_row(job: Job, queue_id: int) -> Row:
-    return (
-        job.seq,
-        job.id,
-        queue_id,
-        job.name,
-        job.priority,
-        job.created_at,
-        job.run_at,
-        job.data,
-    )
+def fresh_rows(jobs: list[Job], queue_ids: dict[str, int]) -> list[Row]:
+    """Rows of INSERT_FRESH."""
+    return [
+        (
+            job.seq,
+            job.id,
+            queue_ids[job.queue],
+            job.name,
+            job.priority,
+            job.created_at,
+            job.run_at,
+            job.data,
+        )
+        for job in jobs
+    ]
 
 
 def job_row(job: Job, queue_id: int) -> Row:
@@ -121,8 +125,13 @@ def _run(job: Job) -> Row:
     return _encode(run), None if waits is None else "signal" if waits.signal else "children"
 
 
-def fresh_lock_row(job: Job, lock: Lock) -> Row:
-    return (job.seq, lock.token, lock.owner, lock.ttl, job.started_at, lock.conn)
+def fresh_lock_rows(jobs: list[Job]) -> list[Row]:
+    """Rows of INSERT_LOCK, for jobs that have a lock."""
+    return [
+        (job.seq, lock.token, lock.owner, lock.ttl, job.started_at, lock.conn)
+        for job in jobs
+        if (lock := job.lock) is not None
+    ]
 
 
 def lock_row(job: Job, lock: Lock) -> Row:
@@ -140,17 +149,20 @@ def lock_row(job: Job, lock: Lock) -> Row:
     )
 
 
-def success_row(job: Job, queue_id: int) -> Row:
-    """A job without progress and with an ordinary history."""
-    return (
-        queue_id,
-        job.seq,
-        job.started_at,
-        job.finished_at,
-        job.attempts,
-        job.worker,
-        job.result,
-    )
+def success_rows(jobs: list[Job], queue_ids: dict[str, int]) -> list[Row]:
+    """Rows of INSERT_SUCCESS: jobs without progress and with an ordinary history."""
+    return [
+        (
+            queue_ids[job.queue],
+            job.seq,
+            job.started_at,
+            job.finished_at,
+            job.attempts,
+            job.worker,
+            job.result,
+        )
+        for job in jobs
+    ]
 
 
 def is_large(job: Job) -> bool:
@@ -246,6 +258,21 @@ join dead_letters on dead_letters.seq = jobs.seq
 where (:name is null or jobs.name = :name)
 and (:error is null or instr(lower(dead_letters.error), lower(:error)) > 0)
 """
+
+
+def last_error_type(seq: str) -> str:
+    """SQL for the class of the last error of a job; ``seq`` is SQL for its number. An older attempt may have
+    had a class and the last one has no class."""
+    return f"""(select note.error_type from attempts past left join attempt_notes note
+on note.seq = past.seq and note.number = past.number and note.ended_at = past.ended_at
+where past.seq = {seq} and past.outcome not in ('completed', 'interrupted', 'cancelled')
+order by past.ended_at desc, past.number desc limit 1)"""
+
+
+ERRORS = f"""
+select dead.seq, {last_error_type("dead.seq")}, dead.error
+from json_each(?) asked join dead_letters dead on dead.seq = asked.value
+"""
 DUE_RETRIES = """
 select seq from dead_letters where queue_id = ? and next_retry_at <= ? order by next_retry_at limit ?
 """
@@ -276,11 +303,6 @@ LIVE_JOBS = _live_of(
       union all select seq from jobs where seq >= :live_from"""
 )
 LIVE_AMONG = _live_of("select value as seq from json_each(?)")
-LOCKS_OF_ENDED = """select locks.seq from locks cross join dead_letters on dead_letters.seq = locks.seq
-                    union select locks.seq from locks cross join jobs on jobs.seq = locks.seq
-                    cross join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq"""
-"""Older files contain locks of ended jobs, from workflows that were undone. The cross join begins with the
-locks, which are few: a start must not take longer the more jobs have ended."""
 
 
 def live_job(row: Row, queues: dict[int, str]) -> Job:

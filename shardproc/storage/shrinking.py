@@ -24,12 +24,12 @@ _log = get_logger("shard")
 class Shrinking:
     """Shrinks one file."""
 
-    __slots__ = ("_freed", "_next_at", "_since", "_works")
+    __slots__ = ("_freed", "_is_running", "_next_at", "_since")
 
     def __init__(self) -> None:
         self._next_at = 0
         self._since: int | None = None  # since when much has been free
-        self._works = False
+        self._is_running = False
         self._freed = 0  # pages, since this began
 
     def step(self, database: Database, now: int) -> None:
@@ -38,15 +38,20 @@ class Shrinking:
             return
         try:
             self._next_at = now + (
-                self._shrink_slice(database) if self._works else self._check(database, now)
+                self._shrink_slice(database) if self._is_running else self._check(database, now)
             )
         except DISK_ERRORS as error:  # the next commit will show what is wrong with the disk
             _log.warning("free space in the file could not be given back", error=str(error))
-            self._works, self._since, self._next_at = False, None, now + CHECK_MS
+            self._is_running, self._since, self._next_at = False, None, now + CHECK_MS
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is returning pages."""
+        return self._is_running
 
     def wait_ms(self, now: int) -> int | None:
         """The time until `step` should be called again; None: at the next occasion."""
-        return max(0, self._next_at - now) if self._works else None
+        return max(0, self._next_at - now) if self._is_running else None
 
     def _check(self, database: Database, now: int) -> int:
         pages, free = database.pages()
@@ -55,8 +60,8 @@ class Shrinking:
         elif self._since is None or now < self._since:
             self._since = now
         elif now - self._since >= PATIENCE_MS:
-            self._works = database.is_incremental()
-        return PACE_MS if self._works else CHECK_MS
+            self._is_running = database.is_incremental()
+        return PACE_MS if self._is_running else CHECK_MS
 
     def _shrink_slice(self, database: Database) -> int:
         self._freed += database.release_pages(SLICE)
@@ -64,6 +69,6 @@ class Shrinking:
         if free >= MIN_FREE // 2 and free * END >= pages:
             return PACE_MS
         _log.info("gave free space back to the disk", bytes=self._freed * PAGE_SIZE)
-        self._works, self._since, self._freed = False, None, 0
+        self._is_running, self._since, self._freed = False, None, 0
         database.checkpoint("passive")  # until then the file keeps its size
         return CHECK_MS

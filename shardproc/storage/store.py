@@ -54,7 +54,7 @@ class Store(FinishedJobs):
         self.keys = KeyReads(self._db, self._see, self._guard)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._next_seq: Callable[[], int] = lambda: 0  # the number that the next job gets
-        self._in_transaction = False
+        self.is_writing = False
         self.writes_out = False
         """Whether a read is writing the changes of the batch so far; it stays true if that fails."""
         self.replicated = False
@@ -83,7 +83,7 @@ class Store(FinishedJobs):
         last = self._events.recover()
         if lives.enter(self._db, self.begin, epoch, last, others=engine.state.shards > 1):
             self.end_transaction(flush=True)  # after a power cut the file must not look cleanly closed
-            engine.new_life(now)
+            engine.new_incarnation(now)
         self._time, self._next_seq = lambda: engine.state.now, lambda: engine.state.next_seq
         engine.recover_pushed(self._events.pushed(), believed)
         for queue_id, name, completed, failed in self._db.execute(
@@ -104,16 +104,10 @@ class Store(FinishedJobs):
             if table.is_rare and self._db.execute(f"select 1 from {table.name} limit 1").fetchone()
         }
         self._carry_out(self._search.recover(engine.state.next_seq))
-        self._carry_out([(statements.DELETE_LOCKS, (seq, seq)) for seq in self._locks_of_ended()])
         self.without_jobs = vitals.memory()
         with self.database.small_cache():  # of pages that are read once, most of them of jobs that have ended
             engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
-
-    def _locks_of_ended(self) -> list[int]:
-        """The numbers of jobs that have ended but still have locks: if they are run again, they would seem
-        active."""
-        return [seq for (seq,) in self._db.execute(rows.LOCKS_OF_ENDED)]
 
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
         preloaded, self.preloaded = self.preloaded, None
@@ -151,11 +145,6 @@ class Store(FinishedJobs):
     def pressed(self, pressed: bool) -> None:
         self._events.pressed = pressed
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a transaction is open."""
-        return self._in_transaction
-
     def forget_events(self, now: int) -> None:
         """Trim the event log; call it often, as each call does little."""
         if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):
@@ -165,7 +154,7 @@ class Store(FinishedJobs):
     def prepare_searches(self, now: int) -> bool:
         """Summarize jobs for searches; call it often, between two batches, as each call does little. Returns
         whether there is more to do."""
-        if not self._in_transaction and self._search.has_work(now):
+        if not self.is_writing and self._search.has_work(now):
             writes = self._search.next_writes(now)
             try:
                 self._carry_out(writes)
@@ -203,24 +192,24 @@ class Store(FinishedJobs):
         """
         if self.replicated:
             return
-        if self._in_transaction:
+        if self.is_writing:
             self._db.execute("commit")
-            self._in_transaction = False
+            self.is_writing = False
         if flush:
             self.database.flush()
 
     def write_nothing(self) -> None:
         """End a transaction that has changed nothing in the shard."""
-        if self._in_transaction:
+        if self.is_writing:
             self._db.execute("commit")
-            self._in_transaction = False
+            self.is_writing = False
 
     def applied(self, position: int) -> None:
         """The log has the record of what is written: commit it, as the record at this position."""
         self.begin()
         self._db.execute(statements.PUT_APPLIED, (str(position),))
         self._db.execute("commit")
-        self._in_transaction = False
+        self.is_writing = False
 
     def _advance_live_from(self) -> None:
         """Let the next start skip some more finished jobs. This is part of the batch's transaction: if it
@@ -296,13 +285,13 @@ class Store(FinishedJobs):
         another program holds. It does not call it before it reads: a transaction that meets damage cannot be
         committed.
         """
-        if not self._in_transaction:
+        if not self.is_writing:
             self._db.execute("begin immediate")
-            self._in_transaction = True
+            self.is_writing = True
 
     def check_lock(self) -> None:
         """Raise the error of `begin` while another program holds the write lock."""
-        if not self._in_transaction:
+        if not self.is_writing:
             self.begin()
             self.write_nothing()
 

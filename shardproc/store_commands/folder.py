@@ -14,9 +14,8 @@ from bunqueue.server.folder.data_folder import REPAIR, Manifest, is_resharded, r
 from bunqueue.store.database import Use
 from shardproc.replication import replay
 from shardproc.storage.database import Database
+from shardproc.storage.marking import FORGET_APPLIED
 from shardproc.storage.statements import PUT_APPLIED
-
-FORGET_APPLIED = "delete from meta where key = 'applied'"
 
 
 class Moved(Struct):

@@ -34,7 +34,7 @@ from bunqueue.server.links.pipe_messages import LEASE_S
 from bunqueue.store import moving
 from bunqueue.store.database import LEFT, Store, StoreError, connected, read, usable
 from bunqueue.store.moving import Holding
-from shardproc.replication.owner import LOOK_S, identity_of
+from shardproc.replication.owner import POLL_S, identity_of
 from shardproc.replication.start import bring_up
 
 from .folder import Moved, check_quiet, each_file, forget_position, use_of
@@ -113,7 +113,7 @@ def _unowned(connection: Any, identity: str, report: Progress) -> dict[int, Hold
     end = time.monotonic() + LEASE_S
     while (left := end - time.monotonic()) > 0:
         report(f"looking whether a server still uses the store, for {left:.0f} s")
-        time.sleep(min(LOOK_S, left))
+        time.sleep(min(POLL_S, left))
         for shard, holding in moving.holdings(connection).items():
             if holding != seen[shard]:
                 raise StoreError(

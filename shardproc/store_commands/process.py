@@ -23,7 +23,7 @@ from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 from bunqueue.server.settings.settings import Settings
 from bunqueue.store.database import StoreError, StoreUnavailable
 from bunqueue.text import plural
-from shardproc.replication.owner import LogDamaged
+from shardproc.replication.errors import LogDamaged
 from shardproc.replication.record import RecordDamaged, RecordTooNew
 from shardproc.storage.database import DatabaseBusy
 from shardproc.storage.schema import WrongSchema
@@ -117,6 +117,6 @@ _VERBS: dict[str, Callable[[Settings, argparse.Namespace, Output, Progress], int
 def _refuse(text: str, code: str, status: int, *, as_json: bool) -> int:
     sys.stdout.flush()
     line = " ".join(text.split())
-    said = {"ok": False, "error": line, "code": code}
-    print(encoded(said) if as_json else f"bunqueue: {line}", file=sys.stderr)
+    report = {"ok": False, "error": line, "code": code}
+    print(encoded(report) if as_json else f"bunqueue: {line}", file=sys.stderr)
     return status

@@ -23,7 +23,8 @@ from bunqueue.store.database import Store, StoreError, connected, read
 from bunqueue.store.places import PlaceError
 from bunqueue.store.snapshots import Snapshot
 from shardproc.replication import replay
-from shardproc.replication.owner import Entry, LogDamaged
+from shardproc.replication.errors import LogDamaged
+from shardproc.replication.owner import Entry
 from shardproc.replication.record import RecordDamaged, RecordTooNew
 
 from .progress import Progress

@@ -1,1 +1,1 @@
-"""Work done in pieces between commands: retention, the chores of a tick, slices of long commands."""
+"""Work done in pieces between commands: retention, what is due in a tick, slices of long commands."""

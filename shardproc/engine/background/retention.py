@@ -25,7 +25,7 @@ from . import unused_queues
 ROUND_MS = 10_000  # from the end of a round to the start of the next
 DEAD_MS = 60_000  # the same for dead letters: the specification's interval
 PACE_MS = 10  # between two pieces of a round
-HURRY_MS = 1  # the same, when far too many jobs are kept
+FAST_PACE_MS = 1  # the same, when far too many jobs are kept
 PIECE = 250  # jobs removed or inspected per piece; 2 ms
 REVIVALS = 100  # jobs retried per piece: their payloads are read as well
 FAR = 50_000  # jobs above the limit that count as far too many
@@ -70,7 +70,7 @@ def _round(state: State) -> Pieces:
 
 def _expired(state: State) -> Pieces:
     """Remove jobs that have a retention time of their own, in all queues and both states."""
-    while found := state.archive.expired(state.maintenance.doubt.time(state.now), PIECE):
+    while found := state.archive.expired(state.maintenance.uncertainty.time(state.now), PIECE):
         names = {queue.id: queue for queue in state.queues.values()}
         for (queue_id, finished), some in groupby(sorted(found, key=_PLACE), key=_PLACE):
             if finished == FAILED:
@@ -92,7 +92,7 @@ def _too_many(state: State, queue: QueueState) -> Pieces:
         if not old:
             return
         removal.purge(state, queue, COMPLETED, [seq for seq, _ in old])
-        yield HURRY_MS if excess > FAR else PACE_MS
+        yield FAST_PACE_MS if excess > FAR else PACE_MS
 
 
 def _most(state: State, queue: QueueState) -> int:
@@ -127,7 +127,7 @@ def _too_old(state: State, queue: QueueState) -> Pieces:
 
 def _purge_old(state: State, queue: QueueState, after: int) -> Outdated:
     """Remove the outdated jobs among the next PIECE jobs after a number, and return them."""
-    until = state.maintenance.doubt.time(state.now) - _longest(state, queue)
+    until = state.maintenance.uncertainty.time(state.now) - _longest(state, queue)
     found = state.archive.outdated(queue.id, until, PIECE, after)
     if found.jobs:
         removal.purge(state, queue, COMPLETED, [seq for seq, _ in found.jobs])
@@ -144,7 +144,7 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
                 dlq_retries.give_up(state, job)
         yield PACE_MS
     while config.max_age is not None:
-        until = state.maintenance.doubt.time(state.now) - int(config.max_age)
+        until = state.maintenance.uncertainty.time(state.now) - int(config.max_age)
         old = state.archive.old_dead_letters(queue.id, until, PIECE, spare=True)
         if not old:
             break

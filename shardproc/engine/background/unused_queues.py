@@ -47,10 +47,10 @@ def _is_unused(state: State, queue: QueueState) -> bool:
 
 
 def _has_limits(queue: QueueState) -> bool:
-    gate = queue.gate
-    if gate is None:
+    limits = queue.limits
+    if limits is None:
         return False
-    limits, groups = gate.limits, gate.groups
-    if limits.bucket is not None or limits.concurrency is not None or gate.group_defaults != NO_DEFAULTS:
+    own, groups = limits.own, limits.groups
+    if own.bucket is not None or own.concurrency is not None or limits.group_defaults != NO_DEFAULTS:
         return True
-    return bool(gate.breakers) or (groups is not None and bool(groups.by_id))
+    return bool(limits.breakers) or (groups is not None and bool(groups.by_id))

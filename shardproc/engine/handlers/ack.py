@@ -34,6 +34,7 @@ from ..state import Client, State
 TOO_LATE = "already-finalized"
 MAX_STACK = 16_384  # characters of a stack trace that are kept with the attempt
 PYTHONS = "Traceback (most recent call last)"  # in the first line of a Python traceback
+MAX_VERSION = 64  # characters kept of the version of a program
 MAX_LINE, MAX_LINES = 1024, 100  # characters and lines of a stack trace that are kept with the job
 
 
@@ -126,10 +127,15 @@ def _fail(state: State, job_id: str, token: str | None, failure: FailFields) -> 
     if failure.interrupted:
         transitions.interrupt(state, job, failure.error)
         return FailAnswer()
+    failed = len(state.errors.pending)
     if failure.timed_out:
         transitions.time_out(state, job)
     else:
         _attempt_failed(state, job, failure)
+    if failure.app_version is not None and len(state.errors.pending) > failed:
+        attempt = state.errors.pending[failed][2]
+        if attempt is not None:
+            attempt.version = failure.app_version[:MAX_VERSION]
     again = failure.wants_delay and job.state in (WAITING, DELAYED)
     return FailAnswer(delay=float(max(0, job.run_at - state.now))) if again else FailAnswer()
 

@@ -25,6 +25,7 @@ from ..lookup import known_queue
 from ..ready import queue_limits
 from ..ready.breaker import Breaker, BreakerRecord, Breakers
 from ..registry import at_queue_in, handles, recovers, when_obliterated
+from ..scoped import queues_of
 from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .limits import named_queue
@@ -48,11 +49,11 @@ def set_breaker(state: State, client: Client, command: SetBreaker) -> BreakerRep
         name = command.name or ""
         _admit(state, command.queue, name)
         queue = named_queue(state, command.queue)
-        gate = queue_limits.gate_of(queue)
-        if gate.breakers is None:
-            gate.breakers = Breakers()
+        limits = queue_limits.limits_of(queue)
+        if limits.breakers is None:
+            limits.breakers = Breakers()
         breaker = Breaker(name, BreakerRecord(config))
-        gate.breakers.put(breaker)
+        limits.breakers.put(breaker)
     breakers.keep(state, queue, breaker)
     return BreakerReply(breaker=_view(state, queue, breaker))
 
@@ -61,8 +62,8 @@ def _admit(state: State, queue: str, name: str) -> None:
     """CommandError unless the queue may have one more breaker."""
     field, value = ("name", name) if name else ("queue", queue)
     known = state.queues.get(queue)
-    gate = known.gate if known is not None else None
-    if gate is not None and gate.breakers is not None and len(gate.breakers.names) >= MAX_BREAKERS:
+    limits = known.limits if known is not None else None
+    if limits is not None and limits.breakers is not None and len(limits.breakers.names) >= MAX_BREAKERS:
         text = f"the queue {queue} has {MAX_BREAKERS} circuit breakers already"
         raise CommandError(text, Code.TOO_MANY_SETTINGS, field=field, value=value, bound=MAX_BREAKERS)
     state.kept.admit(breakers.RECORD, breakers.key_of(queue, name), field, value)
@@ -77,16 +78,16 @@ def clear_breaker(state: State, client: Client, command: ClearBreaker) -> Ok:
 
 
 def _remove(state: State, queue: QueueState, breaker: Breaker) -> None:
-    gate = queue_limits.gate_of(queue)
-    assert gate.breakers is not None
+    limits = queue_limits.limits_of(queue)
+    assert limits.breakers is not None
     state.out.keep(breakers.RECORD, breakers.key_of(queue.name, breaker.name), None)
-    gate.breakers.remove(breaker)
+    limits.breakers.remove(breaker)
     for job in breaker.shelf.values():
         queue.ready.push(job)
     breaker.shelf.clear()
-    if not list(gate.breakers):
-        gate.breakers = None
-        queue_limits.drop_if_open(queue, gate)
+    if not list(limits.breakers):
+        limits.breakers = None
+        queue_limits.drop_if_empty(queue, limits)
     if queue.waiters:
         state.woken[queue] = None
 
@@ -112,11 +113,11 @@ def list_breakers(state: State, client: Client, command: ListBreakers) -> Steps:
         queue = known_queue(state, command.queue)
         queues = [] if queue is None else [queue]
     else:
-        queues = list(state.queues.values())
+        queues = queues_of(state, client)
     found: list[BreakerView] = []
     for place, queue in enumerate(queues, 1):
-        gate = queue.gate
-        for breaker in () if gate is None or gate.breakers is None else list(gate.breakers):
+        limits = queue.limits
+        for breaker in () if limits is None or limits.breakers is None else list(limits.breakers):
             found.append(_view(state, queue, breaker))
             if len(found) % BREAKERS_A_SLICE == 0:
                 yield
@@ -127,8 +128,8 @@ def list_breakers(state: State, client: Client, command: ListBreakers) -> Steps:
 
 def _find(state: State, name: str, of: str | None) -> tuple[QueueState, Breaker] | None:
     queue = known_queue(state, name)
-    gate = None if queue is None else queue.gate
-    breaker = None if gate is None or gate.breakers is None else gate.breakers.find(of or "")
+    limits = None if queue is None else queue.limits
+    breaker = None if limits is None or limits.breakers is None else limits.breakers.find(of or "")
     return None if queue is None or breaker is None else (queue, breaker)
 
 
@@ -168,14 +169,14 @@ def recover(state: State, key: str, value: str) -> None:
     name, _, of = key.partition("/")
     queue = state.queues.get(name)
     if queue is not None:
-        gate = queue_limits.gate_of(queue)
-        gate.breakers = gate.breakers or Breakers()
-        gate.breakers.put(Breaker(of, _decode(value)))
+        limits = queue_limits.limits_of(queue)
+        limits.breakers = limits.breakers or Breakers()
+        limits.breakers.put(Breaker(of, _decode(value)))
 
 
 @when_obliterated
 def forget(state: State, queue: QueueState) -> None:
     """Remove the breakers of a queue that is being obliterated."""
-    if queue.gate is not None and queue.gate.breakers is not None:
-        for breaker in list(queue.gate.breakers):
+    if queue.limits is not None and queue.limits.breakers is not None:
+        for breaker in list(queue.limits.breakers):
             _remove(state, queue, breaker)

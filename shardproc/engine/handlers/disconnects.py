@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from bunqueue.model.job import ACTIVE, DEFAULT_LOCK_TTL_MS, WAITING, Job, Lock
 
-from ..background import chores
+from ..background import background_work
 from ..lifecycle import job_waiters, transitions
 from ..outbox import ROW
 from ..peers.dependencies import extra_of
@@ -40,14 +40,18 @@ def disconnect(state: State, conn: int, *, severed: bool, broken: bool) -> None:
     job_waiters.leave(state, client)
     del state.clients[conn]
     if client.held:
-        chores.begin(state, conn, _give_back(state, conn, client.held, severed=severed, broken=broken))
+        background_work.begin(
+            state, conn, _give_back(state, conn, client.held, severed=severed, broken=broken)
+        )
 
 
 def give_back(state: State, client: Client) -> None:
     """Return the jobs of a client that can send nothing more, as if it had closed the connection."""
     held, client.held = client.held, set()
     if held:
-        chores.begin(state, object(), _give_back(state, client.conn, held, severed=False, broken=False))
+        background_work.begin(
+            state, object(), _give_back(state, client.conn, held, severed=False, broken=False)
+        )
 
 
 def hang_up(state: State, conn: int) -> None:
@@ -65,12 +69,12 @@ def _give_back(
     state: State, conn: int, held: Collection[Job], *, severed: bool, broken: bool
 ) -> Iterator[None]:
     for job in sorted(held, key=lambda job: job.seq):
-        while state.spare <= 0:
+        while state.budget <= 0:
             yield
         lock = job.lock
         if lock is None or lock.conn != conn:  # ended by others meanwhile
             continue
-        state.spare -= 1
+        state.budget -= 1
         if lock.token and (severed or broken or lock.renewed):
             lock.conn = 0
             state.orphans.add(job)
@@ -82,7 +86,7 @@ def _give_back(
 
 def _wait_for_worker(state: State, job: Job, lock: Lock) -> None:
     """Give the worker of a job time to reconnect."""
-    state.hearing.reconnects.add(_patience_ends(state, lock), (job, lock))
+    state.reachability.reconnects.add(_patience_ends(state, lock), (job, lock))
 
 
 def _patience_ends(state: State, lock: Lock) -> int:
@@ -91,16 +95,16 @@ def _patience_ends(state: State, lock: Lock) -> int:
 
 def end_reconnects(state: State) -> None:
     """Take back jobs whose worker has not come back in time."""
-    reconnects, now = state.hearing.reconnects, state.now
-    while state.spare > 0 and (entry := reconnects.pop_due(now)) is not None:
+    reconnects, now = state.reachability.reconnects, state.now
+    while state.budget > 0 and (entry := reconnects.pop_due(now)) is not None:
         if reconnects.is_current(entry):
-            state.spare -= 1
+            state.budget -= 1
             _drop(state, entry[2][0])
 
 
 def wait_anew(state: State) -> None:
     """Give all workers time to reconnect: while the shard was stalled, none of them could."""
-    reconnects = state.hearing.reconnects
+    reconnects = state.reachability.reconnects
     reconnects.replace(
         (_patience_ends(state, entry[2][1]), entry[1], entry[2])
         for entry in reconnects.entries
@@ -110,7 +114,7 @@ def wait_anew(state: State) -> None:
 
 def worker_ended(state: State, owner: str) -> None:
     """The process of this worker has ended: do not wait for it."""
-    reconnects = state.hearing.reconnects
+    reconnects = state.reachability.reconnects
     for entry in list(reconnects.entries):
         job, lock = entry[2]
         if lock.owner == owner and reconnects.is_current(entry):
@@ -119,7 +123,7 @@ def worker_ended(state: State, owner: str) -> None:
 
 def _drop(state: State, job: Job) -> None:
     """Return a job whose holder disappeared before it reported anything.  This costs no attempt, except for a
-    job to which it happens again and again: that job may be what ends its workers, and has to end as well."""
+    job that loses its worker again and again: that job may be what ends its workers, and has to end."""
     extra, lock = extra_of(job), job.lock
     extra.drops += 1
     state.out.touch(job, ROW)

@@ -6,15 +6,21 @@ from collections.abc import Callable, Iterator
 
 from msgspec import UNSET
 
+from bunqueue.model.backoff import names
 from bunqueue.model.dead_letters import (
     CANCELLED,
+    CAUSES,
     REASONS,
     UNKNOWN,
     OwnDlqConfig,
+    cause_of,
+    is_meant,
+    reason_of,
 )
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.base import Data, Removed
 from bunqueue.protocol.commands.dlq import (
     CountDlq,
     Dlq,
@@ -22,14 +28,11 @@ from bunqueue.protocol.commands.dlq import (
     DlqFilter,
     DlqStats,
     DlqStatsOf,
-    DlqStatsReply,
     Dropped,
     GetDlqConfig,
     GetDlqStats,
     PurgeDlq,
-    Removed,
     RemoveDlqJob,
-    RemovedReply,
     RetriedReply,
     RetryCompleted,
     RetryDlq,
@@ -38,13 +41,14 @@ from bunqueue.protocol.commands.dlq import (
 from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.configuration import changed
 
-from ..lifecycle import dropped_letters, removal, transitions
+from ..lifecycle import dropped_letters, error_groups, removal, transitions
 from ..lookup import known_queue
 from ..memory.queue_configs import dlq_config, of_queue, store
 from ..outbox import DeadLetter
 from ..registry import handles
 from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
+from .error_groups import in_group
 from .views.dead_letters import Entries
 from .views.query import SLICE
 
@@ -123,6 +127,7 @@ def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
         came, lost = _retry(state, queue, [row.seq for row in rows], FAILED)
         count, unreadable = count + came, unreadable + lost
     _check_read(state, count, unreadable)
+    _resolve(state, queue, chosen, count)
     reply = RetriedReply(count=count, cancelled=(spared.count if spared else 0) or UNSET)
     if command.filter is None and command.count is None:
         reply.dropped = queue.dropped or UNSET
@@ -159,6 +164,8 @@ def retry_completed(state: State, client: Client, command: RetryCompleted) -> St
 @sliced
 def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     queue = known_queue(state, command.queue)
+    if command.filter is not None:
+        return (yield from _purge_chosen(state, queue, command.filter))
     count, until = 0, state.now  # jobs that die after this moment are not purged
     while queue is not None and (old := state.archive.old_dead_letters(queue.id, until, SLICE)):
         removal.purge(state, queue, FAILED, [letter.seq for letter in old])
@@ -172,8 +179,32 @@ def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     return CountReply(count=count)
 
 
+def _purge_chosen(state: State, queue: QueueState | None, chosen: DlqFilter) -> Steps:
+    """Remove the dead letters that match a filter."""
+    count = 0
+    limit = 0 if queue is None else queue.failed if chosen.limit is None else chosen.limit
+    for step, rows in enumerate(_chosen(state, queue, chosen, limit)):
+        if step:
+            yield
+        there = state.archive.load([row.seq for row in rows])
+        seqs = [seq for seq, job in there.items() if job.state == FAILED]
+        if queue is not None and seqs:
+            removal.purge(state, queue, FAILED, seqs)
+            count += len(seqs)
+    if queue is not None:
+        removal.check(state, queue, count)
+        _resolve(state, queue, chosen, count)
+    return CountReply(count=count)
+
+
+def _resolve(state: State, queue: QueueState, chosen: DlqFilter, count: int) -> None:
+    """The dead letters of a group have been dealt with, if there were any."""
+    if chosen.error_group is not None and count:
+        error_groups.resolve(state, queue.name, chosen.error_group)
+
+
 @handles(RemoveDlqJob)
-def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> RemovedReply:
+def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> Data[Removed]:
     queue = known_queue(state, command.queue)
     job = state.archive.find(command.job_id)
     found = queue is not None and job is not None and job.state == FAILED and job.queue == queue.name
@@ -181,7 +212,7 @@ def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> Remov
         removal.check(state, queue, 0)
     if found and queue is not None and job is not None:
         removal.purge(state, queue, FAILED, [job.seq])
-    return RemovedReply(data=Removed(found))
+    return Data(data=Removed(found))
 
 
 @handles(GetDlqStats)
@@ -195,7 +226,9 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
         if step:
             yield
         for row in rows:
-            reason = row.reason if row.reason in COUNTED else UNKNOWN
+            reason, cause = reason_of(row.reason), cause_of(row.reason)
+            reason = reason if reason in COUNTED else UNKNOWN
+            stats.by_cause[cause] = stats.by_cause.get(cause, 0) + 1
             stats.by_reason[reason] = stats.by_reason.get(reason, 0) + 1
             stats.pending_retry += pending(row)
             stats.expired += expired(row)
@@ -207,7 +240,7 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
     stats.by_queue[command.queue] = stats.total
     if queue is not None and queue.dropped is not None:
         stats.dropped = queue.dropped
-    return DlqStatsReply(data=DlqStatsOf(stats))
+    return Data(data=DlqStatsOf(stats))
 
 
 class _Spared:
@@ -248,7 +281,7 @@ def _walk(state: State, queue: QueueState | None, chosen: DlqFilter) -> Iterator
     while queue is not None and (rows := state.archive.dead_letters(queue.id, ROWS, after)):
         after = (rows[-1].entered_at, rows[-1].seq)
         found = [row for row in rows if row.entered_at <= until and wanted(row)]
-        yield _matching(state, found, chosen)
+        yield _matching(state, queue, found, chosen)
         if len(rows) < ROWS:
             return
 
@@ -261,12 +294,20 @@ def _begin(cursor: str | None) -> tuple[int, int]:
     return int(at), int(seq)
 
 
-def _matching(state: State, found: list[DeadLetter], chosen: DlqFilter) -> list[DeadLetter]:
+def _matching(
+    state: State, queue: QueueState, found: list[DeadLetter], chosen: DlqFilter
+) -> list[DeadLetter]:
     """The dead letters with the name and the error of a filter, which are stored with the jobs."""
-    if not found or (chosen.name is None and chosen.error is None):
-        return found
-    seqs = state.archive.matching([row.seq for row in found], chosen.name, chosen.error)
-    return [row for row in found if row.seq in seqs]
+    if found and (chosen.name is not None or chosen.error is not None):
+        seqs = state.archive.matching([row.seq for row in found], chosen.name, chosen.error)
+        found = [row for row in found if row.seq in seqs]
+    if found and (asked := chosen.error_type) is not None:
+        classes = state.archive.errors_of([row.seq for row in found])
+        found = [row for row in found if names(asked, (classes.get(row.seq) or ("", ""))[0] or "")]
+    if found and chosen.error_group is not None:
+        seqs = in_group(state, queue, [row.seq for row in found], chosen.error_group)
+        found = [row for row in found if row.seq in seqs]
+    return found
 
 
 def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
@@ -279,17 +320,17 @@ def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
         return config.max_age is not None and row.entered_at + config.max_age <= now
 
     tests: list[Wanted] = []
-    if chosen.reason is not None:
-        if chosen.reason not in COUNTED:
-            known = ", ".join((*REASONS, CANCELLED))
+    if (asked := chosen.reason) is not None:
+        if asked not in COUNTED and asked not in CAUSES:
+            known = ", ".join(dict.fromkeys((*REASONS, *CAUSES)))
             raise CommandError(
-                f"filter.reason {chosen.reason[:64]!r} is unknown; there are {known}",
+                f"filter.reason {asked[:64]!r} is unknown; there are {known}",
                 Code.INVALID_FIELD,
                 field="filter.reason",
-                value=chosen.reason,
+                value=asked,
                 bound=known,
             )
-        tests.append(lambda row: row.reason == chosen.reason)
+        tests.append(lambda row: is_meant(asked, row.reason))
     if (older_than := chosen.older_than) is not None:
         tests.append(lambda row: row.entered_at < older_than)
     if (newer_than := chosen.newer_than) is not None:
@@ -311,8 +352,8 @@ def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> t
 def _check_read(state: State, count: int, unreadable: int) -> None:
     """CommandError if some of the jobs to retry could not be read."""
     if unreadable:
-        said = f"{unreadable:,} jobs cannot be read, and do not run again; {count:,} others do"
-        raise CommandError(f"{said}: {state.archive.problem()}", Code.STORAGE_DAMAGED)
+        text = f"{unreadable:,} jobs cannot be read, and do not run again; {count:,} others do"
+        raise CommandError(f"{text}: {state.archive.problem()}", Code.STORAGE_DAMAGED)
 
 
 def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> int:

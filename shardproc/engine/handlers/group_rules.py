@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec.json import Decoder
 
 from bunqueue.model.groups import NO_DEFAULTS, GroupDefaults
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import CommandError, Data, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
 from bunqueue.protocol.commands.groups import (
     Change,
-    ChangeReply,
     ConcurrencyOf,
     CountOf,
     GetGroupActiveCount,
@@ -21,21 +22,14 @@ from bunqueue.protocol.commands.groups import (
     GetGroupRateLimitTtl,
     GetGroupsJobsCount,
     GetGroupWeight,
-    GroupConcurrencyReply,
-    GroupCountReply,
     GroupDefaultsReply,
-    GroupPausedReply,
     GroupRate,
-    GroupRateReply,
-    GroupTtlReply,
-    GroupWeightReply,
     IsGroupPaused,
     OfGroup,
     Pause,
     PauseGroup,
     RateLimitGroup,
     RateOf,
-    RemovedLimitReply,
     RemovedLimits,
     RemoveGroupConcurrency,
     RemoveGroupRateLimit,
@@ -93,70 +87,73 @@ class GroupSpace:
 
 
 @handles(GetGroupJobsCount)
-def get_group_jobs_count(state: State, client: Client, command: GetGroupJobsCount) -> GroupCountReply:
-    return GroupCountReply(data=CountOf(_asked(state, command).queued))
+def get_group_jobs_count(state: State, client: Client, command: GetGroupJobsCount) -> Data[CountOf]:
+    return Data(data=CountOf(_asked(state, command).queued))
 
 
 @handles(GetGroupsJobsCount)
-def get_groups_jobs_count(state: State, client: Client, command: GetGroupsJobsCount) -> GroupCountReply:
+def get_groups_jobs_count(state: State, client: Client, command: GetGroupsJobsCount) -> Data[CountOf]:
     groups = _groups(known_queue(state, command.queue))
-    return GroupCountReply(data=CountOf(0 if groups is None else groups.queued))
+    return Data(data=CountOf(0 if groups is None else groups.queued))
 
 
 @handles(GetGroupActiveCount)
-def get_group_active_count(state: State, client: Client, command: GetGroupActiveCount) -> GroupCountReply:
-    return GroupCountReply(data=CountOf(_asked(state, command).active))
+def get_group_active_count(state: State, client: Client, command: GetGroupActiveCount) -> Data[CountOf]:
+    return Data(data=CountOf(_asked(state, command).active))
 
 
-@handles(SetGroupRateLimit)
-def set_group_rate_limit(state: State, client: Client, command: SetGroupRateLimit) -> Ok:
-    _change(state, command, max=command.max, duration=command.duration)
-    return Ok()
+class _Limit(NamedTuple):
+    """A limit of a group: the commands that set and remove it, and its fields as they are without it."""
+
+    setting: type[OfGroup]
+    removal: type[OfGroup]
+    unset: dict[str, int | None]
+
+
+_LIMITS = (
+    _Limit(SetGroupRateLimit, RemoveGroupRateLimit, {"max": None, "duration": 0}),
+    _Limit(SetGroupConcurrency, RemoveGroupConcurrency, {"concurrency": None}),
+    _Limit(SetGroupWeight, RemoveGroupWeight, {"weight": None}),
+)
+
+
+def _handle(limit: _Limit) -> None:
+    def set_limit(state: State, client: Client, command: OfGroup) -> Ok:
+        _change(state, command, **{name: getattr(command, name) for name in limit.unset})
+        return Ok()
+
+    def remove_limit(state: State, client: Client, command: OfGroup) -> Data[RemovedLimits]:
+        record = _asked(state, command).record
+        removed = any(getattr(record, name) != value for name, value in limit.unset.items())
+        if removed:
+            _change(state, command, **limit.unset)
+        return Data(data=RemovedLimits(int(removed)))
+
+    handles(limit.setting)(set_limit)
+    handles(limit.removal)(remove_limit)
+
+
+for _limit in _LIMITS:
+    _handle(_limit)
 
 
 @handles(GetGroupRateLimit)
-def get_group_rate_limit(state: State, client: Client, command: GetGroupRateLimit) -> GroupRateReply:
+def get_group_rate_limit(state: State, client: Client, command: GetGroupRateLimit) -> Data[RateOf]:
     found = _asked(state, command).record
     limit = None if found.max is None else GroupRate(number(found.max), number(found.duration))
-    return GroupRateReply(data=RateOf(limit))
-
-
-@handles(RemoveGroupRateLimit)
-def remove_group_rate_limit(state: State, client: Client, command: RemoveGroupRateLimit) -> RemovedLimitReply:
-    removed = _asked(state, command).record.max is not None
-    if removed:
-        _change(state, command, max=None, duration=0)
-    return RemovedLimitReply(data=RemovedLimits(int(removed)))
+    return Data(data=RateOf(limit))
 
 
 @handles(GetGroupRateLimitTtl)
-def get_group_rate_limit_ttl(state: State, client: Client, command: GetGroupRateLimitTtl) -> GroupTtlReply:
+def get_group_rate_limit_ttl(state: State, client: Client, command: GetGroupRateLimitTtl) -> Data[TtlOf]:
     left = _asked(state, command).window_end() - state.now
-    return GroupTtlReply(data=TtlOf(number(left) if left > 0 else NO_WINDOW))
-
-
-@handles(SetGroupConcurrency)
-def set_group_concurrency(state: State, client: Client, command: SetGroupConcurrency) -> Ok:
-    _change(state, command, concurrency=command.concurrency)
-    return Ok()
+    return Data(data=TtlOf(number(left) if left > 0 else NO_WINDOW))
 
 
 @handles(GetGroupConcurrency)
-def get_group_concurrency(
-    state: State, client: Client, command: GetGroupConcurrency
-) -> GroupConcurrencyReply:
+def get_group_concurrency(state: State, client: Client, command: GetGroupConcurrency) -> Data[ConcurrencyOf]:
     found = _asked(state, command).record.concurrency
-    return GroupConcurrencyReply(data=ConcurrencyOf(None if found is None else number(found)))
-
-
-@handles(RemoveGroupConcurrency)
-def remove_group_concurrency(
-    state: State, client: Client, command: RemoveGroupConcurrency
-) -> RemovedLimitReply:
-    removed = _asked(state, command).record.concurrency is not None
-    if removed:
-        _change(state, command, concurrency=None)
-    return RemovedLimitReply(data=RemovedLimits(int(removed)))
+    return Data(data=ConcurrencyOf(None if found is None else number(found)))
 
 
 @handles(SetGroupDefaults)
@@ -180,38 +177,24 @@ def _store_defaults(state: State, queue: QueueState, defaults: GroupDefaults) ->
         state.woken[queue] = None
 
 
-@handles(SetGroupWeight)
-def set_group_weight(state: State, client: Client, command: SetGroupWeight) -> Ok:
-    _change(state, command, weight=command.weight)
-    return Ok()
-
-
 @handles(GetGroupWeight)
-def get_group_weight(state: State, client: Client, command: GetGroupWeight) -> GroupWeightReply:
-    return GroupWeightReply(data=WeightOf(_asked(state, command).record.weight))
-
-
-@handles(RemoveGroupWeight)
-def remove_group_weight(state: State, client: Client, command: RemoveGroupWeight) -> RemovedLimitReply:
-    removed = _asked(state, command).record.weight is not None
-    if removed:
-        _change(state, command, weight=None)
-    return RemovedLimitReply(data=RemovedLimits(int(removed)))
+def get_group_weight(state: State, client: Client, command: GetGroupWeight) -> Data[WeightOf]:
+    return Data(data=WeightOf(_asked(state, command).record.weight))
 
 
 @handles(PauseGroup)
-def pause_group(state: State, client: Client, command: PauseGroup) -> ChangeReply:
+def pause_group(state: State, client: Client, command: PauseGroup) -> Data[Change]:
     return _pause(state, command, paused=True)
 
 
 @handles(ResumeGroup)
-def resume_group(state: State, client: Client, command: ResumeGroup) -> ChangeReply:
+def resume_group(state: State, client: Client, command: ResumeGroup) -> Data[Change]:
     return _pause(state, command, paused=False)
 
 
 @handles(IsGroupPaused)
-def is_group_paused(state: State, client: Client, command: IsGroupPaused) -> GroupPausedReply:
-    return GroupPausedReply(data=Pause(_asked(state, command).record.paused))
+def is_group_paused(state: State, client: Client, command: IsGroupPaused) -> Data[Pause]:
+    return Data(data=Pause(_asked(state, command).record.paused))
 
 
 @handles(RateLimitGroup)
@@ -252,7 +235,7 @@ def forget_groups(state: State, queue: QueueState) -> None:
 
 
 def _groups(queue: QueueState | None) -> Groups | None:
-    return None if queue is None or queue.gate is None else queue.gate.groups
+    return None if queue is None or queue.limits is None else queue.limits.groups
 
 
 def _find(groups: Groups | None, group_id: str) -> Group:
@@ -264,11 +247,11 @@ def _asked(state: State, command: OfGroup) -> Group:
     return _find(_groups(known_queue(state, command.queue)), command.group_id)
 
 
-def _pause(state: State, command: OfGroup, *, paused: bool) -> ChangeReply:
+def _pause(state: State, command: OfGroup, *, paused: bool) -> Data[Change]:
     changed = _asked(state, command).record.paused != paused
     if changed:
         _change(state, command, paused=paused)
-    return ChangeReply(data=Change(changed))
+    return Data(data=Change(changed))
 
 
 def _change(state: State, command: OfGroup, **changes: bool | int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from bunqueue.protocol.codec import encode_reply
 from bunqueue.protocol.commands import Command
@@ -26,30 +27,18 @@ def parked(state: State) -> Iterator[tuple[Client, bytes]]:
 
 
 def _pull(waiter: Waiter, timeout: int) -> Command:
-    if waiter.count is None:
-        return Pull(
-            queue=waiter.queue,
-            timeout=timeout,
-            owner=waiter.owner or None,
-            lock_ttl=waiter.lock_ttl,
-            detach=waiter.detach,
-            group=waiter.group,
-            signals=waiter.client.signals,
-            own_timeouts=waiter.client.own_timeouts,
-            req_id=waiter.req_id,
-        )
-    return PullBatch(
-        queue=waiter.queue,
-        count=waiter.count,
-        timeout=timeout,
-        owner=waiter.owner or None,
-        lock_ttl=waiter.lock_ttl,
-        detach=waiter.detach,
-        group=waiter.group,
-        signals=waiter.client.signals,
-        own_timeouts=waiter.client.own_timeouts,
-        req_id=waiter.req_id,
-    )
+    fields: dict[str, Any] = {
+        "queue": waiter.queue,
+        "timeout": timeout,
+        "owner": waiter.owner or None,
+        "lock_ttl": waiter.lock_ttl,
+        "detach": waiter.detach,
+        "group": waiter.group,
+        "signals": waiter.client.signals,
+        "own_timeouts": waiter.client.own_timeouts,
+        "req_id": waiter.req_id,
+    }
+    return Pull(**fields) if waiter.count is None else PullBatch(count=waiter.count, **fields)
 
 
 def _wait(state: State, wait: JobWait, timeout: int) -> Command:

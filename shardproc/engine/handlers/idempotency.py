@@ -121,22 +121,24 @@ def begin(state: State, command: AnyPush) -> str:
     return key
 
 
-def remember(state: State, command: AnyPush, said: Answer) -> None:
+def remember(state: State, command: AnyPush, outcome: Answer) -> None:
     """Store the reply of a push that has been carried out."""
-    ids = said.ids
+    ids = outcome.ids
     if not ids:  # a repeat of an empty batch adds nothing either
         return
     key, memory = full_key(command), state.pushed
     answer: str | Pushed
     given = _hash(command)
-    if len(ids) == 1 and not said.existing and not said.conflicts and given is None:
+    if len(ids) == 1 and not outcome.existing and not outcome.conflicts and given is None:
         answer = ids[0]
     else:
         plain = isinstance(command, PlainPushBatch)  # its ids form one run
         runs = [(ids[0], len(ids))] if plain else _runs(ids)
-        answer = Pushed(runs, said.existing, given)
-        if said.conflicts:
-            answer.conflicts = [(int(each.index or 0), each.action, each.holder) for each in said.conflicts]
+        answer = Pushed(runs, outcome.existing, given)
+        if outcome.conflicts:
+            answer.conflicts = [
+                (int(each.index or 0), each.action, each.holder) for each in outcome.conflicts
+            ]
     memory.known[key] = answer
     memory.weight += _weight(answer)
     if memory.batches and memory.batches[-1][0] == state.now:

@@ -16,6 +16,7 @@ from bunqueue.model.job import (
     Job,
 )
 from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.base import Data, Removed
 from bunqueue.protocol.commands.jobs import (
     ChangeDelay,
     ChangePriority,
@@ -23,8 +24,6 @@ from bunqueue.protocol.commands.jobs import (
     MoveToDelayed,
     MoveToWait,
     Promote,
-    Removed,
-    RemovedReply,
     RemoveJob,
     Update,
 )
@@ -41,17 +40,17 @@ from ..ready import space
 from ..registry import handles
 from ..state import Client, State
 from .ack import check_token
-from .push import check_arguments, check_data
+from .push_checks import check_arguments, check_data
 
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
 MOVABLE_NAMES = "waiting, delayed, active"
 
 
 @handles(RemoveJob)
-def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply:
+def remove_job(state: State, client: Client, command: RemoveJob) -> Data[Removed]:
     job = find(state, command.id)
     if job is None:
-        return RemovedReply(data=Removed(False))
+        return Data(data=Removed(False))
     queue = state.queues[job.queue]
     if job.state == ACTIVE:
         text = "Job is active and cannot be removed: cancel it, or wait until it has ended"
@@ -60,7 +59,7 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
         removal.purge(state, queue, job.state, [job.seq])
     else:
         transitions.remove(state, queue, job, events.REMOVED)
-    return RemovedReply(data=Removed(True))
+    return Data(data=Removed(True))
 
 
 @handles(Update)

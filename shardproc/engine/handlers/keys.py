@@ -26,8 +26,8 @@ from ..slices import Steps, sliced
 from ..state import Client, State
 from ..stored_keys import StoredKey
 from .crons.commands import keep
-from .push import check_data
-from .workflows import runs
+from .push_checks import check_data
+from .workflows import run_access
 
 SLICE = 200  # rows of jobs read per slice: a few ms, unless their payloads are large
 
@@ -60,7 +60,7 @@ def _count(uses: dict[tuple[object, ...], KeyUse], names: dict[int, str], found:
 
 @handles(Reencode)
 def reencode(state: State, client: Client, command: Reencode) -> ReencodeReply:
-    job = runs.locked_job(state, command.id, command.token)
+    job = run_access.locked_job(state, command.id, command.token)
     data, on_dead = bytes(command.data), bytes(command.on_dead)
     stored = None if job.extra is None or job.extra.on_dead is None else decode_on_dead(job.extra.on_dead)
     if stored is not None and on_dead == UNDEFINED and bytes(stored.data) != NIL:
@@ -98,9 +98,9 @@ def _results(state: State, job: Job, steps: list[ReencodedStep]) -> list[tuple[i
     """New results of steps by step number, without steps that the job does not have."""
     if not steps:
         return []
-    heads = runs.open_run(state, job).heads
+    heads = run_access.open_run(state, job).heads
     return [
-        (head.number, runs.payload(each.result, "result"))
+        (head.number, run_access.payload(each.result, "result"))
         for each in steps
         if (head := heads.get(each.name)) is not None
     ]

@@ -6,13 +6,12 @@ from msgspec.json import Decoder
 
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import CommandError, Data, Ok
 from bunqueue.protocol.commands import limits as requests
 from bunqueue.protocol.commands.limits import (
     ClearConcurrency,
     GetQueueLimits,
     LimitsOfQueue,
-    LimitsReply,
     Rate,
     RateLimit,
     RateLimitClear,
@@ -72,31 +71,31 @@ def clear_concurrency(state: State, client: Client, command: ClearConcurrency) -
 
 
 @handles(GetQueueLimits)
-def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> LimitsReply:
+def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> Data[LimitsOfQueue]:
     queue = known_queue(state, command.queue)
     found = requests.Limits(None, NO_LIMIT, None, False)
-    if queue is not None and queue.gate is not None:
-        gate = queue.gate
-        bucket, most = queue_limits.bucket_of(state, queue, gate), gate.limits.concurrency
+    if queue is not None and queue.limits is not None:
+        limits = queue.limits
+        bucket, most = queue_limits.bucket_of(state, queue, limits), limits.own.concurrency
         if bucket is not None:
             found.rate_limit = Rate(number(bucket.max), number(bucket.duration))
             at = bucket.until or bucket.next_token_at(state.now)
             found.rate_limit_ttl = number(bucket.duration if at is None else at - state.now)
         found.concurrency_limit = None if most is None else number(most)
         found.maxed = most is not None and len(queue.active) >= most
-    return LimitsReply(data=LimitsOfQueue(found))
+    return Data(data=LimitsOfQueue(found))
 
 
 @recovers(queue_limits.RECORD, at_queue)
 def recover_limits(state: State, key: str, value: str) -> None:
     queue = state.queues.get(key)
     if queue is not None:
-        queue_limits.gate_of(queue).limits = _decode(value)
+        queue_limits.limits_of(queue).own = _decode(value)
 
 
 @when_obliterated
 def forget_limits(state: State, queue: QueueState) -> None:
-    if queue.gate is not None:
+    if queue.limits is not None:
         _change(state, queue, bucket=None, concurrency=None)
 
 
@@ -113,10 +112,10 @@ def _change(state: State, queue: QueueState | None, **changes: TokenBucket | flo
     """Change the limits of a queue, and serve the parked pulls that these now allow."""
     if queue is None:
         return Ok()
-    gate = queue_limits.gate_of(queue)
+    limits = queue_limits.limits_of(queue)
     for name, value in changes.items():
-        setattr(gate.limits, name, value)
-    queue_limits.keep(state, queue, gate)
+        setattr(limits.own, name, value)
+    queue_limits.keep(state, queue, limits)
     if queue.waiters:
         state.woken[queue] = None
     return Ok()

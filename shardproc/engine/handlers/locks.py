@@ -25,7 +25,7 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig, StallConfigReply
 from bunqueue.protocol.configuration import changed
 
-from ..background import chores
+from ..background import background_work
 from ..lifecycle import transitions
 from ..lifecycle.cancellation import notice_of
 from ..lookup import known_queue
@@ -36,7 +36,7 @@ from . import disconnects
 from .ack import check_lengths
 
 SWEEP_MS = 5_000  # the specification's interval for lock expiry and stall checks
-SWEEP = "sweep"  # the chore that takes jobs back
+SWEEP = "sweep"  # the background work that takes jobs back
 BY_SEQ = attrgetter("seq")
 ORPHAN_MS = 30 * 60_000  # silence that makes a job without a connection suspect, with stall checks off too
 GRACE_MS = 5_000  # after start, before the first sweep
@@ -128,7 +128,7 @@ def get_stall_config(state: State, client: Client, command: GetStallConfig) -> S
 
 def sweep(state: State) -> None:
     """Take back jobs whose lock has expired, and jobs found silent twice in a row."""
-    if SWEEP in state.chores:  # the last sweep is still running
+    if SWEEP in state.background_work:  # the last sweep is still running
         return
     configs = {
         queue: config for (_, queue), config in state.configs.items() if isinstance(config, StallConfig)
@@ -139,7 +139,7 @@ def sweep(state: State) -> None:
             lost += _sweep(state, client.held, configs)
     lost += _sweep(state, state.orphans, configs)
     if lost:
-        chores.begin(state, SWEEP, _take_back(state, [(job, job.lock) for job in lost], state.now))
+        background_work.begin(state, SWEEP, _take_back(state, [(job, job.lock) for job in lost], state.now))
 
 
 def _sweep(state: State, held: set[Job], configs: dict[str, StallConfig]) -> list[Job]:
@@ -165,11 +165,11 @@ def _sweep(state: State, held: set[Job], configs: dict[str, StallConfig]) -> lis
 def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int) -> Iterator[None]:
     """Take jobs back, unless a heartbeat has arrived in the meantime."""
     for job, lock in lost:
-        while state.spare <= 0:
+        while state.budget <= 0:
             yield
         if lock is None or job.lock is not lock or lock.heartbeat_at > swept_at:
             continue
-        state.spare -= chores.LOSS
+        state.budget -= background_work.LOSS
         if lock.conn == 0 and not lock.renewed:
             # Its connection broke before the first heartbeat: the delivery may have been lost.
             transitions.take_back(state, job)
@@ -198,7 +198,7 @@ def renew_all(state: State) -> None:
     could renew a lock."""
     for held in (*(client.held for client in state.clients.values()), state.orphans):
         renew(state, held)
-    state.next_sweep = max(state.next_sweep, state.hearing.resumes_at)
+    state.next_sweep = max(state.next_sweep, state.reachability.resumes_at)
     disconnects.wait_anew(state)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bunqueue.model.job import ACTIVE, Job
-from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands import Data, Ok
 from bunqueue.protocol.commands.jobs import (
     MAX_LOG,
     Added,
     AddLog,
-    AddLogReply,
     ClearLogs,
     GetLogs,
     GetLogsReply,
@@ -26,12 +25,12 @@ MAX_MESSAGE = 65_536  # characters kept of a line
 
 
 @handles(AddLog)
-def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
+def add_log(state: State, client: Client, command: AddLog) -> Data[Added]:
     job = known_job(state, command.id)
     kept = job.extra.keep_logs if job.extra is not None else None
     text, most = command.message[:MAX_MESSAGE], MAX_LOG if kept is None else kept
     state.out.logs.append(LogEntry(job.seq, state.now, command.level, text, most))
-    return AddLogReply(data=Added())
+    return Data(data=Added())
 
 
 @handles(GetLogs)

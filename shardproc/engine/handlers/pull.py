@@ -12,7 +12,7 @@ from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, job_list, pulled_job, size_beside_data
 
-from ..background import chores
+from ..background import background_work
 from ..dispatch import answer_late
 from ..lifecycle import transitions
 from ..lookup import known_queue
@@ -70,7 +70,7 @@ def serve(state: State, queue: QueueState) -> None:
             break
         waiters.popleft()
         _finish(state, waiter, reply)
-    if (held := queue.gate) is not None and waiters:
+    if (held := queue.limits) is not None and waiters:
         if (groups := held.groups) is not None and groups.mixed:
             _serve_others(state, queue)
         queue_limits.arm(state, queue, held)
@@ -128,7 +128,7 @@ def _next(state: State, queue: QueueState, client: Client, group: GroupRule | No
     if queue.paused:
         return None
     pop: Callable[[], Job | None] = queue.ready.pop
-    if (held := queue.gate) is not None:
+    if (held := queue.limits) is not None:
         if not queue_limits.is_open(state, queue, held):
             return None
         if held.breakers is not None:
@@ -137,20 +137,20 @@ def _next(state: State, queue: QueueState, client: Client, group: GroupRule | No
             pop = partial(groups.pop, policy_of(client.version, group), state.now)
     while (job := pop()) is not None:
         if held is not None and held.breakers is not None and held.breakers.shelve(job, state.now):
-            state.spare -= 1
-            if state.spare > 0:
+            state.budget -= 1
+            if state.budget > 0:
                 continue
-            chores.begin(state, queue, _continue_search(state, queue, client, group))
+            background_work.begin(state, queue, _continue_search(state, queue, client, group))
             return None
-        life = job.shared.options.ttl
-        if life is None or state.maintenance.doubt.age(job.created_at, state.now) < life:
+        ttl = job.shared.options.ttl
+        if ttl is None or state.maintenance.uncertainty.age(job.created_at, state.now) < ttl:
             return job
-        if state.spare <= 0:
+        if state.budget <= 0:
             queue.ready.push(job)
-            chores.begin(state, queue, _continue_search(state, queue, client, group))
+            background_work.begin(state, queue, _continue_search(state, queue, client, group))
             return None
         transitions.expire(state, queue, job)
-        state.spare -= 1
+        state.budget -= 1
     return None
 
 
@@ -164,7 +164,7 @@ def _continue_search(
         job = _next(state, queue, client, group)
         if job is not None:
             queue.ready.push(job)
-        if job is not None or state.spare > 0:
+        if job is not None or state.budget > 0:
             break
     if queue.waiters:
         state.woken[queue] = None
@@ -226,8 +226,8 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
     client.polls.add(waiter)
     state.waiters(command.queue).append(waiter)
     queue = state.queues.get(command.queue)
-    if queue is not None and queue.gate is not None:
-        queue_limits.arm(state, queue, queue.gate)
+    if queue is not None and queue.limits is not None:
+        queue_limits.arm(state, queue, queue.limits)
     state.poll_ends.add(deadline, waiter)
     return waiter
 

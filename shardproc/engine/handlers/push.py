@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import count
+from operator import attrgetter
 from types import MappingProxyType
 
 from msgspec import UNSET
@@ -11,8 +13,17 @@ from msgspec.msgpack import Encoder
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.dead_letters import QUEUE_FULL
-from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
-from bunqueue.model.names import queue_name_problem
+from bunqueue.model.job import (
+    DEFAULT_BACKOFF_MS,
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_NAME,
+    NIL,
+    UNDEFINED,
+    Extra,
+    Job,
+    JobOptions,
+)
+from bunqueue.model.job_options import RARE_OPTIONS
 from bunqueue.model.workflow import UNAMBIGUOUS, Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Reply
@@ -21,7 +32,6 @@ from bunqueue.protocol.commands.core import (
     BackoffMap,
     Conflict,
     JobFields,
-    OnDead,
     PlainFields,
     PlainPush,
     PlainPushBatch,
@@ -30,25 +40,18 @@ from bunqueue.protocol.commands.core import (
     PushBatchReply,
     PushReply,
 )
-from bunqueue.protocol.commands.cron import SpawnOptions
-from bunqueue.protocol.heads import is_map
-from bunqueue.protocol.measure import MAX_BYTES, MAX_DATA, SURELY_SMALL, measure
+from bunqueue.protocol.measure import SURELY_SMALL
 from bunqueue.protocol.readable import (
-    READ_ERRORS,
-    check_readable,
-    excess,
+    are_readable,
     is_readable,
-    reason,
-    shown,
-    unreadable,
 )
 from bunqueue.server.links.peers import DEAD_REMOVED, UNKNOWN, Outcome
 
-from ..lifecycle import events, repeating, transitions
+from ..lifecycle import declared, events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims
 from ..lookup import admit_queues, known_queue
 from ..peer_calls import Steps, across
-from ..peers import dependencies, directory, families
+from ..peers import dependencies, directory, families, hidden_jobs
 from ..ready import space
 from ..registry import handles
 from ..state import DEFAULT_OPTIONS, Client, QueueState, State
@@ -56,15 +59,16 @@ from . import idempotency
 from .group_rules import GroupSpace
 from .idempotency import Answer
 from .old_names import lift_name
+from .push_checks import check_data, check_fields
 
-MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
 _encode = Encoder().encode
+_rare_options = attrgetter(*RARE_OPTIONS)  # the first fields of an Extra
 _NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # no maximum, no jitter, no delays
 
 
 @handles(PlainPush)
-def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
+def push_plain(state: State, client: Client, command: PlainPush) -> Reply | None:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
         return _reply(command, known)
     data = bytes(command.data)
@@ -72,18 +76,41 @@ def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
         check_data(data)
     if client.version >= 3 and command.name is None:
         data = lift_name(command, data)
-    queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-    ids = _add_plain(state, queue, (command,), (data,))
+    queue = state.queues.get(command.queue) or _new_queue_for(state, command)
+    if queue.functions is not None and queue.functions.concerns(command.name or DEFAULT_NAME):
+        return push(state, client, _full(command))
+    if queue.space is not None:
+        _make_room(state, queue, (data,))
+    now, seq = state.now, state.next_seq
+    job = Job(
+        seq,
+        state.ids.prefix(queue.slot, now) + seq.to_bytes(6).hex(),  # `ids.job_id`, inlined
+        queue.name,
+        command.name or DEFAULT_NAME,
+        NIL if data == UNDEFINED else data,
+        DEFAULT_OPTIONS,
+        command.priority or 0,
+        now,
+        now + int(command.delay) if command.delay else now,
+    )
+    state.next_seq = seq + 1
+    state.totals.pushed += 1
+    transitions.add_new(state, queue, job)
     if command.idempotency_key is not None:
-        idempotency.remember(state, command, Answer(ids))
-    return PushReply(id=ids[0])
+        idempotency.remember(state, command, Answer([job.id]))
+    return PushReply(id=job.id)
 
 
 @handles(PlainPushBatch)
-def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> Reply:
+def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> Reply | None:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
         return _reply(command, known)
     payloads = _payloads(command.jobs, client.version)
+    functions = state.functions.get(command.queue)
+    if functions is not None and any(
+        functions.concerns(fields.name or DEFAULT_NAME) for fields in command.jobs
+    ):
+        return push_batch(state, client, _full_batch(command))
     queue = _queue_of_batch(state, command.queue, payloads)
     ids = _add_plain(state, queue, command.jobs, payloads) if queue is not None else []
     if command.idempotency_key is not None:
@@ -99,11 +126,13 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     if len(data) > SURELY_SMALL or not is_readable(data):
         check_data(data)
     known_queue(state, command.queue)
-    check_fields(command, client.version, state.now)
     if client.version >= 3:
         data = lift_name(command, data)
     if is_linked(command):
         return push_linked(state, client, command)
+    if command.queue in state.functions:
+        return _push_declared(state, client, command, [data])
+    check_fields(command, client.version, state.now)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
     return _added(state, command, add(state, queue, [command], [data]))
 
@@ -114,24 +143,80 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
         return push_again(state, client, command)
     known_queue(state, command.queue)
     payloads = _payloads(command.jobs, client.version)
-    for index, fields in enumerate(command.jobs):
-        check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
     if any(map(is_linked, command.jobs)):
         return push_linked(state, client, command)
+    if command.queue in state.functions:
+        return _push_declared(state, client, command, payloads)
+    for index, fields in enumerate(command.jobs):
+        check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
     queue = _queue_of_batch(state, command.queue, payloads)
     added = add(state, queue, command.jobs, payloads, many=True) if queue is not None else Answer([])
     return _added(state, command, added)
 
 
-def _added(state: State, command: Push | PushBatch, added: Answer) -> Reply:
+def _push_declared(state: State, client: Client, command: Push | PushBatch, payloads: list[bytes]) -> Reply:
+    """Push jobs to a queue for which apps have declared functions."""
+    warnings = _check(state, client, command, payloads)
+    queue = _queue_of_batch(state, command.queue, payloads)
+    many = isinstance(command, PushBatch)
+    added = add(state, queue, _entries(command), payloads, many=many) if queue is not None else Answer([])
+    return _added(state, command, added, warnings)
+
+
+def _check(state: State, client: Client, command: Push | PushBatch, payloads: Sequence[bytes]) -> list[str]:
+    """Check the jobs of a push, and give them the options that apps have declared for them; returns
+    warnings."""
+    if isinstance(command, Push) and command.queue not in state.functions:
+        check_fields(command, client.version, state.now)
+        return []
+    entries, where = _entries(command), "jobs[{}]: " if isinstance(command, PushBatch) else ""
+    functions, warnings = state.functions.get(command.queue), []
+    if functions is not None:
+        warnings = declared.admit(functions, command.queue, entries, payloads, state.now, where)
+    for index, fields in enumerate(entries):
+        check_fields(fields, client.version, state.now, where.format(index))
+    return warnings
+
+
+def _full(command: PlainPush) -> Push:
+    """The same push, with room for options."""
+    return Push(
+        queue=command.queue,
+        data=command.data,
+        name=command.name,
+        priority=command.priority,
+        delay=command.delay,
+        idempotency_key=command.idempotency_key,
+        idempotency_age=command.idempotency_age,
+        req_id=command.req_id,
+    )
+
+
+def _full_batch(command: PlainPushBatch) -> PushBatch:
+    return PushBatch(
+        queue=command.queue,
+        jobs=[
+            JobFields(data=each.data, name=each.name, priority=each.priority, delay=each.delay)
+            for each in command.jobs
+        ],
+        idempotency_key=command.idempotency_key,
+        idempotency_age=command.idempotency_age,
+        req_id=command.req_id,
+    )
+
+
+def _added(state: State, command: Push | PushBatch, added: Answer, warnings: Sequence[str] = ()) -> Reply:
     """The reply to a push that has been carried out."""
     if command.idempotency_key is not None:
         idempotency.remember(state, command, added)
-    return _reply(command, added)
+    reply = _reply(command, added)
+    if warnings:
+        reply.warnings = list(warnings)
+    return reply
 
 
-def _reply(command: idempotency.AnyPush, said: Answer) -> Reply:
-    ids, existing, conflicts = said
+def _reply(command: idempotency.AnyPush, outcome: Answer) -> PushReply | PushBatchReply:
+    ids, existing, conflicts = outcome
     if not isinstance(command, Push | PlainPush):
         return PushBatchReply(ids=ids, existing=existing or UNSET, conflicts=conflicts or UNSET)
     reply = PushReply(id=ids[0], existing=True) if existing else PushReply(id=ids[0])
@@ -161,6 +246,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     """Ask other shards everything first; then add all of the jobs at once, or none."""
     batch, entries = isinstance(command, PushBatch), _entries(command)
     known_queue(state, command.queue)
+    warnings = _check(state, client, command, [bytes(fields.data) for fields in entries])
     own: dict[str, int] = {}  # ids given with the jobs -> the place of the first one
     for index, fields in enumerate(entries):
         if job_id := fields.job_id or fields.custom_id:
@@ -170,12 +256,18 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         families.check_other(parent, fields.job_id or fields.custom_id)
     _check_no_circle(entries, own)
     wanted = [dep for fields in entries for dep in fields.depends_on or ()]
-    durable = any(fields.durable for fields in entries)
+    unseen: frozenset[str] = frozenset()
+    if client.scope is not None:
+        unseen = yield from hidden_jobs.hidden(state, client, [*wanted, *parents])
+        yield from hidden_jobs.check_own(state, client, own)
+    durable = any(fields.durable is True for fields in entries)
     key = idempotency.begin(state, command)
     try:
         outcomes = yield from dependencies.look_up(state, wanted, durable=durable)
+        if unseen:
+            outcomes |= {job_id: Outcome(job_id, UNKNOWN) for job_id in unseen & outcomes.keys()}
         _check_dependencies(entries, outcomes, own, batch)
-        places = yield from families.find_parents(state, parents, own)
+        places = yield from families.find_parents(state, parents, own, unseen)
         taken = yield from directory.claim(state, list(own), durable=durable)
         places.update({parent: shard for parent, shard in taken.items() if parent in places})
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
@@ -184,7 +276,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     finally:
         dependencies.release_lookup(state, wanted)
         state.pushed.underway.discard(key)
-    reply = _added(state, command, added)
+    reply = _added(state, command, added, warnings)
     yield families.join(places, parents, added.ids, durable=durable)
     return reply
 
@@ -195,7 +287,7 @@ def push_again(state: State, client: Client, command: Push | PushBatch) -> Steps
     they may not know of them if this shard died at that moment."""
     known, entries = idempotency.answered(state, command), _entries(command)
     assert known is not None
-    durable = any(fields.durable for fields in entries)
+    durable = any(fields.durable is True for fields in entries)
     state.out.durable |= durable
     parents = [families.parent_of(fields) for fields in entries]
     yield from families.join_again(state, parents, known.ids, durable=durable)
@@ -251,9 +343,10 @@ def _is_unknown(outcome: Outcome) -> bool:
 
 def _payloads(jobs: Sequence[JobFields | PlainFields], version: int) -> list[bytes]:
     payloads = [bytes(fields.data) for fields in jobs]
-    for index, data in enumerate(payloads):
-        if len(data) > SURELY_SMALL or not is_readable(data):
-            check_data(data, f"jobs[{index}]: ")
+    if not are_readable(payloads):  # or too large to be sure
+        for index, data in enumerate(payloads):
+            if len(data) > SURELY_SMALL or not is_readable(data):
+                check_data(data, f"jobs[{index}]: ")
     if version < 3:
         return payloads
     return [lift_name(fields, data) for fields, data in zip(jobs, payloads, strict=True)]
@@ -275,37 +368,44 @@ def new_queue(state: State, name: str, *, own: bool = False) -> QueueState:
     return state.queue(name)
 
 
+def _new_queue_for(state: State, command: PlainPush) -> QueueState:
+    """Create a queue for its first job; if that may be refused, only its functions are known as yet."""
+    functions = state.functions.get(command.queue)
+    if functions is None or not functions.concerns(command.name or DEFAULT_NAME):
+        return new_queue(state, command.queue)
+    queue = QueueState(0, command.queue)
+    queue.functions = functions
+    return queue
+
+
 def _add_plain(
-    state: State, queue: QueueState, pushed: Sequence[PlainFields | PlainPush], payloads: Sequence[bytes]
+    state: State, queue: QueueState, pushed: Sequence[PlainFields], payloads: Sequence[bytes]
 ) -> list[str]:
-    """`add` for jobs without options: the hot path."""
-    now, seq, name = state.now, state.next_seq, queue.name
-    prefix = state.ids.prefix(queue.slot, now)
-    ids: list[str] = []
-    jobs: list[Job] = []
-    for fields, data in zip(pushed, payloads, strict=True):
-        job_id = f"{prefix}{seq:012x}"
-        jobs.append(
-            Job(
-                seq,
-                job_id,
-                name,
-                fields.name or DEFAULT_NAME,
-                NIL if data == UNDEFINED else data,
-                DEFAULT_OPTIONS,
-                fields.priority,
-                now,
-                now + int(fields.delay) if fields.delay else now,
-            )
-        )
-        ids.append(job_id)
-        seq += 1
+    """`add` for jobs without options: the hot path, as `push_plain` is."""
     if queue.space is not None:
         _make_room(state, queue, payloads)
-    state.next_seq = seq
+    if UNDEFINED in payloads:
+        payloads = [NIL if data == UNDEFINED else data for data in payloads]
+    now, name, first = state.now, queue.name, state.next_seq
+    prefix = state.ids.prefix(queue.slot, now)
+    jobs = [
+        Job(
+            seq,
+            prefix + seq.to_bytes(6).hex(),
+            name,
+            fields.name or DEFAULT_NAME,
+            data,
+            DEFAULT_OPTIONS,
+            fields.priority or 0,
+            now,
+            now + int(fields.delay) if fields.delay else now,
+        )
+        for seq, fields, data in zip(count(first), pushed, payloads)
+    ]
+    state.next_seq = first + len(jobs)
     state.totals.pushed += len(jobs)
-    transitions.add_plain(state, queue, jobs)
-    return ids
+    transitions.add_many_new(state, queue, jobs)
+    return [job.id for job in jobs]
 
 
 def add(
@@ -331,8 +431,10 @@ def add(
     met: list[int] = []  # places of ids and keys that exist already
     conflicts: list[Conflict] = []
     for fields, data in zip(pushed, payloads, strict=True):
+        if own and queue.functions is not None:
+            declared.fill(queue.functions, fields, state.now)
         id_ = fields.job_id or fields.custom_id
-        state.out.durable |= fields.durable  # the reply that a job exists is a promise as well
+        state.out.durable |= fields.durable is True  # the reply that a job exists is a promise as well
         there = id_ if id_ and (id_ in taken or id_ in state.jobs or id_ in jobs) else None
         if there is None and fields.unique_key:
             found = claims.take(fields, f"jobs[{len(ids)}]: " if many else "")
@@ -405,7 +507,7 @@ def new_job(
         fields.name or DEFAULT_NAME,
         NIL if data == UNDEFINED else data,
         state.shared(options_of(fields)),
-        fields.priority,
+        fields.priority or 0,
         created,
         created + int(fields.delay) if fields.delay else created,
         unique_key=fields.unique_key or None,
@@ -414,70 +516,17 @@ def new_job(
     )
 
 
-def check_fields(fields: JobFields | Push, version: int, now: int, where: str = "") -> None:
-    """CommandError for values that the types cannot rule out.  Within a group, version 3 has other bounds of
-    priority."""
-    priority = fields.priority
-    if fields.group_id is not None and version >= 3 and not fields.fair:
-        if not 0 <= priority <= MAX_GROUP_PRIORITY:
-            raise CommandError(
-                f"{where}group.priority must be between 0 and {MAX_GROUP_PRIORITY}",
-                Code.INVALID_PRIORITY,
-                field=path_of(f"{where}group.priority"),
-                value=priority,
-                bound=MAX_GROUP_PRIORITY,
-            )
-    elif not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        bound = f"at most {MAX_PRIORITY}" if priority > 0 else f"at least {-MAX_PRIORITY}"
-        raise CommandError(
-            f"{where}priority must be {bound}",
-            Code.INVALID_PRIORITY,
-            field=path_of(f"{where}priority"),
-            value=priority,
-            bound=MAX_PRIORITY if priority > 0 else -MAX_PRIORITY,
-        )
-    if fields.repeat is not None:
-        repeating.check(fields.repeat, now, where)
-    check_keeping(fields, where)
-    if fields.on_dead is not None:
-        _check_on_dead(fields.on_dead, where)
-    if fields.workflow:
-        check_arguments(bytes(fields.data), where)
-
-
-def check_keeping(fields: JobFields | Push | OnDead | SpawnOptions, where: str = "") -> None:
-    """CommandError for jobs that have a retention time but are also to be removed when they end."""
-    for kept, name, removes, said in (
-        (fields.keep_completed, "keepCompleted", fields.remove_on_complete, "removeOnComplete"),
-        (fields.keep_failed, "keepFailed", fields.remove_on_fail, "removeOnFail"),
-    ):
-        if kept is not None and removes:
-            raise CommandError(
-                f"{where}{name} is {kept:g}, but {said} keeps nothing; leave one of them out",
-                Code.INVALID_FIELD,
-                field=path_of(f"{where}{name}"),
-                value=kept,
-            )
-
-
-def _check_on_dead(on_dead: OnDead, where: str) -> None:
-    """Check a job that will be added later."""
-    if on_dead.queue is not None and (problem := queue_name_problem(on_dead.queue)):
-        field = path_of(f"{where}onDead.queue")
-        raise CommandError(f"{where}onDead: {problem}", Code.INVALID_QUEUE, field=field, value=on_dead.queue)
-    check_data(bytes(on_dead.data), f"{where}onDead: ")
-    check_keeping(on_dead, f"{where}onDead.")
-
-
 def options_of(fields: JobFields | Push) -> JobOptions:
     """The fields of a push that many jobs have in common."""
     backoff = fields.backoff
+    if backoff is UNSET:
+        backoff = DEFAULT_BACKOFF_MS
     as_map = isinstance(backoff, BackoffMap)
     delay, kind, jitter, most, delays = (
         _backoff_of(backoff) if isinstance(backoff, BackoffMap) else (backoff, EXPONENTIAL, *_NO_BOUNDS)
     )
     return JobOptions(
-        max_attempts=fields.max_attempts,
+        max_attempts=fields.max_attempts or DEFAULT_MAX_ATTEMPTS,
         backoff=delay,
         backoff_kind=kind,
         backoff_jitter=jitter,
@@ -487,10 +536,10 @@ def options_of(fields: JobFields | Push) -> JobOptions:
         backoff_retry_after=isinstance(backoff, BackoffMap) and backoff.retry_after is True,
         ttl=fields.ttl,
         timeout=fields.timeout,
-        lifo=fields.lifo,
-        remove_on_complete=fields.remove_on_complete,
-        remove_on_fail=fields.remove_on_fail,
-        durable=fields.durable,
+        lifo=fields.lifo is True,
+        remove_on_complete=fields.remove_on_complete is True,
+        remove_on_fail=fields.remove_on_fail is True,
+        durable=fields.durable is True,
         tags=tuple(fields.tags or ()),
     )
 
@@ -508,15 +557,14 @@ def _backoff_of(
 def extra_of(fields: JobFields | Push) -> Extra | None:
     """The fields of a push that few jobs set; None if this one sets none of them."""
     dedup = fields.dedup or NO_DEDUP
-    extra = Extra(
+    extra = Extra(  # type: ignore[misc]  # mypy cannot know how many fields the star fills
+        *_rare_options(fields),
         custom_id=fields.job_id or fields.custom_id,
         parent_id=fields.parent_id,
         group_id=fields.group_id,
         depends_on=fields.depends_on or [],
         children_ids=fields.children_ids or [],
         repeat=None if fields.repeat is None else repeating.as_map(fields.repeat),
-        stall_timeout=fields.stall_timeout,
-        keep_logs=fields.keep_logs,
         size_limit=fields.size_limit,
         stack_trace_limit=10 if fields.stack_trace_limit is None else fields.stack_trace_limit,
         fail_parent_on_failure=fields.fail_parent_on_failure,
@@ -533,53 +581,5 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         never_on=fields.never_on or [],
         on_dead=None if fields.on_dead is None else _encode(fields.on_dead),
         on_dead_dependency=fields.on_dead_dependency,
-        keep_completed=fields.keep_completed,
-        keep_failed=fields.keep_failed,
     )
     return None if extra == _NO_EXTRA else extra
-
-
-def check_data(data: bytes, where: str = "") -> None:
-    """Check that all clients can read the data, and that it is not too large.  Called for all incoming data.
-
-    The limit applies to the JSON text; only payloads that could exceed it are measured.  Some values are much
-    longer in MessagePack, so that has a limit as well: a job must be deliverable.
-    """
-    field = f"{where}data"
-    if len(data) <= SURELY_SMALL:
-        check_readable(data, field)
-        return
-    try:
-        found = measure(data, MAX_DATA)
-    except READ_ERRORS as error:
-        raise unreadable(field, reason(error)) from None
-    if found.characters > MAX_DATA:
-        raise _too_large(data, where, "max 10MB", MAX_DATA)
-    if len(data) > MAX_BYTES:
-        raise _too_large(data, where, f"{len(data)} bytes of MessagePack, max {MAX_BYTES}", MAX_BYTES)
-    if problem := excess(found):
-        raise unreadable(field, problem)
-
-
-def _too_large(data: bytes, where: str, why: str, bound: int) -> CommandError:
-    return CommandError(
-        f"{where}Job data too large ({why})",
-        Code.DATA_TOO_LARGE,
-        field=path_of(f"{where}data"),
-        value=len(data),
-        bound=bound,
-    )
-
-
-def check_arguments(data: bytes, where: str = "") -> None:
-    """CommandError unless the data of a workflow is a map of its arguments by name, as every client and
-    worker expects."""
-    if data in (NIL, UNDEFINED) or is_map(data):
-        return
-    raise CommandError(
-        f"{where}data of a workflow must be an object, its arguments by name",
-        Code.INVALID_FIELD,
-        field=path_of(f"{where}data"),
-        value=shown(data),
-        bound="an object",
-    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
-from bunqueue.protocol.commands.events import SubscribeEvents, TrimEvents, Trimmed, TrimReply
+from bunqueue.protocol.commands import CommandError, Data, Ok
+from bunqueue.protocol.commands.events import SubscribeEvents, TrimEvents, Trimmed
 
 from ..lookup import known_queue
 from ..registry import handles
@@ -42,7 +42,7 @@ def trim_events(state: State, client: Client, command: TrimEvents) -> Steps:
         if before is None:
             break
         yield
-    return TrimReply(data=Trimmed(removed))
+    return Data(data=Trimmed(removed))
 
 
 def unsubscribe(state: State, client: Client) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import CommandError, Data, Ok
 from bunqueue.protocol.commands.webhooks import (
     DeliveriesReply,
     GetDeliveries,
     RecordTrial,
     Trial,
-    TrialReply,
     TryWebhook,
     WantedTrial,
 )
@@ -21,15 +20,15 @@ from ..state import Client, State
 from .webhooks import SLOT, delivery, known
 
 LEASE_MS = 3_000  # how long the delivering gateway may be silent; it stops on its own before that
-AWAY_MS = 10_000  # since the last poll of the gateway, which polls every second
+UNAVAILABLE_MS = 10_000  # since the last poll of the gateway, which polls every second
 NOBODY = "Webhooks are not delivered at present: the HTTP gateway of the server (--http-port) is not there"
 LATE = "it is not known in time what came of it"
 
 
 @handles(TryWebhook)
 def try_webhook(state: State, client: Client, command: TryWebhook) -> None:
-    hook = known(state, command.webhook_id)
-    if state.now - state.trials.asked_at > AWAY_MS:
+    hook = known(state, client, command.webhook_id)
+    if state.now - state.trials.asked_at > UNAVAILABLE_MS:
         raise CommandError(NOBODY, Code.WEBHOOKS_UNAVAILABLE)
     trial = ParkedTrial(client, command.req_id, hook.id, command.timeout)
     client.waiters += 1
@@ -72,7 +71,7 @@ def _untold(state: State) -> list[WantedTrial]:
 def record_trial(state: State, client: Client, command: RecordTrial) -> Ok:
     trial = state.trials.parked.pop(command.trial, None)
     if trial is not None and not trial.done:
-        _answer(state, trial, TrialReply(data=command.data))
+        _answer(state, trial, Data(data=command.data))
     return Ok()
 
 
@@ -81,11 +80,11 @@ def end_trials(state: State) -> None:
     while (entry := state.trials.ends.pop_due(state.now)) is not None:
         trial = entry[2]
         if not trial.done:
-            _answer(state, trial, TrialReply(data=Trial(False, None, LATE, trial.timeout)))
+            _answer(state, trial, Data(data=Trial(False, None, LATE, trial.timeout)))
         state.trials.parked = {number: each for number, each in state.trials.parked.items() if not each.done}
 
 
-def _answer(state: State, trial: ParkedTrial, reply: TrialReply) -> None:
+def _answer(state: State, trial: ParkedTrial, reply: Data[Trial]) -> None:
     client = trial.client
     trial.done = True
     client.waiters -= 1

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
 from msgspec.json import Decoder
 
 from bunqueue.model.addresses import url_problem, without_password
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.base import Data, Removed
 from bunqueue.protocol.commands.webhooks import (
     EVENTS,
     AddedWebhook,
     AddWebhook,
-    AddWebhookReply,
     Delivery,
     ListWebhooks,
-    ListWebhooksReply,
     RecordDelivery,
     RemoveWebhook,
     SetWebhookEnabled,
@@ -24,33 +22,15 @@ from bunqueue.protocol.commands.webhooks import (
     WebhookList,
     WebhookStats,
 )
-from bunqueue.protocol.commands.workers import Removed, RemovedReply
 
+from ..memory.webhooks import Webhook
 from ..registry import handles, recovers
+from ..scoped import allows, is_limited
 from ..state import Client, State
 
 KIND = "webhook"
 MAX_WEBHOOKS = 1000
 SLOT = 0  # webhooks belong to no queue
-
-
-class Webhook(Struct):
-    """A webhook as it is stored.  Times in epoch ms."""
-
-    id: str
-    url: str
-    events: list[str]
-    queue: str | None
-    secret: str | None
-    created_at: int
-    last_triggered: int | None = None
-    success_count: int = 0
-    failure_count: int = 0
-    enabled: bool = True
-    places: list[int] | None = None  # as in Delivery
-    until: int | None = None
-    last_error: str | None = None
-
 
 _decode = Decoder(Webhook).decode
 
@@ -69,8 +49,12 @@ def recover(state: State, key: str, value: str) -> None:
 
 
 @handles(AddWebhook)
-def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhookReply:
+def add_webhook(state: State, client: Client, command: AddWebhook) -> Data[AddedWebhook]:
     _check(state, command)
+    if client.scope is not None and is_limited(client) and command.queue is None:
+        bound = ", ".join(client.scope.identity.queues)
+        text = f"a webhook of {client.scope.identity.name} needs a queue that it is for: {bound}"
+        raise CommandError(text, Code.FORBIDDEN, field="queue", bound=bound)
     if len(state.webhooks) >= MAX_WEBHOOKS:
         raise CommandError(
             f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed",
@@ -90,7 +74,7 @@ def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhook
     state.next_seq += 1
     state.webhooks[hook.id] = hook
     state.out.keep(KIND, hook.id, hook)
-    return AddWebhookReply(
+    return Data[AddedWebhook](
         data=AddedWebhook(hook.id, hook.url, hook.events, hook.queue, float(hook.created_at))
     )
 
@@ -119,31 +103,33 @@ def _check(state: State, command: AddWebhook) -> None:
 
 
 @handles(RemoveWebhook)
-def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> RemovedReply:
-    hook = known(state, command.webhook_id)
+def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> Data[Removed]:
+    hook = known(state, client, command.webhook_id)
     del state.webhooks[hook.id]
     state.out.keep(KIND, hook.id, None)
-    return RemovedReply(data=Removed())
+    return Data(data=Removed(True))
 
 
 @handles(SetWebhookEnabled)
 def set_webhook_enabled(state: State, client: Client, command: SetWebhookEnabled) -> Ok:
-    hook = known(state, command.id)
+    hook = known(state, client, command.id)
     hook.enabled = command.enabled
     state.out.keep(KIND, hook.id, hook)
     return Ok()
 
 
-def known(state: State, webhook_id: str) -> Webhook:
+def known(state: State, client: Client, webhook_id: str) -> Webhook:
+    """A webhook that exists for a client.  CommandError if it does not."""
     hook = state.webhooks.get(webhook_id)
-    if hook is None:
+    if hook is None or not _exists(client, hook):
         raise CommandError("Webhook not found", Code.WEBHOOK_NOT_FOUND, field="webhookId", value=webhook_id)
     return hook
 
 
 @handles(ListWebhooks)
-def list_webhooks(state: State, client: Client, command: ListWebhooks) -> ListWebhooksReply:
-    hooks = sorted(state.webhooks.values(), key=lambda hook: hook.id)  # ids ascend
+def list_webhooks(state: State, client: Client, command: ListWebhooks) -> Data[WebhookList]:
+    hooks = [hook for hook in state.webhooks.values() if _exists(client, hook)]
+    hooks.sort(key=lambda hook: hook.id)  # ids ascend
     shown = [_shown(hook) for hook in hooks]
     stats = WebhookStats(
         total=len(hooks),
@@ -151,7 +137,11 @@ def list_webhooks(state: State, client: Client, command: ListWebhooks) -> ListWe
         success_count=sum(hook.success_count for hook in hooks),
         failure_count=sum(hook.failure_count for hook in hooks),
     )
-    return ListWebhooksReply(data=WebhookList(shown, stats))
+    return Data(data=WebhookList(shown, stats))
+
+
+def _exists(client: Client, hook: Webhook) -> bool:
+    return not is_limited(client) or (hook.queue is not None and allows(client, hook.queue))
 
 
 def _shown(hook: Webhook) -> WebhookInfo:
@@ -185,7 +175,7 @@ def delivery(hook: Webhook) -> Delivery:
 
 @handles(RecordDelivery)
 def record_delivery(state: State, client: Client, command: RecordDelivery) -> Ok:
-    hook = known(state, command.webhook_id)
+    hook = known(state, client, command.webhook_id)
     if command.places is not None:
         hook.places = command.places
     if command.until is not None:

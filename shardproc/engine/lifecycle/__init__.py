@@ -25,8 +25,10 @@ key, the lock, the row to write and the event.  A move that is not in this table
 ========= ========= ================================================= ========================================
 From      To        When                                              Function
 ========= ========= ================================================= ========================================
-(none)    WAITING   push                                              transitions.add
-(none)    DELAYED   push with a delay                                 transitions.add
+(none)    WAITING   push                                              transitions.add,
+                                                                      transitions.add_new,
+                                                                      transitions.add_many_new
+(none)    DELAYED   push with a delay                                 the same
 (none)    BLOCKED   push with dependencies                            transitions.add_blocked
 WAITING   ACTIVE    pull                                              transitions.activate
 WAITING   DELAYED   moved by hand                                     transitions.move

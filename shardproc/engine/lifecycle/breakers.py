@@ -43,7 +43,7 @@ def trip(
 ) -> None:
     """Open a breaker."""
     breaker.open(state.now, error, pause)
-    breakers = queue_limits.gate_of(queue).breakers
+    breakers = queue_limits.limits_of(queue).breakers
     if breakers is not None and breaker.name:
         breakers.restless[breaker.name] = breaker
     keep(state, queue, breaker)
@@ -65,24 +65,24 @@ def keep(state: State, queue: QueueState, breaker: Breaker) -> None:
 
 def release(state: State, queue: QueueState, breaker: Breaker) -> None:
     """Put the jobs it holds back into the order, over several ticks if there are many."""
-    state.chores.setdefault((release, queue.name, breaker.name), _release(state, queue, breaker))
+    state.background_work.setdefault((release, queue.name, breaker.name), _release(state, queue, breaker))
     if queue.waiters:
         state.woken[queue] = None
 
 
 def _release(state: State, queue: QueueState, breaker: Breaker) -> Iterator[None]:
     while breaker.shelf and not breaker.record.is_open:
-        if state.spare <= 0:
+        if state.budget <= 0:
             yield
             continue
-        state.spare -= 1
+        state.budget -= 1
         seq = next(iter(breaker.shelf))
         queue.ready.push(breaker.shelf.pop(seq))
         if queue.waiters:
             state.woken[queue] = None
-    gate = queue.gate
-    if not breaker.record.is_open and gate is not None and gate.breakers is not None:
-        gate.breakers.restless.pop(breaker.name, None)
+    limits = queue.limits
+    if not breaker.record.is_open and limits is not None and limits.breakers is not None:
+        limits.breakers.restless.pop(breaker.name, None)
 
 
 def _emit(state: State, queue: QueueState, breaker: Breaker, status: str, reason: str | None) -> None:

@@ -12,19 +12,13 @@ from msgspec import Raw, Struct, json
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.server.links.peers import Value
 
+from ..memory.child_results import ChildResult
 from ..registry import at_id, recovers, when_obliterated
 from ..state import QueueState, State
 from .outcomes import KEPT_MS, MAX_GONE
 
 KIND = "child_result"
 LATER = "pending"  # instead of a parent: UpdateParent will name it
-
-
-class ChildResult(Struct):
-    """The part of a record kept in memory: when the child completed (epoch ms), and its queue."""
-
-    at: int
-    queue: str
 
 
 class ChildRecord(Struct):

@@ -14,17 +14,13 @@ from bunqueue.model.job import ACTIVE, Extra, Job
 from bunqueue.model.unique import EXTEND, REJECT, REPLACE, SUPERSEDE, holds_key, mask
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.base import path_of
+from bunqueue.protocol.commands.base import Data, Removed, path_of
 from bunqueue.protocol.commands.core import Action, Dedup, JobFields, Push
 from bunqueue.protocol.commands.dedup import (
     Freed,
-    FreedReply,
     GetDeduplicationJobId,
     Holder,
-    HolderReply,
-    Removed,
     RemoveDeduplicationKey,
-    RemovedReply,
     RemoveJobDeduplicationKey,
 )
 
@@ -39,34 +35,34 @@ NO_DEDUP = Dedup()
 
 
 @handles(GetDeduplicationJobId)
-def holder_of(state: State, client: Client, command: GetDeduplicationJobId) -> HolderReply:
+def holder_of(state: State, client: Client, command: GetDeduplicationJobId) -> Data[Holder]:
     queue = known_queue(state, command.queue)
     found = None if queue is None else holder_id(state, queue, command.deduplication_id)
-    return HolderReply(data=Holder(found))
+    return Data(data=Holder(found))
 
 
 @handles(RemoveDeduplicationKey)
-def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) -> FreedReply:
+def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) -> Data[Freed]:
     queue, key = known_queue(state, command.queue), command.deduplication_id
     if queue is None or holder_id(state, queue, key) is None:
-        return FreedReply(data=Freed(0))
+        return Data(data=Freed(0))
     _free_key(state, queue, key)
-    return FreedReply(data=Freed(1))
+    return Data(data=Freed(1))
 
 
 @handles(RemoveJobDeduplicationKey)
-def remove_key_of_job(state: State, client: Client, command: RemoveJobDeduplicationKey) -> RemovedReply:
+def remove_key_of_job(state: State, client: Client, command: RemoveJobDeduplicationKey) -> Data[Removed]:
     job = find(state, command.id)
     queue = state.queues.get(job.queue) if job is not None else None
     if job is None or queue is None or job.unique_key is None:
-        return RemovedReply(data=Removed(False))
+        return Data(data=Removed(False))
     if job.id in state.jobs:
         holds, valid = job.holds_key, not _is_over(job, state.now)
     else:
         holds = valid = unique_keys.holder_of_ended(state, queue, job.unique_key) == job.id
     if holds:
         _free_key(state, queue, job.unique_key)
-    return RemovedReply(data=Removed(holds and valid))
+    return Data(data=Removed(holds and valid))
 
 
 class Taken(NamedTuple):

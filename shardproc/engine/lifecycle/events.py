@@ -20,6 +20,7 @@ from bunqueue.model.events import (
     DISCARDED,
     DROPPED,
     DUPLICATED,
+    ERROR_RETURNED,
     FAILED,
     NAMES,
     OBLITERATED,
@@ -44,7 +45,7 @@ from bunqueue.model.events import (
     WAITING_CHILDREN,
 )
 from bunqueue.model.job import Job
-from bunqueue.protocol.events import Event, event_frame
+from bunqueue.protocol.event_frames import Event, event_frame
 
 from ..outbox import OldLetter
 from ..state import QueueState, State
@@ -57,6 +58,7 @@ __all__ = [
     "DISCARDED",
     "DROPPED",
     "DUPLICATED",
+    "ERROR_RETURNED",
     "FAILED",
     "OBLITERATED",
     "PAUSED",
@@ -92,7 +94,7 @@ _encode = Encoder().encode
 
 def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
     """Log that ``kind`` happened to ``job``, and publish it.  ``fields`` are those of
-    `bunqueue.protocol.events.Event`:
+    `bunqueue.protocol.event_frames.Event`:
 
     FAILED: error, terminal; RETRIED: prev; DELAYED: delay; PROGRESS: progress, message; STEP and SIGNALLED:
     step, status; UNDOING: reason.
@@ -105,7 +107,7 @@ def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
 
 def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> None:
     """Log that ``kind`` happened to a queue: PAUSED, RESUMED, PURGED, OBLITERATED; BREAKER: status, name,
-    reason."""
+    reason; ERROR_RETURNED: group, error, reason."""
     if kind == OBLITERATED:  # its row is deleted, so the name is kept here
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)

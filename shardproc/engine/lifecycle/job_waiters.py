@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw, UnsetType
 
-from bunqueue.model.dead_letters import CANCELLED, EXPIRED, QUEUE_FULL
+from bunqueue.model.dead_letters import CANCELLED, EXPIRED, QUEUE_FULL, cause_of, reason_of
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
@@ -13,7 +13,7 @@ from bunqueue.server.links.peers import DroppedLetter
 from ..dispatch import answer_late
 from ..lookup import not_found
 from ..registry import handles
-from ..state import Client, JobWait, State
+from ..state import Client, Gone, JobWait, State
 
 MAX_ENDED = 100  # finished jobs per reply: each is read from disk, about 20 us
 MAX_KEPT = 10_000  # removed jobs whose outcomes are remembered; an error has 4 KiB at most
@@ -84,37 +84,39 @@ def _ended(job: Job) -> Ended:
     if job.reason is None:
         return Ended(id=job.id, state="unknown")
     state = job.reason if job.reason in (CANCELLED, EXPIRED) else "failed"
-    return Ended(id=job.id, state=state, error=job.error, reason=job.reason, attempts=job.attempts)
+    reason, cause = reason_of(job.reason), cause_of(job.reason) if state == "failed" else None
+    return Ended(id=job.id, state=state, error=job.error, reason=reason, attempts=job.attempts, cause=cause)
 
 
 def keep(state: State, job: Job) -> None:
     """Remember how a removed job ended, until the shard stops or MAX_KEPT others have been added."""
     if job.reason in (CANCELLED, EXPIRED, QUEUE_FULL):
-        _keep(state, _ended(job))
+        _keep(state, job.queue, _ended(job))
 
 
 def keep_dropped(state: State, job_id: str, letter: DroppedLetter) -> None:
     """The same for a dropped dead letter; another shard stores more about it."""
-    _keep(state, _dropped(job_id, letter))
+    _keep(state, letter.queue, _dropped(job_id, letter))
 
 
-def _keep(state: State, end: Ended) -> None:
-    state.ended[end.id] = end
+def _keep(state: State, queue: str, end: Ended) -> None:
+    state.ended[end.id] = Gone(queue, end)
     if len(state.ended) > MAX_KEPT:
         del state.ended[next(iter(state.ended))]
 
 
 def _removed(state: State, job_id: str) -> Ended:
     if (found := state.ended.get(job_id)) is not None:
-        return found
+        return found.end
     letter = state.dropped.look_up(state.archive, job_id)
     return Ended(id=job_id, state="unknown") if letter is None else _dropped(job_id, letter)
 
 
 def _dropped(job_id: str, letter: DroppedLetter) -> Ended:
-    reason, error = letter.reason, letter.error
-    state = reason if reason == CANCELLED else "failed"
-    return Ended(id=job_id, state=state, error=error, reason=reason, attempts=letter.attempts)
+    stored, error = letter.reason, letter.error
+    state = stored if stored == CANCELLED else "failed"
+    reason, cause = reason_of(stored), cause_of(stored) if state == "failed" else None
+    return Ended(id=job_id, state=state, error=error, reason=reason, attempts=letter.attempts, cause=cause)
 
 
 def end_waits(state: State) -> None:

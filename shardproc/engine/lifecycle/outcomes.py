@@ -81,7 +81,7 @@ def remember(state: State, job: Job) -> None:
     outcome, extra = outcome_of(job), job.extra
     if extra is None or not (extra.watched or extra.has_policy) or state.shards == 1:
         if outcome.word == messages.DONE or outcome.policy != messages.WAIT:
-            keep_in_mind(state, outcome)
+            remember_latest(state, outcome)
         return
     state.tombstones[job.id] = outcome
     gone = RemovedJob(state.now)
@@ -94,7 +94,7 @@ def remember(state: State, job: Job) -> None:
         state.freed_ids.append(oldest)  # the directory entry that led others here was kept until now
 
 
-def keep_in_mind(state: State, outcome: messages.Outcome) -> None:
+def remember_latest(state: State, outcome: messages.Outcome) -> None:
     """`remember`, but only until the shard stops or too many others have been added."""
     state.gone[outcome.id] = outcome
     if len(state.gone) > MAX_GONE:

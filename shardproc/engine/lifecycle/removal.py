@@ -78,6 +78,6 @@ def evict(state: State, queue: QueueState) -> Iterator[None]:
         if not old:
             return
         drop(state, queue, old, MAX_ENTRIES)
-        state.spare -= EVICTION * len(old)
-        if state.spare <= 0:
+        state.budget -= EVICTION * len(old)
+        if state.budget <= 0:
             yield

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
+from operator import attrgetter
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -16,9 +18,13 @@ from bunqueue.model.dead_letters import (
     EXPLICIT_FAIL,
     INTERRUPTED,
     MAX_ATTEMPTS,
+    NEVER_ON,
+    RETRY_ON,
     STALLED,
     TIMEOUT,
     TIMEOUT_TYPES,
+    UNRECOVERABLE,
+    reason_of,
 )
 from bunqueue.model.job import (
     ACTIVE,
@@ -39,9 +45,10 @@ from bunqueue.model.stall import StallConfig
 from bunqueue.model.workflow import STUCK, UNDONE, Waits
 from bunqueue.protocol.job_timeline import timeline
 
+from ..memory.job_figures import JobFigures
 from ..memory.queue_configs import dlq_config, of_queue
 from ..memory.worker_presence import remember
-from ..outbox import CLEAN, ROW, STATE, Attempt
+from ..outbox import CLEAN, NEW, ROW, STATE, Attempt
 from ..ready import deadlines, queue_limits
 from ..state import Client, QueueState, State
 from . import (
@@ -63,6 +70,7 @@ from .last_runs import ended as run_ended
 from .repeating import successor
 from .timeline import attempt_number, note, planned
 
+_NAME = attrgetter("name")
 DISCARDED = "unknown"  # the reason of a dead letter, as in the reference server
 MAX_ERROR = 65_536  # characters kept of an error text
 # How often workers may give a job back because they stop: a long job may live through several deploys in a
@@ -88,34 +96,70 @@ def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUS
     """Make jobs live: pushed, or brought back with another ``kind`` of event."""
     for job in jobs:
         queue_limits.join(queue, job)
-    add_plain(state, queue, jobs, kind)
+        state.jobs[job.id] = queue.jobs[job.seq] = job
+        emit(state, kind, job)
+        enqueue(state, queue, job)
+        state.out.touch(job, ROW)
+    if kind == PUSHED:
+        count_pushed(state, queue, jobs)
 
 
-def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
-    """`add` for jobs without groups."""
-    by_id, by_seq, dirty = state.jobs, queue.jobs, state.out.dirty
-    now, push = state.now, queue.ready.push
-    log, queue_id = state.out.events.append, queue.id
-    ready = 0
+def add_new(state: State, queue: QueueState, job: Job) -> None:
+    """`add` for a new job without options: the hottest path."""
+    out = state.out
+    state.jobs[job.id] = queue.jobs[job.seq] = job
+    job.dirty = NEW
+    out.dirty.append(job)
+    out.events.append((events.PUSHED, queue.id, job.id))
+    (queue.names.get(job.name) or state.figures.new(queue.names, job.name)).pushed += 1  # _figures, inlined
+    if job.run_at > state.now:
+        enqueue(state, queue, job)
+    else:  # enqueue, inlined
+        queue.waiting += 1
+        queue.ready.push(job)
+        if queue.waiters:
+            state.woken[queue] = None
+    if queue.listeners:
+        events.publish(state, queue, events.PUSHED, job)
+
+
+def add_many_new(state: State, queue: QueueState, jobs: list[Job]) -> None:
+    """`add_new` for the jobs of one command, in less time than one by one."""
+    by_id, by_seq, out, queue_id = state.jobs, queue.jobs, state.out, queue.id
     for job in jobs:
-        by_id[job.id] = job
-        by_seq[job.seq] = job
-        log((kind, queue_id, job.id))
-        if job.run_at > now:
-            enqueue(state, queue, job)
-        else:  # enqueue, inlined: once per job on the hottest path
-            job.state = WAITING
-            ready += 1
-            push(job)
-        if not job.dirty:
-            dirty.append(job)
-        job.dirty |= ROW
-    queue.waiting += ready
-    if ready and queue.waiters:
-        state.woken[queue] = None
+        by_id[job.id] = by_seq[job.seq] = job
+        job.dirty = NEW
+    out.dirty.extend(jobs)
+    out.events.extend([(events.PUSHED, queue_id, job.id) for job in jobs])
+    ready = [job for job in jobs if job.run_at <= state.now]
+    if len(ready) < len(jobs):
+        for job in jobs:
+            if job.run_at > state.now:
+                enqueue(state, queue, job)
+    if ready:
+        queue.waiting += len(ready)
+        queue.ready.extend(ready)
+        if queue.waiters:
+            state.woken[queue] = None
+    count_pushed(state, queue, jobs)
     if queue.listeners:
         for job in jobs:
-            events.publish(state, queue, kind, job)
+            events.publish(state, queue, events.PUSHED, job)
+
+
+def _figures(state: State, queue: QueueState, name: str) -> JobFigures:
+    """The figures of the queue's jobs of one name."""
+    return queue.names.get(name) or state.figures.new(queue.names, name)
+
+
+def count_pushed(state: State, queue: QueueState, jobs: list[Job]) -> None:
+    """Count new jobs."""
+    if len(jobs) == 1:
+        name = jobs[0].name
+        _figures(state, queue, name).pushed += 1
+        return
+    for name, count in Counter(map(_NAME, jobs)).items():
+        _figures(state, queue, name).pushed += count
 
 
 def due(state: State, job: Job) -> None:
@@ -148,14 +192,15 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
     client.held.add(job)
     queue.waiting -= 1
     queue.active[job.seq] = job
-    if queue.gate is not None:
-        queue_limits.passed(state, queue, queue.gate, job)
+    (queue.names.get(job.name) or state.figures.new(queue.names, job.name)).started += 1  # _figures, inlined
+    if queue.limits is not None:
+        queue_limits.passed(state, queue, queue.limits, job)
     state.out.events.append((events.PULLED, queue.id, job.id))
     if queue.listeners:
         events.publish(state, queue, events.PULLED, job)
     if not job.dirty:  # out.touch, inlined: once per job on the hottest path
         state.out.dirty.append(job)
-        job.dirty = STATE
+    job.dirty |= STATE
 
 
 def complete(
@@ -163,15 +208,21 @@ def complete(
 ) -> None:
     """ACTIVE (or WAITING, by a late ack) to COMPLETED; or to REMOVED if its options or its worker require
     it."""
-    if queue.gate is not None and queue.gate.breakers is not None:
-        breakers.succeeded(state, queue, queue.gate.breakers, job)
-    withdraw(state, queue, job, COMPLETED)
+    if queue.limits is not None and queue.limits.breakers is not None:
+        breakers.succeeded(state, queue, queue.limits.breakers, job)
+    if job.state == ACTIVE:  # `withdraw`, inlined
+        job.state = COMPLETED
+        let_go(state, queue, job)
+    else:
+        withdraw(state, queue, job, COMPLETED)
     job.finished_at = now = state.now
-    totals = state.totals
-    totals.completed += 1
+    state.totals.completed += 1
     queue.total_completed += 1
+    figures = queue.names.get(job.name) or state.figures.new(queue.names, job.name)  # _figures, inlined
+    figures.completed += 1
     if (started := job.started_at) is not None:
-        totals.completes(started - job.run_at, now - started)
+        figures.attempt(started - job.run_at, now - started)
+    figures.ended(now - job.created_at)
     remove = remove or job.shared.options.remove_on_complete
     if state.waits:
         job_waiters.completed(state, job, result, kept=not remove)
@@ -218,20 +269,21 @@ def fail(
     queue, left = state.queues[job.queue], undo.left(state, job)
     options = job.shared.options
     job.attempts += 1
-    if queue.gate is not None and queue.gate.breakers is not None:
-        breakers.failed(state, queue, queue.gate.breakers, job, error, types)
+    if queue.limits is not None and queue.limits.breakers is not None:
+        breakers.failed(state, queue, queue.limits.breakers, job, error, types)
     attempt = _end_attempt(state, queue, job, error, reason)
     attempt.error_type = types[0] if types else None
     unique_keys.release_after_attempt(queue, job)
-    final = final or job.attempts >= options.max_attempts or not _may_retry(job, types, reason)
+    cause = UNRECOVERABLE if final else _last(job, types, reason)
+    final = cause is not None
     if final and undo.is_underway(job):
         return end_undo(state, queue, job, left)
     undoes = final and undo.comes_first(job)
     emit(state, events.FAILED, job, error=job.error or "", terminal=final and not undoes)
     if undoes:
-        begin_undo(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason)
+        begin_undo(state, queue, job, cause or reason)
     elif final:
-        dead_letter(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
+        dead_letter(state, queue, job, cause or reason, remove=remove)
     else:
         if delay is None:
             kind, backoff, jitter = options.backoff_kind, options.backoff, options.backoff_jitter
@@ -239,17 +291,24 @@ def fail(
             chance = state.chance()
             delay = retry_delay(kind, backoff, job.attempts, chance, jitter, most=most, delays=delays)
         attempt.delay = int(delay)
+        _figures(state, queue, job.name).retried += 1
         _again(state, queue, job, state.now + int(delay))
         emit(state, events.RETRIED, job, prev="failed")
 
 
-def _may_retry(job: Job, types: Sequence[str], reason: str) -> bool:
-    """Whether its rules allow another attempt.  ``retry_on`` applies to errors of the handler only; a run
-    that timed out raised none, but ``never_on`` may name timeouts."""
+def _last(job: Job, types: Sequence[str], reason: str) -> str | None:
+    """Why this attempt is the last one; None: another one follows.  ``retry_on`` applies to errors of the
+    handler only; a run that timed out raised none, but ``never_on`` may name timeouts."""
     extra = job.extra
-    if extra is None or not (extra.retry_on or extra.never_on):
-        return True
-    return may_retry(types, () if reason == TIMEOUT else extra.retry_on, extra.never_on)
+    timed_out = reason == TIMEOUT
+    if extra is not None and (extra.retry_on or extra.never_on):
+        if not may_retry(types, (), extra.never_on):
+            return TIMEOUT if timed_out else NEVER_ON
+        if not timed_out and not may_retry(types, extra.retry_on, ()):
+            return RETRY_ON
+    if job.attempts < job.shared.options.max_attempts:
+        return None
+    return TIMEOUT if timed_out else MAX_ATTEMPTS
 
 
 def stall(state: State, job: Job, error: str) -> None:
@@ -275,6 +334,7 @@ def stall(state: State, job: Job, error: str) -> None:
     else:
         remember(job, lock)
         attempt.delay = 0
+        _figures(state, queue, job.name).retried += 1
         _again(state, queue, job, state.now)
 
 
@@ -403,6 +463,10 @@ def dead_letter(
     job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
+    figures = _figures(state, queue, job.name)
+    figures.dead += 1
+    figures.ended(state.now - job.created_at)
+    state.errors.pending.append((queue, job, None))
     run_ended(state, job, CANCELLED if reason == CANCELLED else "failed")
     if remove or (job.shared.options.remove_on_fail and not keep):
         job.state = REMOVED
@@ -417,7 +481,7 @@ def dead_letter(
         queue.failed += 1
         dlq_retries.plan(state, job)
         if (most := dlq_config(state, queue.name).max_entries) and queue.failed > most:
-            state.chores.setdefault((removal.evict, queue.name), removal.evict(state, queue))
+            state.background_work.setdefault((removal.evict, queue.name), removal.evict(state, queue))
     extra = job.extra
     if extra is not None and extra.on_dead is not None and reason not in (CANCELLED, DISCARDED):
         if extra.auto_retries is None or extra.auto_retries.next_at is None or job.state == REMOVED:
@@ -456,8 +520,8 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
         state.runs.pop(job.id, None)
     if job.run is not None:
         job.run.waited = None
-    if queue.gate is not None:
-        queue_limits.freed(state, queue, queue.gate, job)
+    if queue.limits is not None:
+        queue_limits.freed(state, queue, queue.limits, job)
 
 
 # -- by command: to another time, another place in the order, the dead letters, and back
@@ -621,6 +685,8 @@ def add_blocked(state: State, queue: QueueState, job: Job, kind: int = PUSHED) -
     queue_limits.join(queue, job)
     state.jobs[job.id] = job
     queue.jobs[job.seq] = job
+    if kind == PUSHED:
+        count_pushed(state, queue, [job])
     emit(state, kind, job)
     _block(state, queue, job)
 
@@ -713,7 +779,7 @@ def begin_undo(state: State, queue: QueueState, job: Job, reason: str) -> None:
     state.run_ends.append(job)
     note(job, Moment("waiting", state.now))
     enqueue(state, queue, job)
-    emit(state, events.UNDOING, job, reason=reason)
+    emit(state, events.UNDOING, job, reason=reason_of(reason))
 
 
 def end_undo(state: State, queue: QueueState, job: Job, left: str | None) -> None:
@@ -793,6 +859,11 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
     text = error[:MAX_ERROR] if error is not None else None
     attempt = Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
     state.out.attempts.append(attempt)
+    state.errors.pending.append((queue, job, attempt))
+    figures = _figures(state, queue, job.name)
+    figures.failed += 1
+    if (started := job.started_at) is not None:
+        figures.attempt(started - job.run_at, now - started)
     note(job, Moment("failed", now, text, attempt_number(job, job.attempts)))
     let_go(state, queue, job)
     job.error = text
@@ -827,7 +898,7 @@ def retire(state: State, queue: QueueState, job: Job) -> None:
         del queue.late[job.seq]
     if not job.dirty:  # out.touch, inlined: once per job on the hottest path
         state.out.dirty.append(job)
-        job.dirty = STATE
+    job.dirty |= STATE
 
 
 def _is_remembered(state: State, job_id: str) -> bool:

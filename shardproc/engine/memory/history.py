@@ -15,12 +15,12 @@ class History:
     """Completed and failed jobs of one queue per minute.  Most minutes of most queues are idle, and cost
     nothing."""
 
-    __slots__ = ("minutes", "since", "told_completed", "told_failed")
+    __slots__ = ("counted_completed", "counted_failed", "minutes", "since")
 
     def __init__(self, since: int) -> None:
         self.since = since  # the first known minute
         self.minutes: deque[tuple[int, int, int]] = deque()  # (minute, completed, failed), oldest first
-        self.told_completed = self.told_failed = 0  # totals of the queue that are included
+        self.counted_completed = self.counted_failed = 0  # totals of the queue that are included
 
 
 def book(state: State) -> None:
@@ -38,11 +38,11 @@ def _close(queue: QueueState, minute: int, oldest: int) -> None:
         if not queue.total_completed and not queue.total_failed:
             return
         history = queue.history = History(minute)
-    completed = queue.total_completed - history.told_completed
-    failed = queue.total_failed - history.told_failed
+    completed = queue.total_completed - history.counted_completed
+    failed = queue.total_failed - history.counted_failed
     if completed or failed:
         history.minutes.append((minute, completed, failed))
-        history.told_completed, history.told_failed = queue.total_completed, queue.total_failed
+        history.counted_completed, history.counted_failed = queue.total_completed, queue.total_failed
     while history.minutes and history.minutes[0][0] < oldest:
         history.minutes.popleft()
 
@@ -73,8 +73,8 @@ def lately(state: State, queue: QueueState, span: int) -> tuple[float, float]:
     running = max(state.now - state.minute * MINUTE_MS, 1000) / MINUTE_MS
     if history is None:
         return queue.total_completed / running, queue.total_failed / running
-    completed = queue.total_completed - history.told_completed
-    failed = queue.total_failed - history.told_failed
+    completed = queue.total_completed - history.counted_completed
+    failed = queue.total_failed - history.counted_failed
     span = min(span, state.minute - history.since)
     for minute, *done in reversed(history.minutes):
         if minute < state.minute - span:
@@ -92,7 +92,7 @@ def by_minute(state: State, queue: QueueState, what: str) -> list[int]:
     if history is None:
         return [total] if total else []
     counts = [0] * (1 + min(state.minute - history.since, MINUTES))
-    counts[0] = total - (history.told_completed if completed else history.told_failed)
+    counts[0] = total - (history.counted_completed if completed else history.counted_failed)
     for minute, *done in history.minutes:
         counts[state.minute - minute] = done[0 if completed else 1]
     return counts

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bunqueue.model.bounds import Bounds
 from bunqueue.model.dead_letters import DlqConfig, OwnDlqConfig
+from bunqueue.model.functions import QueueFunctions
 from bunqueue.model.stall import StallConfig
 from bunqueue.model.workflow import SignalTypes
 
@@ -20,6 +21,7 @@ KINDS: dict[type[Struct], str] = {
     StallConfig: "stall",
     Bounds: "bounds",
     SignalTypes: "signal_types",
+    QueueFunctions: "functions",
 }
 _DEFAULTS: dict[type[Struct], Struct] = {kind: kind() for kind in KINDS}
 

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 KIND = "recovery"  # records: checks that have to be completed before the next start may skip them
 IDS, FLOWS, GAP = "ids", "flows", "gap"  # their keys
-SEEK, DOUBTS = (KIND, IDS, "{}"), (KIND, FLOWS, "{}")  # the records themselves
+SEEK, UNCERTAIN = (KIND, IDS, "{}"), (KIND, FLOWS, "{}")  # the records themselves
 
 
 class Gap(Struct):
@@ -31,7 +31,7 @@ class Recovery(Struct):
     """``unannounced``: shards that have not announced all ids that point here; normally empty."""
 
     unannounced: set[int] = set()
-    doubts: bool = False  # shards may disagree about flows, and about which jobs wait for which
+    uncertain: bool = False  # shards may disagree about flows, and about which jobs wait for which
     flows: dict[str, list[str]] = {}  # the stored flows over several shards: ids of live jobs
     children: list[str] = []  # live jobs that their parents may not know of
     parts: set[str] = set()  # flows that were stored as prepared

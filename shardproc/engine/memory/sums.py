@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from msgspec import Struct
 
-from ..state import State
+from ..state import QueueState
 
 QUEUES_A_SLICE = 500
 
@@ -21,10 +21,10 @@ class Sums(Struct):
     failed: int = 0
 
 
-def of_queues(state: State) -> Generator[None, None, Sums]:
+def of_queues(queues: Sequence[QueueState]) -> Generator[None, None, Sums]:
     """Count in slices; jobs that move in the meantime may be counted twice or not at all."""
     sums = Sums()
-    for number, queue in enumerate(list(state.queues.values())):
+    for number, queue in enumerate(queues):
         if number and number % QUEUES_A_SLICE == 0:
             yield
         sums.waiting += queue.waiting

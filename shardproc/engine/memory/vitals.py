@@ -39,7 +39,7 @@ class ClockNews(Struct, frozen=True):
     jumps: int = 0
     last_jump: int = 0  # negative: set back
     moved: int = 0  # jobs, schedules and limits whose times were corrected
-    doubt: int = 0  # the amount by which it may be ahead; retention does not count this
+    uncertainty: int = 0  # how far it may be ahead, ms; retention does not count this
 
 
 class LogVitals(Struct, frozen=True):
@@ -51,7 +51,7 @@ class LogVitals(Struct, frozen=True):
     held: int  # of the batch that awaits its acknowledgement
     round_trip_ms: float  # the average time of a commit, recent ones weighted most
     appended: int  # since the process started
-    away_since: int | None  # epoch ms; None while the log answers
+    unavailable_since: int | None  # epoch ms; None while the log answers
     is_protected: bool  # commits wait for a standby
     commits: tuple[int, ...]  # counts by duration: see `COMMIT_MS`
     commits_ms: float  # of all commits together

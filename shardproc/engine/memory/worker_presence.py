@@ -11,7 +11,7 @@ NEVER = 1 << 62  # ms; later than any time
 RESUME_MS = 2_000  # time for pending data to arrive: it is in socket buffers
 
 
-class Hearing:
+class Reachability:
     """The shard's own downtime, and the workers that may be about to reconnect."""
 
     __slots__ = ("reconnects", "resumes_at")

@@ -12,6 +12,7 @@ from itertools import islice
 
 from msgspec import Raw, Struct, json
 
+from bunqueue.model.dead_letters import reason_of
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, FAILED, Cause, Extra, Job
@@ -84,7 +85,7 @@ def _cause_of(state: State, job: Job) -> Cause:
         job.name,
         job.error,
         None if last is None else last.error_type,
-        job.reason or "",
+        reason_of(job.reason or ""),
         job.attempts,
         float(state.now),
     )

@@ -26,12 +26,12 @@ def entangled(state: State, received: bool) -> bool:
 def parked(state: State) -> list[tuple[Client, RequestId]]:
     """End the unanswered commands; returns each with its client."""
     found = [(waiter.client, waiter.req_id) for waiter in _waiters(state) if not waiter.done]
-    for works in state.works.values():
+    for works in state.long_works.values():
         for work in works:
             work.steps.close()
             if work.command is not None:
                 found.append((work.client, work.command.req_id))
-    state.works.clear()
+    state.long_works.clear()
     return [(client, req_id) for client, req_id in found if not client.closed]
 
 
@@ -49,7 +49,7 @@ class CarriedState:
 
     def __init__(self, old: State) -> None:
         self._clients = [client for client in old.clients.values() if not client.closed]
-        self._counters = old.totals, old.rates, old.minute, old.started_at
+        self._counters = old.totals, old.rates, old.minute, old.started_at, old.figures
         self._ids, self._vitals, self._gone = old.ids, old.vitals, old.gone
         self._listeners, self._with_workers, self._away_until = (
             old.listeners,
@@ -57,7 +57,7 @@ class CarriedState:
             old.away_until,
         )
         self._queues = {
-            queue.name: (queue.total_completed, queue.total_failed, queue.history)
+            queue.name: (queue.total_completed, queue.total_failed, queue.history, queue.names)
             for queue in old.queues.values()
         }
 
@@ -67,7 +67,7 @@ class CarriedState:
             again = new.client(client.conn, client.version)
             again.slow, again.listens_to = client.slow, client.listens_to
             again.signals, again.own_timeouts = client.signals, client.own_timeouts
-        new.totals, new.rates, new.minute, new.started_at = self._counters
+        new.totals, new.rates, new.minute, new.started_at, new.figures = self._counters
         new.ids, new.vitals, new.gone = self._ids, self._vitals, self._gone
         new.listeners, new.queues_with_workers, new.away_until = (
             self._listeners,
@@ -77,4 +77,6 @@ class CarriedState:
         for queue in new.queues.values():
             queue.listeners = new.listeners.get(queue.name, ())
             if queue.name in self._queues:
-                queue.total_completed, queue.total_failed, queue.history = self._queues[queue.name]
+                (queue.total_completed, queue.total_failed, queue.history, queue.names) = self._queues[
+                    queue.name
+                ]

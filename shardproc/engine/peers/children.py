@@ -12,6 +12,7 @@ from msgspec.msgpack import Decoder
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import REMOVED, Job
+from bunqueue.model.scope import read_scope
 from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import JobFields
@@ -19,17 +20,18 @@ from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..handlers import push
-from ..lifecycle import outcomes, run_steps
+from ..lifecycle import declared, outcomes, run_steps
 from ..lifecycle.cancellation import stop
-from ..memory.runs import Child, Children
+from ..memory.open_runs import Child, Children
 from ..outbox import ROW
 from ..peer_calls import Steps
 from ..registry import answers, recovers
 from ..run_writes import Op
 from ..state import Awaited, ChildEnd, State
-from . import dependencies, directory
+from . import dependencies, directory, hidden_jobs
 
 KIND = "child_cancel"
+TAKEN = "another job has the id {}"
 GRACE_MS = 10_000  # for the worker of a child that is cancelled with its parent
 GONE = "the child is not there any more"
 A_TIME = 1_000  # children per message
@@ -269,16 +271,21 @@ def recover(state: State, key: str, value: str) -> None:
 def start_children(state: State, source: int, message: messages.StartChildren) -> Steps:
     new = [child for child in message.children if not _is_known(state, child, message.parent)]
     errors: dict[str, str] = {}
+    for child in new:
+        if child.own and child.scope:
+            unseen = yield from hidden_jobs.hidden_from(state, read_scope(child.scope), [child.id])
+            errors.update((job_id, TAKEN.format(job_id)) for job_id in unseen)
+    new = [child for child in new if child.id not in errors]
     try:
         taken = yield from directory.claim(state, [child.id for child in new])
     except CommandError as error:
-        errors, taken = {child.id: str(error) for child in new}, {}
+        errors, taken = errors | {child.id: str(error) for child in new}, {}
     ids: dict[str, str] = {}
     for child in new:
         if child.id in errors or _is_known(state, child, message.parent):
             continue
         if child.id in taken:
-            errors[child.id] = f"another job has the id {child.id}"
+            errors[child.id] = TAKEN.format(child.id)
             continue
         try:
             ids[child.id] = _push(state, child, message.parent)
@@ -309,6 +316,8 @@ def _push(state: State, child: messages.NewChild, parent: str) -> str:
     """Push a child; returns the id of its job, or of the one that has its unique key."""
     fields = _decode_fields(child.input)
     fields.job_id, fields.parent_id = child.id, parent
+    if (functions := state.functions.get(child.queue)) is not None:
+        declared.admit(functions, child.queue, [fields], [bytes(fields.data)], state.now)
     queue = state.queues.get(child.queue) or push.new_queue(state, child.queue, own=True)
     ids = push.add(state, queue, [fields], [bytes(fields.data)], own=True).ids
     job = state.jobs.get(ids[0])

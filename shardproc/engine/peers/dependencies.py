@@ -279,7 +279,7 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
         on_outcome(state, outcome)
         if outcome.word == messages.UNKNOWN:
             _report_child(state, state.awaited[outcome.id], outcome)
-            if not state.recovery.doubts:  # else `reconcile` removes half flows first, and then does this
+            if not state.recovery.uncertain:  # else `reconcile` removes half flows first, and then does this
                 _give_up(state, outcome.id)
     release_lookup(state, ids)
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 from msgspec import Raw
 
+from bunqueue.model.ids import UUID_LENGTH
+from bunqueue.model.scope import read_scope
 from bunqueue.protocol.codec import decode_command, encode_reply
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
@@ -22,13 +24,14 @@ from bunqueue.server.links import peers as messages
 from bunqueue.server.links.gather import Gather, split
 
 from .. import peer_calls
-from ..dispatch import answer, carry_out, is_slow, send
+from ..dispatch import answer, carry_out_within, is_slow, send
 from ..handlers.views.query import Shown
 from ..lifecycle import child_results, dropped_letters, outcomes, removal
 from ..lookup import not_found
 from ..memory.pointers import enter, pointer
 from ..peer_calls import Steps
 from ..registry import Deliver, answers, answers_late, handles
+from ..scoped import allows, is_limited, queue_of_job
 from ..state import RELAYED, Client, State
 from . import possession, roll_call
 
@@ -261,7 +264,7 @@ def forget(state: State, source: int, message: messages.Forget) -> None:
         if state.directory.get(job_id) == source:
             enter(state, job_id, state.shard)
             if outcome is not None:  # a client that asks about the job will ask here
-                outcomes.keep_in_mind(state, outcome)
+                outcomes.remember_latest(state, outcome)
 
 
 @handles(GetJobByCustomId)
@@ -287,6 +290,8 @@ def relay(state: State, client: Client, command: Command) -> bool:
         home = state.directory.get(job_id)
         if home is None and job_id not in state.jobs:
             home = state.moved.get(job_id)
+        if home is None and _must_not_be_faster(state, client, job_id):
+            home = (state.shard + 1) % state.shards
         if home is not None:
             _start(state, client, command, _relay_one(state, client, command, home))
         elif job_id in state.moving:
@@ -302,6 +307,15 @@ def relay(state: State, client: Client, command: Command) -> bool:
             _start(state, client, command, _relay_many(state, client, command))
             return True
     return False
+
+
+def _must_not_be_faster(state: State, client: Client, job_id: str) -> bool:
+    """Whether another shard must say that a job does not exist for this client, wherever it is or is not: an
+    answer from here would come sooner, and would tell."""
+    if not is_limited(client) or len(job_id) == UUID_LENGTH or state.shards == 1:
+        return False
+    queue = queue_of_job(state, job_id)
+    return queue is None or not allows(client, queue)
 
 
 def seek(state: State, client: Client, command: Command) -> bool:
@@ -320,7 +334,7 @@ def seek(state: State, client: Client, command: Command) -> bool:
 def _when_found(state: State, client: Client, command: Command, ids: list[str]) -> Steps:
     yield from roll_call.find(state, ids)
     if not client.closed and not relay(state, client, command):
-        carry_out(state, client, command)
+        carry_out_within(state, client, command)
 
 
 def _start(state: State, client: Client, command: Command, steps: Steps) -> None:
@@ -343,7 +357,8 @@ def _relay_one(state: State, client: Client, command: Command, home: int) -> Ste
 def _forward(client: Client, spec: Spec, payload: bytes) -> messages.Forward:
     """Without an answer (None), the other shard has died during a command that must not be repeated."""
     once = spec.writes and not spec.repeatable
-    return messages.Forward(client.version, Raw(payload), once, spec.writes)
+    scope = b"" if client.scope is None else client.scope.wire
+    return messages.Forward(client.version, Raw(payload), once, spec.writes, scope)
 
 
 def _relay_many(state: State, client: Client, command: Command) -> Steps:
@@ -369,6 +384,7 @@ def forwarded(state: State, source: int, message: messages.Forward, deliver: Del
     """Carry out a command for a client that this shard does not know; the answer may come late."""
     state.serial += 1
     client = Client(RELAYED + state.serial, message.version)
+    client.scope = read_scope(message.scope) if message.scope else None
     state.relays[client.conn] = deliver
     command = decode_command(bytes(message.command))
     spec = COMMANDS[str(command.__struct_config__.tag)]
@@ -385,10 +401,10 @@ def _when_decided(state: State, client: Client, command: Command, ids: list[str]
     yield from flows_decided(state, ids)
     left = len(ids) == 1 and (ids[0] in state.moving or ids[0] in state.moved)
     if not client.closed and not (left and relay(state, client, command)):
-        carry_out(state, client, command)
+        carry_out_within(state, client, command)
 
 
 def _when_moved(state: State, client: Client, command: Command, job_id: str) -> Steps:
     yield [(state.shard, messages.Settled(job_id))]
     if not client.closed and not relay(state, client, command):
-        carry_out(state, client, command)
+        carry_out_within(state, client, command)

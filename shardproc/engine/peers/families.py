@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import TypeVar
 
 from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Extra, Job
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import CommandError, Data, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
 from bunqueue.protocol.commands.flows import (
     ChildErrorsReply,
@@ -19,7 +20,6 @@ from bunqueue.protocol.commands.flows import (
     GetFailedChildrenValues,
     GetIgnoredChildrenFailures,
     Moved,
-    MovedReply,
     MoveToWaitingChildren,
     RemoveChildDependency,
     RemovedReply,
@@ -38,15 +38,19 @@ from ..outbox import ROW
 from ..peer_calls import Questions, Steps, across
 from ..ready import space
 from ..registry import answers, handles
+from ..scoped import allows, is_limited
 from ..state import Client, State
-from . import dependencies
+from . import dependencies, hidden_jobs
 from .dependencies import extra_of
 from .directory import flows_decided, locate
+
+V = TypeVar("V")
 
 _encode = Encoder().encode
 _decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
 MARK = _encode("__parentId")
 FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: their family
+_NOBODY = messages.FamilyChanged(False)
 MAX_CHILDREN, MAX_BYTES = 100_000, 10 << 20  # of one job, and bytes of their ids: stored with the job
 
 
@@ -58,6 +62,7 @@ def get_children_values(state: State, client: Client, command: GetChildrenValues
         return ChildValuesReply(data=ChildValues({}))
     extra = job.extra
     values, gone = yield from dependencies.values_of(state, extra.children_ids)
+    values = _seen(client, values)
     lost = [child for child in extra.children_ids if child in gone and _has_completed(extra, child)]
     return ChildValuesReply(data=ChildValues(values, lost or UNSET))
 
@@ -73,13 +78,30 @@ def _has_completed(extra: Extra, child: str) -> bool:
 @handles(GetFailedChildrenValues)
 def get_failed(state: State, client: Client, command: GetFailedChildrenValues) -> ChildErrorsReply:
     job = find(state, command.id)
-    return ChildErrorsReply(values=(job.extra.failures if job is not None and job.extra else None) or {})
+    return _errors(client, job.extra.failures if job is not None and job.extra else None)
 
 
 @handles(GetIgnoredChildrenFailures)
 def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailures) -> ChildErrorsReply:
     job = find(state, command.id)
-    return ChildErrorsReply(values=(job.extra.ignored if job is not None and job.extra else None) or {})
+    return _errors(client, job.extra.ignored if job is not None and job.extra else None)
+
+
+def _errors(client: Client, errors: dict[str, str] | None) -> ChildErrorsReply:
+    return ChildErrorsReply(values=_seen(client, errors or {}))
+
+
+def _seen(client: Client, by_child: dict[str, V]) -> dict[str, V]:
+    """What belongs to children, as ``{"queue:id": value}``, for children that exist for a client."""
+    if not is_limited(client):
+        return by_child
+    return {child: value for child, value in by_child.items() if _is_seen(client, child)}
+
+
+def _is_seen(client: Client, child: str) -> bool:
+    """Whether the queue of a "queue:id" exists; a queue may have colons in its name, and an id as well."""
+    parts = child.split(":")
+    return all(allows(client, ":".join(parts[:count])) for count in range(1, len(parts)))
 
 
 @handles(UpdateParent)
@@ -89,14 +111,17 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     later, when they know the parent."""
     child, parent = command.child_id, command.parent_id
     check_other(parent, child)
+    unseen = yield from hidden_jobs.hidden(state, client, [child, parent])
     shard_of = yield from locate(state, [child, parent])
-    (at,) = yield [(shard_of[parent], messages.FamilyOperation(messages.LOOK, parent, child))]
+    (at,) = yield [(shard_of[parent], messages.FamilyOperation(messages.INSPECT, parent, child))]
+    if parent in unseen:
+        at = _NOBODY
     if at.full and not at.found:
         raise _too_many(parent)
-    takes = at.found or (at.queue and at.state not in (COMPLETED, FAILED))
-    how = messages.FIND if takes else messages.LOOK  # LOOK changes nothing, as this will be refused
+    takes = child not in unseen and (at.found or (at.queue and at.state not in (COMPLETED, FAILED)))
+    how = messages.FIND if takes else messages.INSPECT  # INSPECT changes nothing, as this will be refused
     (found,) = yield [(shard_of[child], messages.FamilyOperation(how, child))]
-    if not found.queue:
+    if child in unseen or not found.queue:
         if at.found:  # the push of the parent named the child, which has been removed since
             return Ok()
         raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId", value=child)
@@ -157,16 +182,21 @@ def names_parent(data: bytes, parent: str) -> bool:
         return False
 
 
-def find_parents(state: State, parents: list[str | None], own: Container[str]) -> Steps:
-    """The shards of these jobs, as ``{id: shard}``; CommandError if one cannot wait for a child.
+def find_parents(
+    state: State, parents: list[str | None], own: Container[str], unseen: Container[str] = ()
+) -> Steps:
+    """The shards of these jobs, as ``{id: shard}``; CommandError if one cannot wait for a child, or is
+    ``unseen``: it does not exist for the client.
 
     A parent may be pushed together with its children, before or after them: ``own`` are the ids of that push.
     """
     shard_of = yield from locate(state, dict.fromkeys(filter(None, parents)))
     found = yield [
-        (shard, messages.FamilyOperation(messages.LOOK, parent)) for parent, shard in shard_of.items()
+        (shard, messages.FamilyOperation(messages.INSPECT, parent)) for parent, shard in shard_of.items()
     ]
     for parent, at in zip(shard_of, found, strict=True):
+        if parent in unseen:
+            raise _no_parent(parent, _NOBODY)
         if at.full:
             raise _too_many(parent)
         if at.queue and at.state not in (COMPLETED, FAILED):
@@ -196,7 +226,7 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=False) if parent]
     shard_of = yield from locate(state, [parent for parent, _ in pairs])
     found = yield [
-        (shard_of[parent], _kin_of(messages.LOOK, parent, child, durable)) for parent, child in pairs
+        (shard_of[parent], _kin_of(messages.INSPECT, parent, child, durable)) for parent, child in pairs
     ]
     missing = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
     yield [(shard_of[parent], _kin_of(messages.JOIN, parent, child, durable)) for parent, child in missing]
@@ -227,6 +257,8 @@ def move_to_waiting_children(state: State, client: Client, command: MoveToWaitin
     """Let a job wait for its children that have not completed; without any, until it is moved by command."""
     job = _active(state, command, client.version)
     children = list(job.extra.children_ids) if job.extra is not None else []
+    unseen = yield from hidden_jobs.hidden(state, client, children)
+    children = [child for child in children if child not in unseen]
     outcomes = yield from dependencies.look_up(state, children)
     try:
         if _active(state, command, client.version) is job:
@@ -239,7 +271,7 @@ def move_to_waiting_children(state: State, client: Client, command: MoveToWaitin
                 transitions.unblock(state, job)
     finally:
         dependencies.release_lookup(state, children)
-    return MovedReply(data=Moved(True))
+    return Data(data=Moved(True))
 
 
 def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
@@ -259,6 +291,8 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
     if job is None:
         raise not_found(state, command.id)
     children = list(job.extra.children_ids) if job.extra is not None else []
+    unseen = yield from hidden_jobs.hidden(state, client, children)
+    children = [child for child in children if child not in unseen]
     shard_of = yield from locate(state, children)
     removed = yield [
         (shard_of[child], messages.FamilyOperation(messages.REMOVE, child)) for child in children
@@ -303,7 +337,7 @@ def operate(state: State, source: int, message: messages.FamilyOperation) -> Ste
     job = state.jobs.get(message.id)
     if job is None:
         return _finished_kin(state, message)
-    if message.operation == messages.LOOK:
+    if message.operation == messages.INSPECT:
         return messages.FamilyChanged(_lists(job, message.other), job.queue, job.state, _is_full(job))
     if message.operation == messages.FIND:
         watch(state, job)

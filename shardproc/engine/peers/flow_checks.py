@@ -10,7 +10,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob
 from bunqueue.protocol.heads import is_map
 
-from ..handlers.push import check_data, check_fields
+from ..handlers.push_checks import check_data, check_fields
 
 MAX_EDGES = 250_000  # from a job to its dependency; checking them takes 0.2 s, while others wait
 POLICIES = (

@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
+from msgspec import structs
+
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import COMPLETED, FAILED, STATE_NAMES
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, Data
 from bunqueue.protocol.commands.flows import (
     COUNTED,
     MAX_NODES,
@@ -22,18 +24,13 @@ from bunqueue.protocol.commands.flows import (
     CancelFlow,
     CloseFlow,
     FlowAdded,
-    FlowAddedReply,
     FlowJob,
     FlowLine,
     FlowList,
-    FlowListReply,
     FlowNode,
     FlowRetried,
-    FlowRetriedReply,
     FlowStopped,
-    FlowStoppedReply,
     FlowView,
-    FlowViewReply,
     GetFlow,
     ListFlows,
     NodeView,
@@ -43,8 +40,9 @@ from bunqueue.server.links import peers as messages
 
 from ..peer_calls import Steps, across
 from ..registry import handles
+from ..scoped import allows, is_limited
 from ..state import Client, State
-from . import dependencies, directory, flow_checks, flows
+from . import dependencies, directory, flow_checks, flows, hidden_jobs
 from .flow_members import AFTER_NODES
 
 CANCELLED = "cancelled"
@@ -59,28 +57,33 @@ def id_of(flow: str, name: str) -> str:
     return f"{flow}:{name}"
 
 
-def members(state: State, flow: str, most: int | None = None) -> Steps:
-    """All nodes of a flow, oldest first, then by name; with ``most``, at least this many of them, if there
-    are."""
-    found, _ = yield from _find_members(state, flow, most)
+def members(state: State, client: Client | None, flow: str, most: int | None = None) -> Steps:
+    """All nodes of a flow that exist for a client (None: all), oldest first, then by name; with ``most``, at
+    least this many of them, if there are."""
+    found, _ = yield from _find_members(state, client, flow, most)
     return found
 
 
-def _find_members(state: State, flow: str, most: int | None) -> Steps:
+def _find_members(state: State, client: Client | None, flow: str, most: int | None) -> Steps:
     """`members`, and whether there are more."""
     found: list[messages.Member] = []
     asked = dict.fromkeys(range(state.shards), "")
     while asked and (most is None or len(found) < most):
         answers = yield [(shard, messages.Members(flow, after)) for shard, after in asked.items()]
         more = zip(list(asked), answers, strict=True)
-        found += (member for answer in answers for member in answer.members)
+        found += (
+            member
+            for answer in answers
+            for member in answer.members
+            if client is None or allows(client, member.queue)
+        )
         asked = {shard: answer.more for shard, answer in more if answer.more is not None}
     return sorted(found, key=lambda member: (member.created_at, member.id)), bool(asked)
 
 
-def _known(state: State, flow: str) -> Steps:
+def _known(state: State, client: Client, flow: str) -> Steps:
     """`members` of a flow that exists.  CommandError if it does not."""
-    found = yield from members(state, flow)
+    found = yield from members(state, client, flow)
     if not found:
         raise CommandError(f"Flow not found: {flow}", Code.FLOW_NOT_FOUND, field="flow", value=flow)
     return found
@@ -98,36 +101,41 @@ def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
     own = {job.id for job in jobs}
     outside = {dep for job in jobs for dep in job.input.depends_on or () if dep not in own}
     flow_checks.check(jobs, client.version, state.now, outside if command.grow else ())
-    there = yield from members(state, flow, most=1)
+    there = yield from members(state, client, flow, most=1)
     if command.grow and not there:
         raise CommandError(f"Flow not found: {flow}", Code.FLOW_NOT_FOUND, field="flow", value=flow)
     if there and not command.grow:
         raise CommandError(f"Flow {flow} is there already", Code.FLOW_EXISTS, field="flow", value=flow)
+    yield from hidden_jobs.check_own(state, client, own)
+    unseen = yield from hidden_jobs.hidden(state, client, outside)
     wanted = [*own, *outside] if command.grow else []
     gatherers = [id_of(flow, node.name) for node in command.nodes if node.gathers]
     try:
         found = yield from dependencies.look_up(state, wanted)
+        found |= {job_id: messages.Outcome(job_id, messages.UNKNOWN) for job_id in unseen & found.keys()}
         _check_names(found, outside)
         if command.grow:
-            yield from _check_open(state, flow)
+            yield from _check_open(state, client, flow)
         yield from flows.place(
-            state, jobs, flow, gatherers, _check_open(state, flow) if command.grow else None
+            state, jobs, flow, gatherers, _check_open(state, client, flow) if command.grow else None
         )
     finally:
         dependencies.release_lookup(state, wanted)
-    return FlowAddedReply(data=FlowAdded([job.id for job in jobs]))
+    return Data(data=FlowAdded([job.id for job in jobs]))
 
 
-def _gather(state: State, flow: str, *, closing: bool = False) -> Steps:
+def _gather(state: State, client: Client, flow: str, *, closing: bool = False) -> Steps:
     """The states of the nodes that gather; with ``closing`` they accept no new jobs afterwards."""
-    shard_of = yield from directory.locate(state, [id_of(flow, name) for name in GATHERERS.values()])
+    ids = [id_of(flow, name) for name in GATHERERS.values()]
+    unseen = yield from hidden_jobs.hidden(state, client, ids)
+    shard_of = yield from directory.locate(state, [job_id for job_id in ids if job_id not in unseen])
     answers = yield [(shard, messages.Gather([job_id], closing)) for job_id, shard in shard_of.items()]
     return [word for answer in answers for word in answer.words]
 
 
-def _check_open(state: State, flow: str) -> Steps:
+def _check_open(state: State, client: Client, flow: str) -> Steps:
     """CommandError if the flow accepts no new jobs."""
-    words = yield from _gather(state, flow)
+    words = yield from _gather(state, client, flow)
     if messages.CLOSED in words:
         raise CommandError(
             f"Flow {flow} was closed: it takes no more jobs", Code.FLOW_CLOSED, field="flow", value=flow
@@ -178,16 +186,17 @@ def _job_of(flow: str, node: FlowNode) -> FlowJob:
 def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
     """Close a flow.  Jobs that are already prepared when the last gatherer closes are included, because
     `members` waits for them.  Jobs prepared later find the flow closed, and do not appear."""
-    yield from _gather(state, command.flow, closing=True)
-    found = yield from _known(state, command.flow)
+    yield from _gather(state, client, command.flow, closing=True)
+    found = yield from _known(state, client, command.flow)
     gatherers = [member for member in found if member.gathering is not None]
     if not gatherers:
         text = f"Flow {command.flow} has no job that gathers"
         raise CommandError(text, Code.FLOW_CLOSED, field="flow", value=command.flow)
-    others = [member.id for member in found if member.gathering is None]
+    every = (yield from members(state, None, command.flow)) if is_limited(client) else found
+    others = [member.id for member in every if member.gathering is None]
     for shard, some in _by_shard(state, gatherers):
         yield [(shard, messages.CloseGathering(member.id, others)) for member in some]
-    return FlowAddedReply(data=FlowAdded(others))
+    return Data(data=FlowAdded([member.id for member in found if member.gathering is None]))
 
 
 # Reading
@@ -196,12 +205,13 @@ def close_flow(state: State, client: Client, command: CloseFlow) -> Steps:
 @handles(GetFlow)
 @across
 def get_flow(state: State, client: Client, command: GetFlow) -> Steps:
-    found = yield from _known(state, command.flow)
+    found = yield from _known(state, client, command.flow)
     states = Counter(state_of(member) for member in found)
-    shown = [_view(command.flow, member) for member in found[:MAX_NODES]]
+    seen = {member.id for member in found} if is_limited(client) else None
+    shown = [_view(command.flow, member, seen) for member in found[:MAX_NODES]]
     more = len(found) > MAX_NODES
     batch = _batch(command.flow, found)
-    return FlowViewReply(
+    return Data[FlowView](
         data=FlowView(command.flow, _state_of_flow(states), dict(states), shown, more, batch)
     )
 
@@ -226,19 +236,30 @@ def list_flows(state: State, client: Client, command: ListFlows) -> Steps:
     """List flows by id.  Shards answer up to different ids: everything after the smallest of these is left
     for a later page."""
     shards = range(state.shards) if command.queue is None else [_shard_of(state, command.queue)]
-    question = messages.Flows(command.prefix, command.queue, command.after, command.limit + 1)
-    answers = yield [(shard, question) for shard in shards]
-    end = min((answer.more for answer in answers if answer.more is not None), default=None)
-    flows = sorted({f"{flow}:" for answer in answers for flow in answer.flows})
-    flows = [flow for flow in flows if end is None or flow <= end]
+    scope = client.scope.wire if client.scope is not None and is_limited(client) else b""
+    question = messages.Flows(command.prefix, command.queue, command.after, command.limit + 1, scope)
+    flows, end = yield from _some_flows(state, shards, question)
+    while scope and not flows and end is not None:  # it would be the id of a job of another queue
+        question = structs.replace(question, after=end)
+        flows, end = yield from _some_flows(state, shards, question)
+    if scope and flows and end is not None:
+        end = f"{flows[-1][:-1]}{AFTER_NODES}"
     lines = []
     for flow in flows[: command.limit]:
-        found, more = yield from _find_members(state, flow[:-1], COUNTED)
+        found, more = yield from _find_members(state, client, flow[:-1], COUNTED)
         if found:
             lines.append(_line(flow[:-1], found, more))
     if len(flows) > command.limit:
         end = f"{flows[command.limit - 1][:-1]}{AFTER_NODES}"
-    return FlowListReply(data=FlowList(lines, end))
+    return Data(data=FlowList(lines, end))
+
+
+def _some_flows(state: State, shards: Iterable[int], question: messages.Flows) -> Steps:
+    """Some flows by id, each with a colon, and up to which id all of them are; None: to the last."""
+    answers = yield [(shard, question) for shard in shards]
+    end = min((answer.more for answer in answers if answer.more is not None), default=None)
+    flows = sorted({f"{flow}:" for answer in answers for flow in answer.flows})
+    return [flow for flow in flows if end is None or flow <= end], end
 
 
 def _line(flow: str, found: Sequence[messages.Member], more: bool) -> FlowLine:
@@ -267,15 +288,16 @@ def _state_of_flow(states: Counter[str]) -> str:
     return next((word for word in ("failed", CANCELLED) if states[word]), "completed")
 
 
-def _view(flow: str, member: messages.Member) -> NodeView:
+def _view(flow: str, member: messages.Member, seen: Container[str] | None) -> NodeView:
+    """A node; with ``seen``, the nodes that it waits for are only those."""
     return NodeView(
         _name(flow, member.id),
         member.id,
         member.queue,
         member.job,
         state_of(member),
-        [_name(flow, dep) for dep in member.after],
-        [_name(flow, dep) for dep in member.pending],
+        [_name(flow, dep) for dep in member.after if seen is None or dep in seen],
+        [_name(flow, dep) for dep in member.pending if seen is None or dep in seen],
         member.attempts,
         member.max_attempts,
         float(member.created_at),
@@ -296,14 +318,14 @@ def _name(flow: str, job_id: str) -> str:
 @handles(CancelFlow)
 @across
 def cancel_flow(state: State, client: Client, command: CancelFlow) -> Steps:
-    found = yield from _known(state, command.flow)
+    found = yield from _known(state, client, command.flow)
     live = [member for member in found if member.state not in ENDED]
     answers = yield [
         (shard, messages.StopMembers([member.id for member in some], command.reason, int(command.grace)))
         for shard, some in _by_shard(state, live)
     ]
     stopped = sum(answer.stopped for answer in answers)
-    return FlowStoppedReply(data=FlowStopped(stopped, sum(answer.running for answer in answers)))
+    return Data(data=FlowStopped(stopped, sum(answer.running for answer in answers)))
 
 
 @handles(RetryFlow)
@@ -311,9 +333,10 @@ def cancel_flow(state: State, client: Client, command: CancelFlow) -> Steps:
 def retry_flow(state: State, client: Client, command: RetryFlow) -> Steps:
     """Retry a flow: first bring back all jobs, then let them ask for those that they wait for.  So none of
     them receives an earlier failure of a job that runs again."""
-    found = yield from _known(state, command.flow)
+    found = yield from _known(state, client, command.flow)
     chosen = _chosen(found, command)
-    waits = {member.id for member in found if member.state != COMPLETED} | chosen.keys()
+    every = (yield from members(state, None, command.flow)) if is_limited(client) else found
+    waits = {member.id for member in every if member.state != COMPLETED} | chosen.keys()
     parts = list(_by_shard(state, chosen.values()))
     answers = yield [
         (
@@ -324,7 +347,7 @@ def retry_flow(state: State, client: Client, command: RetryFlow) -> Steps:
     ]
     revived = {job_id for answer in answers for job_id in answer.ids}
     yield [(shard, messages.AskForMembers([each.id for each in some])) for shard, some in parts]
-    return FlowRetriedReply(
+    return Data[FlowRetried](
         data=FlowRetried([_name(command.flow, job_id) for job_id in chosen if job_id in revived])
     )
 

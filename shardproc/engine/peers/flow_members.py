@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING, Extra, Job
+from bunqueue.model.scope import Scope, read_scope
 from bunqueue.server.links import peers as messages
 
 from ..lifecycle import cancellation, transitions
@@ -13,7 +14,7 @@ from ..state import State
 from . import dependencies, directory
 
 PAGE = 500  # ids inspected per question; about 20 ms
-LOOKS, AT_ONCE = 1_000, 20  # ids inspected per question when flows are listed, and ids read per step
+INSPECTED, AT_ONCE = 1_000, 20  # ids inspected per question when flows are listed, and ids read per step
 AFTER_NODES = chr(ord(":") + 1)  # sorts a flow's id after all of its nodes
 
 
@@ -35,14 +36,15 @@ def list_some(state: State, source: int, message: messages.Members) -> Steps:
 def list_flows(state: State, source: int, message: messages.Flows) -> messages.FlowsAre:
     """List flows.  A single node is enough to identify a flow; the search then skips to the next one."""
     flows: list[str] = []
-    at, left = max(message.after, message.prefix), LOOKS
+    scope = read_scope(message.scope) if message.scope else None
+    at, left = max(message.after, message.prefix), INSPECTED
     while left > 0 and len(flows) < message.limit:
         ids, more = state.archive.own_ids_after(at, AT_ONCE)
         left -= len(ids)
         for at in ids:
             if not at.startswith(message.prefix):
                 return messages.FlowsAre(flows, None)
-            if (flow := _flow_with(state, at, message.queue)) is not None:
+            if (flow := _flow_with(state, at, message.queue, scope)) is not None:
                 flows.append(flow)
                 at = f"{flow}{AFTER_NODES}"
                 break
@@ -52,10 +54,12 @@ def list_flows(state: State, source: int, message: messages.Flows) -> messages.F
     return messages.FlowsAre(flows, at)
 
 
-def _flow_with(state: State, job_id: str, queue: str | None) -> str | None:
-    """The flow of a job, if it is a node of one and in this queue."""
+def _flow_with(state: State, job_id: str, queue: str | None, scope: Scope | None) -> str | None:
+    """The flow of a job, if it is a node of one, in this queue, and exists for the scope."""
     job = (state.jobs.get(job_id) or state.archive.known(job_id)) if ":" in job_id else None
-    return _flow_of(job) if job is not None and queue in (None, job.queue) else None
+    if job is None or queue not in (None, job.queue) or (scope is not None and not scope.allows(job.queue)):
+        return None
+    return _flow_of(job)
 
 
 def _flow_of(job: Job) -> str | None:

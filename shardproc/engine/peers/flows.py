@@ -24,14 +24,14 @@ from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
 from ..handlers.push import new_job
-from ..lifecycle import outcomes, transitions
+from ..lifecycle import declared, outcomes, transitions
 from ..lookup import admit_queues
 from ..memory.queue_configs import of_queue
 from ..peer_calls import Steps, across
 from ..ready import space
 from ..registry import Apart, Deliver, answers, answers_late, handles, recovers
 from ..state import Client, QueueState, State
-from . import dependencies, directory, flow_checks, possession
+from . import dependencies, directory, flow_checks, hidden_jobs, possession
 from .possession import JobRef
 
 UNDECIDED, DECIDED = "flow_part", "flow"
@@ -83,6 +83,7 @@ def recover_decision(state: State, key: str, value: str) -> None:
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     """See the module; the reply is sent after the decision is stored, and after all shards have it."""
     flow_checks.check(command.jobs, client.version, state.now)
+    yield from hidden_jobs.check_own(state, client, [job.id for job in command.jobs])
     shown = yield from place(state, command.jobs)
     return FlowReply(data=FlowJobs(job_list([bytes(raw) for raw in shown])))
 
@@ -177,12 +178,12 @@ def recovered(state: State) -> None:
     """Send decisions again, and abort flows that this shard prepared but did not decide.  After a power cut,
     or on files from a backup, only once it is known what the other shards have."""
     for flow, decision in list(state.decisions.items()):
-        if state.recovery.doubts:
+        if state.recovery.uncertain:
             peer_calls.start(state, _confirm(state, flow, decision))
         else:
             _resend_decision(state, flow, decision)
     own = [flow for flow, part in state.parts.items() if part.coordinator == state.shard]
-    if own and state.recovery.doubts:
+    if own and state.recovery.uncertain:
         peer_calls.start(state, directory.recall(state, own))
         return
     for flow in own:
@@ -239,7 +240,7 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
     if message.flow in state.parts:  # a repeated question
         return messages.Prepared(jobs=_shown(state, jobs))
     ids = [job.id for job in jobs]
-    life = state.lives[source]
+    incarnation = state.incarnations[source]
     try:
         taken = yield from directory.claim(state, ids, wait=False)
     except CommandError as error:
@@ -258,7 +259,9 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         )
         _keep_part(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
-        if life != state.lives[source]:  # it may have died in the meantime, and forgotten the flow
+        if (
+            incarnation != state.incarnations[source]
+        ):  # it may have died in the meantime, and forgotten the flow
             peer_calls.start(state, directory.recall(state, [message.flow]))
     state.out.durable |= message.durable
     return messages.Prepared(jobs=_shown(state, jobs))
@@ -269,7 +272,10 @@ def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
     other shards may still refuse their part."""
     payloads: dict[str, list[bytes]] = {}
     for job in jobs:
-        payloads.setdefault(job.queue, []).append(bytes(job.input.data))
+        payload = bytes(job.input.data)
+        payloads.setdefault(job.queue, []).append(payload)
+        if (functions := state.functions.get(job.queue)) is not None:
+            declared.admit(functions, job.queue, [job.input], [payload], state.now, f"flow job {job.id}: ")
     admit_queues(state, payloads)
     for name, data in payloads.items():
         queue = state.queues.get(name)
@@ -291,6 +297,8 @@ def _shown(state: State, jobs: Sequence[FlowJob]) -> list[Raw]:
 
 
 def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
+    if (functions := state.functions.get(job.queue)) is not None:
+        declared.fill(functions, job.input, state.now)
     return new_job(state, queue, job.id, job.input, bytes(job.input.data))
 
 

@@ -39,7 +39,7 @@ def note(state: State, job: Job) -> None:
 
 def begin(state: State) -> None:
     """Start the reconciliation, if necessary.  All jobs have been recovered."""
-    if state.recovery.doubts:
+    if state.recovery.uncertain:
         peer_calls.start(state, _reconcile(state))
     else:
         state.recovery.parts.clear()
@@ -53,7 +53,7 @@ def _reconcile(state: State) -> Steps:
         yield from _join(state, children)
     for ids in _chunks([*state.awaited]):
         yield from _check_awaited(state, ids)
-    recovery.doubts, recovery.flows, recovery.children = False, {}, []
+    recovery.uncertain, recovery.flows, recovery.children = False, {}, []
     state.out.keep(KIND, FLOWS, None)
     for shard in range(state.shards):
         peer_is_back(state, shard)
@@ -61,7 +61,7 @@ def _reconcile(state: State) -> Steps:
 
 def peer_is_back(state: State, shard: int) -> None:
     """Notify a shard that its record of possible losses is no longer needed here."""
-    if not state.recovery.doubts and shard != state.shard:
+    if not state.recovery.uncertain and shard != state.shard:
         peer_calls.notify(state, shard, messages.Reconciled())
 
 

@@ -37,7 +37,7 @@ def recover(state: State, key: str, value: str) -> None:
     elif key == GAP:
         state.recovery.stored_until = _decode_gap(value).since
     else:
-        state.recovery.doubts = True
+        state.recovery.uncertain = True
 
 
 def begin(state: State) -> None:
@@ -114,7 +114,7 @@ def unknown(state: State, ids: Iterable[str]) -> list[str]:
 def find(state: State, ids: Iterable[str]) -> Steps:
     """Look for jobs on the shards that have not announced everything.  Shards that have not started yet are
     left out: nobody can reach their jobs."""
-    shards = [shard for shard in sorted(state.recovery.unannounced) if state.lives[shard]]
+    shards = [shard for shard in sorted(state.recovery.unannounced) if state.incarnations[shard]]
     wanted = unknown(state, ids) if shards else []
     if not wanted:
         return

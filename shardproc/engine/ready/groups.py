@@ -2,7 +2,7 @@
 
 This replaces the `ReadyQueue` of such a queue and keeps that one for the jobs without a group.  What a pull
 may take depends on its `Policy`, so each policy in use has its `ReadyGroups`: those that may be free for it,
-in the order in which it takes them.  A group that a pull finds blocked leaves them, and returns when
+in the order of its pulls.  A group that a pull finds blocked leaves them, and returns when
 something changes (a job ends or arrives, a window ends, it is resumed).  So blocked groups cost nothing,
 however many there are.
 """
@@ -79,6 +79,10 @@ class Groups:
         group.push(job, self._ticket)
         self._ages.push(job.run_at, self._ticket, job)
         self.offer(group)
+
+    def extend(self, jobs: list[Job]) -> None:
+        """Add new jobs without options, and so without a group, in order of arrival."""
+        self.plain.extend(jobs)
 
     def pop(self, policy: Policy = FIFO, now: int = 0) -> Job | None:
         """Take the next job among those that ``policy`` allows."""

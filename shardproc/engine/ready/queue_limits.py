@@ -1,6 +1,6 @@
 """What may hold back the ready jobs of a queue: a rate, a number of active jobs, the limits of groups.
 
-Most queues have no gate and pay only for reading ``queue.gate``.
+Most queues have no limits and pay only for reading ``queue.limits``.
 """
 
 from __future__ import annotations
@@ -60,87 +60,89 @@ class Limits(Struct, omit_defaults=True):
     concurrency: float | None = None
 
 
-class Gate:
+class QueueLimits:
     """The limits, groups and breakers of one queue."""
 
-    __slots__ = ("alarm", "breakers", "group_defaults", "groups", "limits")
+    __slots__ = ("alarm", "breakers", "group_defaults", "groups", "own")
 
     def __init__(self) -> None:
-        self.limits = Limits()
+        self.own = Limits()
         self.group_defaults = NO_DEFAULTS
         self.groups: Groups | None = None  # once a job or a command has named a group
         self.breakers: Breakers | None = None  # circuit breakers, once one was set
         self.alarm = 0  # when the engine will serve the parked pulls; 0: no timer
 
 
-def gate_of(queue: QueueState) -> Gate:
-    """The gate of a queue, created if necessary."""
-    if queue.gate is None:
-        queue.gate = Gate()
-    return queue.gate
+def limits_of(queue: QueueState) -> QueueLimits:
+    """The limits of a queue, created if necessary."""
+    if queue.limits is None:
+        queue.limits = QueueLimits()
+    return queue.limits
 
 
 def groups_of(queue: QueueState) -> Groups:
     """The groups of a queue, created if necessary: they then replace its order of ready jobs."""
-    gate = gate_of(queue)
-    groups = gate.groups
+    limits = limits_of(queue)
+    groups = limits.groups
     if groups is None:
         assert not isinstance(queue.ready, Groups)
-        groups = gate.groups = queue.ready = Groups(queue.ready, gate.group_defaults)
+        groups = limits.groups = queue.ready = Groups(queue.ready, limits.group_defaults)
         for waiter in queue.waiters:
             groups.note(policy_of(waiter.client.version, waiter.group))
     return groups
 
 
-def keep(state: State, queue: QueueState, gate: Gate) -> None:
-    """Store the limits; a gate that holds nothing back is dropped."""
-    limits = gate.limits
-    has_none = limits.bucket is None and limits.concurrency is None
+def keep(state: State, queue: QueueState, limits: QueueLimits) -> None:
+    """Store the limits; without any, they are dropped."""
+    own = limits.own
+    has_none = own.bucket is None and own.concurrency is None
     if has_none:
-        drop_if_open(queue, gate)
-    state.out.keep(RECORD, queue.name, None if has_none else limits)
+        drop_if_empty(queue, limits)
+    state.out.keep(RECORD, queue.name, None if has_none else own)
 
 
-def drop_if_open(queue: QueueState, gate: Gate) -> None:
-    """Drop a gate that holds nothing back."""
-    limits = gate.limits
-    is_needed = gate.groups is not None or gate.group_defaults != NO_DEFAULTS or gate.breakers is not None
-    if not is_needed and limits.bucket is None and limits.concurrency is None:
-        queue.gate = None
+def drop_if_empty(queue: QueueState, limits: QueueLimits) -> None:
+    """Drop limits that hold nothing back."""
+    own = limits.own
+    is_needed = (
+        limits.groups is not None or limits.group_defaults != NO_DEFAULTS or limits.breakers is not None
+    )
+    if not is_needed and own.bucket is None and own.concurrency is None:
+        queue.limits = None
 
 
 def group_defaults(queue: QueueState | None) -> GroupDefaults:
     """The default limits for the groups of a queue."""
-    return NO_DEFAULTS if queue is None or queue.gate is None else queue.gate.group_defaults
+    return NO_DEFAULTS if queue is None or queue.limits is None else queue.limits.group_defaults
 
 
 def set_group_defaults(queue: QueueState, defaults: GroupDefaults) -> None:
     """Change the default limits for the groups of a queue."""
-    gate = gate_of(queue)
-    gate.group_defaults = defaults
-    if gate.groups is not None:
-        gate.groups.set_defaults(defaults)
-    drop_if_open(queue, gate)
+    limits = limits_of(queue)
+    limits.group_defaults = defaults
+    if limits.groups is not None:
+        limits.groups.set_defaults(defaults)
+    drop_if_empty(queue, limits)
 
 
-def bucket_of(state: State, queue: QueueState, gate: Gate) -> TokenBucket | None:
+def bucket_of(state: State, queue: QueueState, limits: QueueLimits) -> TokenBucket | None:
     """The bucket, unless it has expired."""
-    bucket = gate.limits.bucket
+    bucket = limits.own.bucket
     if bucket is not None and bucket.until is not None and bucket.until <= state.now:
-        gate.limits.bucket = bucket = None
-        keep(state, queue, gate)
+        limits.own.bucket = bucket = None
+        keep(state, queue, limits)
     return bucket
 
 
-def is_open(state: State, queue: QueueState, gate: Gate) -> bool:
+def is_open(state: State, queue: QueueState, limits: QueueLimits) -> bool:
     """Whether one more job may be taken."""
-    most = gate.limits.concurrency
+    most = limits.own.concurrency
     if most is not None and len(queue.active) >= most:
         return False
-    breakers = gate.breakers
+    breakers = limits.breakers
     if breakers is not None and breakers.whole is not None and not breakers.whole.lets(state.now):
         return False
-    bucket = bucket_of(state, queue, gate)
+    bucket = bucket_of(state, queue, limits)
     return bucket is None or bucket.has_token(state.now)
 
 
@@ -152,16 +154,16 @@ def join(queue: QueueState, job: Job) -> None:
 
 def readopt(queue: QueueState, job: Job) -> None:
     """The same for a job that was active when the shard stopped."""
-    if queue.gate is not None and queue.gate.groups is not None:
-        queue.gate.groups.readopt(job)
+    if queue.limits is not None and queue.limits.groups is not None:
+        queue.limits.groups.readopt(job)
 
 
 def left(state: State, queue: QueueState, job: Job) -> None:
     """Remove a job that is no longer live."""
-    gate = queue.gate
-    if gate is not None and gate.groups is not None:
-        gate.groups.leave(job, state.now)
-        keep_groups(state, queue, gate.groups)
+    limits = queue.limits
+    if limits is not None and limits.groups is not None:
+        limits.groups.leave(job, state.now)
+        keep_groups(state, queue, limits.groups)
 
 
 def key_of_group(queue: str, group_id: str) -> str:
@@ -182,45 +184,45 @@ def keep_groups(state: State, queue: QueueState, groups: Groups) -> None:
     groups.changed.clear()
 
 
-def passed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
+def passed(state: State, queue: QueueState, limits: QueueLimits, job: Job) -> None:
     """Record that a job was taken.  The remaining rates are stored with it, so they survive a restart."""
-    bucket = gate.limits.bucket
+    bucket = limits.own.bucket
     if bucket is not None:
         bucket.credits -= bucket.duration
-        keep(state, queue, gate)
-    if gate.groups is not None:
-        gate.groups.start(job, state.now)
-        keep_groups(state, queue, gate.groups)
-    if gate.breakers is not None:
-        gate.breakers.started(job)
+        keep(state, queue, limits)
+    if limits.groups is not None:
+        limits.groups.start(job, state.now)
+        keep_groups(state, queue, limits.groups)
+    if limits.breakers is not None:
+        limits.breakers.started(job)
 
 
-def freed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
+def freed(state: State, queue: QueueState, limits: QueueLimits, job: Job) -> None:
     """Record that an active job has ended, so another one may be taken."""
-    if gate.groups is not None:
-        gate.groups.end(job)
-    if gate.breakers is not None:
-        gate.breakers.ended(job)
+    if limits.groups is not None:
+        limits.groups.end(job)
+    if limits.breakers is not None:
+        limits.breakers.ended(job)
     if queue.waiters and queue.waiting:
         state.woken[queue] = None
 
 
-def opens_at(state: State, queue: QueueState, gate: Gate) -> int | None:
+def opens_at(state: State, queue: QueueState, limits: QueueLimits) -> int | None:
     """The next time when a job may pass; None if time will not change that."""
-    bucket, groups, now = bucket_of(state, queue, gate), gate.groups, state.now
+    bucket, groups, now = bucket_of(state, queue, limits), limits.groups, state.now
     may: list[int | None] = [] if groups is None else [groups.opens_at(now)]
-    if gate.breakers is not None:
-        may.append(gate.breakers.opens_at(now))
+    if limits.breakers is not None:
+        may.append(limits.breakers.opens_at(now))
     if bucket is not None:
         may += [bucket.next_token_at(now), bucket.until]
     return min((at for at in may if at is not None and at > now), default=None)
 
 
-def arm(state: State, queue: QueueState, gate: Gate) -> None:
+def arm(state: State, queue: QueueState, limits: QueueLimits) -> None:
     """Pulls are parked while jobs wait: set an alarm for the time when a job may pass."""
-    at = opens_at(state, queue, gate)
-    if at is not None and not 0 < gate.alarm <= at:
-        gate.alarm = at
+    at = opens_at(state, queue, limits)
+    if at is not None and not 0 < limits.alarm <= at:
+        limits.alarm = at
         state.alarms.add(at, queue)
 
 
@@ -229,8 +231,8 @@ def ring(state: State) -> None:
     alarms, now = state.alarms, state.now
     while (alarm := alarms.pop_due(now)) is not None:
         queue = alarm[2]
-        if queue.gate is not None and alarms.is_current(alarm):
-            queue.gate.alarm = 0
+        if queue.limits is not None and alarms.is_current(alarm):
+            queue.limits.alarm = 0
             if queue.waiters:
                 state.woken[queue] = None
 
@@ -240,7 +242,7 @@ def ring(state: State) -> None:
 
 def forget(queue: QueueState, job: Job) -> None:
     """Remove a job that is no longer ready."""
-    breakers = queue.gate.breakers if queue.gate is not None else None
+    breakers = queue.limits.breakers if queue.limits is not None else None
     if breakers is None or not breakers.unshelve(job):
         queue.ready.forget(job)
 
@@ -265,8 +267,8 @@ def oldest(queue: QueueState) -> int | None:
 
 
 def _shelved(queue: QueueState) -> Iterator[Job]:
-    if queue.gate is not None and queue.gate.breakers is not None:
-        yield from queue.gate.breakers.shelved()
+    if queue.limits is not None and queue.limits.breakers is not None:
+        yield from queue.limits.breakers.shelved()
 
 
 def set_back(state: State, back: SetBack) -> int:
@@ -274,22 +276,22 @@ def set_back(state: State, back: SetBack) -> int:
     state.alarms.replace(())
     moved = 0
     for queue in state.queues.values():
-        gate = queue.gate
-        if gate is None:
+        limits = queue.limits
+        if limits is None:
             continue
-        gate.alarm = 0
-        bucket = gate.limits.bucket
+        limits.alarm = 0
+        bucket = limits.own.bucket
         if bucket is not None and max(bucket.at, bucket.since) > back.now:
             if bucket.until is not None:
                 bucket.until = back.end(bucket.until, bucket.since)
             bucket.at, bucket.since = min(bucket.at, back.now), back.moment(bucket.since)
-            keep(state, queue, gate)
+            keep(state, queue, limits)
             moved += 1
-        if gate.breakers is not None:
-            moved += gate.breakers.set_back(back)
-        if gate.groups is not None:
-            moved += gate.groups.set_back(back)
-            keep_groups(state, queue, gate.groups)
+        if limits.breakers is not None:
+            moved += limits.breakers.set_back(back)
+        if limits.groups is not None:
+            moved += limits.groups.set_back(back)
+            keep_groups(state, queue, limits.groups)
         if queue.waiters:
             state.woken[queue] = None
     return moved

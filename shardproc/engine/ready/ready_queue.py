@@ -33,17 +33,14 @@ class _Bucket:
         self.lifo: list[tuple[int, Job]] = []  # (-seq, job)
         self.stale = 0  # entries of jobs that left without pop
 
-    def __bool__(self) -> bool:
-        return bool(self.fifo or self.late or self.lifo)
-
-    def pop(self) -> Job:
+    def pop(self) -> Job | None:
         if self.lifo:
             return heappop(self.lifo)[1]
         fifo, late = self.fifo, self.late
         if late:
             if not fifo or (late[0][0], late[0][1]) < (fifo[0].run_at, fifo[0].seq):
                 return heappop(late)[2]
-        return fifo.popleft()
+        return fifo.popleft() if fifo else None
 
     def __len__(self) -> int:
         return len(self.fifo) + len(self.late) + len(self.lifo)
@@ -91,21 +88,37 @@ class ReadyQueue:
         fifo = bucket.fifo
         if job.shared.options.lifo:
             heappush(bucket.lifo, (-job.seq, job))
-        elif not fifo or (last := fifo[-1]).run_at < job.run_at:
-            fifo.append(job)
-        elif last.run_at == job.run_at and last.seq < job.seq:
+        elif (
+            not fifo
+            or (last := fifo[-1]).run_at < job.run_at
+            or (last.run_at == job.run_at and last.seq < job.seq)
+        ):
             fifo.append(job)
         else:
             heappush(bucket.late, (job.run_at, job.seq, job))
+
+    def extend(self, jobs: list[Job]) -> None:
+        """Add new jobs without options, in order of arrival, that are ready since the same moment."""
+        first = jobs[0]
+        self.push(first)
+        others = jobs[1:]
+        if not others:
+            return
+        priority, fifo = first.priority, self._buckets[first.priority].fifo
+        if fifo and fifo[-1] is first and {job.priority for job in others} == {priority}:
+            fifo.extend(others)
+            self._size += len(others)
+        else:
+            for job in others:
+                self.push(job)
 
     def pop(self) -> Job | None:
         """Take the next job."""
         order = self._order
         while order:
             bucket = self._buckets[-order[0]]
-            while bucket:
+            while (job := bucket.pop()) is not None:
                 self._size -= 1
-                job = bucket.pop()
                 if job.state == WAITING:
                     return job
                 bucket.stale -= 1

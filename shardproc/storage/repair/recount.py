@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from bunqueue.model.ids import slot_of_queue
 
-from .. import rows
 from ..schema import WrongSchema, version_of
 from .unreadable_job import unreadable
 
@@ -31,12 +30,15 @@ class Check(NamedTuple):
 _LIVE = """jobs left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
            left join dead_letters on dead_letters.seq = jobs.seq
            where completed.seq is null and dead_letters.seq is null"""
+LOCKS_OF_ENDED = """select seq from locks join dead_letters using (seq)
+                    union select seq from locks join jobs using (seq)
+                    join completed using (queue_id, seq)"""
 CHECKS = (
     Check(
         "one state a job",
         "jobs are in two states at once",
         f"""select seq from dead_letters join completed using (queue_id, seq)
-            union {rows.LOCKS_OF_ENDED}""",
+            union {LOCKS_OF_ENDED}""",
     ),
     Check(
         "states have jobs",

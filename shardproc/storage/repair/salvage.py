@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from sqlite_utils import Database
 
 from bunqueue.server.folder.data_folder import private, sync
 
@@ -26,8 +27,8 @@ from ..database import PAGE_SIZE
 from ..event_log import decode
 from ..schema import OF_JOBS, TABLES, Table, migrate
 from ..search.index import KEY as SEARCH
+from .contradictions import FIXES
 from .live_around import Fates
-from .mend import CURES
 from .walking import Row, by_number, walk
 
 NOT_KEPT = frozenset({"live_from", "probe", PARKED, SEARCH})  # of meta: they follow from the rest
@@ -92,7 +93,7 @@ def _open(source: Path, folder: Path) -> sqlite3.Connection:
         if _has_tables(source) and pages * PAGE_SIZE <= size:
             return db
     db.close()
-    return _reader(_mended(source, folder / f"{source.name}.copy", head))
+    return _reader(_fixed_copy(source, folder / f"{source.name}.copy", head))
 
 
 def _reader(path: Path) -> sqlite3.Connection:
@@ -100,7 +101,7 @@ def _reader(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _mended(source: Path, copy: Path, head: bytes) -> Path:
+def _fixed_copy(source: Path, copy: Path, head: bytes) -> Path:
     shutil.copyfile(source, copy)
     log = Path(f"{source}-wal")
     if log.exists():
@@ -133,7 +134,7 @@ def _has_pointer_map(file: Path) -> bool:
 
 def _has_tables(file: Path) -> bool:
     with closing(_reader(file)) as db, suppress(sqlite3.DatabaseError):
-        return bool(db.execute("select count(*) from sqlite_master where name = 'jobs'").fetchone()[0])
+        return Database(db, execute_plugins=False).table("jobs").exists()
     return False
 
 
@@ -144,10 +145,8 @@ class _Enough(Exception):
 class _Salvage:
     def __init__(self, old: sqlite3.Connection, new: sqlite3.Connection, progress: Progress) -> None:
         self._old, self._new, self._progress = old, new, progress
-        self._columns = {
-            table.name: [row[1] for row in new.execute(f"pragma table_info({table.name})")]
-            for table in TABLES
-        }
+        tables = Database(new, execute_plugins=False)
+        self._columns = {table.name: list(tables.table(table.name).columns_dict) for table in TABLES}
         self._bad: dict[str, set[int]] = {}
         self.found = Salvaged()
         self._reported_at = time.monotonic()
@@ -310,8 +309,8 @@ class _Salvage:
         self._end_unknown()
         new.execute(f"insert into stragglers select seq from ({_UNDECIDED})")
         new.execute("insert or replace into meta values ('live_from', ?)", (str(self._last + 1),))
-        for cure in CURES["one state a job"]:
-            new.execute(cure)
+        for fix in FIXES["one state a job"]:
+            new.execute(fix)
 
     def _lost_jobs(self) -> None:
         """Count jobs that other rows or events mention, but whose own row is gone."""

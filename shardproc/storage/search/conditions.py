@@ -28,6 +28,7 @@ from bunqueue.protocol.search.conditions import (
 )
 from shardproc.engine.criteria import LIVE, Criteria, Finding
 
+from ..rows import last_error_type
 from .index import group_of, tags_of
 
 _SIGNS = {EQUAL: "=", UNEQUAL: "<>", LESS: "<", AT_MOST: "<=", MORE: ">", AT_LEAST: ">="}
@@ -35,18 +36,22 @@ MAX_LISTED = 100  # queues in a query; if there are more, Python checks the rows
 
 _STATE = """case when completed.seq is not null then 'completed' when dead_letters.reason in
 ('cancelled', 'stuck') then dead_letters.reason when dead_letters.seq is not null then 'failed' end"""
+_ERROR_TYPE = f"""case when completed.seq is null and coalesce(dead_letters.error, jobs.error) is not null
+then {last_error_type("jobs.seq")} end"""
 _COLUMNS = {
     "state": _STATE,
     "name": "jobs.name",
     "worker": "nullif(coalesce(completed.worker, dead_letters.worker), '')",
     "error": "case when completed.seq is null then dead_letters.error end",
+    "error_type": _ERROR_TYPE,
     "created": "jobs.created_at",
     "finished": "coalesce(completed.finished_at, dead_letters.finished_at)",
     "priority": "jobs.priority",
     "attempts": "coalesce(completed.attempts, dead_letters.attempts)",
     "workflow": "(jobs.run is not null)",
 }
-_FIXED = frozenset({"name", "created"})  # the row of a live job has the same values as memory
+# The row of a live job has the same values as memory; the class of its last error is only in the file.
+_FIXED = frozenset({"name", "created", "error_type"})
 _SELECT = """select jobs.seq, jobs.queue_id,
 case when completed.seq is not null then 3 when dead_letters.reason = 'cancelled' then -1
 when dead_letters.seq is not null then 4 else 0 end,
@@ -125,6 +130,8 @@ def _sql(condition: Condition) -> tuple[str, list[Any]]:
     if column is None:
         return _occurs(condition)
     values = [_portable(value) for value in condition.values]
+    if condition.field == "error_type" and condition.comparison != CONTAINS:
+        return _of_class(column, values, condition.comparison)
     test = f"{column} {_SIGNS.get(condition.comparison)} ?"
     if condition.comparison in (EQUAL, UNEQUAL):
         marks = ",".join("?" * len(values))
@@ -136,6 +143,14 @@ def _sql(condition: Condition) -> tuple[str, list[Any]]:
     if condition.field not in _FIXED:
         test = f"(coalesce(completed.seq, dead_letters.seq) is null or {test})"
     return test, values
+
+
+def _of_class(column: str, values: list[Any], comparison: str) -> tuple[str, list[Any]]:
+    """Whether a class has one of these names, with or without its module."""
+    one = f"substr('.' || {column}, -length(?) - 1) = '.' || ?"
+    test = " or ".join([one] * len(values))
+    twice = [value for value in values for _ in range(2)]
+    return (f"({test})" if comparison == EQUAL else f"not coalesce(({test}), 0)"), twice
 
 
 def _portable(value: Any) -> Any:

@@ -269,7 +269,9 @@ class SearchIndex:
         self._swept = 0 if last >= self._stored >> BITS else last + 1
         self._removed = self._removed or self._swept > 0
         drops = (statements.DROP_BLOCKS, statements.DROP_FINISHES)
-        return [(drop, blocks) for drop in drops if self._db.execute(_looking(drop), blocks).fetchone()]
+        return [
+            (drop, blocks) for drop in drops if self._db.execute(_remaining_query(drop), blocks).fetchone()
+        ]
 
     # -- when the clock was wrong
 
@@ -285,7 +287,7 @@ class SearchIndex:
         self._rebuilds = True
 
 
-def _looking(drop: str) -> str:
+def _remaining_query(drop: str) -> str:
     """The query for what a statement deletes."""
     return f"{drop.replace('delete', 'select block', 1)} limit 1"
 

@@ -15,7 +15,8 @@ from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
 from bunqueue.model.names import queue_name_problem
 from bunqueue.model.schedule import ScheduleError, UnknownZone, next_run, next_tick
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply
+from bunqueue.protocol.commands import CommandError, Data, ErrorReply, Ok, Reply
+from bunqueue.protocol.commands.core import JobFields
 from bunqueue.protocol.commands.cron import (
     DEFAULT_BACKLOG,
     Cron,
@@ -30,26 +31,27 @@ from bunqueue.protocol.commands.cron import (
     CronResume,
     CronRun,
     CronRuns,
-    CronRunsReply,
     CronView,
     contradictions,
 )
 from bunqueue.protocol.numbers import number
 
+from ...lifecycle import declared
 from ...memory.clock_correction import SetBack
 from ...memory.timetable import KIND, Schedule
 from ...peer_calls import Steps, across
 from ...registry import handles, recovers
+from ...scoped import allows, is_limited
 from ...slices import Steps as Slices
 from ...slices import sliced
 from ...state import Client, State
-from .. import old_names, push
+from .. import old_names, push_checks
 from . import names
 
 ALLOW, SKIP, QUEUE, CANCEL = "allow", "skip", "queue", "cancel"  # values of `CronFields.overlap`
 NONE, ALL = "none", "all"  # values of `CronFields.on_missed`
 MANY = 100  # schedules shown per slice
-LOOKED_AT = 1000  # inspected per slice, to find the next ones of all
+INSPECTED_PER_SLICE = 1000  # inspected per slice, to find the next ones of all
 NOT_FOUND = "Cron job not found"
 
 _decode = msgspec.json.Decoder(Schedule).decode
@@ -60,16 +62,19 @@ def put(state: State, client: Client, command: Cron) -> Reply | None:
     _check(command)
     next_after(command, state.now, state.now)
     if not state.is_home(command.queue):
-        if command.move:
+        known = state.timetable.by_name.get(command.name)
+        if command.move and known is not None and allows(client, known.queue):
             remove(state, command.name)
         # The answer that counts comes from the queue's shard.
         return ErrorReply(error="Cron job belongs to another shard", code=Code.SCHEDULE_NOT_FOUND)
-    return _put(state, client, command) if command.move else _put_unless_taken(state, client, command)
+    if command.move and not is_limited(client):
+        return _put(state, client, command)
+    return _put_unless_taken(state, client, command)
 
 
 @across
 def _put_unless_taken(state: State, client: Client, command: Cron) -> Steps:
-    yield from names.claim(state, command)
+    yield from names.claim(state, client, command)
     return _put(state, client, command)
 
 
@@ -79,6 +84,9 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
     state.kept.admit(KIND, command.name, "name", command.name, len(data))
     if client.version >= 3 and command.job_name is None:
         command.job_name, data = old_names.without_name(data)
+    if (functions := state.functions.get(command.queue)) is not None:
+        job = JobFields(name=command.job_name)
+        declared.admit(functions, command.queue, [job], [data], state.now)
     schedule = Schedule(
         **{field: getattr(command, field) for field in CronFields.__struct_fields__},
         data=NIL if data == UNDEFINED else data,
@@ -112,7 +120,7 @@ def _check_limit(known: Schedule, limit: int | None) -> None:
 
 @handles(CronDelete)
 def delete(state: State, client: Client, command: CronDelete) -> Ok:
-    known = known_schedule(state, command.name)
+    known = known_schedule(state, client, command.name)
     if command.app is not None and known.app != command.app:
         raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name", value=command.name)
     remove(state, command.name)
@@ -121,28 +129,29 @@ def delete(state: State, client: Client, command: CronDelete) -> Ok:
 
 @handles(CronGet)
 def get(state: State, client: Client, command: CronGet) -> CronReply:
-    return _shown(state, known_schedule(state, command.name))
+    return _shown(state, known_schedule(state, client, command.name))
 
 
-def known_schedule(state: State, name: str) -> Schedule:
+def known_schedule(state: State, client: Client, name: str) -> Schedule:
+    """A schedule that exists for a client.  CommandError if it does not."""
     schedule = state.timetable.by_name.get(name)
-    if schedule is None:
+    if schedule is None or not allows(client, schedule.queue):
         raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name", value=name)
     return schedule
 
 
 @handles(CronPause)
 def pause(state: State, client: Client, command: CronPause) -> CronReply:
-    return _set_paused(state, command.name, True)
+    return _set_paused(state, client, command.name, True)
 
 
 @handles(CronResume)
 def resume(state: State, client: Client, command: CronResume) -> CronReply:
-    return _set_paused(state, command.name, False)
+    return _set_paused(state, client, command.name, False)
 
 
-def _set_paused(state: State, name: str, paused: bool) -> CronReply:
-    schedule = known_schedule(state, name)
+def _set_paused(state: State, client: Client, name: str, paused: bool) -> CronReply:
+    schedule = known_schedule(state, client, name)
     schedule.paused = paused
     if schedule.backlog and not paused:
         state.timetable.ready.append(name)
@@ -151,8 +160,8 @@ def _set_paused(state: State, name: str, paused: bool) -> CronReply:
 
 
 @handles(CronNext)
-def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
-    schedule = known_schedule(state, command.name)
+def next_runs(state: State, client: Client, command: CronNext) -> Data[CronRuns]:
+    schedule = known_schedule(state, client, command.name)
     left, limit = command.count, schedule.max_limit
     if limit is not None and limit > 0:
         left = min(left, limit - schedule.executions)
@@ -164,7 +173,7 @@ def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
             at = next_after(schedule, at, at)
         except CommandError:  # the expression has no further date
             break
-    return CronRunsReply(data=CronRuns([float(run) for run in runs]))
+    return Data(data=CronRuns([float(run) for run in runs]))
 
 
 @handles(CronList)
@@ -173,19 +182,21 @@ def list_all(state: State, client: Client, command: CronList) -> Slices:
     by_name, found = state.timetable.by_name, []
     for place, name in enumerate(sorted(by_name), 1):
         schedule = by_name.get(name)
-        if schedule is not None:
+        if schedule is not None and allows(client, schedule.queue):
             found.append(_view(schedule))
         if place % MANY == 0:
             yield
     return CronListReply(crons=found)
 
 
-def next_ones(state: State, count: int) -> Generator[None, None, list[CronView]]:
+def next_ones(state: State, client: Client, count: int) -> Generator[None, None, list[CronView]]:
     """The schedules with the earliest next runs, for an overview."""
-    schedules = list(state.timetable.by_name.values())
+    schedules = [each for each in state.timetable.by_name.values() if allows(client, each.queue)]
     found: list[Schedule] = []
-    for start in range(0, len(schedules), LOOKED_AT):
-        found = nsmallest(count, found + schedules[start : start + LOOKED_AT], key=attrgetter("next_run"))
+    for start in range(0, len(schedules), INSPECTED_PER_SLICE):
+        found = nsmallest(
+            count, found + schedules[start : start + INSPECTED_PER_SLICE], key=attrgetter("next_run")
+        )
         yield
     return [_view(schedule) for schedule in found]
 
@@ -236,11 +247,11 @@ def _check(command: Cron) -> None:
         raise CommandError(
             text, Code.INVALID_SCHEDULE, field="schedule", value=None, bound="schedule, repeatEvery"
         )
-    push.check_data(bytes(command.data))
+    push_checks.check_data(bytes(command.data))
     if command.job_options is not None:
-        push.check_keeping(command.job_options, "jobOptions.")
+        push_checks.check_keeping(command.job_options, "jobOptions.")
         if command.job_options.workflow:
-            push.check_arguments(bytes(command.data))
+            push_checks.check_arguments(bytes(command.data))
     for field, problem in contradictions(command):
         raise CommandError(f"{field}: {problem}", Code.INVALID_FIELD, field=field)
 

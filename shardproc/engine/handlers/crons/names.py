@@ -16,17 +16,18 @@ from bunqueue.server.links import peers as messages
 from ...memory.timetable import Claim
 from ...peer_calls import Steps
 from ...registry import answers
-from ...state import State
+from ...scoped import allows
+from ...state import Client, State
 
 
-def claim(state: State, command: Cron) -> Steps:
-    """Claim a name; CommandError if it belongs to another schedule.  The caller must set the schedule at
-    once, without yielding."""
+def claim(state: State, client: Client, command: Cron) -> Steps:
+    """Claim a name; CommandError if it belongs to another schedule, which the command does not move.  The
+    caller must set the schedule at once, without yielding."""
     claims = state.timetable.claims
     mine = Claim(command.queue, command.app or "")
     claims.setdefault(command.name, []).append(mine)
     try:
-        _check_here(state, command)
+        _check_here(state, client, command)
         others = [shard for shard in range(state.shards) if shard != state.shard]
         question = messages.CronClaim(command.name, mine.queue, mine.app)
         holders = yield [(shard, question) for shard in others]
@@ -35,20 +36,22 @@ def claim(state: State, command: Cron) -> Steps:
         if not claims[command.name]:
             del claims[command.name]
     for holder in holders:
-        if holder.queue:
-            raise _taken(command.name, holder.queue, holder.app)
+        if holder.queue and not (command.move and allows(client, holder.queue)):
+            raise _taken(client, command.name, holder.queue, holder.app)
     if mine.lost_to is not None:
-        raise _taken(command.name, *mine.lost_to)
-    _check_here(state, command)  # another command may have set it meanwhile
+        raise _taken(client, command.name, *mine.lost_to)
+    _check_here(state, client, command)  # another command may have set it meanwhile
 
 
-def _check_here(state: State, command: Cron) -> None:
+def _check_here(state: State, client: Client, command: Cron) -> None:
     known = state.timetable.by_name.get(command.name)
     if known is None:
         return
     other_app = None not in (known.app, command.app) and known.app != command.app
+    if command.move and allows(client, known.queue):
+        return
     if known.queue != command.queue or other_app:
-        raise _taken(known.name, known.queue, known.app or "")
+        raise _taken(client, known.name, known.queue, known.app or "")
 
 
 @answers(messages.CronClaim)
@@ -64,7 +67,10 @@ def answer_claim(state: State, source: int, message: messages.CronClaim) -> mess
     return messages.CronHolder()
 
 
-def _taken(name: str, queue: str, app: str) -> CommandError:
+def _taken(client: Client, name: str, queue: str, app: str) -> CommandError:
+    if not allows(client, queue):
+        text = f"The schedule name {name!r} cannot be used: give this schedule another name"
+        return CommandError(text, Code.SCHEDULE_CONFLICT, field="name", value=name)
     whose = f"queue {queue!r}" + (f", declared by app {app!r}" if app else "")
     return CommandError(
         f"The schedule name {name!r} belongs to {whose}: give this schedule another name, or delete that one"

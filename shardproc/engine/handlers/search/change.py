@@ -43,7 +43,7 @@ def change_jobs(state: State, client: Client, command: ChangeJobs) -> Steps:
     if command.queue is not None:
         cursor.places = [place if n == state.shard else DONE for n, place in enumerate(cursor.places)]
     cursor.until = min(cursor.until or state.next_seq, state.next_seq)  # whatever the cursor says
-    found = plan(state, command, cursor, asc=True, until=cursor.until)
+    found = plan(state, client, command, cursor, asc=True, until=cursor.until)
     work = _Work(state, client, command, cursor, found)
     yield from work.run()
     return Later(work.finish)
@@ -116,7 +116,7 @@ class _Work:
             data=Changed(self._changed, dict(self._skipped), self._examples),
             cursor=cursors.written(self._cursor),
             plan=self._found.shown,
-            progress=Progress(self._scanned, self._matched),
+            progress=Progress(min(self._scanned, self._found.most), self._matched),
         )
 
     def _piece(self, matches: Sequence[Match]) -> int | None:

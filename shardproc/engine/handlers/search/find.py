@@ -32,7 +32,7 @@ def find_jobs(state: State, client: Client, command: FindJobs) -> Steps:
     if command.queue is not None:
         cursor.places = [place if n == state.shard else DONE for n, place in enumerate(cursor.places)]
     page = _Page(state, command, cursor)
-    found = plan(state, command, cursor, asc=command.asc, until=state.next_seq)
+    found = plan(state, client, command, cursor, asc=command.asc, until=state.next_seq)
     if command.explain:
         return page.reply(found, Shown(state, client))
     yield from page.collect(found)
@@ -122,7 +122,7 @@ class _Page:
             jobs=answer.reply().jobs,
             cursor=cursors.encoded(self._cursor) if several else cursors.written(self._cursor),
             plan=found.shown,
-            progress=Progress(self._scanned, count, self._unreadable),
+            progress=Progress(min(self._scanned, found.most), count, self._unreadable),
             position=self._position() if several else UNSET,
         )
 

@@ -12,10 +12,15 @@ from bunqueue.protocol.search.conditions import MISSING, Condition, matches, val
 
 from ...state import QueueState
 
+ONLY_STORED = frozenset({"error_type"})  # what memory does not have, even of live jobs
+
 
 def meets(conditions: Iterable[Condition], queue: QueueState, job: Job) -> bool:
-    """Whether a job of ``queue`` meets all of them."""
-    return all(matches(condition, _value(condition, queue, job)) for condition in conditions)
+    """Whether a job of ``queue`` meets all of them, except those that only the file can test."""
+    return all(
+        condition.field in ONLY_STORED or matches(condition, _value(condition, queue, job))
+        for condition in conditions
+    )
 
 
 def _value(condition: Condition, queue: QueueState, job: Job) -> Any:

@@ -17,9 +17,12 @@ from bunqueue.protocol.search.wanted import conditions_of
 
 from ...criteria import Criteria
 from ...lookup import known_queue
-from ...state import QueueState, State
+from ...scoped import is_limited, queues_of
+from ...state import Client, QueueState, State
+from .matching import ONLY_STORED
 
 FEW_QUEUES = 4  # up to this many are searched one by one
+NO_LIMIT = 2**53
 FEW_LIVE = 50_000  # live jobs that are sorted in memory; about 5 ms
 
 _INDEXED = ("name", "tag", "group", "created", "finished")
@@ -49,6 +52,7 @@ class Plan(Struct):
     ranges: list[tuple[int, int]]  # of numbers, in search order
     jobs: int  # maximum number of jobs inspected
     by: list[str]
+    most: int  # the largest number of jobs that the client may learn were inspected, in one answer
 
     @property
     def density(self) -> float:
@@ -58,35 +62,44 @@ class Plan(Struct):
 
     @property
     def shown(self) -> Shown:
-        return Shown(self.by, self.jobs)
+        return Shown(self.by, min(self.jobs, self.most))
 
 
-def plan(state: State, wanted: Wanted, cursor: Cursor, *, asc: bool, until: int) -> Plan:
+def plan(state: State, client: Client, wanted: Wanted, cursor: Cursor, *, asc: bool, until: int) -> Plan:
     """The way to find jobs beyond a cursor, with numbers below ``until``."""
     conditions = conditions_of(wanted, cursor.at)
-    queues = _queues(state, wanted, conditions)
+    queues = _queues(state, client, wanted, conditions)
     rest = [condition for condition in conditions if condition.field != "queue"]
     kinds = _kinds(rest)
     first, last = _bounds(state, cursor, asc, until)
     if not queues or not kinds or first > last:
-        return Plan(rest, queues, None, None, [], 0, [])
+        return Plan(rest, queues, None, None, [], 0, [], 0)
     ranges = state.archive.searches.ranges(rest, first, last)
-    live = _live(queues, kinds & LIVE)
+    stored = any(condition.field in ONLY_STORED for condition in rest) and kinds & LIVE
+    live = None if stored else _live(queues, kinds & LIVE)
     criteria = _criteria(state, rest, queues, kinds, in_memory=live is not None, every=wanted.queue is None)
     jobs, by = _extent(state, criteria, queues, live, ranges)
     used = [field for field in _INDEXED if any(condition.field == field for condition in rest)]
+    most = sum(map(_size_of, queues)) if is_limited(client) else NO_LIMIT
     if ranges != [(first, last)]:
         by = [*used, *by]
-    return Plan(rest, queues, criteria, live, ranges if asc else ranges[::-1], jobs, by)
+    return Plan(rest, queues, criteria, live, ranges if asc else ranges[::-1], jobs, by, most)
 
 
-def _queues(state: State, wanted: Wanted, conditions: Sequence[Condition]) -> list[QueueState]:
+def _size_of(queue: QueueState) -> int:
+    """The number of its jobs."""
+    return len(queue.jobs) + len(queue.late) + queue.completed + queue.failed
+
+
+def _queues(
+    state: State, client: Client, wanted: Wanted, conditions: Sequence[Condition]
+) -> list[QueueState]:
     mine = [condition for condition in conditions if condition.field == "queue"]
     if wanted.queue is not None:
         queue = known_queue(state, wanted.queue)
         found = [] if queue is None else [queue]
     else:
-        found = list(state.queues.values())
+        found = queues_of(state, client)
     if mine:
         found = [queue for queue in found if all(matches(condition, queue.name) for condition in mine)]
     return found

@@ -8,7 +8,8 @@ from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
 from bunqueue.model.job import Job
-from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands import Data, Ok
+from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.monitoring import (
     CompactMemory,
     DashboardOverview,
@@ -16,7 +17,6 @@ from bunqueue.protocol.commands.monitoring import (
     DashboardQueue,
     DashboardQueueReply,
     DashboardQueues,
-    DashboardQueuesReply,
     JobSketch,
     Latency,
     Memory,
@@ -26,6 +26,7 @@ from bunqueue.protocol.commands.monitoring import (
     QueueJobs,
     QueueOverview,
     QueueOverviews,
+    StorageState,
     Throughput,
     WorkerOverview,
 )
@@ -33,15 +34,17 @@ from bunqueue.protocol.job_view import queried_job, state_name
 
 from ...lookup import known_queue
 from ...memory.history import lately
-from ...memory.sums import of_queues
+from ...memory.job_figures import JobFigures, by_bound
+from ...memory.sums import Sums, of_queues
 from ...memory.vitals import MB
 from ...ready import queue_limits
 from ...registry import handles
+from ...scoped import is_limited, queues_of
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from ..crons.commands import next_ones
 from .query import counts_of
-from .stats import storage_state
+from .stats import mean, of_all, of_shard, storage_state
 
 PREVIEW = 10  # dead letters shown with a queue
 PREVIEW_BYTES = 1024 * 1024  # of their payloads in total
@@ -55,9 +58,12 @@ RATE_MINUTES = 4  # full minutes over which the rates of queues are averaged
 @handles(DashboardOverview)
 @sliced
 def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
-    jobs = yield from of_queues(state)
-    crons = yield from next_ones(state, MAX_CRONS)
-    totals, vitals = state.totals, state.vitals()
+    queues = queues_of(state, client)
+    jobs = yield from of_queues(queues)
+    crons = yield from next_ones(state, client, MAX_CRONS)
+    if is_limited(client):
+        return _limited_overview(state, queues, jobs, crons)
+    totals, vitals, figures = state.totals, state.vitals(), of_shard(state)
     return DashboardOverviewReply(
         data=Overview(
             stats=OverviewStats(
@@ -73,13 +79,7 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
                 uptime=float(state.now - state.started_at),
             ),
             throughput=Throughput(*state.rates.per_second(state.now, totals)),
-            latency=Latency(
-                totals.mean(totals.waited_ms),
-                totals.mean(totals.worked_ms),
-                totals.completed,
-                totals.by_bound(totals.waits),
-                totals.by_bound(totals.runs),
-            ),
+            latency=_latency(figures, totals.completed),
             memory=Memory(vitals.memory / MB),
             collections={
                 "queues": len(state.queues),
@@ -95,17 +95,64 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
     )
 
 
+def _limited_overview(
+    state: State, queues: list[QueueState], jobs: Sums, crons: list[CronView]
+) -> DashboardOverviewReply:
+    """The overview for who is for these queues only: nothing in it is about the server."""
+    figures = of_all(queues)
+    completed, failed = (sum(queue.total_completed for queue in queues), sum(q.total_failed for q in queues))
+    recent = [lately(state, queue, RATE_MINUTES) for queue in queues]
+    return DashboardOverviewReply(
+        data=Overview(
+            stats=OverviewStats(
+                waiting=jobs.waiting,
+                active=jobs.active,
+                delayed=jobs.delayed,
+                completed=jobs.completed,
+                dlq=jobs.failed,
+                total_pushed=figures.pushed,
+                total_pulled=figures.started,
+                total_completed=completed,
+                total_failed=failed,
+                uptime=float(state.now - state.started_at),
+            ),
+            throughput=Throughput(
+                0.0, 0.0, sum(rates[0] for rates in recent) / 60, sum(rates[1] for rates in recent) / 60
+            ),
+            latency=_latency(figures, completed),
+            memory=Memory(0.0),
+            collections={"queues": len(queues), "jobs": jobs.waiting + jobs.active + jobs.delayed},
+            workers=WorkerOverview(0, 0, []),  # only the router knows them
+            crons=crons,
+            storage=StorageState(False, None, None, None),
+            timestamp_ms=float(state.now),
+        )
+    )
+
+
+def _latency(figures: JobFigures, completed: int) -> Latency:
+    return Latency(
+        mean(figures.waits_ms, figures.waits),
+        mean(figures.runs_ms, figures.runs),
+        completed,
+        by_bound(figures.waits),
+        by_bound(figures.runs),
+        sum(figures.runs),
+        by_bound(figures.totals),
+    )
+
+
 @handles(DashboardQueues)
 @sliced
 def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> Steps:
     found = []
-    for number, name in enumerate(list(state.queues), 1):
-        queue = state.queues.get(name)
+    for number, known in enumerate(queues_of(state, client), 1):
+        queue = state.queues.get(known.name)
         if queue is not None:
             found.append(_overview_of(state, queue))
         if number % QUEUES_A_SLICE == 0:
             yield
-    return DashboardQueuesReply(data=QueueOverviews(found, float(state.now)))
+    return Data(data=QueueOverviews(found, float(state.now)))
 
 
 def _overview_of(state: State, queue: QueueState) -> QueueOverview:

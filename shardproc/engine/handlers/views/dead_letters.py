@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 from msgspec.msgpack import Encoder
 
-from bunqueue.model.dead_letters import COMPLETED_OUTCOME, UNKNOWN, AutoRetries
+from bunqueue.model.dead_letters import COMPLETED_OUTCOME, UNKNOWN, AutoRetries, cause_of, reason_of
 from bunqueue.model.job import FAILED, Job
-from bunqueue.protocol.commands.dlq import DlqFilter, DlqReply
+from bunqueue.protocol.commands.dlq import DeadLetterView, DlqFilter, DlqReply, PastAttempt
 from bunqueue.protocol.job_view import job_list
 
 from ...memory.queue_configs import dlq_config
@@ -16,33 +16,6 @@ from ...state import Client, State
 from .query import Shown
 
 _encode = Encoder().encode
-
-
-class _Past(Struct, rename="camel", gc=False):
-    """One attempt in an entry.  Times in ms."""
-
-    attempt: int
-    started_at: float
-    failed_at: float
-    reason: str
-    error: str | None
-    duration: float
-    error_type: str | None
-    delay: float | None  # until the next attempt
-
-
-class _Entry(Struct, rename="camel", gc=False):
-    """A dead letter."""
-
-    job: Raw
-    entered_at: float
-    reason: str
-    error: str | None
-    attempts: list[_Past]
-    retry_count: int
-    last_retry_at: float | None
-    next_retry_at: float | None
-    expires_at: float | None
 
 
 class Entries(Shown):
@@ -83,7 +56,7 @@ class Entries(Shown):
     def _shown_last(self) -> Raw:
         return Raw(self._jobs[-1])
 
-    def _enter(self, entry: _Entry) -> bool:
+    def _enter(self, entry: DeadLetterView) -> bool:
         """Add an entry if it fits beside its job; otherwise drop the job as well."""
         encoded = _encode(entry)
         if not self._entries or self.fits(len(encoded)):
@@ -92,15 +65,16 @@ class Entries(Shown):
         self._jobs.pop()
         return False
 
-    def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
-        died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
+    def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> DeadLetterView:
+        died, stored, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
+        reason = reason_of(stored)
         kept = None if job.extra is None else job.extra.keep_failed
         kept = config.max_age if kept is None else kept
         retries = (job.extra.auto_retries if job.extra is not None else None) or AutoRetries()
         history = [_past(attempt) for attempt in past if attempt.outcome != COMPLETED_OUTCOME]
         if history and reason != UNKNOWN:
             history[-1].reason = reason  # the result of the last failure
-        return _Entry(
+        return DeadLetterView(
             view,
             float(died),
             reason,
@@ -110,6 +84,7 @@ class Entries(Shown):
             _float(retries.last_at),
             _float(retries.next_at),
             None if kept is None else float(died + kept),
+            cause_of(stored),
         )
 
     def dlq_reply(self, chosen: DlqFilter, *, is_last: bool) -> DlqReply:
@@ -120,15 +95,17 @@ class Entries(Shown):
         return reply
 
 
-def _unreadable_entry(row: DeadLetter, view: Raw, why: str) -> _Entry:
+def _unreadable_entry(row: DeadLetter, view: Raw, why: str) -> DeadLetterView:
     """A dead letter whose job cannot be read."""
     again = _float(row.next_retry_at)
-    return _Entry(view, float(row.entered_at), row.reason or UNKNOWN, why, [], 0, None, again, None)
+    stored = row.reason or UNKNOWN
+    entered, reason, cause = float(row.entered_at), reason_of(stored), cause_of(stored)
+    return DeadLetterView(view, entered, reason, why, [], 0, None, again, None, cause)
 
 
-def _past(attempt: Attempt) -> _Past:
+def _past(attempt: Attempt) -> PastAttempt:
     started = attempt.ended_at if attempt.started_at is None else attempt.started_at
-    return _Past(
+    return PastAttempt(
         attempt.number,
         float(started),
         float(attempt.ended_at),

@@ -16,6 +16,7 @@ from bunqueue.protocol.commands.events import EventsReply, GetEvents, LogPlace
 
 from ...outbox import LogRow
 from ...registry import handles
+from ...scoped import allows
 from ...slices import Steps, sliced
 from ...state import Client, State
 
@@ -33,6 +34,7 @@ class Wanted(NamedTuple):
     queues: frozenset[str] | None
     types: frozenset[str] | None
     job_id: str | None
+    client: Client
 
 
 @handles(GetEvents)
@@ -42,7 +44,7 @@ def get_events(state: State, client: Client, command: GetEvents) -> Steps:
     after = _begin(state, command, following)
     missed = max(0, oldest - 1 - after)
     after = min(max(after, oldest - 1), following - 1)
-    wanted = Wanted(_set(command.queues), _set(command.types), command.job_id)
+    wanted = Wanted(_set(command.queues), _set(command.types), command.job_id, client)
     found: list[bytes] = []
     if command.limit:
         after = yield from _read(state, after, command.limit, wanted, found)
@@ -114,6 +116,8 @@ def _event(
     fields: dict[str, Any] = {name: more[0][name] for name in more[0] if name not in _UNTOLD} if more else {}
     queue = fields.pop("queue", None) or name_of(queue_id)
     if wanted.queues is not None and queue not in wanted.queues:
+        return None
+    if not allows(wanted.client, queue):
         return None
     head = {"eventType": kind, "queue": queue, "jobId": job_id, "timestamp": float(row.at)}
     return _encode({**head, **fields, "shard": shard, "seq": seq})

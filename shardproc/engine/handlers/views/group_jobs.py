@@ -29,7 +29,7 @@ def get_group_jobs(state: State, client: Client, command: GetGroupJobs) -> Steps
     """List jobs by number.  The cost grows with the size of the group, not of the queue."""
     names = check_states(command.state)
     queue = known_queue(state, command.queue)
-    groups = queue.gate.groups if queue is not None and queue.gate is not None else None
+    groups = queue.limits.groups if queue is not None and queue.limits is not None else None
     group = groups.by_id.get(command.group_id) if groups is not None else None
     if queue is None or group is None:
         return JobsReply(jobs=job_list([]))

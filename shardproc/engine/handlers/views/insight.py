@@ -7,6 +7,7 @@ from heapq import nsmallest
 
 from bunqueue.model.dead_letters import COMPLETED_OUTCOME, INTERRUPTED
 from bunqueue.model.job import COMPLETED, Job
+from bunqueue.protocol.commands import Data
 from bunqueue.protocol.commands.insight import (
     Attempts,
     AttemptsReply,
@@ -14,14 +15,12 @@ from bunqueue.protocol.commands.insight import (
     GetAttempts,
     GroupView,
     GroupViews,
-    GroupViewsReply,
     ListGroups,
     ListShards,
     ShardView,
     ShardViews,
     ShardViewsReply,
     Waiting,
-    WaitingReply,
     WhyWaiting,
 )
 from bunqueue.protocol.job_view import state_name
@@ -31,6 +30,7 @@ from ...memory.vitals import MB
 from ...outbox import Attempt
 from ...ready.group import Group
 from ...registry import handles
+from ...scoped import reads
 from ...slices import Steps, sliced
 from ...state import Client, State
 from .stats import store_view
@@ -93,16 +93,16 @@ def _attempt(attempt: Attempt, number: int) -> AttemptView:
 
 
 @handles(WhyWaiting)
-def why_waiting(state: State, client: Client, command: WhyWaiting) -> WaitingReply:
+def why_waiting(state: State, client: Client, command: WhyWaiting) -> Data[Waiting]:
     job = known_job(state, command.id)
-    return WaitingReply(data=Waiting(state_name(job, 3), reasons_of(state, job)))
+    return Data(data=Waiting(state_name(job, 3), reasons_of(state, job, errors=reads(client))))
 
 
 @handles(ListGroups)
 @sliced
 def list_groups(state: State, client: Client, command: ListGroups) -> Steps:
     queue = known_queue(state, command.queue)
-    groups = queue.gate.groups if queue is not None and queue.gate is not None else None
+    groups = queue.limits.groups if queue is not None and queue.limits is not None else None
     found: list[tuple[str, Group]] = []
     if groups is not None:
         for place, (group_id, group) in enumerate(list(groups.by_id.items()), 1):
@@ -117,7 +117,7 @@ def list_groups(state: State, client: Client, command: ListGroups) -> Steps:
         shown.append(_group(group))
         if place % SHOWN_A_SLICE == 0:
             yield
-    return GroupViewsReply(data=GroupViews(shown, len(found)))
+    return Data(data=GroupViews(shown, len(found)))
 
 
 def _group(group: Group) -> GroupView:

@@ -127,7 +127,7 @@ class Shown:
 @handles(GetJob)
 def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     job = known_job(state, command.id)
-    answer = Shown(state, client)
+    answer = Shown(state, client, data_limit=command.data_limit)
     answer.add(job)
     return JobReply(job=answer.one())
 

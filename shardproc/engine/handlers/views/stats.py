@@ -3,23 +3,25 @@ of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
 
 from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
+from bunqueue.model.scope import not_of_server
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, Data
 from bunqueue.protocol.commands.breakers import BreakerFigures
 from bunqueue.protocol.commands.monitoring import (
+    ClassFigures,
     DroppedFigures,
     Figures,
-    FiguresReply,
     HistoryMeta,
     Metrics,
     MetricsReply,
+    NameFigures,
     Prometheus,
     QueueFigures,
     QueueHistory,
@@ -30,6 +32,7 @@ from bunqueue.protocol.commands.monitoring import (
     StorageState,
     StorageStatus,
     StorageStatusReply,
+    Times,
 )
 from bunqueue.protocol.commands.server import (
     ListQueues,
@@ -43,10 +46,12 @@ from bunqueue.protocol.job_view import job_list
 
 from ...handlers.bounds import space_of
 from ...memory.history import MINUTE_MS, by_minute
+from ...memory.job_figures import OTHER, JobFigures, total
 from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
 from ...memory.vitals import MB, Disk, Vitals
 from ...ready import queue_limits
 from ...registry import handles
+from ...scoped import is_limited, queues_of
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 
@@ -55,6 +60,7 @@ _encode = Encoder().encode
 MAX_BREAKERS = 200  # circuit breakers in Prometheus, per shard
 MAX_DROPPED = 200  # queues with dropped dead letters in Prometheus, per shard
 MAX_QUEUES = 200  # queues with series of their own in Prometheus, over all shards: each costs four
+MAX_NAMES = 20  # names of a queue with series of their own in Prometheus
 SHOWN_A_SLICE = 20  # queues shown per slice
 
 
@@ -63,7 +69,7 @@ SHOWN_A_SLICE = 20  # queues shown per slice
 def list_queues(state: State, client: Client, command: ListQueues) -> Steps:
     found: list[bytes] = []
     names_only = client.version >= 3 and not command.details
-    for number, queue in enumerate(list(state.queues.values())):
+    for number, queue in enumerate(queues_of(state, client)):
         if number and number % QUEUES_A_SLICE == 0:
             yield
         found.append(_encode(queue.name if names_only else _info(queue)))
@@ -77,8 +83,10 @@ def _info(queue: QueueState) -> QueueInfo:
 @handles(Stats)
 @sliced
 def stats(state: State, client: Client, command: Stats) -> Steps:
-    jobs = yield from of_queues(state)
-    push_rate, pull_rate, *_ = state.rates.per_second(state.now, state.totals)
+    jobs = yield from of_queues(queues_of(state, client))
+    push_rate, pull_rate = (0.0, 0.0)
+    if not is_limited(client):
+        push_rate, pull_rate, *_ = state.rates.per_second(state.now, state.totals)
     return StatsReply(
         stats=ServerStats(
             queued=jobs.waiting,
@@ -100,18 +108,21 @@ def stats(state: State, client: Client, command: Stats) -> Steps:
 def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
     if command.queue is not None or command.type is not None:
         return MetricsReply(data=_history(state, command.queue, command.type))
-    totals, vitals = state.totals, state.vitals()
+    if client.scope is not None and is_limited(client):
+        raise CommandError(not_of_server(client.scope, "Metrics without a queue"), Code.FORBIDDEN)
+    totals, vitals, figures = state.totals, state.vitals(), of_shard(state)
     return MetricsReply(
         metrics=ServerMetrics(
             total_pushed=totals.pushed,
             total_pulled=totals.pulled,
             total_completed=totals.completed,
             total_failed=totals.failed,
-            avg_latency_ms=totals.mean(totals.waited_ms),
-            avg_processing_ms=totals.mean(totals.worked_ms),
+            avg_latency_ms=mean(figures.waits_ms, figures.waits),
+            avg_processing_ms=mean(figures.runs_ms, figures.runs),
             memory_usage_mb=vitals.memory / MB,
             sqlite_size_mb=vitals.sqlite / MB,
             active_connections=len(state.clients),
+            total_attempts=sum(figures.runs),
         )
     )
 
@@ -142,26 +153,27 @@ def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
 @handles(Prometheus)
 @sliced
 def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
-    jobs = yield from of_queues(state)
+    queues = queues_of(state, client)
+    jobs = yield from of_queues(queues)
     largest: list[QueueState] = []
-    queues = list(state.queues.values())
     for start in range(0, len(queues), QUEUES_A_SLICE):
         if start:
             yield
         largest = nlargest(MAX_QUEUES, largest + queues[start : start + QUEUES_A_SLICE], _size)
     figures = []
     for number, queue in enumerate(largest, 1):
-        figures.append(_of_queue(queue, state.now))
+        figures.append(_of_queue(state, queue))
         if number % SHOWN_A_SLICE == 0:
             yield
-    hooks = state.webhooks.values()
-    return FiguresReply(
+    limited = is_limited(client)  # then it gets nothing about the server
+    hooks = () if limited else state.webhooks.values()
+    return Data(
         data=Figures(
-            shards=[_of_shard(state, jobs)],
+            shards=[] if limited else [_of_shard(state, jobs)],
             queues=figures,
             webhooks=len(hooks),
             webhooks_enabled=sum(hook.enabled for hook in hooks),
-            breakers=list(islice(_breakers(state), MAX_BREAKERS)),
+            breakers=list(islice(_breakers(queues), MAX_BREAKERS)),
             dropped=nlargest(MAX_DROPPED, _dropped(queues), lambda each: each.too_many + each.too_old),
         )
     )
@@ -173,20 +185,37 @@ def _dropped(queues: list[QueueState]) -> Iterator[DroppedFigures]:
             yield DroppedFigures(queue.name, found.too_many, found.too_old, found.last_at_ms or 0.0)
 
 
-def _breakers(state: State) -> Iterator[BreakerFigures]:
-    for queue in state.queues.values():
-        if queue.gate is not None and queue.gate.breakers is not None:
-            for each in queue.gate.breakers:
+def _breakers(queues: list[QueueState]) -> Iterator[BreakerFigures]:
+    for queue in queues:
+        if queue.limits is not None and queue.limits.breakers is not None:
+            for each in queue.limits.breakers:
                 yield BreakerFigures(queue.name, each.name, each.record.is_open, each.record.opened)
 
 
 def _size(queue: QueueState) -> int:
-    return queue.waiting + len(queue.delayed) + len(queue.active)
+    return queue.waiting + len(queue.delayed) + len(queue.active) + queue.failed
 
 
-def _of_queue(queue: QueueState, now: int) -> QueueFigures:
-    oldest = queue_limits.oldest(queue)
-    groups = queue.gate.groups if queue.gate is not None else None
+def of_shard(state: State) -> JobFigures:
+    """The sum of what all jobs have done."""
+    return total([state.figures.gone, of_all(state.queues.values())])
+
+
+def of_all(queues: Iterable[QueueState]) -> JobFigures:
+    """The sum of what the jobs of these queues have done."""
+    return total([figures for queue in queues for figures in queue.names.values()])
+
+
+def mean(sum_ms: int, counts: list[int]) -> float:
+    """The average of a histogram."""
+    count = sum(counts)
+    return sum_ms / count if count else 0.0
+
+
+def _of_queue(state: State, queue: QueueState) -> QueueFigures:
+    oldest, now = queue_limits.oldest(queue), state.now
+    figures, errors = total(queue.names.values()), state.errors.queues.get(queue.name)
+    groups = queue.limits.groups if queue.limits is not None else None
     return QueueFigures(
         queue.name,
         queue.waiting,
@@ -197,11 +226,30 @@ def _of_queue(queue: QueueState, now: int) -> QueueFigures:
         UNSET if groups is None or not groups.by_id else len(groups.by_id),
         UNSET if queue.space is None else queue.space.bounds,
         UNSET if queue.space is None else space_of(queue),
+        _names(queue),
+        [] if errors is None else [ClassFigures(*key, count) for key, count in errors.classes.items()],
+        Times(figures.waits, figures.waits_ms),
+        Times(figures.runs, figures.runs_ms),
+        Times(figures.totals, figures.totals_ms),
+        queue.paused,
+        bool(queue.active or queue.waiters or queue.name in state.queues_with_workers),
     )
 
 
+def _names(queue: QueueState) -> list[NameFigures]:
+    """The figures of the names of a queue that are used most; the others are added up."""
+    ranked = sorted(queue.names.items(), key=lambda each: (each[0] == OTHER, -each[1].started, each[0]))
+    shown = dict(ranked[:MAX_NAMES])
+    if rest := [figures for _, figures in ranked[MAX_NAMES:]]:
+        shown[OTHER] = total([*rest, *([shown[OTHER]] if OTHER in shown else [])])
+    return [
+        NameFigures(name, each.pushed, each.started, each.completed, each.failed, each.retried, each.dead)
+        for name, each in shown.items()
+    ]
+
+
 def _of_shard(state: State, jobs: Sums) -> ShardFigures:
-    totals, vitals = state.totals, state.vitals()
+    totals, vitals, figures = state.totals, state.vitals(), of_shard(state)
     disk = vitals.disk or Disk()
     return ShardFigures(
         shard=state.shard,
@@ -215,10 +263,10 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         pulled_total=totals.pulled,
         completed_total=totals.completed,
         failed_total=totals.failed,
-        waited_ms=float(totals.waited_ms),
-        worked_ms=float(totals.worked_ms),
-        waits=totals.waits,
-        runs=totals.runs,
+        attempts_failed_total=figures.failed,
+        waits=Times(figures.waits, figures.waits_ms),
+        runs=Times(figures.runs, figures.runs_ms),
+        totals=Times(figures.totals, figures.totals_ms),
         memory_bytes=float(vitals.memory),
         sqlite_bytes=float(vitals.sqlite),
         cpu_s=vitals.cpu_s,
@@ -227,7 +275,7 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         clock_jumps=vitals.clock.jumps,
         clock_last_jump_ms=float(vitals.clock.last_jump),
         clock_moved=vitals.clock.moved,
-        clock_doubt_ms=float(vitals.clock.doubt),
+        clock_doubt_ms=float(vitals.clock.uncertainty),
         damaged_tables=vitals.damaged_tables,
         unreadable_jobs=vitals.unreadable_jobs,
         half_flows_removed=state.recovery.half_flows.flows,
@@ -259,7 +307,7 @@ def store_view(vitals: Vitals) -> ShardStore | None:
         held=float(log.held),
         round_trip_ms=log.round_trip_ms,
         appended=float(log.appended),
-        away_since_ms=None if log.away_since is None else float(log.away_since),
+        away_since_ms=None if log.unavailable_since is None else float(log.unavailable_since),
         protected=log.is_protected,
         commits=list(log.commits),
         commits_ms=log.commits_ms,

@@ -11,20 +11,22 @@ from bunqueue.protocol.commands.insight import WaitReason
 
 from ...ready.group import FREE, Group
 from ...state import QueueState, State
-from ..crons.runs import has_worker
+from ..crons.due_runs import has_worker
 
 MAX_IDS = 100
 WAIT_STATES = (WAITING, DELAYED, BLOCKED, SUSPENDED)
 
 
-def reasons_of(state: State, job: Job) -> list[WaitReason]:
-    """All reasons, in no particular order; empty for a job that does not wait."""
+def reasons_of(state: State, job: Job, *, errors: bool) -> list[WaitReason]:
+    """All reasons, with or without texts of errors, in no particular order; empty for a job that does not
+    wait."""
     queue = state.queues.get(job.queue)
     if queue is None or job.id not in state.jobs or job.state not in WAIT_STATES:
         return []
     if job.state == SUSPENDED:
         return list(_of_workflow(state, job))
-    return [*_own(job), *_of_queue(state, queue, job), *_of_group(state, queue, job)] or [_turn(queue)]
+    found = [*_own(job), *_of_queue(state, queue, job, errors=errors), *_of_group(state, queue, job)]
+    return found or [_turn(queue)]
 
 
 def _own(job: Job) -> Iterator[WaitReason]:
@@ -60,12 +62,12 @@ def _of_workflow(state: State, job: Job) -> Iterator[WaitReason]:
         yield WaitReason("children", text, None, children[:MAX_IDS])
 
 
-def _of_breakers(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]:
-    breakers = queue.gate.breakers if queue.gate is not None else None
+def _of_breakers(state: State, queue: QueueState, job: Job, *, errors: bool) -> Iterator[WaitReason]:
+    breakers = queue.limits.breakers if queue.limits is not None else None
     for breaker in () if breakers is None else breakers.of(job):
         shown, record = breaker.shown_state(state.now), breaker.record
         what = f"jobs called {breaker.name}" if breaker.name else f"the queue {queue.name}"
-        why = f": {record.error}" if record.error else ""
+        why = f": {record.error}" if record.error and errors else ""
         if shown == OPEN:
             text = f"the circuit breaker of {what} is open{why}"
             yield WaitReason("breaker", text, float(record.until))
@@ -73,7 +75,7 @@ def _of_breakers(state: State, queue: QueueState, job: Job) -> Iterator[WaitReas
             yield WaitReason("breaker", f"the circuit breaker of {what} waits for a trial{why}")
 
 
-def _of_queue(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]:
+def _of_queue(state: State, queue: QueueState, job: Job, *, errors: bool) -> Iterator[WaitReason]:
     if queue.paused:
         yield WaitReason("paused", f"the queue {queue.name} is paused")
     if not has_worker(state, queue.name):
@@ -81,14 +83,14 @@ def _of_queue(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
     elif is_unknown(state, job):
         text = f"nobody runs {job.name!r}: no worker of the queue {queue.name} has a function of this name"
         yield WaitReason("unknown-name", text)
-    yield from _of_breakers(state, queue, job)
-    limits = queue.gate.limits if queue.gate is not None else None
-    if limits is None:
+    yield from _of_breakers(state, queue, job, errors=errors)
+    own = queue.limits.own if queue.limits is not None else None
+    if own is None:
         return
-    most, active = limits.concurrency, len(queue.active)
+    most, active = own.concurrency, len(queue.active)
     if most is not None and active >= most:
         yield WaitReason("concurrency", f"{active} of at most {most} jobs of the queue are active")
-    bucket = limits.bucket
+    bucket = own.bucket
     if bucket is not None and (bucket.until is None or bucket.until > state.now):
         at = bucket.next_token_at(state.now)
         if at is None or at > state.now:
@@ -99,12 +101,12 @@ def _of_queue(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
 def is_unknown(state: State, job: Job) -> bool:
     """Whether all registered workers of its queue declare what they run, and none of them includes the job's
     name."""
-    said = state.queues_with_workers.get(job.queue, {})
-    return bool(said) and not any(names is None or job.name in names for names in said.values())
+    workers = state.queues_with_workers.get(job.queue, {})
+    return bool(workers) and not any(names is None or job.name in names for names in workers.values())
 
 
 def _of_group(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]:
-    groups = queue.gate.groups if queue.gate is not None else None
+    groups = queue.limits.groups if queue.limits is not None else None
     group_id = job.extra.group_id if job.extra is not None else None
     if groups is None or group_id is None or (group := groups.by_id.get(group_id)) is None:
         return

@@ -27,7 +27,7 @@ from ...peers import children
 from ...registry import handles
 from ...run_writes import Op, StepHead
 from ...state import Client, State
-from .runs import payload, workflow
+from .run_access import payload, workflow
 
 FINISHED = (FAILED, COMPLETED)
 MAX_SHOWN = 5  # names of steps in a refusal

@@ -36,13 +36,14 @@ from bunqueue.protocol.commands.workflows import (
 )
 
 from ...lookup import known_queue
-from ...memory.runs import OpenRun
+from ...memory.open_runs import OpenRun
 from ...peers import children
 from ...registry import handles
 from ...run_writes import Op, StepHead
+from ...scoped import is_limited
 from ...state import Client, State
 from . import step_rows, waits
-from .runs import advanced, locked_job, open_run, payload, with_run
+from .run_access import advanced, locked_job, open_run, payload, with_run
 
 MAX_REPLY = 16 << 20  # bytes of results per reply
 STATE = "state"  # a kind for a record that is not a step
@@ -51,10 +52,11 @@ STATE = "state"  # a kind for a record that is not a step
 @handles(RecordSteps)
 def record_steps(state: State, client: Client, command: RecordSteps) -> RecordStepsReply:
     known_queue(state, command.queue)
-    started: waits.Started = {}
+    scope = client.scope.wire if client.scope is not None and is_limited(client) else b""
+    started = waits.Started(scope, {})
     results = [_recorded(state, record, started) for record in command.steps]
     _bound(results)
-    for job, some in started.values():
+    for job, some in started.jobs.values():
         children.begin(state, job, some)
     return RecordStepsReply(results=results)
 

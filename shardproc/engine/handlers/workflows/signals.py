@@ -1,6 +1,6 @@
 """SendSignal, DropSignal and Broadcast: data for workflows that wait for it, now or later.
 
-A signal is taken by a step in the transaction in which it arrives, or in which the step is recorded, so
+A signal is taken by a step in the same transaction as its arrival, or as the recording of the step, so
 exactly one step takes it.  A broadcast is stored on every shard, and the source of a step says which
 broadcast it got, so no workflow gets one twice.  Data that does not fit is refused if a wait already exists
 to check it against; data that arrived before the wait is set aside.
@@ -21,17 +21,11 @@ from bunqueue.model.workflow import (
     TIMED_OUT,
 )
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import CommandError, Data, Ok
 from bunqueue.protocol.commands.query import CountReply
-from bunqueue.protocol.commands.workflows import (
-    Broadcast,
-    Delivered,
-    DropSignal,
-    SendSignal,
-    SignalReply,
-)
+from bunqueue.protocol.commands.workflows import Broadcast, Delivered, DropSignal, SendSignal
 
-from ...background import chores, retention
+from ...background import background_work, retention
 from ...lifecycle import events, run_steps
 from ...lookup import not_found, wrong_state
 from ...registry import handles
@@ -39,7 +33,7 @@ from ...run_writes import Op, StoredBroadcast, WaitingRun, set_aside
 from ...slices import Steps, sliced
 from ...state import Client, State
 from . import types
-from .runs import payload, workflow
+from .run_access import payload, workflow
 
 SLICE = 20  # workflows that get a broadcast per slice; about 0.5 ms
 TRIED = 50  # signals that a wait may find unfit at a time; the rest is checked when the wait is polled again
@@ -96,7 +90,7 @@ def _set_aside(state: State, job: Job, name: str, number: int, problem: str, dat
 
 
 @handles(SendSignal)
-def send_signal(state: State, client: Client, command: SendSignal) -> SignalReply:
+def send_signal(state: State, client: Client, command: SendSignal) -> Data[Delivered]:
     data = payload(command.data, "data")
     job = state.jobs.get(command.id)
     if job is None:
@@ -107,7 +101,7 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
     _forget_expired(state, job)
     last, kept, known = state.archive.runs.counted(job.seq, command.signal_id)
     if known and command.signal_id is not None:
-        return SignalReply(data=Delivered(False, kept))
+        return Data(data=Delivered(False, kept))
     waiting = _wait_for(state, job, command.name, data)
     if waiting is None and kept >= MAX_SIGNALS:
         text = f"{MAX_SIGNALS} signals are kept for workflow {job.id}, which has not waited for them"
@@ -122,8 +116,8 @@ def send_signal(state: State, client: Client, command: SendSignal) -> SignalRepl
         state.out.runs.append((Op.TAKE_SIGNAL, (waiting, job.seq, last + 1)))
         run_steps.end(state, job, waiting, COMPLETED, result=data)
     if waiting is not None:
-        return SignalReply(data=Delivered(True, kept))
-    return SignalReply(data=Delivered(False, kept + 1, _waited_for(state, job)))
+        return Data(data=Delivered(True, kept))
+    return Data(data=Delivered(False, kept + 1, _waited_for(state, job)))
 
 
 def _waited_for(state: State, job: Job) -> list[str]:
@@ -142,7 +136,7 @@ def drop_signal(state: State, client: Client, command: DropSignal) -> Ok:
     return Ok()
 
 
-def _sent_before(state: State, command: SendSignal) -> SignalReply:
+def _sent_before(state: State, command: SendSignal) -> Data[Delivered]:
     """Repeat a reply that was lost, if this was the last signal before the workflow ended."""
     job = state.archive.find(command.id)
     if job is None:
@@ -150,7 +144,7 @@ def _sent_before(state: State, command: SendSignal) -> SignalReply:
     if command.signal_id is not None:
         _, kept, known = state.archive.runs.counted(job.seq, command.signal_id)
         if known:
-            return SignalReply(data=Delivered(False, kept))
+            return Data(data=Delivered(False, kept))
     text = f"Workflow {command.id} has ended: it takes no signals"
     raise wrong_state(command.id, text, "any of a workflow that has not ended")
 
@@ -235,11 +229,11 @@ def _give(state: State, sent: StoredBroadcast, waiting: WaitingRun) -> bool:
 def recovered(state: State) -> None:
     """After a start: resume broadcasts that some workflows have not received."""
     for sent in state.archive.runs.undelivered():
-        chores.begin(state, ("broadcast", sent.id), _deliver_on(state, sent))
+        background_work.begin(state, ("broadcast", sent.id), _deliver_on(state, sent))
 
 
 def _deliver_on(state: State, sent: StoredBroadcast) -> Iterator[None]:
     for count in _deliver(state, sent):
-        state.spare -= chores.LOSS * count
-        if state.spare <= 0:
+        state.budget -= background_work.LOSS * count
+        if state.budget <= 0:
             yield

@@ -10,15 +10,15 @@ from bunqueue.protocol.commands.workflows import ContinueAsNew, SuspendJob, Wait
 
 from ...lifecycle import events, run_steps, transitions, undo
 from ...lookup import known_queue
-from ...memory.runs import OpenRun
+from ...memory.open_runs import OpenRun
 from ...outbox import ROW
 from ...peers import children
 from ...ready import space
 from ...registry import handles
 from ...run_writes import Op, StepHead
 from ...state import Client, State
-from ..push import check_arguments, check_data
-from .runs import locked_job, open_run, with_run
+from ..push_checks import check_arguments, check_data
+from .run_access import locked_job, open_run, with_run
 
 
 @handles(SuspendJob)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.model.dead_letters import reason_of
 from bunqueue.model.job import Job
 from bunqueue.model.workflow import STEP_ROWS, WaitSchema
 from bunqueue.protocol.commands.workflows import (
@@ -28,7 +29,7 @@ from ...run_writes import OpenWait as StoredWait
 from ...run_writes import StoredStep
 from ...state import Client, State
 from . import types
-from .runs import workflow
+from .run_access import workflow
 from .signals import SHOWN_WAITS
 
 _encode = Encoder().encode
@@ -66,7 +67,9 @@ def get_workflow(state: State, client: Client, command: GetWorkflow) -> Workflow
             suspended=run.suspended,
             undoable=run.undoable,
             undone=run.undone,
-            undoing=None if undoing is None else UndoView(undoing.reason, undoing.error, float(undoing.at)),
+            undoing=None
+            if undoing is None
+            else UndoView(reason_of(undoing.reason), undoing.error, float(undoing.at)),
             signals=[_signal(kept) for kept in reads.signals(job.seq, state.now, command.max_result)],
             waits=[_wait(state, job, wait) for wait in reads.signal_waits(job.seq, None, SHOWN_WAITS)],
             steps=[_view(step) for step in page],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Raw
 from msgspec.msgpack import Encoder
 
@@ -27,16 +29,21 @@ from bunqueue.server.links import peers as messages
 
 from ...lifecycle import run_steps
 from ...lookup import being_cancelled
-from ...memory.runs import OpenRun
+from ...memory.open_runs import OpenRun
 from ...peers import children
 from ...run_writes import Op, StepHead
 from ...state import State
-from .. import push
+from .. import push_checks
 from . import signals, step_rows, types
-from .runs import with_run
+from .run_access import with_run
 
-Started = dict[str, tuple[Job, list[tuple[int, messages.NewChild]]]]
-"""Children whose steps one command recorded, by the ids of their parents."""
+
+class Started(NamedTuple):
+    """Children whose steps one command recorded, by the ids of their parents, and the scope of its client."""
+
+    scope: bytes
+    jobs: dict[str, tuple[Job, list[tuple[int, messages.NewChild]]]]
+
 
 _encode = Encoder().encode
 
@@ -92,20 +99,25 @@ def _child(
     if problem := queue_name_problem(order.queue):
         raise CommandError(problem, Code.INVALID_QUEUE, field="child.queue", value=order.queue)
     fields = order.input
-    push.check_data(bytes(fields.data), "child: ")
-    push.check_fields(fields, 3, state.now, "child: ")
+    push_checks.check_data(bytes(fields.data), "child: ")
+    push_checks.check_fields(fields, 3, state.now, "child: ")
+    if fields.depends_on and started.scope:
+        text = "child: dependsOn is not possible for an identity of some queues"
+        raise CommandError(text, Code.INVALID_FIELD, field="child.input.dependsOn")
     own = fields.job_id or fields.custom_id
     if own == job.id:
         text = "a workflow cannot be its own child"
         raise CommandError(text, Code.INVALID_FIELD, field="child.input.jobId", value=own)
     state.next_seq += 1  # the id belongs to no job here, and must not be given to one
     child_id = own or state.ids.job_id(slot_of_queue(order.queue), state.now, state.next_seq - 1)
-    new = messages.NewChild(child_id, order.queue, Raw(_encode(fields)), own is not None, order.detached)
+    new = messages.NewChild(
+        child_id, order.queue, Raw(_encode(fields)), own is not None, order.detached, started.scope
+    )
     state.out.runs.append((Op.PUT_STEP, step_rows.row(state, job, number, record, child=new)))
     head = step_rows.head_of(number, record, None, child=child_id)
     run.enter(head)
     step_rows.note(state, job, record, head)
-    started.setdefault(job.id, (job, []))[1].append((number, new))
+    started.jobs.setdefault(job.id, (job, []))[1].append((number, new))
     return step_rows.answer(state, head)
 
 

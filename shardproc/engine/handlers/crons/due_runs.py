@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from bunqueue.model.schedule import times_between
 from bunqueue.protocol.codes import Code
@@ -24,7 +24,7 @@ from .. import push
 from .commands import ALL, CANCEL, QUEUE, SKIP, backlog_of, keep, known_schedule, next_after, remove
 
 MAX_A_TICK = 250  # runs before other commands get their turn: about 20 ms
-LOOK_AGAIN_MS = 3_600_000  # before a schedule is checked again whose time zone this machine does not know
+RECHECK_MS = 3_600_000  # before a schedule is checked again whose time zone this machine does not know
 MAX_COUNTED = 1000  # times of an expression that are counted after a downtime: each takes about 30 us
 COUNTED_A_RUN = 4  # counted times that take as long as one run
 
@@ -59,10 +59,10 @@ def _run(state: State, schedule: Schedule) -> int:
     if limit is not None and 0 < limit <= schedule.executions:
         remove(state, schedule.name)
         return 1
-    away = schedule.next_run < state.away_until and not schedule.paused
+    was_down = schedule.next_run < state.away_until and not schedule.paused
     deserted = schedule.skip_if_no_worker and not has_worker(state, schedule.queue)
-    runs = not (schedule.paused or deserted or (away and schedule.skip_missed_on_restart))
-    counted = _miss(state, schedule, made_up=runs) if away else 0
+    runs = not (schedule.paused or deserted or (was_down and schedule.skip_missed_on_restart))
+    counted = _miss(state, schedule, made_up=runs) if was_down else 0
     wanted = 1
     if schedule.on_missed == ALL:  # also when only this shard was down, or late
         wanted = min(_times_until(schedule, state.now + 1), backlog_of(schedule))
@@ -75,7 +75,7 @@ def _run(state: State, schedule: Schedule) -> int:
     try:
         schedule.next_run = next_after(schedule, schedule.next_run, state.now)
     except CommandError:
-        schedule.next_run = state.now + LOOK_AGAIN_MS
+        schedule.next_run = state.now + RECHECK_MS
     keep(state, schedule)
     return (wanted if runs else 1) + (counted // COUNTED_A_RUN if schedule.schedule else 0)
 
@@ -122,7 +122,7 @@ def _times_until(schedule: Schedule, until: int) -> int:
 
 @handles(CronTrigger)
 def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
-    schedule = known_schedule(state, command.name)
+    schedule = known_schedule(state, client, command.name)
     if schedule.overlap == QUEUE and schedule.is_running and schedule.last_run is not None:
         if schedule.backlog >= backlog_of(schedule):
             raise CommandError(
@@ -155,7 +155,7 @@ def _job_fields(schedule: Schedule) -> JobFields:
     return JobFields(
         data=Raw(schedule.data),
         name=schedule.job_name,
-        priority=schedule.priority,
+        priority=schedule.priority or UNSET,  # 0: that of its function
         unique_key=schedule.unique_key or overlap_key,
         dedup=_CONFLICTS.get(schedule.overlap or "", schedule.dedup),
         **{field: getattr(options, field) for field in SpawnOptions.__struct_fields__},

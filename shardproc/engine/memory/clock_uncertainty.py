@@ -6,7 +6,7 @@ BELIEVED_MS = 3_600_000  # after a jump forward: time enough for an operator, or
 SMALL_MS = 60_000  # the rest of a jump that makes no difference to any retention
 
 
-class Doubt:
+class ClockUncertainty:
     """As long as the clock may be wrong, nothing is removed because of its age alone: ages are measured
     without the jump."""
 

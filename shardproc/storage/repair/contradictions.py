@@ -12,14 +12,13 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from ..rows import LOCKS_OF_ENDED
 from ..schema import CURRENT
-from .recount import CHECKS, contradictions
+from .recount import CHECKS, LOCKS_OF_ENDED, contradictions
 
 COUNTS = """update queues set completed = (select count(*) from completed where queue_id = queues.id),
                               failed = (select count(*) from dead_letters where queue_id = queues.id)"""
 _BOTH = "from {other} other where other.queue_id = {table}.queue_id and other.seq = {table}.seq"
-CURES: dict[str, tuple[str, ...]] = {
+FIXES: dict[str, tuple[str, ...]] = {
     "one state a job": (
         f"delete from locks where seq in ({LOCKS_OF_ENDED})",
         # The later one of two outcomes counts.
@@ -47,28 +46,28 @@ CURES: dict[str, tuple[str, ...]] = {
 """The statements that fix a contradiction, by the name of the check that finds it."""
 
 
-class Mended(Struct):
+class FixedContradictions(Struct):
     """What was done about the contradictions in a file."""
 
-    mended: dict[str, str] = field(default_factory=dict)  # check -> what was wrong
+    fixed: dict[str, str] = field(default_factory=dict)  # check -> what was wrong
     left: dict[str, str] = field(default_factory=dict)
 
 
-def mend(file: Path) -> Mended:
+def fix_contradictions(file: Path) -> FixedContradictions:
     """Fix what can be fixed, in one transaction. May raise sqlite3.Error."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         if db.execute("pragma user_version").fetchone()[0] != CURRENT:
-            return Mended()  # the next start makes its tables, or refuses it
+            return FixedContradictions()  # the next start makes its tables, or refuses it
         before = _problems(db)
         if not before:
-            return Mended()
+            return FixedContradictions()
         db.execute("begin immediate")
         for name in before:
-            for cure in CURES.get(name, ()):
-                db.execute(cure)
+            for fix in FIXES.get(name, ()):
+                db.execute(fix)
         left = _problems(db)
         db.execute("commit")
-        return Mended({name: what for name, what in before.items() if name not in left}, left)
+        return FixedContradictions({name: what for name, what in before.items() if name not in left}, left)
 
 
 def _problems(db: sqlite3.Connection) -> dict[str, str]:

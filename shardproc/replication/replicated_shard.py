@@ -59,7 +59,7 @@ class ReplicatedShard(ResilientShard):
         self._epochs: dict[int, int] = {}  # of the other shards' owners: the highest seen
         self.held = 0
         """Bytes of the batch that waits for its acknowledgement."""
-        self.away_since: int | None = None  # epoch ms
+        self.unavailable_since: int | None = None  # epoch ms
         super().__init__(database.path, opened=database, **options)
         self.store.preloaded = preloaded
 
@@ -155,14 +155,14 @@ class ReplicatedShard(ResilientShard):
 
     def store_fault(self) -> StorageFault | None:
         """Why commands are refused; None while the log answers."""
-        if self.away_since is None:
+        if self.unavailable_since is None:
             return None
         why = self.log.owner.fault or "it does not acknowledge"
         text = (
-            f"The store is away ({why}): nothing was changed; ask again in {RETRY_AFTER_MS / 1000:.0f} s. "
-            "See bunqueue store check"
+            f"The store is unavailable ({why}): nothing was changed; ask again in "
+            f"{RETRY_AFTER_MS / 1000:.0f} s. See bunqueue store check"
         )
-        return StorageFault(text, self.away_since, False, Code.STORE_UNAVAILABLE)
+        return StorageFault(text, self.unavailable_since, False, Code.STORE_UNAVAILABLE)
 
     def _vitals(self) -> Vitals:
         found, log = super()._vitals(), self.log
@@ -174,7 +174,7 @@ class ReplicatedShard(ResilientShard):
             held=self.held,
             round_trip_ms=log.round_trip_s * 1000,
             appended=log.appended,
-            away_since=self.away_since,
+            unavailable_since=self.unavailable_since,
             is_protected=log.is_protected,
             commits=tuple(log.commits),
             commits_ms=log.commits_s * 1000,

@@ -15,10 +15,10 @@ from bunqueue.store.database import StoreError, StoreNotReady
 from shardproc.storage.database import DISK_ERRORS, DatabaseBusy
 from shardproc.storage.schema import WrongSchema
 
-from .owner import Fenced, LogDamaged
+from .errors import Fenced, LogDamaged
 from .record import RecordDamaged, RecordTooNew
-from .server import ReplicatedServer
-from .shard import ReplicatedShard
+from .replicated_server import ReplicatedServer
+from .replicated_shard import ReplicatedShard
 from .snapshot_maker import SnapshotMaker
 from .start import bring_up
 

@@ -14,7 +14,7 @@ from bunqueue.protocol.readable import check_readable, is_readable
 
 from ...lifecycle import run_steps
 from ...lookup import known_job
-from ...memory.runs import OpenRun
+from ...memory.open_runs import OpenRun
 from ...outbox import ROW
 from ...run_writes import StepHead
 from ...state import State

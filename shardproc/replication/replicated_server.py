@@ -8,8 +8,8 @@ after that. What arrives in between waits, so nothing is ever carried out on top
 A batch that changes nothing needs no record: its replies are sent while the last answer of the log is so
 recent that no other process can own the shard yet.
 
-While the log is unavailable, time is paused for the engine. After AWAY_S new commands are refused, so clients
-need not wait; only questions about the server itself are answered.
+While the log is unavailable, time is paused for the engine. After UNPROVEN_S new commands are refused, so
+clients need not wait; only questions about the server itself are answered.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from msgspec import Raw
 
 from bunqueue.logs import get_logger
+from bunqueue.model.scope import read_scope
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame, is_slow_payload
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.base import CommandError, refused
@@ -34,16 +35,17 @@ from shardproc.engine.state import Client
 from shardproc.routers import READ_SIZE, Envelope
 from shardproc.server import ENDS, Server
 
-from .owner import LogDamaged, Phase
-from .shard import RETRY_AFTER_MS, UNPROTECTED, ReplicatedShard
+from .errors import LogDamaged
+from .owner import Phase
+from .replicated_shard import RETRY_AFTER_MS, UNPROTECTED, ReplicatedShard
 from .snapshot_maker import SnapshotMaker
 
-AWAY_S = 1.0  # without a proof that the shard is owned; then new commands are refused
+UNPROVEN_S = 1.0  # without a proof that the shard is owned; then new commands are refused
 MAX_ARRIVED = 32 << 20  # bytes that wait for the next batch; above it, the router has to wait
 PONG_S = 1.0  # a shard that does not read sends the router a PONG this often
 LEAVE_S = 2.0  # for exchanges between shards to end, before another host takes the shard over
 CLOSE_S = 3.0  # for the last record, when the server stops
-STOOD_STILL_S = 2.0  # if the log was unavailable for longer, no worker could renew a lock
+STALLED_S = 2.0  # if the log was unavailable for longer, no worker could renew a lock
 IDLE_MS = 1_000
 
 _log = get_logger("shard")
@@ -107,7 +109,7 @@ class ReplicatedServer(Server):
             return False
         state = self._shard.engine.state
         assert self._leaves_at is not None
-        under_way = bool(state.works or state.asked or not self._others_have_ended)
+        under_way = bool(state.long_works or state.asked or not self._others_have_ended)
         return not under_way or now > self._leaves_at
 
     def _poll_both(self, limit_ms: float) -> list[tuple[int, int]]:
@@ -132,7 +134,7 @@ class ReplicatedServer(Server):
         if (wait := self._log.wait_s(now)) is not None:
             waits.append(wait)
         if self._uncertain_since is not None:
-            waits.append(max(0.05, self._uncertain_since + AWAY_S - now))
+            waits.append(max(0.05, self._uncertain_since + UNPROVEN_S - now))
         elif not self._holds and self._log.owner.owns(now):
             waits.append(0 if self._has_arrived else self._idle_ms() / 1000)
         return max(0.0, min(waits)) * 1000
@@ -147,17 +149,18 @@ class ReplicatedServer(Server):
         if envelopes is None:
             return False
         for envelope in envelopes:
-            (_, kind), body = envelope
-            if kind == link.PING:
-                self._pinged = True
-                self._control.append(link.answer(link.CONTROL, link.PONG))
-            elif kind == link.DRAIN:
-                self._told_to_end = True
-            elif kind == link.HANDOVER:
-                self._leaves_at = time.monotonic() + LEAVE_S
-            else:
-                self._arrived.append(envelope)
-                self._arrived_bytes += len(body)
+            (conn, kind), body = envelope
+            match kind:
+                case link.PING:
+                    self._pinged = True
+                    self._pong(conn, body)
+                case link.DRAIN:
+                    self._drain(conn, body)
+                case link.HANDOVER:
+                    self._leaves_at = time.monotonic() + LEAVE_S
+                case _:
+                    self._arrived.append(envelope)
+                    self._arrived_bytes += len(body)
         return True
 
     def _advance(self, now: float) -> None:
@@ -175,7 +178,7 @@ class ReplicatedServer(Server):
         if self._log.is_protected:
             _log.info("the store has a synchronous standby again")
         else:
-            _log.warning(UNPROTECTED, cure="see bunqueue store check")
+            _log.warning(UNPROTECTED, fix="see bunqueue store check")
 
     # -- a batch -------------------------------------------------------------------------------
 
@@ -268,13 +271,13 @@ class ReplicatedServer(Server):
             return
         if self._uncertain_since is None:
             self._uncertain_since = now
-        if now - self._uncertain_since < AWAY_S:
+        if now - self._uncertain_since < UNPROVEN_S:
             return
         shard = self._shard
-        if shard.away_since is None:
-            shard.away_since = shard.now() - int((now - self._uncertain_since) * 1000)
+        if shard.unavailable_since is None:
+            shard.unavailable_since = shard.now() - int((now - self._uncertain_since) * 1000)
             _log.error(
-                "the store is away: commands are refused until it is back",
+                "the store is unavailable: commands are refused until it is back",
                 error=self._log.owner.fault or "it does not acknowledge",
             )
             for conn, reply in shard.take_operational():
@@ -283,14 +286,14 @@ class ReplicatedServer(Server):
         if self._arrived and fault is not None:
             self._refuse_arrived(fault)
 
-    def _is_back(self, away_s: float) -> None:
+    def _is_back(self, unavailable_s: float) -> None:
         self._uncertain_since = None
         shard = self._shard
-        if shard.away_since is not None:
-            shard.away_since = None
-            _log.info("the store is back", after_ms=int(away_s * 1000))
-        if away_s > STOOD_STILL_S:
-            shard.stood_still()
+        if shard.unavailable_since is not None:
+            shard.unavailable_since = None
+            _log.info("the store is back", after_ms=int(unavailable_s * 1000))
+        if unavailable_s > STALLED_S:
+            shard.was_stalled()
 
     def _refuse_arrived(self, fault: StorageFault) -> None:
         """Refuse the commands that have arrived. Everything else waits: ended connections, other shards'
@@ -299,16 +302,17 @@ class ReplicatedServer(Server):
         for envelope in self._arrived:
             (conn, kind), body = envelope
             if kind in link.COMMAND_KINDS:
-                self._answer_unavailable(conn, kind, link.split_frames(body), fault)
+                version, scope, commands = link.split_scope(kind, body)
+                client = Client(conn, version)  # not the shard's client object, whose replies wait
+                client.scope = read_scope(scope) if scope else None
+                self._answer_unavailable(client, link.split_frames(commands), fault)
             elif kind not in ENDS or conn in self._shard.engine.state.clients:
                 kept.append(envelope)
         self._arrived = kept
         self._arrived_bytes = sum(len(body) for _, body in kept)
 
-    def _answer_unavailable(
-        self, conn: int, version: int, payloads: list[bytes], fault: StorageFault
-    ) -> None:
-        client = Client(conn, version)  # not the shard's client object, whose replies wait
+    def _answer_unavailable(self, client: Client, payloads: list[bytes], fault: StorageFault) -> None:
+        conn = client.conn
         frames = [encode_frame(self._reply_unavailable(client, payload, fault)) for payload in payloads]
         slow = sum(map(is_slow_payload, payloads))
         self._parts(conn).append(link.answer(conn, link.REPLIES, b"".join(frames), len(frames), slow))
