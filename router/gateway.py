@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from contextlib import suppress
 
 import msgspec
 
 from bunqueue.logs import get_logger
+from bunqueue.server.identities.directory import Directory
 from bunqueue.server.settings.settings import Settings
 
 from .clients.access import Access
-from .clients.admission import NO_TOKENS
 from .clients.connection import ClientConnection
 from .clients.hub import Hub
 from .errors import StartError
@@ -28,6 +29,7 @@ from .sockets import BoundSockets
 COMMAND = (*PYTHON, "bunqueue.gateway")
 READY = b"ready\n"
 PING = b"ping\n"
+WRONG = b"wrong "  # begins the line, either way, about an address that has presented a wrong token
 PING_S = 3.0
 SILENT_PINGS = 5  # a quarter of a minute: far longer than the largest request takes, so it hangs
 BACKLOG = 1024  # connections that wait while the gateway is down; the kernel caps it (net.core.somaxconn)
@@ -46,7 +48,7 @@ class GatewayConnection(ClientConnection):
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
-        self.access = Access(NO_TOKENS)
+        self.access = Access(Directory(is_open=True))
 
 
 class Gateway(ChildProcess):
@@ -63,6 +65,7 @@ class Gateway(ChildProcess):
         self._stopping = False
         self._answered = True  # since the last ping
         self._path = ""
+        hub.unauthenticated.on_wrong_token.append(self._tell_of_wrong_token)
 
     @property
     def wanted(self) -> bool:
@@ -100,8 +103,8 @@ class Gateway(ChildProcess):
             self._server.close()
         self.sockets.close()
 
-    def renew_certificate(self) -> None:
-        """Have it reload the certificate."""
+    def read_files_again(self) -> None:
+        """Have it reload the certificate and the identities."""
         if (process := self.running) is not None:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGHUP)
@@ -141,10 +144,22 @@ class Gateway(ChildProcess):
         pinging = asyncio.get_running_loop().create_task(self._ping(process))
         try:
             assert process.stdout is not None
-            while await process.stdout.readline():
+            while line := await process.stdout.readline():
                 self._answered = True
+                if line.startswith(WRONG):
+                    address = line.removeprefix(WRONG).decode().strip()
+                    self._hub.unauthenticated.wrong_elsewhere(address, self, counted=False)
         finally:
             pinging.cancel()
+
+    def _tell_of_wrong_token(self, address: str, told_by: object) -> None:
+        """Whoever guesses at a router is slowed down over HTTP as well."""
+        process, throttle = self.running, self._hub.unauthenticated.throttle
+        if told_by is self or process is None or process.stdin is None:
+            return
+        if not throttle.is_throttled(address, time.monotonic()) and not self._stopping:  # else it knows
+            with suppress(ConnectionError, RuntimeError):  # it has just ended
+                process.stdin.write(WRONG + address.encode() + b"\n")
 
     async def _ping(self, process: Process) -> None:
         """Count pings and not seconds: after the whole machine slept, silence does not count."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
+import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bunqueue.logs import configure_logging, get_logger
+from bunqueue.logs import get_logger, json_line, report_error
+from bunqueue.server.audit.shipping import Shipping
 from bunqueue.server.folder.data_folder import (
     DataFolderError,
     FilesMismatch,
@@ -29,18 +29,25 @@ from bunqueue.server.folder.data_folder import (
     read_manifest,
 )
 from bunqueue.server.host.descriptors import files_left, raise_file_limit, share
-from bunqueue.server.host.file_permissions import exposed
+from bunqueue.server.host.file_permissions import exposed, network_problem
+from bunqueue.server.host.reach import is_overheard
+from bunqueue.server.host.replacing import become, settings_pipe
 from bunqueue.server.host.systemd import notify
-from bunqueue.server.settings.settings import Settings, SettingsError
-from bunqueue.text import printable
+from bunqueue.server.identities.identity_file import IdentitiesError
+from bunqueue.server.identities.last_used import first_end
+from bunqueue.server.identities.watch import IdentitiesWatch
+from bunqueue.server.settings import SettingsError
+from bunqueue.server.settings.settings import Settings
 
+from .backup import Backup
 from .clients.hub import SWEEP_S, Hub
 from .clients.listener import TcpListener
 from .clients.own_figures import complete_answers
-from .clients.tls import server_context
+from .clients.tls import certificate_end, server_context
 from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
 from .event_loop import calm_collector, event_loop
 from .gateway import Gateway
+from .processes import fork_server
 from .processes.launcher import Launcher
 from .shards.supervisor import COMMAND, WAIT_USEC, Supervisor
 from .sockets import BoundSockets
@@ -48,7 +55,7 @@ from .sockets import BoundSockets
 if TYPE_CHECKING:
     from bunqueue.store.database import Store
 
-SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
+SHIP_S = 2.0  # for the rest of the trail to be shipped
 CLOSE_S = 2.0  # for clients to take their last replies
 STORE_AGAIN_S = 2.0  # between two tries to reach a store that is unavailable
 AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
@@ -56,21 +63,29 @@ AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: ti
 _log = get_logger("router")
 
 
-def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
-    """Run the server; returns the exit status. The settings come as JSON through an inherited pipe."""
+def main(
+    settings: Settings,
+    forks: fork_server.Forks | None,
+    secrets_in: str,
+    command: Sequence[str] | None = None,
+) -> int:
+    """Run the server until a signal ends it; returns the exit status. ``secrets_in``: see `exposed`.
+    ``command`` starts a shard, if not the usual one."""
+    given = settings
     try:
-        settings = read_settings(arguments[:2])
-        secrets_in = read_secrets_in(arguments[2:])
-        check_siblings()
-        os.umask(0o077)  # private, even where the data folder is open to others
-        configure_logging(settings.log_level, settings.log_format)
-        launcher = Launcher()
-        if command is None:
-            raise_file_limit()  # forked processes inherit the limit
-            launcher.fork(["shardproc.replication.process" if settings.store else "shardproc.process"])
-        return run(settings, launcher, command or COMMAND, secrets_in)
+        if settings.cluster:
+            settings = msgspec.structs.replace(settings, shards=store_of(settings).shards)
+        if settings.follow:
+            settings = standby_settings(settings)
+        process = RouterProcess(settings, Launcher(forks), command or COMMAND, secrets_in)
+        status = event_loop()(process.run())
+        if process.ending.restarts:
+            become("router", "--settings-fd", str(settings_pipe(given)), "--secrets-in", secrets_in)
+        return status
     except SettingsError as error:
         return _refuse(str(error), BAD_USAGE)
+    except IdentitiesError as error:
+        return _refuse(f"--identities {error}", BAD_USAGE)
     except FilesMismatch as error:
         return max(_refuse(line, WRONG_FILES) for line in error.lines)
     except DataFolderError as error:
@@ -79,13 +94,13 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
         return _refuse(str(error), error.status)
 
 
-def run(
-    settings: Settings, launcher: Launcher, command: Sequence[str] = COMMAND, secrets_in: str = ""
-) -> int:
-    """Run the server with these settings until a signal ends it. ``secrets_in``: see `exposed`."""
-    if settings.cluster:
-        settings = msgspec.structs.replace(settings, shards=store_of(settings).shards)
-    return event_loop()(RouterProcess(settings, launcher, command, secrets_in).run())
+def standby_settings(settings: Settings) -> Settings:
+    """See `router.standby.resolved`."""
+    try:
+        from .standby import resolved
+    except ImportError as error:
+        raise StartError(f"follow: needs {error.name}: pip install 'bunqueue[backup]'", BAD_USAGE) from error
+    return resolved(settings)
 
 
 def store_of(settings: Settings) -> Store:
@@ -99,7 +114,7 @@ def store_of(settings: Settings) -> Store:
             with connected(settings.store) as connection:
                 store = usable(connection, None if settings.cluster else settings.shards)
                 for problem in [] if store.replicates else problems(standbys(connection)):
-                    _log.error("the store does not replicate", problem=problem.text, cure=problem.cure)
+                    _log.error("the store does not replicate", problem=problem.text, fix=problem.fix)
                 return store
         except StoreUnavailable as error:
             _log.warning("waits for the store", reason=str(error))
@@ -109,38 +124,44 @@ def store_of(settings: Settings) -> Store:
             raise StartError(f"store: {error}", BAD_USAGE) from error
 
 
-def read_settings(arguments: Sequence[str]) -> Settings:
-    """The settings from the descriptor that ``--settings-fd N`` names."""
-    if len(arguments) != 2 or arguments[0] != "--settings-fd" or not arguments[1].isdecimal():
-        raise StartError("the router is started by: bunqueue start", BAD_USAGE)
-    try:
-        with open(int(arguments[1]), "rb") as pipe:
-            return Settings.from_json(pipe.read())
-    except OSError as error:
-        raise StartError(f"the settings cannot be read: {error.strerror}", BAD_USAGE) from error
-
-
-def read_secrets_in(arguments: Sequence[str]) -> str:
-    """The file that ``--secrets-in FILE`` names; "" without it."""
-    if arguments and (len(arguments) != 2 or arguments[0] != "--secrets-in"):
-        raise StartError("the router is started by: bunqueue start", BAD_USAGE)
-    return arguments[1] if arguments else ""
-
-
-def check_siblings() -> None:
-    """StartError unless the packages we are about to run are those that came with this one."""
-    home = Path(__file__).resolve().parents[1]
-    for name in SIBLINGS:
-        spec = importlib.util.find_spec(name)
-        places = list(spec.submodule_search_locations or ()) if spec else []
-        if [Path(place).resolve().parent for place in places] != [home]:
-            found = (places[0] if places else spec.origin) if spec else "nowhere"
-            raise StartError(f"the package {name} is found {found} and not in {home}", BAD_USAGE)
-
-
 def _refuse(text: str, status: int) -> int:
-    print("bunqueue:", printable(" ".join(text.split())), file=sys.stderr)
+    report_error(text)
     return status
+
+
+class Ending:
+    """What ends the server: a signal, another server that has taken over, or its own wish to begin again."""
+
+    def __init__(self) -> None:
+        self.serving: asyncio.Task[None] | None = None
+        self._signalled_at: float | None = None
+        self.error: StartError | None = None
+        """Why it must not go on."""
+        self.restarts = False
+        """Whether it begins again, in the same process, with the settings that were given."""
+
+    def signalled(self) -> bool:
+        """End cleanly. Whether this is a second signal, after which nothing is waited for."""
+        now = asyncio.get_running_loop().time()
+        if self._signalled_at is None:
+            self._signalled_at = now
+            self._stop()
+        return now - self._signalled_at > AGAIN_S
+
+    def restart(self) -> None:
+        """End, and begin again."""
+        self.restarts = True
+        self._stop()
+
+    def passed(self, text: str) -> None:
+        """Another server has taken over: nothing may be changed here any more."""
+        _log.error("ends, as another server has taken over", reason=text)
+        self.error = StartError(text, WRONG_FILES)
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.serving is not None:
+            self.serving.cancel()
 
 
 class RouterProcess:
@@ -158,27 +179,33 @@ class RouterProcess:
         self._sockets = BoundSockets(settings.host, settings.tcp_port, "--tcp-port")
         self._listener = TcpListener(self._hub, self._sockets, settings)
         self._gateway = Gateway(self._hub, settings, launcher)
+        self._backup = Backup(self._hub, settings, launcher)
+        self._shipping = Shipping(settings)
         self._sweeper: asyncio.Task[None] | None = None
-        self._signalled_at: float | None = None
         self._measurer: asyncio.Task[None] | None = None
+        self._identities: IdentitiesWatch | None = None
         self._data: FolderLock | None = None  # its lock
+        self.ending = Ending()
 
     async def run(self) -> int:
         """Start, serve until a signal comes, stop."""
         loop = asyncio.get_running_loop()
-        serving = loop.create_task(self._serve())
-        loop.add_signal_handler(signal.SIGHUP, self._renew_certificate)
+        serving = self.ending.serving = loop.create_task(self._serve())
+        loop.add_signal_handler(signal.SIGHUP, self._read_files_again)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, serving)
+            loop.add_signal_handler(number, self._on_signal)
         await asyncio.wait([serving])
         await self._stop()
         with suppress(asyncio.CancelledError):
             serving.result()
+        if self.ending.error is not None:
+            raise self.ending.error
         return 0
 
     async def _serve(self) -> None:
         settings = self._settings
         server_context(settings)  # report its errors before anything else is done
+        self._backup.check()
         if not settings.in_memory:
             folder = Path(settings.data_dir)
             self._data = own_data_folder(folder)  # first: of two new servers only one may write
@@ -187,10 +214,13 @@ class RouterProcess:
         self._gateway.bind()
         self._check_door()
         store = await self._store()
-        if self._data is not None:  # last: a start that fails must not fix the number of shards
+        if settings.follow:
+            self._follow()
+        elif self._data is not None:  # last: a start that fails must not fix the number of shards
             open_data_folder(folder, settings.shards, store=store)
             for loss in losses_ahead(folder):
                 _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
+        await self._backup.admit()
         self._check_readers()
         if settings.cluster:
             self._be_one_of_several(store)
@@ -199,19 +229,37 @@ class RouterProcess:
         if settings.routers > 1:
             self._have_siblings()
         await self._hub.siblings.start()
-        if self._data is not None:  # before any job is taken
+        if self._data is not None and not settings.follow:  # before any job is taken
             note_files(Path(settings.data_dir))
-        await self._gateway.start(self._supervisor.folder.gateway_socket)
+        self._backup.start(self._sockets.known_as, self.ending.passed)
+        self._shipping.start()
+        self._hub.health.certificate_ends = certificate_end(settings)
         await self._listener.start(server_context(settings))
         self._sweeper = asyncio.create_task(self._sweep())
         self._measurer = asyncio.create_task(self._hub.health.lag.measure())
+        await self._gateway.start(self._supervisor.folder.gateway_socket)  # last: it loads for long
+        self._watch_identities()
         gc.collect()
         calm_collector()
         self._announce()
         await asyncio.Event().wait()
 
+    def _follow(self) -> None:
+        """This server is the standby of another one."""
+        from .standby import Standby
+
+        hub, settings = self._hub, self._settings
+        hub.hosts = Standby(hub, self._supervisor, self._launcher, settings, self.ending.restart)
+
+    def _watch_identities(self) -> None:
+        hub = self._hub
+        self._identities = watch = IdentitiesWatch(
+            self._settings, hub.limits.directory, hub.identities_changed, logs=True
+        )
+        watch.start()
+
     def _have_siblings(self) -> None:
-        """There are to be other routers on this host."""
+        """There will be other routers on this host."""
         from .secondary.supervisor import SecondaryRouters
 
         hub, settings, folder = self._hub, self._settings, self._supervisor.folder
@@ -244,7 +292,7 @@ class RouterProcess:
             schema=SCHEMA,
             oldest=0,
             newest=0,
-            beat=0,
+            heartbeat=0,
             draining=False,
         )
         self._hub.hosts = Cluster(self._hub, self._supervisor, self._launcher, settings, row, store)
@@ -253,20 +301,32 @@ class RouterProcess:
     def _is_open(self) -> bool:
         """Whether other machines can reach the server, and need not authenticate."""
         settings = self._settings
-        return not (settings.auth_token or settings.tls_client_ca or self._sockets.is_local)
+        named = settings.auth_token or settings.identities
+        return not (named or settings.tls_client_ca or self._sockets.is_local)
 
     def _check_door(self) -> None:
-        """StartError if the server is open to everybody without `--insecure`."""
+        """StartError if the server is open to everybody without `--insecure`, or takes tokens without TLS and
+        without `--plaintext`."""
+        if is_overheard(self._settings, self._sockets.sockets) and not self._settings.plaintext:
+            text = (
+                f"--host {self._settings.host}: other machines reach this address, and without TLS "
+                "everybody in between reads their tokens; give --tls-cert and --tls-key, or --plaintext"
+            )
+            raise StartError(text, BAD_USAGE)
         if self._is_open and not self._settings.insecure:
             text = (
                 f"--host {self._settings.host}: other machines reach this address, and without a token "
-                "they may read and change everything; give --auth-token, --tls-client-ca or --insecure"
+                "they may read and change everything; give --auth-token, --identities, --tls-client-ca or "
+                "--insecure"
             )
             raise StartError(text, BAD_USAGE)
 
     def _check_readers(self) -> None:
-        """Warn of files that other users of the machine can read."""
-        self._hub.health.exposed = exposed(self._settings, self._secrets_in)
+        """Warn of files that other users of the machine can read, and of tokens on the network."""
+        found = exposed(self._settings, self._secrets_in)
+        if is_overheard(self._settings, self._sockets.sockets):
+            found |= network_problem(self._sockets.address)
+        self._hub.health.exposed = found
         for problem in self._hub.health.exposed.values():
             _log.warning(problem)
 
@@ -293,23 +353,29 @@ class RouterProcess:
         where = f"tcp={address}{web} shards={settings.shards} data={settings.data_dir} sync={settings.sync}"
         out = ",".join(map(str, sorted(self._hub.shards.damaged)))
         where += f" damaged={out}" if out else ""
+        line = f"bunqueue ready {where} pid={os.getpid()}"
         with suppress(OSError):  # standard output is closed
-            print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
+            print(json_line(logging.INFO, line) if settings.log_format == "json" else line, flush=True)
         notify("READY=1")
         _log.info("ready", tcp=address, http=http, shards=settings.shards, tls=bool(settings.tls_cert))
         if self._is_open:
-            _log.warning("anyone who reaches this address is let in; set --auth-token", tcp=address)
+            _log.warning("anyone who reaches this address is accepted; set --auth-token", tcp=address)
 
-    def _renew_certificate(self) -> None:
-        """SIGHUP: the files are new. If they are invalid, the old certificate stays in use."""
-        if self._sweeper is None:
+    def _read_files_again(self) -> None:
+        """SIGHUP: the files are new. What is invalid changes nothing."""
+        settings = self._settings
+        if self._identities is None:
             return  # the start reads them
-        if not self._settings.tls_cert:
-            _log.info("SIGHUP renews the TLS certificate, and there is none: nothing was changed")
-        elif self._listener.renew_certificate():
-            self._gateway.renew_certificate()
-            self._hub.siblings.renew_certificate()
-            _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
+        if not (settings.tls_cert or settings.identities):
+            _log.info("SIGHUP renews the TLS certificate and identities, and there are none: nothing changed")
+            return
+        if settings.identities:
+            self._identities.reload()
+        if settings.tls_cert and self._listener.renew_certificate():
+            _log.info("the TLS certificate is renewed", certificate=settings.tls_cert)
+        self._gateway.read_files_again()
+        self._hub.siblings.read_files_again()
+        self._hub.health.certificate_ends = certificate_end(settings)
 
     async def _stop(self) -> None:
         """Take nothing new, let the shards finish what they have, deliver the answers, and end."""
@@ -320,6 +386,8 @@ class RouterProcess:
         notify("STOPPING=1")
         if served:
             await hub.hosts.withdraw()
+        if self._identities is not None:
+            self._identities.stop()
         self._listener.close()
         await self._gateway.stop()  # first, while there is somebody to answer what it still asks
         hub.clients.draining = True
@@ -327,7 +395,9 @@ class RouterProcess:
             client.stop_reading()
         hub.siblings.stop_reading()
         await self._supervisor.stop()
+        await self._backup.stop()
         await hub.siblings.stop()
+        self._shipping.stop(SHIP_S)
         await hub.hosts.stop()
         self._launcher.close()
         for task in (self._sweeper, self._measurer):
@@ -346,17 +416,17 @@ class RouterProcess:
             await asyncio.sleep(SWEEP_S)
             self._hub.sweep()
             self._listener.sweep()
+            if not self._settings.in_memory and self._settings.tls_client_ca:
+                ends = await asyncio.to_thread(first_end, self._settings.data_dir, time.time())
+                self._hub.health.client_certificate_ends = ends
             if could_accept is not (could_accept := files_left()) and not could_accept:
-                _log.error("no file can be opened any more, new clients are not heard; raise ulimit -n")
+                _log.error("no file can be opened any more, new clients have to wait; raise ulimit -n")
 
-    def _on_signal(self, serving: asyncio.Task[None]) -> None:
+    def _on_signal(self) -> None:
         """The first signal stops the server cleanly; a second one ends it at once."""
-        now = asyncio.get_running_loop().time()
-        if self._signalled_at is None:
-            self._signalled_at = now
-            serving.cancel()
-        elif now - self._signalled_at > AGAIN_S:
+        if self.ending.signalled():
             self._gateway.kill()
+            self._backup.kill()
             self._hub.siblings.kill()
             self._supervisor.kill()
             os._exit(FAILED)

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
+from bunqueue.server.host.reach import is_local
+
 from .errors import StartError
 
 # A peer that vanished silently is noticed after 60 + 4 x 15 s of silence.
@@ -47,9 +49,15 @@ class BoundSockets:
         return f"{host}:{self._port}"
 
     @property
+    def known_as(self) -> str:
+        """The same, for clients on other machines: with the machine's name if it listens on all addresses."""
+        found = ip_address(self.sockets[0].getsockname()[0].partition("%")[0])
+        return f"{socket.gethostname()}:{self._port}" if found.is_unspecified else self.address
+
+    @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the sockets."""
-        return all(ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback for sock in self.sockets)
+        return is_local(self.sockets)
 
     def bind(self, others: int = 0) -> None:
         """Bind the port on every address that the host resolves to; also for this many secondary routers."""

@@ -1,23 +1,28 @@
-"""What a client may send: nothing before it has authenticated, reads only with a read-only token, and no more
-than the rate limit allows."""
+"""What a client may send: nothing before it has authenticated, then what its identity may, and no more than
+the rate limit allows."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
+from bunqueue.model.rate_limit import RateLimit
+from bunqueue.model.rights import Verb, may
+from bunqueue.model.rights import refusal as right_is_missing
+from bunqueue.model.scope import Scope, scope_of
 from bunqueue.protocol.codec import InvalidCommand, request_id
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.scoping import of_queue, of_server
+from bunqueue.server.identities.directory import FULL, Directory, Grant
 
 from ..core.ports import Buffer
-from ..core.routing import Peek, peek, peek_in_full
-from .admission import RateLimit, Tokens, may_read, token_is_known
+from ..core.routing import QUEUE, Peek, decode, peek, peek_in_full
 from .own_commands import refusal
 
 BEFORE_AUTH = frozenset({"Auth"})  # the commands that a connection may send before it has authenticated
-ONLY_READS = "This token may only read: {} needs one of --auth-token"
 
 
 class NotAllowed(CommandError, ValueError):  # like decoding errors, with which it is caught
@@ -27,30 +32,52 @@ class NotAllowed(CommandError, ValueError):  # like decoding errors, with which 
 class Access:
     """The rights of one client."""
 
-    __slots__ = ("_rate", "_reads_only", "_tokens", "known", "peek")
+    __slots__ = ("_allowed", "_rate", "grant", "peek", "refused", "scope")
 
-    def __init__(self, tokens: Tokens, rate_limit: int = 0) -> None:
-        self._tokens = tokens
+    def __init__(self, directory: Directory, rate_limit: int = 0) -> None:
         self._rate = RateLimit(rate_limit) if rate_limit else None
-        self._reads_only = False
-        self.known = not tokens.full
-        """Whether it has authenticated, or need not."""
-        self.peek: Any = self._peek if self._is_limited else peek
+        self.grant: Grant | None = FULL if directory.is_open else None
+        """Who it is; None before it has authenticated."""
+        self._allowed: set[str] = set()  # commands whose verbs it has, as verbs are slow to combine
+        self.scope: Scope | None = None
+        """To which queues its commands are limited, and what it may not read; None: nothing of this."""
+        self.refused = ""
+        """The command that its identity may not use, and that was refused last; the trail empties it."""
+        self.peek: Any = self._chosen
         """Decodes as much of a command as its route needs. Raises one of DECODE_ERRORS, also for what the
         client may not send."""
 
     @property
-    def _is_limited(self) -> bool:
-        return not self.known or self._reads_only or self._rate is not None
+    def known(self) -> bool:
+        """Whether it has authenticated, or need not."""
+        return self.grant is not None
 
-    def authenticate(self, token: str) -> bool:
-        """The client presents a token; whether that is one of them."""
-        writes = token_is_known(token, self._tokens.full)
-        reads = token_is_known(token, self._tokens.read_only)
-        if writes or reads:
-            self.known, self._reads_only = True, not writes
-            self.peek = self._peek if self._is_limited else peek
-        return writes or reads
+    @property
+    def _chosen(self) -> Any:
+        """Without any limit a command costs nothing here."""
+        limited = self.grant is None or self.grant.identity.is_restricted
+        limited = limited or self.scope is not None or self._rate is not None
+        return self._peek if limited else peek
+
+    def present_token(self, token: str, directory: Directory) -> bool:
+        """The client presents a token; whether that is an identity's."""
+        return self._become(directory.of_token(token, time.time()))
+
+    def present_certificate(self, names: Iterable[str], directory: Directory) -> bool:
+        """The client has a certificate with these names; whether that is an identity's."""
+        return self._become(directory.of_certificate(names, time.time()))
+
+    def _become(self, grant: Grant | None) -> bool:
+        if grant is not None:
+            self.grant = grant
+            self._allowed = set()
+            self.limit_to(scope_of(grant.identity))
+        return grant is not None
+
+    def limit_to(self, scope: Scope | None) -> None:
+        """What follows is limited to this."""
+        self.scope = scope
+        self.peek = self._chosen
 
     def _peek(self, payload: Buffer) -> Peek:
         if self._rate is not None and not self._rate.admit(time.monotonic()):
@@ -63,13 +90,44 @@ class Access:
             raise NotAllowed("Not authenticated", Code.NOT_AUTHENTICATED) from None
         if not self.known and peeked.spec.name not in BEFORE_AUTH:
             raise NotAllowed("Not authenticated", Code.NOT_AUTHENTICATED)
-        self._check_reads(peeked)
+        self._authorise(peeked, payload)
         return peeked
 
-    def _check_reads(self, peeked: Peek) -> None:
-        """NotAllowed if a read-only client sends a command that it may not use."""
-        if self._reads_only and not may_read(peeked.spec):
-            raise NotAllowed(ONLY_READS.format(peeked.spec.name), Code.FORBIDDEN)
+    def _authorise(self, peeked: Peek, payload: Buffer) -> None:
+        """NotAllowed if the client's identity may not use the command, or not on its queue."""
+        if self.grant is None:
+            return
+        spec, scope = peeked.spec, self.scope
+        if spec.name not in self._allowed:
+            if self.grant.identity.is_restricted:
+                self._check_verbs(spec, payload)
+            if not spec.by_action:
+                self._allowed.add(spec.name)
+        if scope is None or scope.is_everywhere:
+            return
+        if peeked.way != QUEUE:
+            error = of_server(scope, spec)
+        else:
+            error = None if scope.allows(peeked.key) else of_queue(scope, spec, peeked.key)
+        if error is not None:
+            self.refused = spec.name
+            raise NotAllowed(str(error), error.code, field=error.field, value=error.value, bound=error.bound)
+
+    def _check_verbs(self, spec: Spec, payload: Buffer) -> None:
+        self._need(spec.name, spec.verbs)
+        if not spec.by_action:
+            return
+        try:
+            action = decode(bytes(payload)).action  # type: ignore[attr-defined]
+        except InvalidCommand:
+            return  # the shard refuses it, as it reads it in the same way
+        self._need(spec.name, spec.verbs_of(action))
+
+    def _need(self, command: str, verbs: Verb) -> None:
+        assert self.grant is not None
+        if not may(self.grant.identity, verbs):
+            self.refused = command
+            raise NotAllowed(right_is_missing(self.grant.identity, command, verbs), Code.FORBIDDEN)
 
     def peek_again(self, payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
         """Decode in full what `peek` refused with ``error``; None if it is refused: then the reply is in
@@ -78,7 +136,7 @@ class Access:
             if isinstance(error, NotAllowed):
                 raise error
             peeked = peek_in_full(payload)
-            self._check_reads(peeked)
+            self._authorise(peeked, payload)
             return peeked
         except NotAllowed as no:
             out.append(refusal(no, request_id(payload)))

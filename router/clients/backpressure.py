@@ -7,7 +7,8 @@ import asyncio
 SLOW_READER = 1  # the client does not read what we send
 DEFERRED = 2  # enough commands wait behind its long polls
 SHUTDOWN = 4
-_SHARD = 8
+SLOWED = 8  # its address guesses tokens
+_SHARD = 16
 
 
 def full_shard(shard: int) -> int:

@@ -6,7 +6,7 @@ from bunqueue.server.links import shard_protocol as link_protocol
 
 from .ports import Client
 
-LIVES, NUMBERS_OF_LIFE = 32, 4096  # of a sibling router, until it begins with the first numbers again
+INCARNATIONS, NUMBERS_EACH = 32, 4096  # of a sibling router; then it starts with the first numbers again
 
 
 class ClientTable(dict[int, Client]):
@@ -36,10 +36,10 @@ class ClientTable(dict[int, Client]):
         self.origin = origin
         self._last = self.base = origin << link_protocol.ORIGIN_SHIFT
 
-    def of_router(self, number: int, origin: int, life: int) -> int:
-        """This is one of several routers of the host; the first number.  ``life``: how often it was started
-        before; an answer to a client of before must not reach one that has its number now."""
+    def of_router(self, number: int, origin: int, incarnation: int) -> int:
+        """This is one of several routers of the host; the first number.  ``incarnation``: the number of its
+        earlier starts; an answer to a client of before must not reach one that has its number now."""
         self.origin, self._most = origin, (1 << link_protocol.ROUTER_SHIFT) - 1
         self.base = origin << link_protocol.ORIGIN_SHIFT | number << link_protocol.ROUTER_SHIFT
-        self._last = self.base + life % LIVES * NUMBERS_OF_LIFE
+        self._last = self.base + incarnation % INCARNATIONS * NUMBERS_EACH
         return self._last

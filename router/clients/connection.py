@@ -9,29 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from bunqueue.logs import get_logger
+from bunqueue.model.scope import Scope
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.server.commands.server_commands import ServerCommands
 from bunqueue.server.host.acceptor import Counted
 from bunqueue.server.host.auth_throttle import DELAY_S
 from bunqueue.server.host.pace import Slice
+from bunqueue.server.identities.directory import Grant, names_of_certificate
 from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..core.ports import Buffer, Endpoint, Subscribed
 from ..core.routing import ID, QUEUE, SLOW
+from ..core.sending import send
 from .access import Access
 from .admission import MAX_SLOW
-from .backpressure import DEFERRED, SHUTDOWN, SLOW_READER, ReadGate
-from .bounds import longest_frame
+from .audit_tap import TCP, AuditTap
+from .backpressure import DEFERRED, SHUTDOWN, SLOW_READER, SLOWED, ReadGate
 from .hub import Hub
 from .in_flight import MAX_BYTES_AHEAD, InFlight
 from .incoming import Incoming
+from .memory_bounds import longest_frame
 from .own_commands import refusal
 from .special_route import Batches, special_route
 from .turns import SLICE_S
@@ -51,6 +56,7 @@ class ClientConnection(asyncio.Protocol):
         "_counted",
         "_finished",
         "_hub",
+        "_tap",
         "_transport",
         "access",
         "gate",
@@ -69,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, hub: Hub, counted: Counted = lambda: None) -> None:
         self._hub, self._counted = hub, counted  # ``counted`` is called once the hub counts it as open
-        self.access = Access(hub.limits.tokens, hub.limits.rate_limit)
+        self.access = Access(hub.limits.directory, hub.limits.rate_limit)
         self.kind = hub.limits.protocol
         self.number = 0
         self.incoming = Incoming()
@@ -77,6 +83,7 @@ class ClientConnection(asyncio.Protocol):
         self.subscription: Subscribed | None = None
         self.silent = 0  # sweeps since it last sent something
         self.half_closed = False  # the client sends nothing more, but may still read
+        self._tap: AuditTap | None = None  # once it has sent a command that leaves an entry in the trail
         self._finished = False  # no longer in the hub; further input is discarded
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -96,12 +103,29 @@ class ClientConnection(asyncio.Protocol):
             self.finish(link_protocol.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
         else:
             self.number = self._hub.add(self)
-            if not self.access.known and self._hub.unauthenticated.enter(self, self._transport):
+            if not self._has_certificate and self._hub.unauthenticated.enter(self, self._transport):
                 self.incoming.defer()  # wrong tokens came from that address: delay reading
                 asyncio.get_running_loop().call_later(DELAY_S, self.release)
 
+    @property
+    def _has_certificate(self) -> bool:
+        """Whether it need not authenticate, or its certificate has done so."""
+        directory = self._hub.limits.directory
+        if self.access.known or not directory.knows_certificates:
+            return self.access.known
+        certificate = self._transport.get_extra_info("peercert")
+        if self.access.present_certificate(names_of_certificate(certificate), directory):
+            self._note_use(certificate)
+        return self.access.known
+
+    def _note_use(self, certificate: Mapping[str, object] | None = None) -> None:
+        if self.access.grant is not None:
+            self._hub.limits.last_used.note(self.access.grant, self._address, time.time(), certificate)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._hub.lost(self, exc)
+        if self._tap is not None:
+            self._tap.end()
         self._hub.clients.open -= self.limited
         self._finished = True
 
@@ -131,10 +155,10 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.gate.close(SLOW_READER)
-        self.write = self._write_to_slow_reader
+        self._write_with(self._write_to_slow_reader)
 
     def resume_writing(self) -> None:
-        self.write = self._transport.write
+        self._write_with(self._transport.write)
         if self.subscription is not None:
             self.subscription.caught_up()
         self.gate.open(SLOW_READER)
@@ -168,6 +192,20 @@ class ClientConnection(asyncio.Protocol):
     def finished(self) -> bool:
         """True once the connection has ended for the rest of the server."""
         return self._finished
+
+    @property
+    def granted(self) -> Grant | None:
+        """Who it is; None before it has authenticated."""
+        return self.access.grant
+
+    @property
+    def scope(self) -> Scope | None:
+        """To which queues its commands are limited, and what it may not read."""
+        return self.access.scope
+
+    def limit_to(self, scope: Scope | None) -> None:
+        """The gateway sends what follows for somebody who is limited to this."""
+        self.access.limit_to(scope)
 
     @property
     def behind(self) -> bool:
@@ -245,11 +283,41 @@ class ClientConnection(asyncio.Protocol):
 
     def authenticate(self, token: str) -> bool:
         """It has presented a token; whether that is known."""
-        if not self.access.authenticate(token):
+        if not self.access.present_token(token, self._hub.limits.directory):
             self._hub.unauthenticated.wrong(self)
             return False
+        self._note_use()
         self._hub.unauthenticated.leave(self)
         return True
+
+    # The trail
+
+    def audit(self, spec: Spec, payload: bytes) -> None:
+        """A command is about to be carried out that leaves an entry in the trail."""
+        if self._tap is None:
+            self._tap = AuditTap(self._hub.limits.trail, self.write)
+            self.write = self._tap
+        self._tap.expect(self._name, self._address, spec, payload)
+
+    def _write_with(self, write: Callable[[bytes], None]) -> None:
+        if self._tap is None:
+            self.write = write
+        else:
+            self._tap.write = write
+
+    def _note_refusal(self) -> None:
+        if self.limited:  # what comes through the gateway has an entry there
+            self._hub.limits.trail.refused(self._name, self._address, TCP, self.access.refused)
+        self.access.refused = ""
+
+    @property
+    def _name(self) -> str:
+        """That of its identity."""
+        return self.access.grant.identity.name if self.access.grant is not None else ""
+
+    @property
+    def _address(self) -> str:
+        return str((self._transport.get_extra_info("peername") or ("",))[0])
 
     # Bytes in
 
@@ -295,6 +363,8 @@ class ClientConnection(asyncio.Protocol):
                 last = start
                 peeked = self.access.peek_again(bytes(payload), error, out)
                 if peeked is None:
+                    if self.access.refused:
+                        self._note_refusal()
                     start = end
                     continue
             handling = peeked.handling
@@ -322,6 +392,9 @@ class ClientConnection(asyncio.Protocol):
     def _answer_and_keep(self, out: list[bytes], rest: Buffer, *, deferred: bool) -> None:
         """Send what was answered here, and keep the rest."""
         if out:
+            if not self.access.known and self._hub.unauthenticated.is_slowed(self):
+                self._answer_late(b"".join(out))
+                return
             self.write(b"".join(out))
             if not self.access.known and self._hub.unauthenticated.refused(self, len(out)):
                 self.finish(link_protocol.CLOSED)
@@ -330,6 +403,17 @@ class ClientConnection(asyncio.Protocol):
             self._defer(rest)
         elif rest:
             self._keep(rest)
+
+    def _answer_late(self, frames: bytes) -> None:
+        """Its address guesses tokens: it waits for the answer, and that was its last try."""
+        self.incoming.defer()
+        self.gate.close(SLOWED)
+        asyncio.get_running_loop().call_later(DELAY_S, self._end_slowed, frames)
+
+    def _end_slowed(self, frames: bytes) -> None:
+        if not self._finished:
+            self.write(frames)
+            self.finish(link_protocol.CLOSED)
 
     def forward(self, batches: Batches, out: list[bytes]) -> None:
         """Send each shard its frames.  Those for a shard that is down are answered here."""
@@ -340,7 +424,10 @@ class ClientConnection(asyncio.Protocol):
                 out += self._hub.pending.add(shard, self, self.kind, batch)
                 continue
             in_flight.add(shard, len(batch))
-            link.send(self.number, self.kind, batch)
+            if self.access.scope is None:
+                link.send(self.number, self.kind, batch)
+            else:
+                send(link, self.number, self.kind, self.access.scope, batch)
             self.send_half_closed(link)
             if link.full:
                 link.throttle(self)
@@ -380,7 +467,7 @@ class ClientConnection(asyncio.Protocol):
         self.release()
 
     def release(self) -> None:
-        """Go on with what was deferred, if it may."""
+        """Continue with what was deferred, if it may."""
         if not self.incoming.deferred or self.in_flight.must_wait:
             return
         if self._finished or self._hub.clients.draining:

@@ -7,11 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from bunqueue.logs import get_logger
-from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.server.audit.trail import Trail
+from bunqueue.server.commands.server_commands import ServerCommands
 from bunqueue.server.commands.workers import Worker, Workers
 from bunqueue.server.host.busy_poll import LoopPoll
 from bunqueue.server.host.descriptors import MAX_LINGERING
+from bunqueue.server.identities.directory import Directory
+from bunqueue.server.identities.last_used import LastUsed
+from bunqueue.server.identities.watch import directory_of
 from bunqueue.server.links import shard_protocol as link_protocol
+from bunqueue.server.links.pipe_messages import Shipping
 from bunqueue.server.settings.settings import Settings
 
 from ..core.hosts import Hosts
@@ -21,9 +28,8 @@ from ..core.siblings import Sibling, Siblings
 from ..event_loop import LoopLag
 from ..processes.deaths import Deaths
 from ..processes.kernel_processes import born
-from .admission import Tokens
-from .bounds import Bounds
 from .client_table import ClientTable
+from .memory_bounds import Bounds
 from .own_commands import now_ms
 from .pending import PendingCommands
 from .ports import Client
@@ -36,16 +42,20 @@ SWEEP_S = 5.0
 GONE_S = 0.25  # from the end of a connection to that of its process: the kernel closes files first
 LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
 
+ENDED = "The rights of this connection have ended or changed: connect again"
+
 _log = get_logger("router")
 
 
 class Limits:
-    """What a client may do, and how many there may be."""
+    """What a client may do, the largest number of clients, and what is noted of them."""
 
     def __init__(self, settings: Settings) -> None:
         self.protocol: int = settings.default_protocol
         """The version that a client speaks until it names another one; also the kind of its envelopes."""
-        self.tokens = Tokens.of(settings.auth_token, settings.read_only_token)
+        self.directory = directory_of(settings)
+        self.last_used = LastUsed(settings)
+        self.trail = Trail(settings, "router-0")
         self.rate_limit = settings.rate_limit
         self.connections = settings.max_connections
         """Clients of this router; fewer than `in_all` where the limit of open files is low."""
@@ -63,8 +73,14 @@ class Health:
         self.lag = LoopLag()
         self.started = time.monotonic()
         self.deaths = Deaths()
+        self.certificate_ends = 0.0
+        """That of TLS, in seconds since the epoch; 0 without one."""
+        self.client_certificate_ends = 0.0
+        """The first end of a certificate that an identity has lately shown; 0 without one."""
         self.exposed: dict[str, str] = {}
         """What other users of the machine can read, and what to do about it."""
+        self.shipping: Shipping | None = None
+        """How far what changes is backed up; None: it is not."""
 
 
 class Hub:
@@ -83,7 +99,7 @@ class Hub:
         self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
         deaths = self.health.deaths.summary
-        self.pending = PendingCommands(self.shards, deaths, waits=bool(settings.cluster))
+        self.pending = PendingCommands(self.shards, deaths, waits=bool(settings.cluster or settings.follow))
         self.tickets = Tickets(self.shards, self.turns, self.pending)
         self.received = LoopPoll(settings.busy_poll).on_read
         self._emptied = asyncio.Event()
@@ -107,10 +123,12 @@ class Hub:
         limits = self.limits
         return len(self.clients) >= limits.connections or self.siblings.all_connections >= limits.in_all
 
-    def one_of(self, siblings: Siblings, routers: int, number: int, origin: int, life: int = 0) -> None:
+    def one_of(
+        self, siblings: Siblings, routers: int, number: int, origin: int, incarnation: int = 0
+    ) -> None:
         """This is one of several routers of the host: see `ClientTable.of_router`."""
         self.siblings = siblings
-        self.tickets.base = self.clients.of_router(number, origin, life)
+        self.tickets.base = self.clients.of_router(number, origin, incarnation)
         self.bounds.routers = routers
         self.unauthenticated.most_each = max(32, MAX_EACH // routers)
         self.commands.router = number
@@ -167,10 +185,24 @@ class Hub:
         if self.clients:
             await self._emptied.wait()
 
+    def identities_changed(self, directory: Directory) -> None:
+        """There are other identities, or one has expired: end the clients with rights that they no longer
+        have. Their jobs wait for them, as after a broken connection."""
+        self.limits.directory = directory
+        now_s, ended = time.time(), 0
+        for client in list(self.clients.values()):
+            grant = client.granted
+            if client.limited and grant is not None and not directory.holds(grant, now_s):
+                client.finish(link_protocol.BROKEN, CommandError(ENDED, Code.NOT_AUTHENTICATED))
+                ended += 1
+        if ended:
+            _log.info("connections ended, as their rights have", connections=ended)
+
     def sweep(self) -> None:
         """End the clients that have stalled; called every SWEEP_S seconds."""
         self.bounds.sweep()
-        self.unauthenticated.sweep()
+        if news := self.unauthenticated.sweep():
+            self.limits.trail.wrong_tokens(*news)
         limits = self.limits
         if limits.refused:
             _log.warning(
@@ -284,7 +316,7 @@ class Hub:
             link.control(link_protocol.WORKER_PRESENCE, self.clients.base, link_protocol.encode(presence))
 
     def peer_message(self, source: int, body: bytes) -> None:
-        """A message from one shard to another; when that is down, it asks again by itself."""
+        """A message from one shard to another; when that is down, it asks again on its own."""
         link = self.shards.links[body[0]]
         if link is not None:
             link.control(link_protocol.PEER_MESSAGE, link_protocol.CONTROL, bytes((source,)) + body[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.ports import Buffer
 
-LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
+LARGE = 256 * 1024  # larger frames are sliced as views: copying them costs more than the view
 
 
 class Incoming:
@@ -28,7 +28,7 @@ class Incoming:
         self.rest, self.deferred = bytearray(rest), True
 
     def release(self) -> bytes:
-        """What was deferred, which may go on."""
+        """What was deferred, which may continue."""
         rest, self.rest, self.deferred = self.rest, None, False
         return bytes(rest or b"")
 

@@ -8,11 +8,14 @@ from typing import Protocol
 
 from msgspec import UNSET
 
+from bunqueue.model.scope import Scope
 from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
 from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import COMMANDS, Spec
 from bunqueue.protocol.commands.base import CommandError, RequestId, refused
 from bunqueue.protocol.commands.workers import RegisterWorker
-from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.protocol.scoping import refusal as outside
+from bunqueue.server.commands.server_commands import ServerCommands
 
 from ..core.ports import Subscribed
 from ..core.routing import Peek, decode
@@ -28,11 +31,18 @@ class Session(Protocol):
 
     @property
     def limited(self) -> bool:
-        """Whether it counts among the clients of which there is a largest number; the gateway does not."""
+        """Whether it counts towards the limit of clients; the gateway does not."""
 
     @property
     def commands(self) -> ServerCommands:
         """Answers them."""
+
+    @property
+    def scope(self) -> Scope | None:
+        """To which queues its commands are limited, and what it may not read."""
+
+    def limit_to(self, scope: Scope | None) -> None:
+        """What follows is limited to this."""
 
     def authenticate(self, token: str) -> bool:
         """It has presented a token; whether that is known."""
@@ -52,6 +62,13 @@ class _Client:
 
     def agree(self, version: int) -> None:
         self._session.kind = version
+
+    @property
+    def scope(self) -> Scope | None:
+        return self._session.scope
+
+    def limit_to(self, scope: Scope | None) -> None:
+        self._session.limit_to(scope)
 
     def authenticate(self, token: str) -> bool:
         return self._session.authenticate(token)
@@ -75,10 +92,13 @@ def first_shard(session: Session, peeked: Peek, payload: bytes | memoryview, out
     """The shard of a command that goes to the first one; None if it was refused, as clients may not use
     it."""
     if peeked.spec.internal and session.limited:
-        unknown = CommandError(f"Unknown command: {peeked.spec.name}", Code.UNKNOWN_COMMAND, field="cmd")
-        out.append(refusal(unknown, request_id(payload)))
+        out.append(refusal(_unknown(peeked.spec), request_id(payload)))
         return None
     return 0
+
+
+def _unknown(spec: Spec) -> CommandError:
+    return CommandError(f"Unknown command: {spec.name}", Code.UNKNOWN_COMMAND, field="cmd")
 
 
 def answer(session: Session, payload: bytes) -> bytes:
@@ -87,6 +107,11 @@ def answer(session: Session, payload: bytes) -> bytes:
         command = decode(payload)
     except InvalidCommand as error:
         return refusal(error, error.req_id)
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    if spec.internal and session.limited:
+        return refusal(_unknown(spec), command.req_id)
+    if session.scope is not None and (problem := outside(session.scope, spec, command)) is not None:
+        return refusal(problem, command.req_id)
     reply = session.commands.answer(_Client(session), command)
     reply.req_id = command.req_id
     return encode_frame(reply)

@@ -16,9 +16,10 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
-from bunqueue.server.links.shard_protocol import split_frames
+from bunqueue.server.links.shard_protocol import split_frames, split_scope
 
 from ..core.ports import Asks, Buffer, Endpoint
+from ..core.sending import send
 from ..core.shard_map import ShardMap
 from .own_commands import refusal
 from .ports import Client
@@ -76,9 +77,10 @@ class PendingCommands:
         text = f"Shard unavailable: shard {shard} is restarting, try again{self._deaths(shard)}"
         return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
 
-    def refusals(self, shard: int, body: bytes) -> tuple[int, int, bytes]:
-        """The refusals of whole frames: their number, the number of those for slow commands, and the
-        frames."""
+    def refusals(self, shard: int, kind: int, body: bytes) -> tuple[int, int, bytes]:
+        """The refusals of an envelope with commands: their number, the number of those for slow commands, and
+        the frames."""
+        _, _, body = split_scope(kind, body)
         payloads = split_frames(body)
         frames = [self.refusal(shard, request_id(payload)) for payload in payloads]
         return len(frames), sum(map(is_slow_payload, payloads)), b"".join(frames)
@@ -134,12 +136,12 @@ class PendingCommands:
             self._keep(shard, client, body[0], [body[1:]])
 
     def release(self, shard: int, link: Endpoint) -> None:
-        """The shard has an owner: send what waits, in the order in which it came."""
+        """The shard has an owner: send what waits, in the order of its arrival."""
         waiting = self._frames.pop(shard, deque())
         self._bytes -= sum(frames.size for frames in waiting)
         for frames in waiting:
             if frames.client.number and not frames.client.finished:
-                link.send(frames.client.number, frames.kind, frames.frames)
+                send(link, frames.client.number, frames.kind, frames.client.scope, frames.frames)
                 frames.client.send_half_closed(link)
                 if link.full:
                     link.throttle(frames.client)
@@ -156,7 +158,7 @@ class PendingCommands:
 
     def _refuse(self, shard: int, frames: _Frames) -> None:
         if not frames.client.finished:
-            replies, slow, refused = self.refusals(shard, b"".join(frames.frames))
+            replies, slow, refused = self.refusals(shard, frames.kind, b"".join(frames.frames))
             frames.client.deliver(shard, replies, slow, refused)
 
     def _sweep(self) -> None:

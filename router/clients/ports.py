@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from bunqueue.protocol.commands import CommandError
+from bunqueue.server.identities.directory import Grant
+
 from ..core.ports import Asks, Buffer, Endpoint, Feeder, Subscribed
 from .in_flight import InFlight
 
@@ -20,7 +23,7 @@ class Client(Asks, Feeder, Protocol):
 
     @property
     def limited(self) -> bool:
-        """Whether it counts among the clients of which there is a largest number; the gateway does not."""
+        """Whether it counts towards the limit of clients; the gateway does not."""
 
     @property
     def behind(self) -> bool:
@@ -38,6 +41,10 @@ class Client(Asks, Feeder, Protocol):
     def unread(self) -> int:
         """Bytes that it was sent and has not taken."""
 
+    @property
+    def granted(self) -> Grant | None:
+        """Who it is; None before it has authenticated."""
+
     def deliver(self, shard: int, replies: int, slow: int, body: bytes) -> None:
         """Replies of a shard, ready to send."""
 
@@ -46,6 +53,9 @@ class Client(Asks, Feeder, Protocol):
 
     def forward(self, batches: dict[int, list[Buffer]], out: list[bytes]) -> None:
         """Send each shard its frames; refusals go to ``out``."""
+
+    def finish(self, kind: int, error: CommandError | None = None) -> None:
+        """End the connection, after sending the error if there is one."""
 
     def abort(self) -> None:
         """End the connection at once, whatever is still to be sent."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from bunqueue.model.names import queue_name_problem
-from bunqueue.protocol.events import lost_frame
+from bunqueue.protocol.event_frames import lost_frame
 from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..core.ports import Endpoint
@@ -36,8 +36,8 @@ class Subscription:
             self._link.control(link_protocol.UNSUBSCRIBE, self._client.number)
 
     def resume(self, link: Endpoint) -> None:
-        """The shard has another process, perhaps on another host, which goes on with the events.  The client
-        is told that some may be missing."""
+        """The shard has another process, perhaps on another host, which continues the events.  The client
+        is notified that some may be missing."""
         begins, self._link = self._link is None, link
         if begins:
             return  # the command is about to be sent
@@ -81,7 +81,7 @@ def subscribe(
 
 
 def resume_all(clients: Clients, link: Endpoint) -> None:
-    """Clients go on with the events of a shard that had another process before; some may be missing."""
+    """Clients continue with the events of a shard that had another process before; some may be missing."""
     for client in clients.values():
         if client.subscription is not None and client.subscription.shard == link.shard:
             client.subscription.resume(link)

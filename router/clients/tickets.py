@@ -8,16 +8,19 @@ it something.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.server.links.gather import Addition, Gather, Part, for_some, split
+from bunqueue.server.commands.additions import ScopedAddition
+from bunqueue.server.links.gather import Gather, Part, for_some, split
 from bunqueue.server.links.shard_protocol import ASKER, SEVERED, TICKET, pack_connections
 
 from ..core.ports import Asks
 from ..core.routing import IDS, Peek, decode
+from ..core.sending import send
 from ..core.shard_map import ShardMap
 from .own_commands import refusal
 from .pending import PendingCommands
@@ -38,7 +41,9 @@ class Tickets:
 
     def __init__(self, shards: ShardMap, turns: Turns, pending: PendingCommands) -> None:
         self._shards, self._turns, self._pending = shards, turns, pending
-        self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
+        self.additions: Mapping[
+            str, ScopedAddition
+        ] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
         self.base = 0  # of the numbers of this router
@@ -103,14 +108,16 @@ class Tickets:
         first = TICKET | self.base
         number = self._free.pop() if self._free else first + len(self._open)
         once = spec.writes and not spec.repeatable
-        gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name), spec.reply)
+        addition = self.additions.get(spec.name)
+        add = None if addition is None else partial(addition, scope=client.scope)
+        gather = Gather(spec.merge, parts, ids, add, spec.reply)
         self._open[number] = _Ticket(gather, client, req_id, once, spec.partial, [])
         asker = pack_connections([client.number])
         for shard, part in parts.items():
             link = self._shards.links[shard]
             assert link is not None
             link.control(ASKER, number, asker)
-            link.send(number, client.kind, [part.frame])
+            send(link, number, client.kind, client.scope, [part.frame])
         return []
 
     def answer(self, number: int, shard: int, reply: bytes) -> None:

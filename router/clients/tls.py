@@ -34,8 +34,21 @@ def server_context(settings: Settings) -> ssl.SSLContext | None:
     _read_certificate(context, settings)
     if settings.tls_client_ca:
         _read_client_ca(context, settings.tls_client_ca)
-    _check_dates(settings)
     return context
+
+
+def certificate_end(settings: Settings) -> float:
+    """When the TLS certificate expires, in seconds since the epoch, as far as known: 0 without one, now if it
+    has expired. Warns if that is soon: the clients, not the server, refuse it then."""
+    if not settings.tls_cert:
+        return 0.0
+    problem, end = _dates(settings)
+    if problem:
+        _log.warning(
+            f"{problem}; get a new one, put it in place, and send this process SIGHUP",
+            certificate=settings.tls_cert,
+        )
+    return end
 
 
 def _read_certificate(context: ssl.SSLContext, settings: Settings) -> None:
@@ -86,18 +99,11 @@ def _no_password() -> str:
     raise ValueError
 
 
-def _check_dates(settings: Settings) -> None:
-    """Warn when the certificate has expired or soon will: the clients, not the server, refuse it then."""
-    problem = _problem_of_dates(settings)
-    if problem:
-        _log.warning(
-            f"{problem}; get a new one, put it in place, and send this process SIGHUP",
-            certificate=settings.tls_cert,
-        )
+def _dates(settings: Settings) -> tuple[str, float]:
+    """What is wrong with the dates of the certificate, "" if nothing; and when it expires.
 
-
-def _problem_of_dates(settings: Settings) -> str:
-    """Found by a handshake with ourselves, in memory, as a client that trusts just this certificate."""
+    Found by a handshake with ourselves, in memory, as a client that trusts just this certificate.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -108,10 +114,11 @@ def _problem_of_dates(settings: Settings) -> str:
         end = _shake_hands(client, server)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code == _EXPIRED:
-            return "the TLS certificate has expired"
-        return "the TLS certificate is not valid yet" if error.verify_code == _NOT_YET else ""
-    left = ssl.cert_time_to_seconds(end) - time.time()
-    return f"the TLS certificate expires in {left / 86_400:.0f} days" if left < SOON_S else ""
+            return "the TLS certificate has expired", time.time()
+        return ("the TLS certificate is not valid yet" if error.verify_code == _NOT_YET else ""), 0.0
+    ends = ssl.cert_time_to_seconds(end)
+    left = ends - time.time()
+    return (f"the TLS certificate expires in {left / 86_400:.0f} days" if left < SOON_S else ""), ends
 
 
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> str:

@@ -23,9 +23,10 @@ class Unauthenticated:
     """All unauthenticated connections, in the order of their arrival."""
 
     def __init__(self) -> None:
-        self.guesses = AuthThrottle()
+        self.throttle = AuthThrottle()
         self.most_each = MAX_EACH  # per address
-        self.on_wrong_token: Callable[[str], None] | None = None  # gets the address
+        self.on_wrong_token: list[Callable[[str, object], None]] = []
+        """Each gets the address of a wrong token, and who has told of it: None if it was presented here."""
         self.logs = True  # wrong tokens; one router does it for all
         self._all: dict[Client, _Entry] = {}
         self._by_origin: dict[str, dict[Client, None]] = {}
@@ -42,7 +43,7 @@ class Unauthenticated:
             same = self._by_origin.setdefault(who, {})
         same[client] = None
         self._all[client] = _Entry(address, who, now)
-        return self.guesses.is_throttled(address, now)
+        return self.throttle.is_throttled(address, now)
 
     def leave(self, client: Client) -> None:
         """It has closed, or has authenticated."""
@@ -78,16 +79,30 @@ class Unauthenticated:
         found = self._all.get(client)
         if found is not None:
             found.wrong += 1
-            self.guesses.wrong(found.address, time.monotonic())
-            if self.on_wrong_token is not None:
-                self.on_wrong_token(found.address)
+            found.slowed = self.throttle.wrong(found.address, time.monotonic())
+            self._tell(found.address, None)
 
-    def wrong_elsewhere(self, address: str) -> None:
-        """A wrong token was presented to another router."""
-        self.guesses.wrong(address, time.monotonic())
+    def is_slowed(self, client: Client) -> bool:
+        """Whether it has presented a wrong token, as others from its address did before: the answer must be
+        delayed."""
+        found = self._all.get(client)
+        return found is not None and found.slowed
 
-    def sweep(self) -> None:
-        """Called now and then: end those that did not authenticate in time."""
+    def wrong_elsewhere(self, address: str, told_by: object, *, counted: bool = True) -> None:
+        """A wrong token was presented to another process, which may count it itself."""
+        if counted:
+            self.throttle.wrong(address, time.monotonic())
+        else:
+            self.throttle.wrong_elsewhere(address, time.monotonic())
+        self._tell(address, told_by)
+
+    def _tell(self, address: str, told_by: object) -> None:
+        for tell in self.on_wrong_token:
+            tell(address, told_by)
+
+    def sweep(self) -> tuple[str, str, int] | None:
+        """Called now and then: end those that did not authenticate in time. Returns what the trail says of
+        wrong tokens since the last call: the last address, over what, how many; None for nothing."""
         late = time.monotonic() - AUTH_S
         for client, found in list(self._all.items()):
             if found.since > late:
@@ -96,8 +111,11 @@ class Unauthenticated:
         if self._dropped:
             _log.warning("closed connections that showed no token", connections=self._dropped)
             self._dropped = 0
-        if (news := self.guesses.news()) and self.logs:
-            _log.warning("wrong tokens over TCP", **news)
+        news = self.throttle.news()
+        if not news or not self.logs:
+            return None
+        _log.warning("wrong tokens over TCP", **news)
+        return str(news["address"]), "tcp", int(news["wrong"])
 
     def _drop(self, client: Client) -> None:
         self._dropped += 1
@@ -106,10 +124,11 @@ class Unauthenticated:
 
 
 class _Entry:
-    __slots__ = ("address", "refusals", "since", "who", "wrong")
+    __slots__ = ("address", "refusals", "since", "slowed", "who", "wrong")
 
     def __init__(self, address: str, who: str, since: float) -> None:
         self.address = address
         self.who = who
         self.since = since
         self.refusals = self.wrong = 0
+        self.slowed = False

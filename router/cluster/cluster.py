@@ -2,11 +2,11 @@
 
 Every second, and whenever something has happened:
 
-1. give a sign of life, and read which other hosts are alive and what each is to own (`store.ClusterStore`);
+1. give a sign of life, and read which other hosts are alive and what each should own (`store.ClusterStore`);
 2. if something is to change, and no other host is changing it, change it (`router.core.placement`);
 3. dial the hosts that are new; start and give up shards; say which ones to follow (`router.core.membership`).
 
-What is to be done is decided there; here it is carried out.
+Decisions are made there and carried out here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .store import ClusterStore
 from .store_watch import StoreWatch
 from .wire import HostConnection
 
-WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one ends in order
+WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one shuts down cleanly
 SERVED_S = 30.0  # for all shards to have owners, before this host says that it is ready
 
 _log = get_logger("cluster")
@@ -188,7 +188,7 @@ class Cluster(Hosts):
     def load_of(self, host: str) -> float | None:
         return self._exchange.load_of(host)
 
-    def beat_age_ms(self, host: str) -> float | None:
+    def heartbeat_age_ms(self, host: str) -> float | None:
         """The age of a host's heartbeat, as this host sees it; None while it is not known."""
         age = self.membership.liveness.age_s(host, self._now)
         return None if age is None else round(1000 * age)
@@ -251,8 +251,8 @@ class Cluster(Hosts):
 
     # -- called by the supervisor --------------------------------------------------------------
 
-    def stands_by(self, shard: int) -> None:
-        self.membership.stands_by(shard, self._now)
+    def became_standby(self, shard: int) -> None:
+        self.membership.became_standby(shard, self._now)
         self._send_standbys()
 
     def _send_standbys(self) -> None:
@@ -271,7 +271,7 @@ class Cluster(Hosts):
         return False
 
     async def enter(self, link: LocalEndpoint) -> None:
-        """A shard owned by this host is ready: before it serves, it is told which connections are open."""
+        """A shard owned by this host is ready: before it serves, it gets the open connections."""
         before = self.membership.recovered(link.shard)
         others = await self.links.others_live()
         if self._hub.shards.is_overtaken(link) or not self._supervisor.has(link):
@@ -339,12 +339,12 @@ class Cluster(Hosts):
         self._exchange.disconnected(host)
 
     def uplink_made(self, host: str) -> None:
-        """There is a connection to a host that there was none to."""
+        """A host is connected that was not connected before."""
         self.membership.liveness.reached(host)
         self._send_standbys()
 
     def uplink_lost(self, host: str) -> None:
-        """There is none any more."""
+        """It is connected no longer."""
         self.membership.liveness.unreached(host)
 
     def released(self, shard: int) -> None:

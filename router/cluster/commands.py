@@ -9,13 +9,12 @@ from typing import Any, Protocol
 
 from bunqueue.protocol.codec import encode_frame, request_id
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, CommandError
+from bunqueue.protocol.commands import Command, CommandError, Data
 from bunqueue.protocol.commands.cluster import (
     ClusterDrain,
     ClusterForget,
     ClusterMove,
     ClusterRebalance,
-    ClusterReply,
     ClusterView,
     CopyView,
     HostView,
@@ -67,7 +66,7 @@ class ClusterState(Protocol):
 
     def is_alive(self, host: str) -> bool: ...
 
-    def beat_age_ms(self, host: str) -> float | None: ...
+    def heartbeat_age_ms(self, host: str) -> float | None: ...
 
     def load_of(self, host: str) -> float | None: ...
 
@@ -82,9 +81,9 @@ class ClusterCommands:
         self._cluster = cluster
         self._answering: set[asyncio.Task[None]] = set()
 
-    def status(self) -> ClusterReply:
+    def status(self) -> Data[ClusterView]:
         """As this host saw it last, about a second ago."""
-        return ClusterReply(data=self.view())
+        return Data(data=self.view())
 
     def view(self) -> ClusterView:
         """The same, as it is shown."""
@@ -114,7 +113,7 @@ class ClusterCommands:
             draining=host.draining,
             owns=owns,
             follows=follows,
-            beat_age=cluster.beat_age_ms(host.id),
+            beat_age=cluster.heartbeat_age_ms(host.id),
             load=cluster.load_of(host.id),
         )
 
@@ -145,7 +144,7 @@ class ClusterCommands:
         try:
             command = decode(payload)
             if isinstance(command, ControlWorker):
-                frame = await self._cluster.forwards.control_worker(command, payload)
+                frame = await self._cluster.forwards.control_worker(command, payload, client.scope)
             else:
                 reply = await self.answer(command)
                 reply.req_id = command.req_id
@@ -155,7 +154,7 @@ class ClusterCommands:
         if not client.finished:
             client.gathered(frame)
 
-    async def answer(self, command: Command) -> ClusterReply:
+    async def answer(self, command: Command) -> Data[ClusterView]:
         """Carry out a command that changes something. CommandError if it cannot be done."""
         if self._cluster.store_error:
             raise _unavailable(self._cluster.store_error)

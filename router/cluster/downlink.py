@@ -63,7 +63,7 @@ class Downlink(HostConnection):
         self._challenge = secrets.token_bytes(host_link.SECRET_BYTES)
         self._hello: host_link.Hello | None = None
         self.origin = 0  # of the connections it has
-        self.life = ""
+        self.incarnation = ""
         self.paused_shards: set[int] = set()  # shards given up here; it sends them no more
 
     # -- the greeting
@@ -74,12 +74,13 @@ class Downlink(HostConnection):
         self._counted()
 
     def greet(self, kind: int, body: bytes) -> None:
-        if kind == host_link.HELLO and self._hello is None:
-            self._receive_hello(body)
-        elif kind == host_link.PROOF and self._hello is not None:
-            self._receive_proof(self._hello, body)
-        else:
-            self.abort("it does not speak this protocol")
+        match kind, self._hello:
+            case host_link.HELLO, None:
+                self._receive_hello(body)
+            case host_link.PROOF, host_link.Hello() as hello:
+                self._receive_proof(hello, body)
+            case _:
+                self.abort("it does not speak this protocol")
 
     def _receive_hello(self, body: bytes) -> None:
         try:
@@ -104,7 +105,7 @@ class Downlink(HostConnection):
             return
         version = host_link.agree(hello.oldest, hello.newest)
         assert version is not None  # else it was refused
-        self.peer, self.origin, self.life = hello.host, hello.number, hello.life
+        self.peer, self.origin, self.incarnation = hello.host, hello.number, hello.incarnation
         self.send(host_link.WELCOME, host_link.encode(self._links.greeting.welcome(version)))
         self.begin_watching()
         self._links.downlink_made(self)
@@ -124,7 +125,7 @@ class Downlink(HostConnection):
             self._to_shard(shard, conn, kind, body)
             return
         match kind:
-            case host_link.HOLDING:
+            case host_link.PAUSED:
                 self.paused_shards.add(shard)
                 self._links.cluster.shard_paused(shard)
             case host_link.LIVE:
@@ -142,15 +143,15 @@ class Downlink(HostConnection):
             self._links.origins.known_of(self).discard(conn)
         if link is None:
             if kind in link_protocol.COMMAND_KINDS:
-                self._refuse_commands(shard, conn, body)
+                self._refuse_commands(shard, conn, kind, body)
             return
         link.control(kind, conn, body)
         if link.full:
             link.throttle_host(self)
 
-    def _refuse_commands(self, shard: int, conn: int, body: bytes) -> None:
+    def _refuse_commands(self, shard: int, conn: int, kind: int, body: bytes) -> None:
         """The shard is not here: another host owns it, and the sending host will soon be notified."""
-        replies, slow, frames = self._links.hub.pending.refusals(shard, body)
+        replies, slow, frames = self._links.hub.pending.refusals(shard, kind, body)
         self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
     # -- outgoing

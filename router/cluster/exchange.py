@@ -1,4 +1,4 @@
-"""What the hosts of a cluster tell each other every second: who is registered where, and their loads."""
+"""What the hosts of a cluster exchange every second: which workers are registered where, and their loads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _decode_workers = Decoder(WorkerList).decode
 
 
 class Exchange:
-    """What this host has told, and was told."""
+    """What this host has sent, and has received."""
 
     def __init__(self, hub: Hub, links: Links, me: str) -> None:
         self._hub, self._links, self._me = hub, links, me
@@ -43,7 +43,7 @@ class Exchange:
         self._hub.workers.elsewhere(host, _decode_workers(body))
 
     def load(self, host: str, body: bytes) -> None:
-        """Another host tells how busy it is."""
+        """Another host reports its load."""
         self._loads[host] = host_link.decode_load(body).per_core
 
     def disconnected(self, host: str) -> None:

@@ -11,11 +11,13 @@ from itertools import count
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.model.scope import Scope
 from bunqueue.protocol.codec import encode_frame, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import ControlWorker
 from bunqueue.protocol.framing import HEADER
+from bunqueue.server.commands.workers import seen_by, unknown
 from bunqueue.server.links import host_protocol as host_link
 
 from ..clients.hub import Hub
@@ -28,13 +30,13 @@ from .wire import HostConnection
 ANSWER_S = 5.0  # less than clients wait for a reply
 
 
-class _Told(Struct):
+class _AnswerCode(Struct):
     """The fields of an answer that are read here."""
 
     code: str = ""
 
 
-_decode_told = Decoder(_Told).decode
+_decode_code = Decoder(_AnswerCode).decode
 
 
 class Forwards:
@@ -45,25 +47,31 @@ class Forwards:
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[bytes]] = {}
 
-    async def control_worker(self, command: ControlWorker, payload: bytes) -> bytes:
-        """Have the worker's router carry it out; returns the frame of its answer. CommandError if none
-        can."""
+    async def control_worker(
+        self, command: ControlWorker, payload: bytes, scope: Scope | None = None
+    ) -> bytes:
+        """Have the worker's router carry it out; returns the frame of its answer. CommandError if none can,
+        and for a worker that the scope does not see."""
+        if scope is not None and not scope.is_everywhere:
+            seen = seen_by(scope, self._hub.workers.listing(now_ms())).workers
+            if all(worker.id != command.worker_id for worker in seen):
+                raise unknown(command.worker_id)
         try:
             return self._control_here(command)
         except CommandError as error:
             if error.code != Code.WORKER_NOT_FOUND:
                 raise
-            unknown = error
+            not_here = error
         hosts = sorted(self._links.reached)
         answers = await asyncio.gather(*(self._ask(host, payload) for host in hosts))
         for answer in answers:
-            if answer is not None and _decode_told(answer[HEADER:]).code != Code.WORKER_NOT_FOUND:
+            if answer is not None and _decode_code(answer[HEADER:]).code != Code.WORKER_NOT_FOUND:
                 return answer
         if silent := [host for host, answer in zip(hosts, answers, strict=True) if answer is None]:
             names = ", ".join(self._links.name(host) for host in silent)
             text = f"Worker not found, but it may be at a host that does not answer ({names}): try again"
             raise CommandError(text, Code.SHARD_UNAVAILABLE, field="workerId", value=command.worker_id)
-        raise unknown
+        raise not_here
 
     def _control_here(self, command: ControlWorker) -> bytes:
         reply = self._hub.workers.control(command, now_ms())

@@ -20,7 +20,7 @@ class Greeting:
         self.me = ""  # the id of this host
         self.number = 0
         self.secret = ""
-        self.life = secrets.token_hex(8)
+        self.incarnation = secrets.token_hex(8)
         self.hosts: Mapping[str, HostRow] = {}
 
     def name(self, host: str) -> str:
@@ -29,10 +29,12 @@ class Greeting:
 
     def hello(self) -> host_link.Hello:
         oldest, newest = host_link.VERSIONS
-        return host_link.Hello(self.cluster, self.store, self.me, self.number, self.life, oldest, newest)
+        return host_link.Hello(
+            self.cluster, self.store, self.me, self.number, self.incarnation, oldest, newest
+        )
 
     def welcome(self, version: int) -> host_link.Welcome:
-        return host_link.Welcome(version, self.me, self.life)
+        return host_link.Welcome(version, self.me, self.incarnation)
 
     def prove(self, challenge: bytes) -> bytes:
         return host_link.prove(self.secret, challenge, self.me)

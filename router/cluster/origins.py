@@ -21,12 +21,12 @@ GONE_S = 10.0  # after which the connections of a host that does not come back c
 
 
 class Origins:
-    """Hosts by number, which stands in the numbers of their connections."""
+    """Hosts by number, which is part of the numbers of their connections."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._known: defaultdict[int, set[int]] = defaultdict(set)  # origin -> its connections, as known here
-        self._lives: dict[int, str] = {}  # origin -> its current incarnation
+        self._incarnations: dict[int, str] = {}  # origin -> its current incarnation
         self._going: dict[int, asyncio.TimerHandle] = {}  # origins that are disconnected
         self._asked: dict[str, asyncio.Future[frozenset[int]]] = {}  # hosts, for their open connections
 
@@ -35,9 +35,9 @@ class Origins:
         origin = downlink.origin
         if (timer := self._going.pop(origin, None)) is not None:
             timer.cancel()
-        if self._lives.get(origin, downlink.life) != downlink.life:
+        if self._incarnations.get(origin, downlink.incarnation) != downlink.incarnation:
             self._expire(origin)
-        self._lives[origin] = downlink.life
+        self._incarnations[origin] = downlink.incarnation
 
     def left(self, downlink: Downlink) -> None:
         """A host has no connection to this one any more."""
@@ -56,7 +56,7 @@ class Origins:
     def _expire(self, origin: int) -> None:
         """A host's router has ended, or was unreachable for too long: its connections count as closed."""
         self._going.pop(origin, None)
-        self._lives.pop(origin, None)
+        self._incarnations.pop(origin, None)
         self._ended(self._known.pop(origin, set()))
         for link in self._hub.shards.served_here:
             link.control(link_protocol.ORIGIN_GONE, origin << link_protocol.ORIGIN_SHIFT)

@@ -77,8 +77,9 @@ def receive(hub: Hub, shard: int, conn: int, kind: int, replies: int, slow: int,
 
 
 def _receive_for_several(hub: Hub, shard: int, kind: int, body: bytes) -> None:
-    if kind == link_protocol.EVENTS:
-        hub.deliver_events(shard, body)
-    elif kind == link_protocol.LOST:
-        hub.answers_lost(shard, link_protocol.unpack_connections(body))
+    match kind:
+        case link_protocol.EVENTS:
+            hub.deliver_events(shard, body)
+        case link_protocol.LOST:
+            hub.answers_lost(shard, link_protocol.unpack_connections(body))
     hub.siblings.relay(shard, kind, body)

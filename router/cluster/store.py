@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bunqueue import __version__
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.store.database import SESSION, StoreError, StoreNotReady, StoreUnavailable, conninfo, shown
+from bunqueue.version import __version__
 
 from ..core.cluster_view import HostRow, ShardRow, View
 from ..core.placement import Change

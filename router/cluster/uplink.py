@@ -116,10 +116,10 @@ class Uplink(HostConnection):
         """It is about to give the shard up; commands in flight there are still answered."""
         remote = self.shards.get(shard)
         if remote is None:
-            self.send(host_link.HOLDING, shard=shard)
+            self.send(host_link.PAUSED, shard=shard)
         else:
             remote.emptied()
-            self._links.hub.pause(remote, lambda: self.send(host_link.HOLDING, shard=shard))
+            self._links.hub.pause(remote, lambda: self.send(host_link.PAUSED, shard=shard))
 
     def _released(self, shard: int) -> None:
         remote = self.shards.pop(shard, None)

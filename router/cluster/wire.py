@@ -27,10 +27,10 @@ class Listener(Protocol):
         """The store may have something new."""
 
     def uplink_made(self, host: str) -> None:
-        """There is a connection to a host that there was none to."""
+        """A host is connected that was not connected before."""
 
     def uplink_lost(self, host: str) -> None:
-        """There is none any more."""
+        """It is connected no longer."""
 
     def disconnected(self, host: str) -> None:
         """A host has no connection to this one any more."""

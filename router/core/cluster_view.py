@@ -22,7 +22,7 @@ class HostRow:
     schema: int
     oldest: int
     newest: int
-    beat: int
+    heartbeat: int
     draining: bool
 
 
@@ -34,7 +34,7 @@ class ShardRow:
     home: str
     token: str
     epoch: int
-    beat: int
+    heartbeat: int
     position: int
     schema: int
     wanted: str

@@ -1,12 +1,14 @@
-"""The other hosts of a server, as a server on one host sees them: there are none, and it owns all shards.
+"""The other hosts of a server, as a server on one host sees them: it has no other hosts, and owns all shards.
 
-A host of a cluster gets an object that overrides all of this: `router.cluster.cluster.Cluster`.
+A host of a cluster gets an object that overrides all of this: `router.cluster.cluster.Cluster`; a standby
+one that overrides a little: `router.standby.Standby`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bunqueue.protocol.commands.backups import StandbyView
 from bunqueue.protocol.commands.cluster import ClusterView
 
 from .ports import Asks, LocalEndpoint, RemoteEndpoint
@@ -35,7 +37,7 @@ class Hosts:
         """A process is ready to serve; whether it does so at once."""
         return True
 
-    def stands_by(self, shard: int) -> None:
+    def became_standby(self, shard: int) -> None:
         """A process waits for the end of the shard's owner, and lacks nothing else."""
 
     def returned(self, shard: int, conn: int, body: bytes) -> None:
@@ -75,6 +77,14 @@ class Hosts:
     def status(self) -> ClusterView | None:
         """What operators see of the cluster."""
         return None
+
+    def standby(self) -> StandbyView | None:
+        """What a standby follows; None of any other server."""
+        return None
+
+    def view_refusal(self) -> str:
+        """How the shards of a standby refuse changes; "" if this is none."""
+        return ""
 
     def answers(self, peeked: Peek) -> bool:
         """Whether a command takes as long as the store does, or another host."""

@@ -36,15 +36,15 @@ class Liveness:
         self._listed = frozenset(host.id for host in hosts)
         for host in hosts:
             known = self._heartbeats.get(host.id)
-            if known is None or known[0] != host.beat:
-                self._heartbeats[host.id] = host.beat, now
+            if known is None or known[0] != host.heartbeat:
+                self._heartbeats[host.id] = host.heartbeat, now
 
     def reached(self, host: str) -> None:
         """This host has a connection to another one."""
         self._reached.add(host)
 
     def unreached(self, host: str) -> None:
-        """It has none any more."""
+        """The connection to it is lost."""
         self._reached.discard(host)
 
     def disconnected(self, host: str, now: float) -> None:

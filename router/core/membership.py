@@ -1,6 +1,6 @@
 """What a host of a cluster does about its shards: which ones it starts, takes over, gives up and follows.
 
-Each event is a method.  It gets the time by the host's own clock, in seconds, and returns what is to be done;
+Each event is a method.  It gets the time by the host's own clock, in seconds, and returns what to do;
 `router.cluster.cluster` carries that out, and decides nothing.  All of it may be wrong for a moment without
 harm: who owns a shard is decided by the shard's log.
 """
@@ -117,7 +117,7 @@ class Membership:
         )
 
     def arrange(self, open_files: frozenset[int], now: float) -> list[Action]:
-        """What is to be done about the shards, as they were seen last. ``open_files``: shards whose files the
+        """What to do about the shards, as they were seen last. ``open_files``: shards whose files the
         follower has open at this moment, or may be about to open; their processes must not open them."""
         if self.view is None:
             return []
@@ -127,7 +127,7 @@ class Membership:
             if shard.id in self._processes:
                 actions += self._judge(shard, now)
             elif shard.home == self._me or shard.id in self._taking:
-                if shard.id not in open_files:  # else the follower is told to, and its next report is not far
+                if shard.id not in open_files:  # else its follower is asked to, and reports again soon
                     actions.append(self._start(shard.id, now))
             elif self._me in shard.followers:
                 follow.add(shard.id)
@@ -150,7 +150,7 @@ class Membership:
                 self._taking[shard.id] = shard.owner
         return actions + self.arrange(open_files, now)
 
-    def stands_by(self, shard: int, now: float) -> None:
+    def became_standby(self, shard: int, now: float) -> None:
         """A process here waits for the end of the shard's owner, and lacks nothing else."""
         self._standing_by.setdefault(shard, now)
 
@@ -228,7 +228,7 @@ class Membership:
         return []
 
     def _give_up(self, shard: ShardRow, now: float) -> list[Action]:
-        """Give a shard up, once the host that is to have it is ready."""
+        """Give a shard up, once its next owner is ready."""
         host, said_at = self._wanted_by.get(shard.id, ("", 0.0))
         if host != shard.home or now - said_at >= READY_S or shard.id in self._moving:
             return []
@@ -239,7 +239,7 @@ class Membership:
         """Whether a shard's owner is silent or gone, and it is this host's turn to take it over."""
         if not observed.epoch:
             return False
-        if not observed.token:  # it was given up: on purpose, if the host that is to have it is alive
+        if not observed.token:  # it was given up: on purpose, if the next owner is alive
             return shard.home == self._me or not self.is_alive(shard.home)
         patience = HUNG_UP_S if self.liveness.has_just_hung_up(shard.owner, now) else SUSPECT_S
         return observed.unchanged_s > patience + TURN_S * self._better_copies(shard)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from bunqueue.model.scope import Scope
+
 Buffer = bytes | memoryview
 
 
@@ -26,10 +28,14 @@ class Feeder(Hashable, Protocol):
 
 
 class Asks(Hashable, Protocol):
-    """Whoever sends a command that several shards or hosts answer: a client, here or at a sibling router."""
+    """The sender of a command that several shards or hosts answer: a client, here or at a sibling router."""
 
     number: int
     kind: int
+
+    @property
+    def scope(self) -> Scope | None:
+        """To which queues its commands are limited, and what it may not read."""
 
     def count_slow(self) -> None:
         """A command was sent that may be answered late."""

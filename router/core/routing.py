@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
 from msgspec import Raw, Struct, defstruct
 from msgspec.msgpack import Decoder
-from msgspec.structs import fields as struct_fields
 
 from bunqueue.model.ids import SLOTS, UUID_LENGTH, slot_of_id, slot_of_queue
 from bunqueue.model.names import MAX_QUEUE_NAME
@@ -33,6 +32,7 @@ IDS = 3  # the shards of several ids
 ALL = 4
 HERE = 5  # answered by the router
 FIRST = 6  # the first shard
+AUDITED = 8  # one shard, as QUEUE, ID and SLOW, and it leaves an entry in the trail
 SUBSCRIBE = 7  # the shard of the queue, which then sends events
 
 ONE_SHARD = frozenset({QUEUE, ID, FIRST})  # commands for several shards count as slow anyway
@@ -45,11 +45,10 @@ MAX_IDS = 10_000  # in one command with ids of several queues; ten times what on
 class Peek(Struct, gc=False):
     """What the router reads of a command. Which fields exist depends on ``handling``."""
 
-    handling: ClassVar[int]
-    way: ClassVar[int]  # the same, whatever else it is
-    spec: ClassVar[Spec]
-
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # else msgspec would read them again for each command
+        handling: ClassVar[int]
+        way: ClassVar[int]  # the same, whatever else it is
+        spec: ClassVar[Spec]
         key: Any  # the queue, the id, or (not decoded) the ids; absent for ALL and HERE
         timeout: Any  # only for SLOW commands that park
 
@@ -70,13 +69,17 @@ _WAYS = {
 def _handling(spec: Spec, way: int) -> int:
     if spec.subscribes:
         return SUBSCRIBE
-    return SLOW if way in ONE_SHARD and (spec.parks or spec.heavy) else way
+    if way in ONE_SHARD and (spec.parks or spec.heavy):
+        return AUDITED if spec.is_audited else SLOW
+    return AUDITED if spec.is_audited and way in (QUEUE, ID) else way
 
 
 def _peek_class(spec: Spec) -> type[Peek]:
     """The peek of one command: a struct with just the fields that determine its way."""
     kind = _KEYS.get(spec.route)
-    wire = {field.name: field.encode_name for field in struct_fields(spec.request)}.get(spec.key, "")
+    # `msgspec.structs.fields` would also resolve the types, and make the import of this module twice as long.
+    names = zip(spec.request.__struct_fields__, spec.request.__struct_encode_fields__, strict=True)
+    wire = dict(names).get(spec.key, "")
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("key", kind)] if kind else []
     if spec.parks:
         fields.append(("timeout", AnyTimeout, None))
@@ -136,7 +139,7 @@ class Routes:
         self._tags = {f"-7{slot:03x}": slot & self._mask for slot in range(SLOTS)}
 
     def of_peek(self, peeked: Peek) -> int:
-        """The shard of a SLOW command."""
+        """The shard of a SLOW or AUDITED command."""
         if peeked.way == QUEUE:
             return self.of_queue(peeked.key)
         return self.of_id(peeked.key) if peeked.way == ID else 0

@@ -1,4 +1,4 @@
-"""The other routers of this host, as a router that has none sees them: nobody to tell, nobody to ask.
+"""The other routers of this host, as a router without siblings sees them: nobody to notify, nobody to ask.
 
 A router that has some gets an object with the same methods: `router.secondary.supervisor.SecondaryRouters` in
 the first one, `router.secondary.first_router.FirstRouter` in the others.
@@ -84,8 +84,8 @@ class Siblings:
         """Have it answer; the client has counted the command as slow."""
         raise NotImplementedError
 
-    def renew_certificate(self) -> None:
-        """The files of the certificate are new."""
+    def read_files_again(self) -> None:
+        """The files of the certificate or of the identities are new."""
 
     async def start(self) -> None:
         """Start the other routers."""

@@ -41,7 +41,7 @@ class ChildProcess:
                 process.kill()
 
     def close_input(self) -> None:
-        """Close its standard input, by which some processes are told to stop."""
+        """Close its standard input, which asks some processes to stop."""
         if (process := self.running) is not None and process.stdin is not None:
             process.stdin.close()
 

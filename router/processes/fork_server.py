@@ -3,9 +3,9 @@
 Loading a program takes most of a second on a busy machine. Here it is done once: a shard then starts, and
 restarts, within milliseconds, and shares the loaded code in memory with the others.
 
-The fork server is forked from the router before that has a thread, an event loop or an open file, and runs
-nothing but this loop. A copy becomes a child of the router, as if the router had started it. The fork server
-ends with the router.
+The fork server is forked from the router before that has loaded its own program and has a thread, an event
+loop or an open file. It runs nothing but this loop. A copy becomes a child of the router, as if the router
+had started it. The fork server ends with the router.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import runpy
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import msgspec
 
@@ -51,20 +50,29 @@ def adopt() -> bool:
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def start(modules: Sequence[str]) -> tuple[int, socket.socket]:
-    """Fork the server, which loads ``modules``; returns its process id, and the socket that takes orders. May
-    raise OSError."""
+Forks: TypeAlias = tuple[int, socket.socket]
+"""A running fork server: its process id, and the socket that takes orders."""
+
+
+def start(modules: Sequence[str]) -> Forks | None:
+    """Fork the server, which loads ``modules``; None where that is not possible. May raise OSError.
+
+    Call it before this process has a thread, an event loop or an open file.
+    """
+    if not hasattr(os, "pidfd_open") or not adopt():
+        return None
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid:
         its.close()
+        ours.setblocking(False)
         return pid, ours
     try:
         _become_server(its.detach(), modules)
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     os._exit(1)
 
 
@@ -75,6 +83,7 @@ def _become_server(orders: int, modules: Sequence[str]) -> NoReturn:
     nothing = os.open(os.devnull, os.O_RDWR)
     _keep_only([nothing, nothing, orders], [0, 1, 3])
     name_process("bunqueue fork server")
+    gc.disable()  # loading makes no garbage
     for module in modules:
         importlib.import_module(module)
     gc.collect()
@@ -84,7 +93,10 @@ def _become_server(orders: int, modules: Sequence[str]) -> NoReturn:
 
 def _serve(orders: socket.socket) -> NoReturn:
     while True:
-        text, files, _, _ = socket.recv_fds(orders, MAX_ORDER, MAX_FILES)
+        try:
+            text, files, _, _ = socket.recv_fds(orders, MAX_ORDER, MAX_FILES)
+        except ConnectionResetError:  # the router was killed before it had read an answer
+            text, files = b"", []
         if not text:
             os._exit(0)  # the router is gone
         try:
@@ -136,7 +148,7 @@ def _run(order: Order, files: list[int]) -> NoReturn:
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else bool(error.code)
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         logging.shutdown()
         with suppress(OSError):

@@ -94,20 +94,12 @@ class Forked:
 class Launcher:
     """Starts processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, forks: fork_server.Forks | None = None) -> None:
         self._pid = 0
         self._orders: socket.socket | None = None
+        if forks is not None:
+            self._pid, self._orders = forks
         self._lock = asyncio.Lock()
-
-    def fork(self, modules: Sequence[str]) -> None:
-        """Start a fork server that loads ``modules``, where that is possible.
-
-        Call it before this process has a thread, an event loop or an open file.
-        """
-        if not hasattr(os, "pidfd_open") or not fork_server.adopt():
-            return
-        self._pid, self._orders = fork_server.start(modules)
-        self._orders.setblocking(False)
 
     async def start(
         self, command: Sequence[str], *, talks: bool = False, files: Sequence[int] = ()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from bunqueue.protocol.commands import COMMANDS, Route
+from bunqueue.protocol.framing import frame
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
@@ -18,11 +19,11 @@ from ..core.routing import Peek
 from ..core.siblings import Siblings
 from ..shards.link import ShardLink
 from .link import RouterLink
-from .table import Table
+from .shared_figures import SharedFigures
 
 AGAIN_S = 0.1  # between two tries to reach a shard
 
-_HERE = frozenset({"Hello", "Auth", "Ping", "UnsubscribeEvents"})  # about the connection, or no-ops
+_HERE = frozenset({"Hello", "Auth", "Ping", "UnsubscribeEvents", "ActFor"})  # about the connection, or no-ops
 # What the first router answers: which workers are where, and all that needs the whole server's figures.
 FROM_FIRST = frozenset({"Metrics", "Prometheus", "DashboardOverview"}).union(
     name for name, spec in COMMANDS.items() if spec.route is Route.ROUTER and name not in _HERE
@@ -32,7 +33,7 @@ FROM_FIRST = frozenset({"Metrics", "Prometheus", "DashboardOverview"}).union(
 class FirstRouter(Siblings, RouterLink):
     """As another router sees it; it is also what the links to the shards belong to."""
 
-    def __init__(self, hub: Hub, table: Table) -> None:
+    def __init__(self, hub: Hub, table: SharedFigures) -> None:
         super().__init__()
         self._hub, self._table = hub, table
         self._owner = _Owner(self)
@@ -69,8 +70,8 @@ class FirstRouter(Siblings, RouterLink):
                 client = self._hub.clients.get(conn)
                 if client is not None:
                     client.finish(link_protocol.SEVERED)
-            case router_link.GUESS:
-                self._hub.unauthenticated.wrong_elsewhere(body.decode())
+            case router_link.WRONG_TOKEN:
+                self._hub.unauthenticated.wrong_elsewhere(body.decode(), self)
             case router_link.PING:
                 self.send(router_link.PONG)
             case router_link.BEGIN:
@@ -103,8 +104,11 @@ class FirstRouter(Siblings, RouterLink):
         return peeked.spec.name in FROM_FIRST
 
     def ask(self, client: Asks, payload: bytes) -> None:
+        version, scope = client.kind, client.scope
+        if scope is not None:
+            version, payload = version | link_protocol.SCOPED, frame(scope.wire) + payload
         channel, kind = host_link.HOST, router_link.ASK
-        self.put(host_link.envelope(channel, kind, payload, conn=client.number, replies=client.kind))
+        self.put(host_link.envelope(channel, kind, payload, conn=client.number, replies=version))
 
     # Shards
 
@@ -154,7 +158,7 @@ class FirstRouter(Siblings, RouterLink):
             link.control(link_protocol.DRAIN, self._hub.clients.base)
         if link is not None:
             self._hub.pause(link)
-        self.send(router_link.HOLDING, shard=shard)
+        self.send(router_link.PAUSED, shard=shard)
 
     def emptied(self) -> None:
         for shard in self._ups:

@@ -6,7 +6,8 @@ import asyncio
 from functools import partial
 from typing import Protocol
 
-from bunqueue.server.commands.commands import ServerCommands
+from bunqueue.model.scope import Scope, read_scope
+from bunqueue.server.commands.server_commands import ServerCommands
 from bunqueue.server.links import host_protocol as host_link
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
@@ -28,7 +29,7 @@ class Routers(Protocol):
 
     def disconnected(self, link: PeerRouter) -> None: ...
 
-    def wrong_token(self, address: str, sender: PeerRouter | None) -> None: ...
+    def wrong_token(self, address: str, sender: PeerRouter) -> None: ...
 
     def shard_paused(self, link: PeerRouter, shard: int) -> None: ...
 
@@ -43,6 +44,7 @@ class Asker:
         self._link = link
         self.number = number
         self.kind = 0
+        self.scope: Scope | None = None
         self.finished = False
 
     @property
@@ -50,6 +52,10 @@ class Asker:
         return self._link.hub.commands
 
     def authenticate(self, token: str) -> bool:
+        """Its own router does that."""
+        raise NotImplementedError
+
+    def limit_to(self, scope: Scope | None) -> None:
         """Its own router does that."""
         raise NotImplementedError
 
@@ -97,11 +103,11 @@ class PeerRouter(RouterLink):
                 self._left(conn)
             case router_link.ASK:
                 self._asked(conn, replies, body)
-            case router_link.GUESS:
+            case router_link.WRONG_TOKEN:
                 self._routers.wrong_token(body.decode(), self)
             case router_link.BEGUN:
                 self._routers.begun(self)
-            case router_link.HOLDING:
+            case router_link.PAUSED:
                 self._routers.shard_paused(self, shard)
 
     def _left(self, conn: int) -> None:
@@ -119,7 +125,7 @@ class PeerRouter(RouterLink):
             if link.full:
                 link.throttle(self)
         elif kind in link_protocol.COMMAND_KINDS:  # the link has just broken, as it will soon learn
-            replies, slow, frames = self.hub.pending.refusals(shard, body)
+            replies, slow, frames = self.hub.pending.refusals(shard, kind, body)
             self.from_shard(shard, conn, link_protocol.REPLIES, replies, slow, frames)
 
     def from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
@@ -133,12 +139,13 @@ class PeerRouter(RouterLink):
         """Commands of its client that waited at an owner which has given the shard up."""
         self.send(router_link.RETURNED, body, shard=shard, conn=conn)
 
-    def _asked(self, conn: int, version: int, payload: bytes) -> None:
+    def _asked(self, conn: int, kind: int, body: bytes) -> None:
         """A command that the first router answers for all."""
         asker = self._askers.get(conn)
         if asker is None:
             asker = self._askers[conn] = Asker(self, conn)
-        asker.kind = version
+        asker.kind, scope, payload = link_protocol.split_scope(kind, body)
+        asker.scope = read_scope(scope) if scope else None
         self.hub.turns.begin(asker, partial(self._answer, asker, payload))
 
     def _answer(self, asker: Asker, payload: bytes) -> None:

@@ -14,8 +14,10 @@ import msgspec
 
 from bunqueue import process_stats as vitals
 from bunqueue.logs import configure_logging, get_logger
+from bunqueue.server.audit.trail import Trail
 from bunqueue.server.host.descriptors import raise_file_limit, share
 from bunqueue.server.host.process_arguments import name_process
+from bunqueue.server.identities.watch import IdentitiesWatch
 from bunqueue.server.links import router_protocol as router_link
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
@@ -28,7 +30,7 @@ from ..event_loop import calm_collector, event_loop
 from ..secondary.first_router import FirstRouter
 from ..sockets import BoundSockets
 from .link import connected
-from .table import Table
+from .shared_figures import SharedFigures
 
 NOTE_S = 1.0  # between two reports of its resource use
 STOP_S = 12.0  # for the shards to answer what they were asked
@@ -64,9 +66,10 @@ class SecondaryRouter:
         self._start, self._settings = start, settings
         hub = self._hub = Hub(settings)
         complete_answers(hub)
-        self._table = Table(start.table, settings.routers, start.number)
+        hub.limits.trail = Trail(settings, f"router-{start.number}")
+        self._table = SharedFigures(start.table, settings.routers, start.number)
         self._first = first = FirstRouter(hub, self._table)
-        hub.one_of(first, settings.routers, start.number, start.origin, start.life)
+        hub.one_of(first, settings.routers, start.number, start.origin, start.incarnation)
         self._listener = TcpListener(hub, BoundSockets.given(start.sockets), settings)
 
     async def run(self) -> int:
@@ -76,8 +79,10 @@ class SecondaryRouter:
         hub.limits.connections, hub.limits.lingering = found.clients, found.lingering
         tls = server_context(settings)
         await connected(first, socket.socket(fileno=self._start.link))
-        hub.unauthenticated.logs, hub.unauthenticated.on_wrong_token = False, self._wrong_token
-        first.renew = self._listener.renew_certificate
+        hub.unauthenticated.logs = False
+        hub.unauthenticated.on_wrong_token.append(self._wrong_token)
+        self._identities = IdentitiesWatch(settings, hub.limits.directory, hub.identities_changed, logs=False)
+        first.renew = self._read_files_again
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in (self._sweep(), self._note(), hub.health.lag.measure())]
         beginning = loop.create_task(first.begun.wait())
@@ -85,6 +90,7 @@ class SecondaryRouter:
         await asyncio.wait([beginning, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not first.stopped.is_set():
             await self._listener.start(tls)
+            self._identities.start()
             gc.collect()
             calm_collector()
             first.send(router_link.BEGUN)
@@ -95,8 +101,14 @@ class SecondaryRouter:
             task.cancel()
         return 0
 
-    def _wrong_token(self, address: str) -> None:
-        self._first.send(router_link.GUESS, address.encode())
+    def _read_files_again(self) -> None:
+        self._identities.reload()
+        if self._settings.tls_cert:
+            self._listener.renew_certificate()
+
+    def _wrong_token(self, address: str, told_by: object) -> None:
+        if told_by is None:
+            self._first.send(router_link.WRONG_TOKEN, address.encode())
 
     async def _sweep(self) -> None:
         while True:
@@ -113,6 +125,7 @@ class SecondaryRouter:
     async def _stop(self) -> None:
         """Stop accepting clients and commands, and deliver the answers."""
         hub, loop = self._hub, asyncio.get_running_loop()
+        self._identities.stop()
         self._listener.close()
         hub.clients.draining = True
         for client in hub.clients.values():

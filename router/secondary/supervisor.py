@@ -25,7 +25,7 @@ from ..processes.launcher import PYTHON, Launcher
 from ..processes.runtime_folder import RuntimeFolder
 from .link import connected
 from .peer import PeerRouter
-from .table import Table
+from .shared_figures import SharedFigures
 
 COMMAND = (*PYTHON, "router.secondary")
 PING_S = 1.0
@@ -46,7 +46,7 @@ class RouterProcess(ChildProcess):
         self.link: PeerRouter | None = None
         self.silent = 0  # pings without an answer
         self.begun = False
-        self.life = 0  # number of times that it was started
+        self.incarnation = 0  # number of times that it was started
         self.taken_over = False  # the first router accepts clients in its place
         self.failures = 0
 
@@ -66,11 +66,11 @@ class SecondaryRouters(Siblings):
         self._hub, self._settings, self._listener, self._folder = hub, settings, listener, folder
         self._launcher = launcher
         self._routers = [RouterProcess(number, some) for number, some in enumerate(sockets, 1)]
-        self._table = Table(folder.table, settings.routers, 0)
+        self._table = SharedFigures(folder.table, settings.routers, 0)
         self._pausing: dict[int, tuple[set[PeerRouter], Callable[[], None]]] = {}
         self._stopping = False
         self._pinger: asyncio.Task[None] | None = None
-        hub.unauthenticated.on_wrong_token = lambda address: self.wrong_token(address, None)
+        hub.unauthenticated.on_wrong_token.append(self._tell_of_wrong_token)
 
     # Start and stop
 
@@ -140,13 +140,13 @@ class SecondaryRouters(Siblings):
             start = router_link.Start(
                 number=router.number,
                 origin=self._hub.clients.origin,
-                life=router.life,
+                incarnation=router.incarnation,
                 link=its.fileno(),
                 sockets=sockets,
                 table=self._folder.table,
                 settings=self._settings.to_json().decode(),
             )
-            router.life += 1
+            router.incarnation += 1
         link = router.link = await connected(PeerRouter(self._hub, self, router.number), ours)
         if self._stopping:
             router.kill()
@@ -202,13 +202,14 @@ class SecondaryRouters(Siblings):
             self.shard_paused(link, shard)
         self._hub.hosts.connections_changed()
 
-    def wrong_token(self, address: str, sender: PeerRouter | None) -> None:
-        """A wrong token was presented to one router: notify the others."""
-        if sender is not None:
-            self._hub.unauthenticated.wrong_elsewhere(address)
+    def wrong_token(self, address: str, sender: PeerRouter) -> None:
+        """A wrong token was presented to one router."""
+        self._hub.unauthenticated.wrong_elsewhere(address, sender)
+
+    def _tell_of_wrong_token(self, address: str, told_by: object) -> None:
         for link in self._links:
-            if link is not sender:
-                link.send(router_link.GUESS, address.encode())
+            if link is not told_by:
+                link.send(router_link.WRONG_TOKEN, address.encode())
 
     def shard_paused(self, link: PeerRouter, shard: int) -> None:
         """A router has stopped sending to a shard."""
@@ -248,10 +249,11 @@ class SecondaryRouters(Siblings):
     def relay(self, shard: int, kind: int, body: bytes) -> None:
         """EVENTS, or that answers are LOST."""
         frames = b""
-        if kind == link_protocol.EVENTS:
-            conns, frames = link_protocol.unpack_events(body)
-        else:
-            conns = link_protocol.unpack_connections(body)
+        match kind:
+            case link_protocol.EVENTS:
+                conns, frames = link_protocol.unpack_events(body)
+            case _:
+                conns = link_protocol.unpack_connections(body)
         for link in self._links:
             some = [conn for conn in conns if self._hub.sibling_of(conn) is link]
             if some and frames:
@@ -288,6 +290,6 @@ class SecondaryRouters(Siblings):
         for link in self._links:
             link.send(router_link.SHARD_DAMAGED, text.encode(), shard=shard)
 
-    def renew_certificate(self) -> None:
+    def read_files_again(self) -> None:
         for link in self._links:
             link.send(router_link.RENEW)

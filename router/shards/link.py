@@ -138,7 +138,7 @@ class ShardLink(asyncio.Protocol):
             self._outgoing.append(body)
         else:
             self._flush()
-            self._transport.write(body)
+            self._write(body)
 
     def control(self, kind: int, conn: int = link_protocol.CONTROL, body: bytes = b"") -> None:
         """Send a message that is not a command."""
@@ -155,8 +155,13 @@ class ShardLink(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._outgoing:
-            self._transport.write(b"".join(self._outgoing))
+            self._write(b"".join(self._outgoing))
             self._outgoing.clear()
+
+    def _write(self, data: Buffer) -> None:
+        """Write now, unless the connection has ended: uvloop raises an error then."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def throttle(self, client: Feeder) -> None:
         """Stop reading a client that fed this shard while its socket was full."""
@@ -217,7 +222,7 @@ _CONTROL: dict[int, Callable[[ShardLink, bytes], object]] = {
         link.shard, link_protocol.unpack_connections(body)
     ),
     link_protocol.READY: ShardLink._ready,
-    link_protocol.STANDBY: lambda link, body: link._hub.hosts.stands_by(link.shard),
+    link_protocol.STANDBY: lambda link, body: link._hub.hosts.became_standby(link.shard),
     link_protocol.RETURNED: ShardLink._returned,
     link_protocol.RELEASED: lambda link, body: link._hub.hosts.gave_up(link.shard),
     link_protocol.WAITING: lambda link, body: link._owner.waiting(link, body.decode()),

@@ -122,7 +122,7 @@ class Supervisor:
         """The owner that a shard's process waits for has given the shard up."""
         shard = self._shards[index]
         if shard.link is not None and not shard.ready:
-            shard.link.control(link_protocol.LOOK)
+            shard.link.control(link_protocol.OWNER_RELEASED)
 
     def end(self, index: int) -> None:
         """A shard's process is not needed."""
@@ -131,14 +131,20 @@ class Supervisor:
 
     async def hand_over(self, index: int) -> None:
         """Have a shard answer what it has, and give itself up."""
-        shard = self._shards[index]
+        await self._give_up(self._shards[index], link_protocol.HANDOVER)
+
+    async def drain(self, index: int) -> None:
+        """Have a shard answer what it has, and end."""
+        await self._give_up(self._shards[index], link_protocol.DRAIN)
+
+    async def _give_up(self, shard: ShardProcess, how: int) -> None:
         shard.wanted = False
         if shard.link is not None:
-            shard.link.control(link_protocol.HANDOVER)
+            shard.link.control(how)
         if shard.task is not None:
             _, late = await asyncio.wait([shard.task], timeout=HAND_OVER_S)
             if late:
-                _log.warning("a shard did not give itself up in time and is killed", shard=index)
+                _log.warning("a shard did not give itself up in time and is killed", shard=shard.index)
                 shard.kill()
 
     async def stop(self) -> None:
@@ -225,7 +231,7 @@ class Supervisor:
             await asyncio.wait_for(shard.unlinked.wait(), WORDS_S)
 
     def _set_aside(self, shard: int, text: str) -> None:
-        """A shard whose file is damaged would end again and again: the others go on without it."""
+        """A shard whose file is damaged would end again and again: the others continue without it."""
         self._hub.shards.damaged[shard] = text
         self._hub.siblings.shard_damaged(shard, text)
         _log.error("shard is out of service", shard=shard, error=text)
@@ -269,6 +275,7 @@ class Supervisor:
             observed=shard.observed,
             routers=self._folder.shard(shard.index) if self._settings.routers > 1 else "",
             in_cluster=bool(self._settings.cluster),
+            view=self._hub.hosts.view_refusal(),
         )
         return msgspec.json.encode(start)
 

@@ -17,7 +17,7 @@ _ROW = struct.Struct("=QQdd")
 NOBODY = Row(0, 0, 0.0, 0.0)
 
 
-class Table:
+class SharedFigures:
     """A row for each router, which only that router writes while it lives."""
 
     def __init__(self, path: str, routers: int, number: int) -> None:
