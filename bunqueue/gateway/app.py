@@ -13,7 +13,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
+from bunqueue.server.audit.trail import Trail
 from bunqueue.server.host.descriptors import MAX_WAITING
+from bunqueue.server.identities.watch import IdentitiesWatch
 from bunqueue.server.settings.settings import Settings
 
 from .api_docs.openapi import document
@@ -24,32 +26,49 @@ from .events.log_reader import LogReader
 from .events.sse import Events
 from .events.websocket import Sockets
 from .http import status
-from .http.access import Access, Guard
+from .http.access import Access, Forbidden, peer_of
+from .http.audit import Audit
 from .http.commands import CommandEndpoint, Endpoint
+from .http.guard import Guard
 from .http.health import Health
 from .http.problems import Problem, answer, on_failure, on_http_error, on_problem
-from .http.resources import RESOURCES
+from .http.resources import RESOURCES, Resource
 from .http.segments import Segments
 from .http.transcode import write_json
 from .http.unknown_fields import check_names
 from .pages import Pages
 from .router_client.backend import Backend
+from .sign_in.endpoints import SignIn
+from .sign_in.oidc import CALLBACK, LOGIN
 from .webhooks.dispatcher import Deliverer
+
+SCRAPED_AS = "version=0.0.4"
+"""What each scraper of Prometheus names among the formats that it accepts."""
 
 
 class Application:
     """All request handlers of one server."""
 
-    def __init__(self, settings: Settings, socket: str, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self, settings: Settings, socket: str, max_waiting: int = MAX_WAITING, *, overheard: bool = False
+    ) -> None:
+        """``overheard``: tokens come unencrypted over a network."""
         self.backend = Backend(socket, max_waiting)
         self.feed = Feed(LogReader(self.backend), settings.shards)
-        self._carrier = CommandEndpoint(self.backend)
+        self.trail = Trail(settings, "gateway")
+        self._carrier = CommandEndpoint(self.backend, self.trail)
+        self._audit = Audit(settings)
         self._events = Events(self.feed, settings.shards)
         self._history = History(self._carrier)
         access = Access(settings)
-        self.throttle = access.throttle
-        self._health = Health(self._carrier, version(), self.throttle, settings.cluster)
+        self.access, self.throttle = access, access.throttle
+        self._identities = IdentitiesWatch(settings, access.directory, access.identities_changed, logs=False)
+        self._is_standby = bool(settings.follow)
+        self._health = Health(
+            self._carrier, version(), self.throttle, settings.cluster, is_standby=self._is_standby
+        )
         self._sockets = Sockets(self._carrier, self.feed, access, settings.shards)
+        self._sign_in = SignIn(settings, access, self.trail, overheard=overheard)
         self._deliverer = Deliverer(
             self.backend,
             shards=settings.shards,
@@ -59,6 +78,7 @@ class Application:
         app = Starlette(
             routes=self._routes(),
             exception_handlers={
+                Forbidden: self._on_forbidden,
                 Problem: on_problem,
                 HTTPException: on_http_error,
                 Exception: on_failure,
@@ -68,7 +88,7 @@ class Application:
         self.asgi: ASGIApp = Segments(Guard(Pages(app), access))
 
     def _routes(self) -> list[BaseRoute]:
-        health, carrier = self._health, self._carrier
+        health, carrier, sign_in = self._health, self._carrier, self._sign_in
         return [
             Route("/health", health.health),
             Route("/healthz", health.alive),
@@ -76,16 +96,36 @@ class Application:
             Route("/prometheus", health.prometheus),
             _route("/events", self._events.endpoint, "GET"),
             Route("/history", self._history.endpoint),
+            Route("/audit", self._audit.endpoint),
+            _route("/session", sign_in.shown, "GET"),
+            _route("/session", sign_in.begin, "POST"),
+            _route("/session", sign_in.end_own, "DELETE"),
+            Route(LOGIN, sign_in.oidc.login),
+            Route(CALLBACK, sign_in.oidc.callback),
+            _route("/sessions", sign_in.listed, "GET"),
+            _route("/sessions/{id}", sign_in.end, "DELETE"),
             WebSocketRoute("/ws", self._sockets.endpoint),
             Route("/openapi.json", self._document),
             Route("/docs", self._reference),
             Route("/queues/summary", _no_summary),
             Route("/commands/{command}", carrier.command, methods=["POST"]),
             *(
-                _route(each.path, carrier.resource(each), each.method, headless=not each.spec.writes)
+                _route(each.path, self._resource(each), each.method, headless=not each.spec.writes)
                 for each in RESOURCES
             ),
         ]
+
+    def _resource(self, resource: Resource) -> Endpoint:
+        """The endpoint of a resource. At /metrics, where Prometheus looks first, it gets its own format."""
+        endpoint = self._carrier.resource(resource)
+        if resource.path != "/metrics":
+            return endpoint
+
+        async def metrics(request: Request) -> Response:
+            is_scraper = SCRAPED_AS in request.headers.get("accept", "")
+            return await (self._health.prometheus(request) if is_scraper else endpoint(request))
+
+        return metrics
 
     async def _document(self, request: Request) -> Response:
         check_names(request.query_params, ())
@@ -95,13 +135,26 @@ class Application:
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
         return HTMLResponse(_documented()[1], headers=headers)
 
+    async def _on_forbidden(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Forbidden)
+        number = request.state.request_id
+        self.trail.refused(error.who, peer_of(request.scope), "http", error.what, number)
+        return await on_problem(request, error)
+
     def start(self) -> None:
         """Start the background tasks."""
-        self._deliverer.start()
+        if not self._is_standby:  # the primary delivers webhooks
+            self._deliverer.start()
         self._history.start()
+        self._identities.start()
+
+    def read_files_again(self) -> None:
+        """Read the identities again."""
+        self._identities.reload()
 
     async def stop(self) -> None:
         """End the endless responses, so that the server can shut down."""
+        self._identities.stop()
         self.feed.close()
         self._carrier.stop()
         await asyncio.gather(self._sockets.close(), self._deliverer.stop(), self._history.stop())

@@ -31,6 +31,8 @@ ALWAYS_API = (
     "/history",
     "/openapi.json",
     "/docs",
+    "/oidc/login",
+    "/oidc/callback",
     "/ws",
 )
 """Paths that answer browsers and programs alike."""

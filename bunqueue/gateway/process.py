@@ -14,6 +14,7 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -27,6 +28,7 @@ from bunqueue.server.host.acceptor import Acceptor, Counted
 from bunqueue.server.host.auth_throttle import AuthThrottle
 from bunqueue.server.host.descriptors import Share, raise_file_limit, share
 from bunqueue.server.host.process_arguments import name_process
+from bunqueue.server.host.reach import is_overheard
 from bunqueue.server.host.watched_file import WatchedFile
 from bunqueue.server.settings.settings import Settings
 
@@ -39,8 +41,9 @@ from .http.problems import refusal
 
 READY = b"ready\n"
 PONG = b"pong\n"
+WRONG = b"wrong "  # begins the line, either way, about an address that has presented a wrong token
 STOP_S = 4  # for requests in progress
-TELL_S = 5.0  # between two log lines about clients' errors
+LOG_S = 5.0  # between two log lines about clients' errors
 KEEP_ALIVE_S = 30  # for the next request on a connection
 NICE = 5  # the dashboard must not take the processor from the queues
 MAX_LINE = 256 * 1024
@@ -69,7 +72,7 @@ def main() -> int:
     configure_logging(settings.log_level, settings.log_format)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it logs a warning for each bad request
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the router decides when the gateway ends
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a certificate to renew
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
     with suppress(OSError):
         os.nice(NICE)
     try:
@@ -82,18 +85,26 @@ def main() -> int:
 async def serve(start: Start, settings: Settings) -> int:
     """Serve until standard input ends."""
     found = share(raise_file_limit(), MAX_CONNECTIONS, gateway=True)
-    application = Application(settings, start.socket, found.waiting)
     sockets = [socket.socket(fileno=descriptor) for descriptor in start.descriptors]
+    overheard = is_overheard(settings, sockets)
+    application = Application(settings, start.socket, found.waiting, overheard=overheard)
     end_stuck_ones(sockets)
     server = _Server(uvicorn.Config(application.asgi, **_options(settings)), found)
     loop = asyncio.get_running_loop()
     application.start()
     serving = loop.create_task(server.serve(sockets))
-    reports = loop.create_task(_report(server, application.throttle))
+    reports = loop.create_task(_report(server, application))
     stopped = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), _on_stdin, stopped)
+    loop.add_reader(sys.stdin.fileno(), _Input(application.throttle, stopped).read)
+    application.access.on_wrong_token = _tell_of_wrong_token
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    loop.add_signal_handler(signal.SIGHUP, _renew, server, settings, WatchedFile(settings.tls_client_ca))
+    client_ca = WatchedFile(settings.tls_client_ca)
+
+    def read_files_again() -> None:
+        application.read_files_again()
+        _renew(server, settings, client_ca)
+
+    loop.add_signal_handler(signal.SIGHUP, read_files_again)
     stopping = loop.create_task(stopped.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(sys.stdin.fileno())
@@ -106,12 +117,13 @@ async def serve(start: Start, settings: Settings) -> int:
     return 0 if server.started else 1
 
 
-async def _report(server: _Server, throttle: AuthThrottle) -> None:
+async def _report(server: _Server, application: Application) -> None:
     while True:
-        await asyncio.sleep(TELL_S)
+        await asyncio.sleep(LOG_S)
         server.report()
-        if news := throttle.news():
+        if news := application.throttle.news():
             _log.warning("wrong tokens over HTTP", **news)
+            application.trail.wrong_tokens(str(news["address"]), "http", int(news["wrong"]))
 
 
 def _options(settings: Settings) -> dict[str, Any]:
@@ -205,13 +217,31 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _on_stdin(stopped: asyncio.Event) -> None:
-    """Handle standard input: end of file, or a ping."""
-    if not os.read(sys.stdin.fileno(), 4096):
-        stopped.set()
-        return
-    with suppress(OSError):  # the router has just ended
-        os.write(sys.stdout.fileno(), PONG)
+class _Input:
+    """Handles standard input: lines of the router, or its end."""
+
+    def __init__(self, throttle: AuthThrottle, stopped: asyncio.Event) -> None:
+        self._throttle, self._stopped, self._rest = throttle, stopped, b""
+
+    def read(self) -> None:
+        """Handle what has arrived."""
+        found = os.read(sys.stdin.fileno(), MAX_LINE)
+        if not found:
+            self._stopped.set()
+            return
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        now_s = time.monotonic()
+        for line in lines:
+            if line.startswith(WRONG):
+                self._throttle.wrong_elsewhere(line.removeprefix(WRONG).decode(), now_s)
+            else:
+                with suppress(OSError):  # the router has just ended
+                    os.write(sys.stdout.fileno(), PONG)
+
+
+def _tell_of_wrong_token(address: str) -> None:
+    with suppress(OSError):
+        os.write(sys.stdout.fileno(), WRONG + address.encode() + b"\n")
 
 
 def _renew(server: _Server, settings: Settings, client_ca: WatchedFile) -> None:

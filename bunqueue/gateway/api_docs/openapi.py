@@ -39,7 +39,7 @@ If the server has tokens, send one as `Authorization: Bearer TOKEN`. A read-only
 A refusal is `{"ok": false, "error": "...", "code": "..."}`. Its status is 400 if the request cannot be
 read, 401 or 403 for tokens and origins, 404 if something does not exist, 409 if its state does not allow
 the request, 413 or 415 for bodies, 422 for fields, 429 for too many requests and 503 if a part of the
-server is away. The last two have a `Retry-After`.
+server is unavailable. The last two have a `Retry-After`.
 """
 
 
@@ -165,9 +165,23 @@ def _plain_paths() -> dict[str, Schema]:
         "/healthz": _get("alive", "Whether the gateway answers: for liveness probes", None),
         "/ready": _get("ready", "Whether every shard answers and can store: for readiness probes", anything),
         "/prometheus": _get("prometheus", "All numbers as Prometheus reads them", None),
+        "/audit": _get("audit", "Who changed what, oldest first", anything),
+        "/session": {
+            "get": _plain("session", "Who one is, and what one may do; without a token, too", anything),
+            "post": _plain("signIn", "Sign in: a cookie for the token in the header", anything),
+            "delete": _plain("signOut", "Sign out: the session and its cookie end", anything),
+        },
+        "/sessions": _get("sessions", "Who is signed in to the dashboard", anything),
+        "/sessions/{id}": {"delete": _plain("endSession", "End the session of somebody", anything)},
         "/history": _get("history", "The last hour in points, for charts", anything),
         "/events": _get("events", "What happens, as Server-Sent Events; see the guide", None),
     }
+    found["/audit"]["get"]["parameters"] = [
+        _parameter(name, "query", {"type": kind}, False)
+        for name, kind in (("who", "string"), ("since", "number"), ("limit", "integer"), ("cursor", "string"))
+    ]
+    found["/audit"]["get"]["parameters"].append(_parameter("what", "query", texts, False))
+    found["/sessions/{id}"]["delete"]["parameters"] = [_parameter("id", "path", {"type": "string"}, True)]
     found["/history"]["get"]["parameters"] = [_parameter("after", "query", {"type": "number"}, False)]
     found["/events"]["get"]["parameters"] = [
         _parameter("queue", "query", texts, False),
@@ -183,15 +197,17 @@ def _plain_paths() -> dict[str, Schema]:
 
 
 def _get(name: str, text: str, reply: Schema | None) -> Schema:
+    return {"get": _plain(name, text, reply)}
+
+
+def _plain(name: str, text: str, reply: Schema | None) -> Schema:
     responses = _responses(reply or {"type": "string"})
     if reply is None:
         responses["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     return {
-        "get": {
-            "operationId": name,
-            "tags": ["Server"],
-            "summary": text,
-            "parameters": [],
-            "responses": responses,
-        }
+        "operationId": name,
+        "tags": ["Server"],
+        "summary": text,
+        "parameters": [],
+        "responses": responses,
     }

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec.inspect as mi
 from msgspec import NODEFAULT, UNSET, Raw, Struct
 
+from bunqueue.protocol.lenient import declared_fields
+
 Schema = dict[str, Any]
 
 REFERENCE = "#/components/schemas/"
@@ -55,7 +57,7 @@ class Schemas:
         """The schema of a structure."""
         info = mi.type_info(struct)
         assert isinstance(info, mi.StructType)
-        fields = [field for field in info.fields if field.name not in HIDDEN]
+        fields = [field for field in declared_fields(struct) if field.name not in HIDDEN]
         schema: Schema = {
             "type": "object",
             "properties": {field.encode_name: self._field(field) for field in fields},

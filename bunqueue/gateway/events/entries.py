@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bunqueue.model.events import LOST
+from bunqueue.model.rights import ANYBODY
+from bunqueue.model.scope import Scope
+from bunqueue.protocol.hidden import event_without_content
 
-from ..http.transcode import write_json
+from ..http.transcode import read_json, write_json
 
 UNKNOWN = "x"  # in an id, for a shard with an unknown position
 MAX_SHARDS = 64
@@ -31,10 +34,14 @@ class Filter(msgspec.Struct, frozen=True):
     queues: frozenset[str] | None = None
     types: frozenset[str] | None = None
     job_id: str | None = None
+    scope: Scope | None = None
+    """Of the listener: it gets events of its queues only, without what jobs hold if it may not read that."""
 
     def wants(self, entry: Entry) -> bool:
         if entry.kind == LOST:
             return True
+        if self.scope is not None and not self.scope.allows(entry.queue):
+            return False
         if self.job_id is not None and entry.job_id != self.job_id:
             return False
         if self.types is not None and entry.kind not in self.types:
@@ -42,13 +49,28 @@ class Filter(msgspec.Struct, frozen=True):
         return self.queues is None or entry.queue in self.queues
 
     def as_fields(self) -> dict[str, Any]:
-        """The filter as fields of GetEvents."""
+        """The filter as fields of GetEvents; `shown` does the rest."""
         found = {"queues": self.queues, "types": self.types, "jobId": self.job_id}
         return {
             name: sorted(value) if isinstance(value, frozenset) else value
             for name, value in found.items()
             if value is not None
         }
+
+    def shown(self, batch: EventBatch) -> EventBatch:
+        """Events as the listener may have them."""
+        if self.scope is None or not batch.entries:
+            return batch
+        return EventBatch([self._shown(entry) for entry in batch.entries if self.wants(entry)], batch.place)
+
+    def _shown(self, entry: Entry) -> Entry:
+        assert self.scope is not None
+        event = read_json(entry.body)
+        if not self.scope.shows(ANYBODY):
+            event = event_without_content(event)
+        if entry.kind == LOST and not self.scope.is_everywhere:
+            event["count"] = None  # they may be events of other queues
+        return msgspec.structs.replace(entry, body=write_json(event))
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

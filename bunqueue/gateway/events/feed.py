@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from bunqueue.logs import get_logger
@@ -78,6 +78,13 @@ class Feed:
         With ``places``, the events since then come first.  Ends when the feed is closed.  Raises the errors
         of reading the logs.
         """
+        async with aclosing(self._listen(wanted, places, quiet_s)) as found:
+            async for batch in found:
+                yield wanted.shown(batch)
+
+    async def _listen(
+        self, wanted: Filter, places: Positions | None, quiet_s: float
+    ) -> AsyncGenerator[EventBatch, None]:
         self.listeners += 1
         try:
             await self._begin()

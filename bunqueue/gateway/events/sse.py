@@ -14,9 +14,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bunqueue.model.events import NAMES
+from bunqueue.model.rights import EVERYBODY, Identity
+from bunqueue.model.scope import scope_of
+from bunqueue.protocol.commands import COMMANDS
 
 from ..http import status
-from ..http.access import Role, need
+from ..http.access import authorise_queue, need
 from ..http.problems import Problem
 from ..http.unknown_fields import check_names
 from .entries import Entry, EventBatch, Filter, parse_position
@@ -31,13 +34,18 @@ MAX_QUEUES = 1000
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 
 
-def filter_of(queues: list[str], types: list[str], job_id: str | None) -> Filter:
-    """The filter that a request asks for.  Raises Problem if it is invalid."""
+def filter_of(
+    queues: list[str], types: list[str], job_id: str | None, identity: Identity = EVERYBODY
+) -> Filter:
+    """The filter that a request asks for.  Raises Problem if it is invalid, or not for the identity."""
     if unknown := [name for name in types if name not in NAMES]:
         raise Problem(status.INVALID, f"there is no event {unknown[0][:100]!r}; there are {', '.join(NAMES)}")
     if len(queues) > MAX_QUEUES:
         raise Problem(status.INVALID, f"queues must have at most {MAX_QUEUES} entries")
-    return Filter(frozenset(queues) or None, frozenset(types) or None, job_id or None)
+    for queue in queues:
+        authorise_queue(identity, COMMANDS["GetEvents"], queue)
+    scope = scope_of(identity)
+    return Filter(frozenset(queues) or None, frozenset(types) or None, job_id or None, scope)
 
 
 def check_room(feed: Feed) -> None:
@@ -64,10 +72,10 @@ class Events:
 
     async def endpoint(self, request: Request) -> Response:
         """``queue`` and ``event`` may be repeated; ``Last-Event-ID`` says where to continue."""
-        need(request, Role.READER, "events")
+        identity = need(request, COMMANDS["GetEvents"].verbs, "events")
         query = request.query_params
         check_names(query, ("queue", "event", "job", "after"))
-        wanted = filter_of(query.getlist("queue"), query.getlist("event"), query.get("job"))
+        wanted = filter_of(query.getlist("queue"), query.getlist("event"), query.get("job"), identity)
         check_room(self._feed)
         last = request.headers.get("last-event-id") or query.get("after")
         places = parse_position(last, self._shards) if last else None

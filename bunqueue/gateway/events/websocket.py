@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bunqueue.logs import get_logger
+from bunqueue.model.rights import Identity
+from bunqueue.protocol.commands import COMMANDS
+from bunqueue.server.identities.directory import Grant
 
 from ..http import status
-from ..http.access import TOO_MANY, Access, Role, peer_of
-from ..http.commands import CommandEndpoint
+from ..http.access import TOO_MANY, Access, Forbidden, Known, authorise, known_of, peer_of
+from ..http.commands import Caller, CommandEndpoint
 from ..http.problems import Problem, problem_answer
 from ..http.resources import OFFERED
 from ..http.transcode import NotJson, TooManyValues, read_json, write_json
@@ -32,6 +35,7 @@ from .sse import MAX_LISTENERS, STUCK_S, begin, check_room, filter_of
 
 MAX_COMMANDS = 50  # in progress on one socket; at the limit, it is not read until one is answered
 AUTH_S = 10.0  # to send a token
+MAX_ID = 128  # characters of a message's id in the trail
 END_S = 1.0  # for the close handshake with a socket that reads nothing
 UNAUTHORIZED, OVERLOADED, GOING_AWAY = 4401, 1013, 1001  # close codes
 
@@ -87,7 +91,8 @@ class Session:
     def __init__(self, sockets: Sockets, socket: WebSocket) -> None:
         self._sockets = sockets
         self._socket = socket
-        self._role: Role = socket.state.role
+        self._grant = known_of(socket).grant
+        self._kept = ExitStack()
         self._room = asyncio.Semaphore(MAX_COMMANDS)
         self._turn = asyncio.Lock()  # for sending
         self._changing = asyncio.Lock()  # for changing the subscription
@@ -97,11 +102,12 @@ class Session:
     @property
     def is_unauthenticated(self) -> bool:
         """Whether it has sent no token, though it needs one."""
-        return self._role is Role.NOBODY
+        return self._grant is None
 
     async def run(self) -> None:
         """Serve the socket until the client leaves."""
         loop = asyncio.get_running_loop()
+        self._become(self._grant)
         self._admitted()
         late = loop.call_later(AUTH_S, self.leave)
         try:
@@ -115,6 +121,7 @@ class Session:
             pass
         finally:
             late.cancel()
+            self._kept.close()
             running = [*self._tasks, *([self._listening] if self._listening else [])]
             for task in running:
                 task.cancel()
@@ -125,6 +132,19 @@ class Session:
         """Lift the limits for unauthenticated sockets, if it has sent a token."""
         if not self.is_unauthenticated:
             self._socket.state.admit()
+
+    def _become(self, grant: Grant | None) -> None:
+        """The socket's rights are those of this grant, as long as it counts."""
+        self._kept.close()
+        self._grant = grant
+        self._kept.enter_context(self._sockets.access.kept(Known(grant), self._lose_rights))
+
+    def _lose_rights(self) -> None:
+        self._grant = None
+        self._unsubscribe()
+        for task in self._tasks:
+            task.cancel()
+        self.leave()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -152,22 +172,26 @@ class Session:
     async def _handle(self, text: str) -> None:
         """Answer one message."""
         number: Any = None
+        caller = Caller(peer_of(self._socket.scope), "ws")
         try:
             with self._sockets.carrier.room.share() as take:
                 take(len(text))
                 message = _message(text)
                 number = message.pop("reqId", None)
+                caller = caller._replace(request=_shown_id(number))
                 self._admit()
-                reply = await self._answer(message)
+                reply = await self._answer(message, caller)
         except Problem as problem:
             reply = problem.reply
+            if isinstance(problem, Forbidden):
+                self._sockets.carrier.trail.refused(problem.who, *caller[:2], problem.what, caller.request)
         except Exception:  # an internal error: the client must not wait forever
             _log.exception("a message on a WebSocket could not be answered")
             reply = Problem(status.FAILED, "The gateway has made a mistake: see its log").reply
         if number is not None:
             reply["reqId"] = number
         await self._send(write_json(reply))
-        if self._role is Role.NOBODY:
+        if self._grant is None:
             await self.end(UNAUTHORIZED)
 
     def _admit(self) -> None:
@@ -175,44 +199,40 @@ class Session:
         if not self._sockets.access.admit(peer_of(self._socket.scope)):
             raise Problem(status.TOO_MANY, TOO_MANY)
 
-    async def _answer(self, message: Message) -> Message:
+    async def _answer(self, message: Message, caller: Caller) -> Message:
         name = message.pop("cmd", None)
         if name == "Auth":
             check_names(message, ("token",))
             access = self._sockets.access
-            self._role = access.role_of(str(message.get("token", "")))
+            self._become(access.grant_of(str(message.get("token", "")), peer_of(self._socket.scope)))
             self._admitted()
-            if self._role is not Role.NOBODY:
+            if self._grant is not None:
                 return {"ok": True}
             await access.wrong_token(peer_of(self._socket.scope))
             return {"ok": False, "error": "Invalid token"}
-        if self._role is Role.NOBODY:
+        if self._grant is None:
             raise Problem(status.UNAUTHORIZED, "Not authenticated")
         if name == "Subscribe":
+            authorise(self._grant.identity, COMMANDS["GetEvents"].verbs, name)
             check_names(message, ("queues", "types", "jobId", "after"))
-            return await self._subscribe(message)
+            return await self._subscribe(message, self._grant.identity)
         if name == "Unsubscribe":
             check_names(message, ())
             async with self._changing:
                 self._unsubscribe()
             return {"ok": True}
-        return await self._command(name, message)
-
-    async def _command(self, name: object, message: Message) -> Message:
-        spec = OFFERED.get(name) if isinstance(name, str) else None
+        spec, identity = OFFERED.get(name) if isinstance(name, str) else None, self._grant.identity
         if spec is None:
             raise Problem(status.NOT_FOUND, f"Unknown command: {name}")
-        if spec.writes and self._role is not Role.WRITER:
-            raise Problem(status.FORBIDDEN, f"this token may only read: {name} needs one that may write")
-        return await self._sockets.carrier.carry_out(spec, message, role=self._role)
+        return await self._sockets.carrier.carry_out(spec, message, identity=identity, caller=caller)
 
     # Events
 
-    async def _subscribe(self, message: Message) -> Message:
+    async def _subscribe(self, message: Message, identity: Identity) -> Message:
         sockets = self._sockets
         queues, types = (_texts(message, name) for name in ("queues", "types"))
         job, after = (_text(message, name) for name in ("jobId", "after"))
-        wanted = filter_of(queues, types, job)
+        wanted = filter_of(queues, types, job, identity)
         places = parse_position(after, sockets.shards) if after else None
         if after and places is None:
             raise Problem(status.BAD_REQUEST, "after is no place of this server's; subscribe without it")
@@ -244,6 +264,11 @@ class Session:
             await self.end(OVERLOADED)
         else:
             await self.end(GOING_AWAY)
+
+
+def _shown_id(number: Any) -> str:
+    """The id of a message, as the trail shows it."""
+    return "" if number is None else str(number)[:MAX_ID]
 
 
 def rendered(batch: EventBatch) -> bytes:

@@ -12,6 +12,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 from websockets.http11 import Request
 
+from ..http.access import CERTIFICATE
 from ..http.connections import MAX_HEAD
 
 MAX_UNKNOWN = 64 * 1024  # bytes from a socket that has sent no token: one message, in any number of frames
@@ -37,7 +38,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if self.response.status_code == 101:
-            self.scope["state"]["admit"] = self.admit
+            state = self.scope["state"]
+            state["admit"] = self.admit
+            state[CERTIFICATE] = self.transport.get_extra_info("peercert")
 
     def admit(self) -> None:
         """Lift the limits: the socket has sent a token, or needs none."""

@@ -1,35 +1,44 @@
-"""Access control: tokens, web pages of other origins, and requests per minute.
+"""Access control: tokens, sessions, web pages of other origins, and requests per minute.
 
 A browser sends requests to this server on behalf of any page, even if only that machine can reach the server.
 So requests from a page of another origin are refused, unless the settings name that origin.  Without tokens,
-requests to a name that is not this machine's are refused as well (DNS rebinding).
+requests to a name that is not this machine's are refused as well (DNS rebinding).  A cookie counts only
+beside a header of the dashboard's own, which not even the pages of an allowed origin may send.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import socket
 import time
-from collections.abc import Callable, Iterable
-from ipaddress import ip_address
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection, cookie_parser
+from starlette.types import Scope
 
-from bunqueue.model.tokens import RateLimit, token_is_known
+from bunqueue.model.rate_limit import RateLimit
+from bunqueue.model.rights import Identity, Verb, may
+from bunqueue.model.rights import refusal as right_is_missing
+from bunqueue.model.scope import not_of_server, scope_of
+from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.scoping import of_queue
 from bunqueue.server.host.auth_throttle import DELAY_S, AuthThrottle
+from bunqueue.server.identities.directory import FULL, Directory, Grant, names_of_certificate
+from bunqueue.server.identities.last_used import LastUsed
+from bunqueue.server.identities.watch import directory_of
 from bunqueue.server.settings.settings import Settings
 
 from . import status
-from .problems import Problem, refusal
+from .problems import Problem
+from .proxies import is_address, is_trusted, person, see_through
+from .sessions import HEADER, Session, Sessions, cookie_name
 
 MAX_PEERS = 10_000  # addresses with counted requests; beyond, all counts are reset
 TOO_MANY = "Rate limit exceeded"
-METHODS = "GET, POST, PUT, PATCH, DELETE"
 # In a local network any host may claim any name below these domains, so only this machine's own name is
 # trusted.  Names below other domains cannot be claimed.
 SHARED_SUFFIXES = ("local", "lan", "internal", "home.arpa")
@@ -39,38 +48,115 @@ PRIVATE_SUFFIXES = (".localhost", ".svc.cluster.local")
 SPARE = "spare"
 """The key in a request's state of a function that marks its connection as expendable when there are too
 many."""
+END = "end"
+"""The key of a function that ends the connection of a request."""
+CERTIFICATE = "certificate"
+"""The key of the client's certificate, as `ssl` shows it."""
 
 
-class Role(enum.IntEnum):
-    """What a client may do."""
+class Known(NamedTuple):
+    """What a client has proved: its rights, and the session that it uses, if it does. ``grant`` is None
+    without a valid token, session or certificate."""
 
-    NOBODY = 0
-    READER = 1
-    WRITER = 2
+    grant: Grant | None
+    session: Session | None = None
+
+
+NOBODY, OPEN = Known(None), Known(FULL)
 
 
 class Access:
     """The access rules of one server."""
 
     def __init__(self, settings: Settings) -> None:
-        self._writers = _encoded(settings.auth_token)
-        self._readers = _encoded(settings.read_only_token)
+        self.directory = directory_of(settings)
+        self._last_used = LastUsed(settings)
         self.origins = frozenset(settings.http_origin)
         own = socket.gethostname().lower()
         self._hosts = {settings.host.lower(), own, *(urlsplit(origin).hostname for origin in self.origins)}
         self._hosts |= {f"{own.partition('.')[0]}.{suffix}" for suffix in SHARED_SUFFIXES}
         self.throttle = AuthThrottle()
+        self.on_wrong_token: Callable[[str], None] = lambda address: None
+        """Tells the routers, so that they slow the address down as well."""
         self._limit = settings.rate_limit
         self._rates: dict[str, RateLimit] = {}
+        self.sessions = Sessions(settings.session_max_age * 3600.0)
+        self._open: dict[object, tuple[Known, Callable[[], None]]] = {}
 
-    def role_of(self, token: str | None) -> Role:
-        """The role of a token.  If the settings have no tokens, every client may do everything."""
-        if not self._writers:
-            return Role.WRITER
-        if token is None:
-            return Role.NOBODY
-        writes, reads = token_is_known(token, self._writers), token_is_known(token, self._readers)
-        return Role.WRITER if writes else Role.READER if reads else Role.NOBODY
+    def known(self, scope: Scope, headers: Headers) -> Known:
+        """What the client of a request has proved.  An open server lets everybody do everything."""
+        if self.directory.is_open:
+            return OPEN
+        is_proxied = is_trusted(scope, self.directory)
+        if is_proxied:
+            see_through(scope, headers, self.directory)
+        peer, now_s, token = peer_of(scope), time.time(), bearer(headers)
+        if token is not None:
+            return Known(self.grant_of(token, peer))
+        if scope["type"] == "http" and HEADER in headers:
+            session = self.sessions.of(secret_in(scope, headers), now_s)
+            if session is not None and self.directory.holds(session.grant, now_s):
+                self._last_used.note(session.grant, peer, now_s)
+                return Known(session.grant, session)
+            if is_proxied:
+                return Known(person(headers, self.directory))
+        certificate = scope["state"].get(CERTIFICATE)
+        if not certificate:
+            return NOBODY
+        found = self.directory.of_certificate(names_of_certificate(certificate), now_s)
+        return Known(self._noted(found, peer, certificate))
+
+    def grant_of(self, token: str, peer: str) -> Grant | None:
+        """Who presents a token; None if that is nobody."""
+        if self.directory.is_open:
+            return FULL
+        return self._noted(self.directory.of_token(token, time.time()), peer)
+
+    def _noted(
+        self, grant: Grant | None, peer: str, certificate: Mapping[str, object] | None = None
+    ) -> Grant | None:
+        if grant is not None:
+            self._last_used.note(grant, peer, time.time(), certificate)
+        return grant
+
+    @contextmanager
+    def kept(self, known: Known, end: Callable[[], None]) -> Iterator[None]:
+        """Meanwhile ``end`` is called if the grant does not count any more, or the session ends."""
+        if known.grant is None or known.grant is FULL:
+            yield
+            return
+        key, late = object(), None
+        self._open[key] = known, end
+        if known.session is not None:
+            left_s = known.session.until_s - time.time()
+            late = asyncio.get_running_loop().call_later(max(0.0, left_s), end)
+        try:
+            yield
+        finally:
+            self._open.pop(key, None)
+            if late is not None:
+                late.cancel()
+
+    def identities_changed(self, directory: Directory) -> None:
+        """There are other identities, or one has expired: end what those do who have lost their rights."""
+        self.directory = directory
+        now_s = time.time()
+        self.sessions.keep(lambda session: directory.holds(session.grant, now_s))
+        self._end(lambda known: known.grant is None or not directory.holds(known.grant, now_s))
+
+    def end_session(self, number: str, *, spared: Callable[[], None] | None) -> Session | None:
+        """End a session and what it does, except for the request that is ``spared``; None if there is no
+        session with this id."""
+        found = self.sessions.end(number)
+        if found is not None:
+            self._end(lambda known: known.session == found, spared)
+        return found
+
+    def _end(self, which: Callable[[Known], bool], spared: Callable[[], None] | None = None) -> None:
+        for key, (known, end) in list(self._open.items()):
+            if which(known) and end is not spared:
+                self._open.pop(key, None)
+                end()
 
     async def wrong_token(self, peer: str, spare: Callable[[], None] = lambda: None) -> None:
         """Count a wrong token.  After many of them the answer is delayed, however many clients already wait:
@@ -78,6 +164,8 @@ class Access:
         if self.throttle.wrong(peer, time.monotonic()):
             spare()
             await asyncio.sleep(DELAY_S)
+        else:  # beyond, the routers know
+            self.on_wrong_token(peer)
 
     def is_foreign(self, headers: Headers) -> bool:
         """Whether a page of another site, which the settings do not allow, sent the request."""
@@ -88,14 +176,14 @@ class Access:
 
     def is_misnamed(self, headers: Headers) -> bool:
         """Whether the request was sent to a name that is not this server's.  With tokens this is harmless."""
-        if self._writers:
+        if not self.directory.is_open:
             return False
         try:
             name = urlsplit("//" + headers.get("host", "")).hostname or ""
         except ValueError:  # brackets without an address in them
             return True
         private = "." not in name or name.endswith(PRIVATE_SUFFIXES)
-        return not (private or name in self._hosts or _is_address(name))
+        return not (private or name in self._hosts or is_address(name))
 
     def admit(self, peer: str) -> bool:
         """Count a request of an address, unless it exceeds the limit."""
@@ -109,18 +197,6 @@ class Access:
         return rate.admit(time.monotonic())
 
 
-def _encoded(tokens: Iterable[str]) -> tuple[bytes, ...]:
-    return tuple(token.encode() for token in tokens)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _place(origin: str) -> str | None:
     """The host and port of an origin, or None if they are missing."""
     try:
@@ -132,6 +208,21 @@ def _place(origin: str) -> str | None:
 def peer_of(scope: Scope) -> str:
     """The address that a request comes from."""
     return str((scope.get("client") or ("",))[0])
+
+
+def is_secure(scope: Scope) -> bool:
+    """Whether a request came over TLS."""
+    return str(scope["scheme"]) in ("https", "wss")
+
+
+def cookie_of(scope: Scope) -> str:
+    """The name of the cookie that a request may have."""
+    return cookie_name((scope.get("server") or ("", 0))[1] or 0, secure=is_secure(scope))
+
+
+def secret_in(scope: Scope, headers: Headers) -> str:
+    """The secret in the cookie of a request; "" without one."""
+    return cookie_parser(headers.get("cookie", "")).get(cookie_of(scope), "")
 
 
 def is_lured(headers: Headers) -> bool:
@@ -149,79 +240,47 @@ def bearer(headers: Headers) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-def need(connection: HTTPConnection, role: Role, what: str) -> None:
-    """Raise Problem unless the client may do this."""
-    found: Role = connection.state.role
-    if found >= role:
-        return
-    if found is Role.NOBODY:
+def known_of(connection: HTTPConnection) -> Known:
+    """What the client of a request has proved."""
+    found: Known = connection.state.known
+    return found
+
+
+def need(connection: HTTPConnection, verbs: Verb, what: str) -> Identity:
+    """The client's identity. Raises Problem unless it has one of the verbs."""
+    grant = known_of(connection).grant
+    if grant is None:
         text = "Not authenticated: send the header Authorization: Bearer TOKEN, with a token of the server"
         raise Problem(status.UNAUTHORIZED, text, {"WWW-Authenticate": "Bearer"})
-    raise Problem(status.FORBIDDEN, f"this token may only read: {what} needs one that may write")
+    authorise(grant.identity, verbs, what)
+    return grant.identity
 
 
-class Guard:
-    """Passes requests to the application, with the client's role in ``state.role``."""
+class Forbidden(Problem):
+    """An identity may not do something. The trail has an entry for it."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        allowed = origin if origin in self._access.origins else None
-        is_http = scope["type"] == "http"
-        no = self._refusal(scope, headers)
-        if no is None and is_http and allowed and scope["method"] == "OPTIONS":
-            no = _preflight()
-        token = bearer(headers)
-        role = scope.setdefault("state", {})["role"] = self._access.role_of(token)
-        if token is not None and role is Role.NOBODY:
-            spare = scope["state"].get(SPARE)  # missing for a WebSocket
-            await self._access.wrong_token(peer_of(scope), spare or (lambda: None))
-        dressed = _dress(send, allowed) if is_http else send
-        if no is not None:
-            await no(scope, receive, dressed)
-        else:
-            await self._app(scope, receive, dressed)
-
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        if self._access.is_foreign(headers):
-            text = (
-                f"pages of {headers.get('origin', 'another site')} may not use this server; see http_origin"
-            )
-            return refusal(status.FORBIDDEN, text)
-        if self._access.is_misnamed(headers):
-            text = "without tokens the server answers to addresses and its own names only; see http_origin"
-            return refusal(status.FORBIDDEN, text)
-        return None if self._access.admit(peer_of(scope)) else refusal(status.TOO_MANY, TOO_MANY)
+    def __init__(self, identity: Identity, verbs: Verb, what: str, why: str = "") -> None:
+        super().__init__(status.FORBIDDEN, why or right_is_missing(identity, what, verbs))
+        self.who, self.what = identity.name, what
 
 
-def _preflight() -> Response:
-    allowed = {
-        "Access-Control-Allow-Methods": METHODS,
-        "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID",
-        "Access-Control-Max-Age": "600",
-    }
-    return Response(status_code=204, headers=allowed)
+def authorise(identity: Identity, verbs: Verb, what: str) -> None:
+    """Raise Forbidden unless an identity has one of the verbs."""
+    if not may(identity, verbs):
+        raise Forbidden(identity, verbs, what)
 
 
-def _dress(send: Send, origin: str | None) -> Send:
-    """Add the common headers to every answer."""
+def authorise_queue(identity: Identity, spec: Spec, queue: str) -> None:
+    """Raise Forbidden if a queue is none of those that an identity is for."""
+    scope = scope_of(identity)
+    if scope is not None and (error := of_queue(scope, spec, queue)) is not None:
+        raise Forbidden(identity, spec.verbs, spec.name, str(error))
 
-    async def dressed(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            headers.setdefault("Cache-Control", "no-store")
-            headers.setdefault("X-Content-Type-Options", "nosniff")
-            headers.setdefault("Referrer-Policy", "no-referrer")
-            if origin is not None:
-                headers["Access-Control-Allow-Origin"] = origin
-                headers.add_vary_header("Origin")
-        await send(message)
 
-    return dressed
+def need_everywhere(connection: HTTPConnection, verbs: Verb, what: str) -> Identity:
+    """`need` for something about the whole server, which is not for identities of some queues only."""
+    identity = need(connection, verbs, what)
+    scope = scope_of(identity)
+    if scope is not None and not scope.is_everywhere:
+        raise Forbidden(identity, verbs, what, not_of_server(scope, what))
+    return identity

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from bunqueue.model.addresses import without_secrets
+from bunqueue.model.rights import ANYBODY, EVERYBODY, Identity, may
+from bunqueue.model.scope import Scope, scope_of
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Spec
 from bunqueue.protocol.from_text import from_texts
 from bunqueue.protocol.readable import MARK
 from bunqueue.protocol.unknown_fields import MAX_SHOWN
+from bunqueue.server.audit.entries import Entry, shown
+from bunqueue.server.audit.trail import Trail, ms
 
 from ..router_client.backend import Backend, Busy, Unanswered
 from ..router_client.connection import RouterDisconnected
 from . import status
-from .access import Role, is_lured, need
+from .access import authorise, is_lured, need, peer_of
 from .bodies import Bodies, MemoryBudget
 from .problems import Problem, answer
 from .resources import OFFERED, Resource, with_defaults
@@ -35,11 +39,29 @@ MAX_WAIT_MS = 600_000  # the longest wait of any command
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+class Caller(NamedTuple):
+    """From where a command comes, and the id of its request, for the trail."""
+
+    address: str
+    over: str
+    request: str = ""
+
+    @classmethod
+    def of(cls, request: Request) -> Caller:
+        """That of an HTTP request."""
+        return cls(peer_of(request.scope), "http", request.state.request_id)
+
+
+INTERNAL = Caller("", "")
+"""The gateway itself."""
+
+
 class CommandEndpoint:
     """Carries out commands for HTTP."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, trail: Trail) -> None:
         self._backend = backend
+        self.trail = trail
         self.room = MemoryBudget()
         self._bodies = Bodies(self.room)
         self._stopping = asyncio.Event()
@@ -47,10 +69,9 @@ class CommandEndpoint:
     def resource(self, resource: Resource) -> Endpoint:
         """The endpoint of a resource."""
         spec = resource.spec
-        role = Role.WRITER if spec.writes else Role.READER
 
         async def endpoint(request: Request) -> Response:
-            need(request, role, spec.name)
+            identity = need(request, spec.verbs | spec.masked, spec.name)
             if spec.writes and request.method == "GET" and is_lured(request.headers):
                 text = "a browser may be made to send a GET by any page: send POST to {}/pull"
                 raise Problem(status.FORBIDDEN, text.format(request.url.path))
@@ -60,7 +81,7 @@ class CommandEndpoint:
                 else:
                     given |= _from_query(request, spec, resource.whole)
                 _add(given, _from_path(request, spec))
-                return shown(await self.carry_out(spec, given, request, request.state.role))
+                return answered(await self.carry_out(spec, given, request, identity, Caller.of(request)))
 
         return endpoint
 
@@ -69,14 +90,14 @@ class CommandEndpoint:
         name = decoded(request.path_params)["command"]
         spec = OFFERED.get(name)
         if spec is None:
-            need(request, Role.READER, name)
+            need(request, ANYBODY, name)
             known = COMMANDS.get(name)
             hint = "; /events and /ws do what it does" if known is not None and known.of_connection else ""
             raise Problem(status.NOT_FOUND, f"Unknown command: {name}{hint}")
-        need(request, Role.WRITER if spec.writes else Role.READER, name)
+        identity = need(request, spec.verbs | spec.masked, name)
         async with self._bodies.read(request) as fields:
             _check_no_query(request)
-            return shown(await self.carry_out(spec, fields, request, request.state.role))
+            return answered(await self.carry_out(spec, fields, request, identity, Caller.of(request)))
 
     def stop(self) -> None:
         """End all waiting requests."""
@@ -87,7 +108,37 @@ class CommandEndpoint:
         spec: Spec,
         fields: dict[str, Any],
         request: Request | None = None,
-        role: Role = Role.WRITER,
+        identity: Identity = EVERYBODY,
+        caller: Caller = INTERNAL,
+    ) -> dict[str, Any]:
+        """The reply to a command, as `_carry_out` gets it.  The trail gets an entry of it, if it is audited.
+        Raises Problem, also if the identity may not use the command."""
+        authorise(identity, spec.verbs_of(fields.get("action")) | spec.masked, spec.name)
+        if not spec.is_audited or caller is INTERNAL:
+            return await self._carry_out(spec, fields, request, identity, caller)
+        who, on = identity.name, shown(fields)
+        entry = Entry(at=ms(), who=who, **caller._asdict(), what=spec.name, on=on, outcome="ok")
+        try:
+            reply = await self._carry_out(spec, fields, request, identity, caller)
+            entry.outcome = "ok" if reply.get("ok") else str(reply.get("code", "error"))
+            entry.count = _count_in(reply)
+        except Problem as problem:
+            entry.outcome = str(problem.reply["code"])
+            raise
+        except BaseException:  # the client has left
+            entry.outcome = "unanswered"
+            raise
+        finally:
+            self.trail.add(entry)
+        return reply
+
+    async def _carry_out(
+        self,
+        spec: Spec,
+        fields: dict[str, Any],
+        request: Request | None,
+        identity: Identity,
+        caller: Caller,
     ) -> dict[str, Any]:
         """The reply to a command.  Raises Problem.  A refusal by the server is an ordinary reply.
 
@@ -102,7 +153,7 @@ class CommandEndpoint:
             packed = {name: write_packed(value) for name, value in filled.items()}
             filled.clear()
             fields.clear()
-            payload = await self._call(spec, packed, waits, request, role)
+            payload = await self._call(spec, packed, waits, request, identity)
             reply: dict[str, Any] = read_packed(payload)
         except RouterDisconnected as error:
             raise Problem(status.UNAVAILABLE, _lost(error)) from None
@@ -115,14 +166,16 @@ class CommandEndpoint:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Problem(status.INVALID, f"a value cannot be sent to the server: {error}") from None
         reply.pop("reqId", None)
+        if reply.get("code") == Code.FORBIDDEN and caller is not INTERNAL:
+            self.trail.refused(identity.name, caller.address, caller.over, spec.name)
         if spec.name in _PULLS and reply.get("ok"):
-            await self._without_unreadable(reply)
-        if role is not Role.WRITER and spec.name == "ListWebhooks" and reply["ok"]:
+            await self._without_unreadable(reply, scope_of(identity))
+        if spec.masked and not may(identity, spec.verbs) and reply["ok"]:
             for hook in reply["data"]["webhooks"]:
                 hook["url"] = without_secrets(hook["url"])
         return reply
 
-    async def _without_unreadable(self, reply: dict[str, Any]) -> None:
+    async def _without_unreadable(self, reply: dict[str, Any], scope: Scope | None) -> None:
         """Fail the jobs of a pull with data that cannot be decoded, at once and for good.  The other jobs
         stay in the reply.
 
@@ -136,7 +189,7 @@ class CommandEndpoint:
                 good.append((job, token))
                 continue
             fields = {"id": job["id"], "error": f"the job's {job[MARK]}", "unrecoverable": True}
-            await self._backend.call("FAIL", fields | ({"token": token} if token else {}))
+            await self._backend.call("FAIL", fields | ({"token": token} if token else {}), scope)
         if len(good) == len(pulled):
             return
         if "jobs" not in reply:
@@ -148,12 +201,14 @@ class CommandEndpoint:
             reply["tokens"] = [token for _, token in good]
 
     async def _call(
-        self, spec: Spec, fields: dict[str, Raw], waits: Any, request: Request | None, role: Role
+        self, spec: Spec, fields: dict[str, Raw], waits: Any, request: Request | None, identity: Identity
     ) -> bytes:
+        scope = scope_of(identity)
         if not spec.parks or not spec.is_slow(waits):
-            return await self._backend.call(spec.name, fields)
+            return await self._backend.call(spec.name, fields, scope)
         longest = waits if isinstance(waits, int | float) else spec.default_timeout
-        waiting = self._backend.wait(spec.name, fields, min(longest, MAX_WAIT_MS), reads=role is Role.READER)
+        limit, reads = min(longest, MAX_WAIT_MS), not identity.changes
+        waiting = self._backend.wait(spec.name, fields, limit, scope, reads=reads)
         return await (waiting if request is None else self._while_there(request, waiting))
 
     async def _while_there(self, request: Request, waiting: Awaitable[bytes]) -> bytes:
@@ -168,6 +223,13 @@ class CommandEndpoint:
         finally:
             for each in (task, *ends):
                 each.cancel()
+
+
+def _count_in(reply: dict[str, Any]) -> int | UnsetType:
+    data = reply.get("data")
+    places = (reply, data if isinstance(data, dict) else {})
+    counts = [place[name] for place in places for name in ("count", "changed") if place.get(name) is not None]
+    return counts[0] if counts and isinstance(counts[0], int) else UNSET
 
 
 _UNKNOWN = "nobody knows whether it was carried out, so look before you repeat it"
@@ -213,7 +275,7 @@ async def _until_disconnect(request: Request) -> None:
         pass
 
 
-def shown(reply: dict[str, Any]) -> Response:
+def answered(reply: dict[str, Any]) -> Response:
     """A reply as an HTTP answer."""
     code = 200 if reply.get("ok") else status.status_of(str(reply.get("code")))
     wait = reply.get("retryAfter")

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from bunqueue.server.host.acceptor import Counted
 
-from .access import SPARE, Role
+from .access import CERTIFICATE, END, OPEN, SPARE
 
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
 MAX_HEADERS = 256  # each takes some hundred bytes, however short it is
@@ -113,7 +113,9 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        cycle.scope["state"][SPARE] = self._make_evictable
+        state = cycle.scope["state"]
+        state[SPARE], state[END] = self._make_evictable, self.transport.abort
+        state[CERTIFICATE] = self.transport.get_extra_info("peercert")
         super()._start_asgi_task(cycle, app)
 
     def _make_evictable(self) -> None:
@@ -124,7 +126,7 @@ class Connection(HttpToolsProtocol):
         """The client does not read.  If it has sent no token, it must not keep its connection by not
         reading."""
         super().pause_writing()
-        if self._running is not None and self._running.scope["state"].get("role") == Role.NOBODY:
+        if self._running is not None and self._running.scope["state"].get("known", OPEN).grant is None:
             self._waiting.connections[self] = None
 
     def resume_writing(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bunqueue.model.scope import Scope
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.server.host.descriptors import MAX_WAITING
 
@@ -18,6 +19,7 @@ from .connection import RouterConnection, RouterDisconnected
 
 SHARED = 2  # connections for commands that are answered at once; a large answer blocks only one
 SPARE = 16  # idle connections that are kept for reuse
+MAX_SCOPES = 32  # with connections of their own
 READERS = 4  # read-only clients may use one in this many of the waiting commands
 ANSWER_S = 30.0  # for an answer, on top of the time that the command itself may take
 
@@ -30,6 +32,20 @@ class Unanswered(Exception):
     """No answer came in time.  The outcome of a command that changes something is unknown."""
 
 
+class _Lines:
+    """The connections whose commands are limited to one scope."""
+
+    def __init__(self) -> None:
+        self.shared: list[RouterConnection] = []
+        self.spare: list[RouterConnection] = []
+
+    def close(self) -> None:
+        for line in (*self.shared, *self.spare):
+            line.close()
+        self.shared.clear()
+        self.spare.clear()
+
+
 class Backend:
     """All connections to the router."""
 
@@ -38,24 +54,24 @@ class Backend:
         connection."""
         self._path = path
         self._max_waiting = max_waiting
-        self._shared: list[RouterConnection] = []
-        self._spare: list[RouterConnection] = []
+        self._lines: dict[Scope | None, _Lines] = {}  # the one used last is the last
         self._opening = asyncio.Lock()
         self._parked = 0
         self._reading = 0  # of these, for clients that may only read
 
-    async def call(self, name: str, fields: dict[str, Any]) -> bytes:
-        """Carry out a command that is answered at once.  Returns its reply, a MessagePack map.
+    async def call(self, name: str, fields: dict[str, Any], scope: Scope | None = None) -> bytes:
+        """Carry out a command that is answered at once, limited to a scope.  Returns its reply, a MessagePack
+        map.
 
         Raises RouterGone, Unanswered, and the encoder's errors for fields that cannot be encoded.
         """
         command = {**fields, "cmd": name}
         try:
-            return await self._answer(await self._line(), command)
+            return await self._answer(await self._line(scope), command)
         except RouterDisconnected as error:
             if error.asked and not COMMANDS[name].repeatable:
                 raise
-        return await self._answer(await self._line(), command)
+        return await self._answer(await self._line(scope), command)
 
     async def _answer(self, line: RouterConnection, command: dict[str, Any], waits_ms: float = 0) -> bytes:
         try:
@@ -64,17 +80,37 @@ class Backend:
         except TimeoutError:
             raise Unanswered from None
 
-    async def _line(self) -> RouterConnection:
-        """The shared connection with the fewest requests.  Opens missing ones."""
-        lines = self._shared = [line for line in self._shared if not line.closed]
-        if len(lines) < SHARED:
-            async with self._opening:
-                while len(self._shared) < SHARED:
-                    self._shared.append(await RouterConnection.open(self._path))
-            lines = self._shared
-        return min(lines, key=lambda line: line.load)
+    def _lines_of(self, scope: Scope | None) -> _Lines:
+        """The connections for a scope; those that were not used for longest make room for new ones."""
+        lines = self._lines.pop(scope, None) or _Lines()
+        self._lines[scope] = lines
+        if len(self._lines) > MAX_SCOPES:
+            for other, idle in list(self._lines.items()):
+                if other is not None and other != scope and not any(line.load for line in idle.shared):
+                    del self._lines[other]
+                    idle.close()
+                    break
+        return lines
 
-    async def wait(self, name: str, fields: dict[str, Any], waits_ms: float, *, reads: bool = False) -> bytes:
+    async def _line(self, scope: Scope | None) -> RouterConnection:
+        """The shared connection with the fewest requests.  Opens missing ones."""
+        lines = self._lines_of(scope)
+        lines.shared = [line for line in lines.shared if not line.closed]
+        if len(lines.shared) < SHARED:
+            async with self._opening:
+                while len(lines.shared) < SHARED:
+                    lines.shared.append(await RouterConnection.open(self._path, scope))
+        return min(lines.shared, key=lambda line: line.load)
+
+    async def wait(
+        self,
+        name: str,
+        fields: dict[str, Any],
+        waits_ms: float,
+        scope: Scope | None = None,
+        *,
+        reads: bool = False,
+    ) -> bytes:
         """Carry out a command that may wait.  If the call is cancelled, the server also drops the command.
 
         ``reads``: for a client that may only read.  Such clients leave room for the others.
@@ -85,43 +121,44 @@ class Backend:
             raise Busy
         self._reading += reads
         try:
-            async with self._leased() as line:
+            async with self._leased(scope) as line:
                 return await self._answer(line, {**fields, "cmd": name}, waits_ms)
         finally:
             self._reading -= reads
 
     @asynccontextmanager
-    async def _leased(self) -> AsyncIterator[RouterConnection]:
+    async def _leased(self, scope: Scope | None) -> AsyncIterator[RouterConnection]:
         """A connection for a single command.  If the command is not answered, the connection is closed."""
         if self._parked >= self._max_waiting:
             raise Busy
         self._parked += 1
         line = None
         try:
-            line = await self._unused()
+            line = await self._unused(scope)
             yield line
         except BaseException:
             if line is not None:
                 line.close()
             raise
         else:
-            if len(self._spare) < SPARE and not line.closed:
-                self._spare.append(line)
+            lines = self._lines_of(scope)
+            if len(lines.spare) < (SPARE if scope is None else SHARED) and not line.closed:
+                lines.spare.append(line)
             else:
                 line.close()
         finally:
             self._parked -= 1
 
-    async def _unused(self) -> RouterConnection:
-        while self._spare:
-            line = self._spare.pop()
+    async def _unused(self, scope: Scope | None) -> RouterConnection:
+        spare = self._lines_of(scope).spare
+        while spare:
+            line = spare.pop()
             if not line.closed:
                 return line
-        return await RouterConnection.open(self._path)
+        return await RouterConnection.open(self._path, scope)
 
     def close(self) -> None:
         """Close all connections."""
-        for line in (*self._shared, *self._spare):
-            line.close()
-        self._shared.clear()
-        self._spare.clear()
+        for lines in self._lines.values():
+            lines.close()
+        self._lines.clear()

@@ -6,9 +6,11 @@ import asyncio
 from math import inf
 from typing import Any
 
-from msgspec.msgpack import Encoder
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.client.connection.wire import WireConnection, WireRequest, next_number
+from bunqueue.model.scope import Scope
 from bunqueue.protocol.commands.server import NEWEST
 from bunqueue.protocol.framing import frame
 
@@ -25,7 +27,14 @@ class RouterDisconnected(Exception):
         self.asked = asked
 
 
+class _Answer(Struct):
+    """Whether a command was carried out."""
+
+    ok: bool = False
+
+
 _encode = Encoder().encode
+_decode = Decoder(_Answer).decode
 
 
 class RouterConnection:
@@ -35,8 +44,9 @@ class RouterConnection:
         self._wire: WireConnection[WireRequest] = WireConnection(self, "the router")
 
     @classmethod
-    async def open(cls, path: str) -> RouterConnection:
-        """Connect and agree on the protocol.  Raises RouterGone if the router does not answer."""
+    async def open(cls, path: str, scope: Scope | None = None) -> RouterConnection:
+        """Connect, agree on the protocol, and limit what follows to a scope.  Raises RouterGone if the router
+        does not answer."""
         found = cls()
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: found._wire, path)
@@ -45,6 +55,10 @@ class RouterConnection:
         try:
             async with asyncio.timeout(HELLO_S):
                 await found.ask({"cmd": "Hello", "protocolVersion": PROTOCOL})
+                if scope is not None:
+                    limited = await found.ask({"cmd": "ActFor", "scope": scope.wire})
+                    if _decode(limited).ok is not True:
+                        raise RouterDisconnected(asked=False)
         except (RouterDisconnected, TimeoutError):
             found.close()
             raise RouterDisconnected(asked=False) from None

@@ -24,9 +24,9 @@ from bunqueue.gateway.events.log_reader import LogUnreadable, Page
 from bunqueue.logs import get_logger
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery
 
-from .logs import Logs
 from .messages import KINDS, NAMES, body_of, delivery_id, headers_of
 from .sender import NotSent, post
+from .shared_event_logs import Logs
 
 PAGE = 100  # events of each shard read at once
 RECORD_S = 1.0

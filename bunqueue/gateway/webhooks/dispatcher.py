@@ -24,9 +24,9 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery, RecordTrial, Trial, WantedTrial
 
 from .delivery import WebhookDelivery
-from .logs import Logs
 from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post
+from .shared_event_logs import Logs
 
 POLL_S = 1.0  # between two reads of the list of webhooks
 ANSWER_S = 1.5  # in a cluster, for the first shard to answer: couriers end before others may start

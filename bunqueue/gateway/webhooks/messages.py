@@ -10,7 +10,9 @@ from bunqueue.gateway.http.transcode import write_json
 from bunqueue.protocol.commands.webhooks import EVENTS
 
 # Kinds of events in the log, and their names in webhooks.
-NAMES = dict(zip(("pushed", "pulled", "completed", "failed", "progress"), EVENTS, strict=True))
+NAMES = dict(
+    zip(("pushed", "pulled", "completed", "failed", "progress", "error-returned"), EVENTS, strict=True)
+)
 KINDS = {name: kind for kind, name in NAMES.items()}
 TEST = "webhook.test"
 SIGNATURE = "X-Bunqueue-Signature"

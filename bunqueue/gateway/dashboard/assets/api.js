@@ -1,11 +1,13 @@
 // The dashboard's connection to the server: commands, each a POST to /commands/NAME, and the stream of events.
-// The token is kept as long as the tab is open, and sent with each request. There are no cookies.
+// Who has signed in has a cookie that scripts cannot read. It counts only beside the header below, which the server
+// takes from no other origin. A request that needs a session waits until somebody has signed in, and is then repeated.
 
 import { parse, write } from "./numbers.js";
 
-const KEY = "bunqueue-token";
-let role = "nobody";
-let shared = "";
+const OURS = { "X-Bunqueue-Session": "1" };
+const NOBODY = { known: false, commands: [], bulk: [], verbs: [] };
+let rights = NOBODY;
+let askToSignIn = async () => {};
 
 /** A refused request, with a text for the user, mostly the server's own.  `status` is 0 if no server has answered. */
 export class Refused extends Error {
@@ -21,28 +23,24 @@ export function explain(error) {
   return error.message;
 }
 
-export const setToken = (token) => sessionStorage.setItem(KEY, token);
-/** Forget the token: the user has logged out. */
-export function forget() {
-  sessionStorage.removeItem(KEY);
-  role = "nobody";
-  shared = "";
-}
-export const hasToken = () => sessionStorage.getItem(KEY) !== null;
-/** Whether this user may change things. */
-export const mayWrite = () => role === "writer";
+/** What the server says of this user: `known`, `identity`, `verbs`, `until` (epoch ms), and of itself. */
+export const user = () => rights;
+/** Whether this user may use a command, as its declaration says. A queue may still be another's. */
+export const may = (command) => rights.commands.includes(command);
+/** Whether this user may do this to all jobs that a search finds. */
+export const mayToAll = (action) => rights.bulk.includes(action);
+/** Whether this user may administer the server. */
+export const mayAdminister = () => rights.verbs.includes("administer");
 /** The name of this server's cluster; "" without a cluster. */
-export const cluster = () => shared;
-export const mayRead = () => role !== "nobody";
+export const cluster = () => rights.cluster ?? "";
 
-function headers(more = {}) {
-  const token = sessionStorage.getItem(KEY);
-  return token ? { Authorization: `Bearer ${token}`, ...more } : more;
-}
+/** `ask` is called when the server wants to know who this is, and returns when somebody has signed in. */
+export function onUnknown(ask) { askToSignIn = ask; }
+
+const headers = (more = {}) => ({ ...OURS, ...more });
 
 async function answer(response) {
   const reply = read(await response.text()) ?? { ok: false, error: `the server answered ${response.status}` };
-  if (response.status === 401) document.dispatchEvent(new CustomEvent("token-needed"));
   if (!response.ok || reply.ok === false) throw new Refused(reply.error || `status ${response.status}`, response.status);
   return reply;
 }
@@ -58,12 +56,37 @@ function read(source) {
 /** Carry out a command of the protocol.  Throws Refused. */
 export async function call(name, fields = {}, signal = undefined) {
   const request = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: write(fields), signal };
-  return answer(await reach(`/commands/${name}`, request));
+  return answer(await send(`/commands/${name}`, request));
 }
 
 export async function testWebhook(id) {
   const request = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: "{}" };
-  return answer(await reach(`/webhooks/${encodeURIComponent(id)}/test`, request));
+  return answer(await send(`/webhooks/${encodeURIComponent(id)}/test`, request));
+}
+
+/** The trail: {entries, cursor}, those of `who` with each of the words `what`, not older than `since` (epoch ms), the
+ * newest last. */
+export async function trail({ what = [], ...filter }, signal) {
+  const query = new URLSearchParams(what.map((word) => ["what", word]));
+  for (const [name, value] of Object.entries(filter)) if (value) query.set(name, value);
+  return (await answer(await send(`/audit?${query}`, { headers: headers(), signal }))).data;
+}
+
+/** Who is signed in. */
+export async function sessions(signal) {
+  return (await answer(await send("/sessions", { headers: headers(), signal }))).data.sessions;
+}
+
+export const endSession = async (id) => answer(await send(`/sessions/${encodeURIComponent(id)}`, { method: "DELETE", headers: headers() }));
+
+/** Send a request as this user; once somebody has signed in again, if the session has ended. */
+async function send(path, request) {
+  for (;;) {
+    const response = await reach(path, request);
+    if (response.status !== 401) return response;
+    await askToSignIn();
+    request.signal?.throwIfAborted();
+  }
 }
 
 async function reach(path, request) {
@@ -77,17 +100,24 @@ async function reach(path, request) {
 
 /** The gateway's history of the last hour, after a moment (epoch ms). */
 export async function history(after, signal) {
-  const { data } = await answer(await reach(`/history?after=${after}`, { headers: headers(), signal }));
+  const { data } = await answer(await send(`/history?after=${after}`, { headers: headers(), signal }));
   return data.points.map((values) => Object.fromEntries(data.names.map((name, place) => [name, values[place]])));
 }
 
-/** Find out what the token allows.  Returns the server's version. */
+/** Find out who this is, and what they may do. */
 export async function greet() {
-  const response = await reach("/health", { headers: headers() });
-  const health = await response.json();
-  role = health.role || "nobody";
-  shared = health.cluster || "";
-  return health;
+  rights = { ...NOBODY, ...(await answer(await reach("/session", { headers: headers() }))).data };
+}
+
+/** Sign in. The token is sent once, and kept nowhere. */
+export async function signIn(token) {
+  await answer(await reach("/session", { method: "POST", headers: headers({ Authorization: `Bearer ${token}` }) }));
+  await greet();
+}
+
+/** Sign out: the session ends, also in other tabs. */
+export async function signOut() {
+  await answer(await reach("/session", { method: "DELETE", headers: headers() }));
 }
 
 /**
@@ -104,7 +134,7 @@ export async function listen(filter, onEvent, signal, onState = () => {}) {
   while (!signal.aborted) {
     try {
       const more = last ? { "Last-Event-ID": last } : {};
-      const response = await fetch(`/events?${query}`, { headers: headers(more), signal });
+      const response = await send(`/events?${query}`, { headers: headers(more), signal });
       if (response.status >= 400 && response.status < 500 && response.status !== 429) {
         const refused = await answer(response).catch((error) => error);
         onState("refused", refused.message);

@@ -1,9 +1,10 @@
 // Charts in plain SVG: lines over the last minutes, and bars per minute.
 
 import { fill, h, s, text } from "./dom.js";
-import { num } from "./format.js";
+import { hour, num, plural, time } from "./format.js";
 
 const WIDTH = 480, BARS_HEIGHT = 60; // of bars, which stretch to the available width
+const MINUTE_MS = 60_000;
 const HEIGHT = 150, LEFT = 46, BOTTOM = 18, TOP = 8; // of lines, in pixels
 const LEAST_MS = 60_000; // the shortest time span of a chart, for a server that has just started
 const PIXELS = 2; // between two points; closer points are merged
@@ -59,7 +60,7 @@ export function lineChart({ title, series, format }) {
 
   function tell(point) {
     lines.forEach(({ field }, place) => text(values[place], shown(point?.[field])));
-    text(when, pointed === null || !point ? "" : new Date(point.at).toLocaleTimeString("en-GB"));
+    text(when, pointed === null || !point ? "" : time(point.at));
   }
   const shown = (value) => (value === null || value === undefined ? "–" : format(value));
 
@@ -119,22 +120,30 @@ function line(points, { field, kind, faint }, x, y) {
   return s("path", { class: faint ? "line faint" : "line", "data-kind": kind, d: path || "M0,0" });
 }
 
-/** Bars per minute, the newest on the right: completed jobs, with failed ones on top. */
+/** Bars per minute, the newest on the right: completed jobs, with failed ones on top; their sums, a scale and times. */
 export function minuteBars(completed, failed, minutes = 60) {
   const wide = WIDTH / minutes;
   const all = Array.from({ length: minutes }, (_, place) => [completed[place] || 0, failed[place] || 0]);
-  const top = Math.max(1, ...all.map(([good, bad]) => good + bad));
-  const scale = 56 / top;
+  const top = ceiling(Math.max(1, ...all.map(([good, bad]) => good + bad)));
+  const scale = BARS_HEIGHT / top;
   const bars = all.map(([good, bad], place) => {
     const x = WIDTH - (place + 1) * wide + 1;
     const bar = (kind, value, above) => value ? s("rect", { "data-kind": kind, x, width: wide - 2, height: Math.max(1, value * scale), y: BARS_HEIGHT - above - Math.max(1, value * scale), rx: 1 }) : null;
-    const title = s("title", {}, `${place ? `${place} min ago` : "this minute"}: ${good} completed, ${bad} failed`);
+    const title = s("title", {}, `${place ? `${place} min ago` : "this minute"}: ${num(good)} completed, ${num(bad)} failed`);
     return s("g", { class: "bar" }, title, s("rect", { class: "ghost", x, y: 0, width: wide - 2, height: BARS_HEIGHT }), bar("completed", good, 0), bar("failed", bad, good * scale));
   });
-  const sum = (list) => list.reduce((total, value) => total + value, 0);
-  return s("svg", { class: "bars", viewBox: `0 0 ${WIDTH} ${BARS_HEIGHT}`, role: "img", preserveAspectRatio: "none",
-    "aria-label": `In the last hour ${sum(all.map(([good]) => good))} jobs completed and ${sum(all.map(([, bad]) => bad))} failed` }, bars);
+  const sum = (place) => all.reduce((total, each) => total + each[place], 0);
+  const lines = [0, 0.5].map((part) => s("line", { class: "grid", x1: 0, x2: WIDTH, y1: BARS_HEIGHT * part, y2: BARS_HEIGHT * part }));
+  const plot = s("svg", { class: "bars", viewBox: `0 0 ${WIDTH} ${BARS_HEIGHT}`, role: "img", preserveAspectRatio: "none",
+    "aria-label": `In the last hour ${plural(sum(0), "job")} completed and ${num(sum(1))} failed` }, lines, bars);
+  const now = Date.now(), ago = (part) => hour(now - part * minutes * MINUTE_MS);
+  return [h("div", { class: "legend" }, ["completed", "failed"].map((kind, place) => h("span", { "data-kind": kind }, h("i"), kind, " ", h("b", {}, num(sum(place)))))),
+    h("div", { class: "minutes" }, h("div", { class: "heights muted" }, [1, 0.5, 0].map((part) => h("span", {}, top * part % 1 ? "" : num(top * part)))), plot,
+      h("div", { class: "hours muted" }, [h("span", {}, ago(1)), h("span", {}, ago(0.5)), h("span", {}, "now")]))];
 }
+
+/** What the colours of `spread` mean. */
+export const spreadLegend = (kinds) => h("div", { class: "legend pad" }, kinds.map(([kind, label]) => h("span", { "data-kind": kind }, h("i"), label)));
 
 const SLIVER = 1.5; // of 100: the minimum width of a state with few jobs
 const FULL = 20; // jobs that fill a bar; with fewer, part of it stays empty, so a single job does not look like many

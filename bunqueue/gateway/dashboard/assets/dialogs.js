@@ -74,9 +74,9 @@ export function ask({ title, body, fields = [], action, danger = false, submit }
 }
 
 /** A question before something is destroyed; `typed`: a name that the user must type. */
-export function confirm({ title, body, action, typed, submit }) {
+export function confirm({ title, body, action, typed, submit, danger = true }) {
   const fields = typed === undefined ? [] : [{ name: "typed", label: `Type ${typed} to go on`, match: typed }];
-  return ask({ title, body, fields, action, danger: true, submit });
+  return ask({ title, body, fields, action, danger, submit });
 }
 
 function row(field, inputs) {

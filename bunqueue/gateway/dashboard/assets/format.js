@@ -3,11 +3,13 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const stamp = new Intl.DateTimeFormat("en-GB", {
-  day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
 });
 const day = new Intl.DateTimeFormat("en-GB", {
-  weekday: "short", day: "2-digit", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  weekday: "short", day: "2-digit", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
 });
+
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZoneName: "short" });
 
 export const num = (value) => whole.format(value);
 /** 12.3K, for numbers with little room. */
@@ -31,6 +33,8 @@ export function duration(ms) {
 
 export const time = (at) => stamp.format(at);
 export const moment = (at) => day.format(at);
+/** 14:05 CET. */
+export const hour = (at) => clock.format(at);
 
 /** "3 s ago", "in 5 min". */
 export function relative(at, now = Date.now()) {
@@ -59,3 +63,6 @@ export function percent(part, all) {
 export const shortId = (id) => (id.length > 20 ? `…${id.slice(-12)}` : id);
 
 export const plural = (count, noun) => `${num(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+/** What ended an attempt, in words: the server's name of an error that the handler raised is an older one. */
+export const outcomeOf = (outcome) => (outcome === "explicit_fail" ? "failed" : outcome.replaceAll("_", " "));

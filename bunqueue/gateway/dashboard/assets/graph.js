@@ -10,7 +10,7 @@ const ALONG = { right: 46, down: 34 }; // between two layers
 const EDGE = 3; // around the whole graph
 const SWEEPS = 4;
 const BESIDE = 40; // of the width of a box, not available for its text
-const LETTER = { title: 7.1, note: 5.6 }; // the average width of a letter
+const SIZES = { title: "570 13px", note: "11.5px" }; // as the stylesheet says
 
 /**
  * A graph.  `update({nodes, edges, picked})` draws it: nodes are {id, title, note, state, kind, hint, count},
@@ -144,9 +144,15 @@ function edge(chain, { known }, at, right) {
   return s("path", { class: "edge", "data-state": known.get(chain[chain.length - 1]).state, d: path });
 }
 
-function cut(text, wide, letter) {
-  const most = Math.floor((wide - BESIDE) / letter);
-  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+const pen = document.createElement("canvas").getContext("2d");
+
+/** The text, or as much of it as fits into a box. */
+function cut(text, wide, kind) {
+  pen.font = `${SIZES[kind]} ${getComputedStyle(document.body).fontFamily}`;
+  const fits = (length) => pen.measureText(length < text.length ? `${text.slice(0, length)}…` : text).width <= wide - BESIDE;
+  let length = text.length;
+  while (length > 1 && !fits(length)) length = Math.min(length - 1, Math.ceil(length * 0.9));
+  return length < text.length ? `${text.slice(0, length)}…` : text;
 }
 
 function box({ id, title, note, state, kind, hint, count }, { x, y, wide }, picked, onpick) {
@@ -159,5 +165,5 @@ function box({ id, title, note, state, kind, hint, count }, { x, y, wide }, pick
   const shape = (away) => s("rect", { class: "shape", x: away, y: away, width: wide, height: HIGH, rx: kind ? 9 : HIGH / 2 });
   return s("g", { class: "node", "data-id": id, "data-state": state, "data-kind-of": kind, "data-picked": picked, transform: `translate(${x} ${y})`, "aria-label": `${title}: ${note}`, ...able },
     s("title", {}, hint ?? title), count > 1 ? shape(3) : null, shape(0), s("circle", { class: "sign", cx: 17, cy: HIGH / 2, r: 4.5 }),
-    s("text", { class: "title", x: 31, y: 20 }, cut(title, wide, LETTER.title)), s("text", { class: "note", x: 31, y: 37 }, cut(note, wide, LETTER.note)));
+    s("text", { class: "title", x: 31, y: 20 }, cut(title, wide, "title")), s("text", { class: "note", x: 31, y: 37 }, cut(note, wide, "note")));
 }

@@ -1,7 +1,7 @@
 // Keeps a view fresh: after events that report a change, otherwise by slow polling, and not at all while the tab is
 // hidden.
 
-import { explain, listen } from "./api.js";
+import { explain, listen, may } from "./api.js";
 import { text } from "./dom.js";
 
 const MIN_APART_MS = 1500; // between two refreshes, however many events arrive
@@ -42,7 +42,7 @@ export function keepFresh({ every, filter, signal, note, refresh }) {
   }
 
   function attend() {
-    if (!filter) return;
+    if (!filter || !may("GetEvents")) return;
     const mine = (stream = new AbortController());
     let count = 0, since = performance.now();
     listen(filter, () => {

@@ -11,6 +11,7 @@ export function menu(label, id, entries) {
   list.addEventListener("beforetoggle", () => {
     const place = opener.getBoundingClientRect();
     list.style.top = `${place.bottom + 6}px`;
+    list.style.maxHeight = `${Math.max(120, window.innerHeight - place.bottom - 14)}px`;
     list.style.left = `${Math.max(8, Math.min(place.left, window.innerWidth - 228))}px`;
   });
   return [opener, list];

@@ -50,7 +50,7 @@ function decoded(part) {
 
 export function show() {
   current?.abort();
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it belongs to the view that ends now
+  for (const dialog of document.querySelectorAll("dialog[open]:not(#sign-in)")) dialog.close(); // it belongs to the view that ends now
   const end = (current = new AbortController());
   const main = document.getElementById("main");
   const path = location.pathname;

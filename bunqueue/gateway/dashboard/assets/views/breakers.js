@@ -1,6 +1,6 @@
 // Circuit breakers: those of one queue with all actions, or all that are not closed.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { since } from "../clock.js";
 import { ask, attempt, confirm } from "../dialogs.js";
 import { badge, button, card, empty, h } from "../dom.js";
@@ -66,9 +66,9 @@ function actions(breaker, changed) {
 
 /** The breakers of a queue. */
 export function breakers(queue, changed) {
-  const list = table({ columns: mayWrite() ? [...COLUMNS, { name: "do", title: "", class: "number", cell: (breaker) => actions(breaker, changed) }] : COLUMNS,
+  const list = table({ columns: may("SetBreaker") ? [...COLUMNS, { name: "do", title: "", class: "number", cell: (breaker) => actions(breaker, changed) }] : COLUMNS,
     key: (breaker) => breaker.name ?? "", label: "Circuit breakers", none: empty("No circuit breaker", "Jobs run, however many of them fail.") });
-  const extra = mayWrite() ? button("Add", () => settings(queue, changed), "small") : null;
+  const extra = may("SetBreaker") ? button("Add", () => settings(queue, changed), "small") : null;
   return { element: h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Circuit breakers"), extra), list.element),
     async refresh(signal) { list.update((await call("ListBreakers", { queue }, signal)).breakers); } };
 }

@@ -1,6 +1,6 @@
 // Schedules: when they run next and how the last run ended; running, pausing, adding and deleting them.
 
-import { call, mayWrite, Refused } from "../api.js";
+import { call, may, Refused } from "../api.js";
 import { since } from "../clock.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
@@ -30,7 +30,7 @@ export function cron({ query, main, signal }) {
   const list = table({ columns: columns(act, () => fresh.refresh()), key: (each) => each.name, label: "Schedules",
     none: empty("No schedules", "A schedule adds jobs by the clock: every night at two, every ten minutes.") });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Schedules"), note,
-    h("div", { class: "actions" }, mayWrite() ? button("Add schedule", () => add(() => fresh.refresh()), "primary") : null)),
+    h("div", { class: "actions" }, may("Cron") ? button("Add schedule", () => add(() => fresh.refresh()), "primary") : null)),
   h("section", { class: "card flush" }, h("div", { class: "card-head" }, count, search), list.element, pages.element));
 
   function draw() {
@@ -58,7 +58,7 @@ function columns(act, refresh) {
     { name: "done", title: "Has run", class: "number", cell: (each) => `${num(each.executions)}${each.maxLimit ? ` of ${num(each.maxLimit)}` : ""}${each.missed ? `, missed ${num(each.missed)}` : ""}${each.backlog ? `, ${num(each.backlog)} wait` : ""}` },
     { name: "last", title: "Last run", cell: lastRun },
     { name: "do", title: "", class: "number", cell: (each) => h("span", { class: "row-actions" }, button("Next runs", () => nextRuns(each), "small"),
-      mayWrite() ? [button("Run now", () => start(each), "small"), button(each.paused ? "Resume" : "Pause", () => flip(each), "small"), button("Delete", () => remove(each, refresh), "small bad")] : null) },
+      may("CronTrigger") ? [button("Run now", () => start(each), "small"), button(each.paused ? "Resume" : "Pause", () => flip(each), "small"), button("Delete", () => remove(each, refresh), "small bad")] : null) },
   ];
 }
 

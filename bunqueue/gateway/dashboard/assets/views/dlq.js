@@ -1,6 +1,6 @@
 // Dead letters of one queue or of all: filtered by name, error, reason and date, retried or removed in bulk.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { since } from "../clock.js";
 import { attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
@@ -9,13 +9,14 @@ import { keepFresh } from "../live.js";
 import { go, note as address } from "../router.js";
 import { pager, table } from "../table.js";
 import { droppedNote } from "./dropped.js";
+import { errorGroups } from "./error-groups.js";
 import { jobKey, jobLink } from "./job-link.js";
 
 const SIZE = 50;
 const EVERY_MS = 10_000;
 const MAX_OFFERED = 500; // queues to choose from
 const MAX_QUEUES = 20; // with dead letters that are shown together; those with the most
-const REASONS = [["", "any reason"], ["max_attempts_exceeded", "attempts used up"], ["explicit_fail", "failed for good"], ["timeout", "timeout"], ["stalled", "stalled"], ["cancelled", "cancelled"], ["unknown", "discarded"]];
+const REASONS = [["", "any reason"], ["max_attempts", "attempts used up"], ["unrecoverable", "unrecoverable"], ["never_on", "never retried on this error"], ["retry_on", "not retried on this error"], ["timeout", "timeout"], ["stalled", "stalled"], ["child_failed", "a child failed"], ["cancelled", "cancelled"], ["discarded", "discarded"], ["stuck", "stuck"], ["undone", "undone"]];
 const WORDS = Object.fromEntries(REASONS);
 
 /** The local start of a day, `later` days ahead: not every day has 24 hours. */
@@ -27,7 +28,7 @@ function midnight(day, later = 0) {
 
 function filterOf(query) {
   const from = midnight(query.from);
-  const filter = { name: query.name, error: query.error, reason: query.reason, newerThan: from && from - 1, olderThan: midnight(query.to, 1) };
+  const filter = { name: query.name, error: query.error, errorGroup: query.group, reason: query.reason, newerThan: from && from - 1, olderThan: midnight(query.to, 1) };
   return Object.values(filter).some((value) => value !== undefined) ? filter : undefined;
 }
 
@@ -61,11 +62,12 @@ export function dlq({ params, query, main, signal }) {
   let page = Math.max(0, Math.floor(Number(query.page))) || 0;
   const selected = new Map(); // id -> entry
   let queues = [], total = 0, drawn = "";
-  const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), hidden = h("p", { class: "muted pad" }), dropped = droppedNote();
+  const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), hidden = h("p", { class: "muted pad" }), dropped = droppedNote(chosen);
+  const groups = errorGroups(chosen, () => done());
   const list = table({ columns: columns(), key: (entry) => jobKey(entry.job), label: "Dead letters",
     none: filter ? empty("Nothing matches this filter") : empty("No dead letters", "Jobs that used up their attempts wait here for a person.") });
   const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), note, bulk), dropped.element, filters.element, h("section", { class: "card flush" }, list.element, pages.element, hidden));
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), query.group ? h("a", { href: `/dlq${chosen ? `/${encodeURIComponent(chosen)}` : ""}` }, "of one group of errors: show all") : null, note, bulk), dropped.element, groups.element, filters.element, h("section", { class: "card flush" }, list.element, pages.element, hidden));
 
   function columns() {
     const tick = (entry) => entry.job.id && h("input", { type: "checkbox", "aria-label": `Select ${entry.job.id}`, checked: selected.has(entry.job.id), onchange: (event) => {
@@ -73,12 +75,12 @@ export function dlq({ params, query, main, signal }) {
       else selected.delete(entry.job.id);
       drawBulk();
     } });
-    return [...(mayWrite() ? [{ name: "tick", title: "", class: "tick", cell: tick }] : []),
+    return [...(may("RetryDlq") ? [{ name: "tick", title: "", class: "tick", cell: tick }] : []),
       { name: "id", title: "Job", class: "id", cell: ({ job }) => jobLink(job) },
       ...(chosen ? [] : [{ name: "queue", title: "Queue", class: "name", cell: ({ job }) => h("a", { href: `/queues/${encodeURIComponent(job.queue)}` }, job.queue) }]),
       { name: "name", title: "Name", class: "name", cell: ({ job }) => job.name },
       { name: "error", title: "Error", class: "wide preview", cell: ({ error }) => h("span", { class: "bad" }, (error || "").slice(0, 200)) },
-      { name: "reason", title: "Reason", cell: ({ reason }) => badge(WORDS[reason] || reason) },
+      { name: "cause", title: "Reason", cell: ({ cause }) => badge(WORDS[cause] || cause) },
       { name: "attempts", title: "Attempts", class: "number", cell: ({ job }) => job.attempts || "" },
       { name: "when", title: "Died", class: "number", cell: ({ enteredAt }) => since(enteredAt) },
       { name: "until", title: "Kept until", class: "number", cell: ({ expiresAt }) => expiresAt === null ? "" : since(expiresAt) }];
@@ -86,12 +88,12 @@ export function dlq({ params, query, main, signal }) {
 
   function drawBulk() {
     const key = `${selected.size}/${total}`;
-    if (!mayWrite() || key === drawn) return;
+    if (!may("RetryDlq") || key === drawn) return;
     drawn = key;
     const some = [...selected.values()];
     fill(bulk, some.length
-      ? [button(`Retry ${plural(some.length, "selected job")}`, () => retrySelected(some), "primary"), button(`Remove ${plural(some.length, "selected job")}`, () => removeSelected(some), "bad")]
-      : total ? [button(filter ? `Retry all ${num(total)} that match` : `Retry all ${num(total)}`, retryAll, "primary"), filter ? null : button("Purge", purge, "bad")] : null);
+      ? [button(`Retry ${plural(some.length, "selected job")}`, () => retrySelected(some), "primary"), may("RemoveDlqJob") ? button(`Remove ${plural(some.length, "selected job")}`, () => removeSelected(some), "bad") : null]
+      : total ? [button(filter ? `Retry all ${num(total)} that match` : `Retry all ${num(total)}`, retryAll, "primary"), filter || !may("PurgeDlq") ? null : button("Purge", purge, "bad")] : null);
   }
 
   const where = chosen ? `of ${chosen}` : "of all queues";
@@ -103,7 +105,7 @@ export function dlq({ params, query, main, signal }) {
     toast(`${plural(some.length, "dead letter")} removed`);
     done();
   } });
-  const retryAll = () => confirm({ title: `Retry ${plural(total, "dead letter")}?`, body: `All ${filter ? "that match the filter " : ""}${where} go back to their queues, with all their attempts.${filter?.reason ? "" : " Cancelled ones stay: select them, or filter for them."}`, action: "Retry", submit: async () => {
+  const retryAll = () => confirm({ title: `Retry ${plural(total, "dead letter")}?`, body: `All ${filter ? "that match the filter " : ""}${where} go back to their queues, with all their attempts.${filter?.reason ? "" : " Cancelled ones stay: select them, or filter for them."}`, action: "Retry", danger: false, submit: async () => {
     const replies = await each(queues, (queue) => call("RetryDlq", { queue: queue.name, filter }));
     const spared = replies.reduce((sum, reply) => sum + (reply.cancelled ?? 0), 0);
     const lost = replies.reduce((sum, { dropped: found }) => sum + (found ? found.tooMany + found.tooOld : 0), 0);
@@ -122,6 +124,7 @@ export function dlq({ params, query, main, signal }) {
     dropped.update(known.filter((queue) => queue.dropped && (!chosen || queue.name === chosen)).map((queue) => queue.dropped));
     const all = known.filter((queue) => queue.dlq).sort((a, b) => b.dlq - a.dlq);
     filters.update(all.slice(0, MAX_OFFERED));
+    await groups.refresh(signal);
     queues = chosen ? all.filter((queue) => queue.name === chosen) : all;
     const shown = queues.slice(0, chosen ? 1 : MAX_QUEUES);
     const counts = filter ? await each(queues, (queue) => call("CountDlq", { queue: queue.name, filter }, signal)) : queues.map((queue) => ({ count: queue.dlq }));

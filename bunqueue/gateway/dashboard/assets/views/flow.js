@@ -1,6 +1,6 @@
 // One flow with named jobs, or a batch: its live graph, its jobs, and the actions for the whole flow.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { since } from "../clock.js";
 import { ask, attempt, confirm } from "../dialogs.js";
 import { badge, button, card, empty, fill, h, text } from "../dom.js";
@@ -20,8 +20,7 @@ const COLUMNS = [
   { name: "name", title: "Name", class: "name", cell: (job) => h("a", { href: address(job), title: job.id }, job.name) },
   { name: "queue", title: "Queue", cell: ({ queue }) => h("a", { href: `/queues/${encodeURIComponent(queue)}` }, queue) },
   { name: "state", title: "State", cell: ({ state }) => badge(state) },
-  { name: "waits", title: "Waits for", class: "wide preview", cell: ({ pending }) => (pending.length ? some(pending) : "") },
-  { name: "error", title: "", class: "wide preview", cell: ({ error }) => (error ? h("span", { class: "bad", title: error }, error.slice(0, 160)) : "") },
+  { name: "waits", title: "Waits for, or its error", class: "wide preview", cell: ({ pending, error }) => (error ? h("span", { class: "bad", title: error }, error.slice(0, 160)) : h("span", { title: pending.join(", ") }, some(pending))) },
   { name: "ended", title: "Ended", class: "number", cell: ({ finishedAt }) => (finishedAt ? since(finishedAt) : "") },
 ];
 
@@ -77,14 +76,14 @@ export function flow({ params, main, signal }) {
     if (!job) return;
     fill(below, h("h3", {}, job.name), h("div", { class: "attempt-head" }, badge(job.state), h("span", { class: "muted" }, job.queue)), job.error ? h("p", { class: "error" }, job.error) : null,
       h("div", { class: "row-actions" }, h("a", { class: "button small", href: address(job) }, "Open"),
-        mayWrite() && ENDED.includes(job.state) ? button("Retry from here", () => again(job.name), "small primary") : null));
+        may("RetryFlow") && ENDED.includes(job.state) ? button("Retry from here", () => again(job.name), "small primary") : null));
   }
 
   function head() {
     const dead = shown.nodes.some((job) => DEAD.includes(job.state)), live = shown.state === "running", open = Boolean(shown.batch?.open);
     fill(state, badge(shown.state, live ? "active" : shown.state));
     text(batch, batchOf(shown) ?? "");
-    if (can === (can = JSON.stringify([dead, live, open])) || !mayWrite()) return;
+    if (can === (can = JSON.stringify([dead, live, open])) || !may("CancelFlow")) return;
     fill(actions, open ? button("Close", close) : null, live ? button("Cancel", cancel, "bad") : null, dead ? button("Retry what failed", () => again(undefined), "primary") : null);
   }
 

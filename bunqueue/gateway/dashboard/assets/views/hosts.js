@@ -1,6 +1,6 @@
 // The hosts of a cluster: whether they are alive and what they own; the place, the copies and the moves of each shard.
 
-import { call, cluster, mayWrite } from "../api.js";
+import { call, cluster, may } from "../api.js";
 import { ask, attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
 import { duration, num, plural } from "../format.js";
@@ -22,7 +22,7 @@ const hostColumns = (act) => [
   { name: "clients", title: "Clients", cell: (host) => h("span", { class: "muted" }, host.clients) },
   { name: "link", title: "Hosts", cell: (host) => h("span", { class: "muted" }, host.link) },
   { name: "version", title: "Version", cell: (host) => host.version },
-  { name: "do", title: "", class: "number", cell: (host) => (mayWrite() ? h("span", { class: "row-actions" }, act.of(host)) : "") },
+  { name: "do", title: "", class: "number", cell: (host) => (may("ClusterDrain") ? h("span", { class: "row-actions" }, act.of(host)) : "") },
 ];
 
 const shardColumns = (act, state) => [
@@ -32,7 +32,7 @@ const shardColumns = (act, state) => [
   { name: "snapshot", title: "Snapshot", class: "number", cell: (place) => num(place.snapshot) },
   { name: "epoch", title: "Epoch", class: "number", cell: (place) => num(place.epoch) },
   { name: "copies", title: "Copies", cell: (place) => (place.copies.length ? place.copies.map((copy, at) => copyOf(copy, at, state.lagLimit)) : h("span", { class: "bad" }, "none")) },
-  { name: "do", title: "", class: "number", cell: (place) => (mayWrite() ? button("Move", () => act.move(place), "small") : "") },
+  { name: "do", title: "", class: "number", cell: (place) => (may("ClusterMove") ? button("Move", () => act.move(place), "small") : "") },
 ];
 
 const copyOf = (copy, at, lagLimit) => [at ? ", " : null, `${copy.host} `,
@@ -88,7 +88,7 @@ export function hosts({ main, signal }) {
   const shardList = table({ columns: shardColumns(act, state), key: (place) => place.shard, label: "Shards", none: empty("There are no shards") });
   fill(main, head,
     h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, `Hosts of ${cluster()}`), living), hostList.element),
-    h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Shards"), places, mayWrite() ? button("Rebalance", act.rebalance, "small") : null), shardList.element));
+    h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Shards"), places, may("ClusterRebalance") ? button("Rebalance", act.rebalance, "small") : null), shardList.element));
 
   const fresh = keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
     const found = (await call("ClusterStatus", {}, signal)).data;

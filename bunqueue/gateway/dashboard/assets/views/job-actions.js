@@ -1,6 +1,6 @@
 // The actions for a job, by its state.
 
-import { call, mayWrite, Refused } from "../api.js";
+import { call, may, Refused } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { button, fill } from "../dom.js";
 import { isEncoded } from "../encoded.js";
@@ -17,7 +17,7 @@ export function jobActions(id, box, refresh) {
   return (job, view = null) => {
     [latest, seen] = [job, view];
     const now = job ? JSON.stringify([job.state, job.cancelling, view && [view.undoable, view.undone, view.undoing !== null, view.steps.length > 0]]) : "";
-    if (now === shown || !mayWrite()) return;
+    if (now === shown) return;
     shown = now;
     fill(box, job ? buttons(id, job.state, job.cancelling, () => latest, refresh, view && workflowButtons({ job, view }, () => ({ job: latest, view: seen }), refresh)) : null);
   };
@@ -29,16 +29,16 @@ function buttons(id, state, cancelling, job, refresh, own) {
   const then = async (work, done) => { if (await attempt(work, done)) refresh(); };
   const dead = ["failed", "cancelled"].includes(state);
   return [
-    dead ? button("Retry", () => then(() => retry(job()), "It waits for another try"), "primary") : null,
-    state === "completed" ? button("Run again", () => then(() => call("RetryCompleted", { queue: job().queue, id }), "It runs again")) : null,
+    dead && may("RetryDlq") ? button("Retry", () => then(() => retry(job()), "It waits for another try"), "primary") : null,
+    state === "completed" && may("RetryCompleted") ? button("Run again", () => then(() => call("RetryCompleted", { queue: job().queue, id }), "It runs again")) : null,
     own,
-    state === "delayed" && !own ? button("Run now", () => then(() => call("Promote", { id }), "It may run now"), "primary") : null,
-    LIVE.includes(state) && !own ? button("Data", () => editData(id, job(), refresh)) : null,
-    LIVE.includes(state) && !own ? button("Priority", () => editPriority(id, job(), refresh)) : null,
-    state === "active" && !cancelling && !own ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
-    LIVE.includes(state) && !own ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
-    ["waiting", "prioritized", "delayed", "active"].includes(state) && !own ? button("Discard", () => discard(id, job(), refresh), "bad") : null,
-    state !== "active" && !(own && LIVE.includes(state)) ? button("Remove", () => remove(id, job()), "bad") : null,
+    state === "delayed" && !own && may("Promote") ? button("Run now", () => then(() => call("Promote", { id }), "It may run now"), "primary") : null,
+    LIVE.includes(state) && !own && may("Update") ? button("Data", () => editData(id, job(), refresh)) : null,
+    LIVE.includes(state) && !own && may("ChangePriority") ? button("Priority", () => editPriority(id, job(), refresh)) : null,
+    state === "active" && !cancelling && !own && may("Cancel") ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
+    LIVE.includes(state) && !own && may("Cancel") ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
+    ["waiting", "prioritized", "delayed", "active"].includes(state) && !own && may("Discard") ? button("Discard", () => discard(id, job(), refresh), "bad") : null,
+    state !== "active" && !(own && LIVE.includes(state)) && may("RemoveJob") ? button("Remove", () => remove(id, job()), "bad") : null,
   ];
 }
 

@@ -29,8 +29,13 @@ function took(job) {
   return "";
 }
 
+/** Its data; under it the error that it failed with. */
+function about(job) {
+  const data = preview(job);
+  return job.failedReason && job.state === "failed" ? [h("div", {}, data), h("div", { class: "bad", title: job.failedReason }, job.failedReason.slice(0, 160))] : data;
+}
+
 function preview(job) {
-  if (job.failedReason && job.state === "failed") return h("span", { class: "bad" }, job.failedReason.slice(0, 160));
   if (job.unreadable) return h("span", { class: "bad", title: job.unreadable }, job.unreadable.slice(0, 160));
   return job.dataBytes === undefined ? (write(job.data, undefined, inWords) ?? "").slice(0, 120) : h("i", {}, bytes(job.dataBytes));
 }
@@ -39,7 +44,7 @@ export const COLUMNS = [
   { name: "id", title: "Job", class: "id", cell: jobLink },
   { name: "name", title: "Name", class: "name", cell: (job) => job.name },
   { name: "state", title: "State", cell: (job) => badge(wordOf(job)) },
-  { name: "data", title: "Data", class: "wide preview", cell: preview },
+  { name: "data", title: "Data", class: "wide preview", cell: about },
   { name: "priority", title: "Priority", class: "number", cell: (job) => job.priority || "" },
   { name: "attempts", title: "Attempts", class: "number", cell: (job) => (job.attempts ? `${job.attempts} / ${job.maxAttempts}` : "") },
   { name: "took", title: "Took", class: "number", cell: took },

@@ -1,6 +1,6 @@
 // The flow that a job belongs to, as a live graph: each job comes after those that it waits for.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { attempt } from "../dialogs.js";
 import { badge, button, card, fill, h, text } from "../dom.js";
 import { duration, num, plural, relative, shortId } from "../format.js";
@@ -98,7 +98,7 @@ export function flowGraph({ signal, changed }) {
     const act = async (command, fields, said) => { if (await attempt(() => call(command, { queue: job.queue, ...fields }), said)) { fresh.refresh(); changed(); } };
     return [h("h3", {}, job.name), h("div", { class: "attempt-head" }, badge(job.state), h("code", {}, shortId(job.id)), h("span", { class: "muted" }, job.queue)), job.failedReason && DEAD.includes(job.state) ? h("p", { class: "error" }, job.failedReason) : null,
       h("div", { class: "row-actions" }, job.id === own?.id || job.state === "gone" ? null : button("Open", () => go(`/jobs/${encodeURIComponent(job.id)}`), "small"),
-        mayWrite() && DEAD.includes(job.state) ? button("Retry from here", () => act("RetryDlq", { jobId: job.id }, `${job.name} runs again`), "small primary") : null)];
+        may("RetryDlq") && DEAD.includes(job.state) ? button("Retry from here", () => act("RetryDlq", { jobId: job.id }, `${job.name} runs again`), "small primary") : null)];
   }
 
   async function refresh() {

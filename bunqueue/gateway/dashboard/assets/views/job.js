@@ -3,7 +3,7 @@
 import { call } from "../api.js";
 import { since } from "../clock.js";
 import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
-import { bytes, duration, moment, num, plural, relative, shortId, time } from "../format.js";
+import { bytes, duration, moment, num, outcomeOf, plural, relative, shortId, time } from "../format.js";
 import { json } from "../json.js";
 import { keepFresh } from "../live.js";
 import { flowGraph } from "./job-flow-graph.js";
@@ -39,14 +39,17 @@ function sentence({ text: words, until }) {
   return until === null ? start : [start, ": ", since(until), `, at ${time(until)}`];
 }
 
+/** A workflow that is undone runs once more: that is no attempt of the user's code. */
+const isUndo = ({ errorType }) => /(^|\.)Undone$/.test(errorType ?? "");
+
 /** The finished attempts, the last first, after the one that runs. */
 function attempts(list, last) {
   if (!list.length && !last) return empty("It has not been tried yet");
   return h("ol", { class: "attempts" }, last ? current(last) : null, [...list].reverse().map((attempt, place) => h("li", {},
-    h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${attempt.number}`), badge(attempt.outcome.replaceAll("_", " "), attempt.outcome === "completed" ? "completed" : "failed"),
+    h("div", { class: "attempt-head" }, h("b", {}, isUndo(attempt) ? "Undo" : `Attempt ${attempt.number}`), isUndo(attempt) ? badge("undone", "paused") : badge(outcomeOf(attempt.outcome), attempt.outcome === "completed" ? "completed" : "failed"),
       h("span", { class: "muted" }, [attempt.startedAt ? `ran ${duration(attempt.endedAt - attempt.startedAt)}, ` : "", "ended ", h("time", { title: moment(attempt.endedAt) }, time(attempt.endedAt)), attempt.worker ? ` on ${attempt.worker}` : "", attempt.delay === null ? "" : `, next after ${duration(attempt.delay)}`])),
-    attempt.error ? h("p", { class: "error", title: attempt.errorType ?? "" }, attempt.error) : null,
-    attempt.stack ? h("details", { open: place === 0 }, h("summary", {}, "Stack"), h("pre", { tabindex: "0" }, attempt.stack)) : null)));
+    attempt.error && !isUndo(attempt) ? h("p", { class: "error", title: attempt.errorType ?? "" }, attempt.error) : null,
+    attempt.stack && !isUndo(attempt) ? h("details", { open: place === 0 }, h("summary", {}, "Stack"), h("pre", { tabindex: "0" }, attempt.stack)) : null)));
 }
 
 function current({ number, startedAt }) {

@@ -1,13 +1,14 @@
 // The front page: counts, rates and delays; all queues, and the state of the shards.
 
 import { call, history } from "../api.js";
-import { lineChart, spread } from "../charts.js";
+import { lineChart, spread, spreadLegend } from "../charts.js";
 import { card, empty, fill, h, text } from "../dom.js";
 import { compact, duration, megabytes, num, percent, plural, rate, time } from "../format.js";
 import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 import { openBreakers } from "./breakers.js";
+import { pausedBadge } from "./who-paused.js";
 
 const EVERY_MS = 2000;
 const MANY_QUEUES = 300; // beyond, the list is requested less often
@@ -31,7 +32,7 @@ function tiles() {
 /** The gateway's history, and the points since then; the last hour in total. */
 function charts(span) {
   const throughput = lineChart({ title: "Throughput", format: rate, series: [
-    { name: "added", kind: "added" }, { name: "completed", kind: "completed" }, { name: "failed", kind: "failed" }] });
+    { name: "added", kind: "added" }, { name: "completed", kind: "completed" }, { name: "failed for good", field: "failed", kind: "failed" }] });
   const latency = lineChart({ title: "Latency", format: duration, series: [
     { name: "waited", field: "waitP50", kind: "waiting", upper: "waitP95" },
     { name: "in work", field: "runP50", kind: "active", upper: "runP95" }] });
@@ -59,17 +60,19 @@ function charts(span) {
 }
 
 const waitingOf = (queue) => queue.waiting + queue.prioritized;
+const STATES = [["waiting", "waiting", waitingOf], ["active", "active", (queue) => queue.active], ["delayed", "delayed", (queue) => queue.delayed],
+  ["waiting-children", "waits for jobs", (queue) => queue.blocked], ["completed", "completed", (queue) => queue.completed], ["failed", "dead", (queue) => queue.dlq]];
 const failing = (queue) => queue.failedPerMin / (queue.completedPerMin + queue.failedPerMin || 1);
 const link = (queue) => `/queues/${encodeURIComponent(queue.name)}`;
 const some = (value) => (value ? compact(value) : h("span", { class: "none" }, "0"));
 const COLUMNS = [
-  { name: "name", title: "Queue", class: "name", sort: (queue) => queue.name, cell: (queue) => [h("a", { href: link(queue) }, queue.name), queue.paused ? h("span", { class: "badge", "data-state": "paused" }, "paused") : null] },
-  { name: "spread", title: "", class: "wide", cell: (queue) => spread([["waiting", waitingOf(queue)], ["active", queue.active], ["delayed", queue.delayed], ["waiting-children", queue.blocked], ["completed", queue.completed], ["failed", queue.dlq]]) },
+  { name: "name", title: "Queue", class: "name", sort: (queue) => queue.name, cell: (queue) => [h("a", { href: link(queue) }, queue.name), queue.paused ? pausedBadge(queue.name) : null] },
+  { name: "spread", title: "Shares of its jobs", class: "wide", cell: (queue) => spread(STATES.map(([kind, , count]) => [kind, count(queue)])) },
   { name: "waiting", title: "Waiting", class: "number", sort: waitingOf, cell: (queue) => some(waitingOf(queue)) },
   { name: "active", title: "Active", class: "number", sort: (queue) => queue.active, cell: (queue) => some(queue.active) },
   { name: "delayed", title: "Delayed", class: "number", sort: (queue) => queue.delayed, cell: (queue) => some(queue.delayed) },
   { name: "dlq", title: "Dead", class: "number", sort: (queue) => queue.dlq, cell: (queue) => (queue.dlq ? h("a", { class: "bad", href: `/dlq/${encodeURIComponent(queue.name)}` }, compact(queue.dlq)) : some(0)) },
-  { name: "rate", title: "Done / min", class: "number", sort: (queue) => queue.completedPerMin, cell: (queue) => rate(queue.completedPerMin) },
+  { name: "rate", title: "Completed / min", class: "number", sort: (queue) => queue.completedPerMin, cell: (queue) => rate(queue.completedPerMin) },
   { name: "failing", title: "Failing", class: "number", sort: failing, cell: (queue) => (queue.failedPerMin ? h("span", { class: failing(queue) > 0.1 ? "bad" : "" }, percent(queue.failedPerMin, queue.completedPerMin + queue.failedPerMin)) : h("span", { class: "none" }, "0 %")) },
   { name: "oldest", title: "Oldest waits", class: "number", sort: (queue) => queue.oldestMs, cell: (queue) => (waitingOf(queue) && queue.oldestMs ? duration(queue.oldestMs) : h("span", { class: "none" }, "–")) },
 ];
@@ -107,7 +110,7 @@ function queueTable(query) {
     list.update(found.slice(page * SIZE, (page + 1) * SIZE));
     pages.update({ page, size: SIZE, total: found.length, more: found.length > (page + 1) * SIZE });
   }
-  return { element: h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Queues"), count, search), list.element, pages.element),
+  return { element: h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Queues"), count, search), spreadLegend(STATES), list.element, pages.element),
     update(found) { queues = found; draw(); } };
 }
 
@@ -119,7 +122,7 @@ function sortingOf(said = "name") {
 
 /** The position of a shard in its log. */
 function ofStore(store) {
-  if (store.awaySince) return h("span", { class: "bad" }, `store away since ${time(store.awaySince)}`);
+  if (store.awaySince) return h("span", { class: "bad" }, `store unavailable since ${time(store.awaySince)}`);
   const place = `position ${num(store.position)}, epoch ${num(store.epoch)} · a commit takes ${store.roundTripMs.toFixed(1)} ms`;
   return h("span", { class: store.protected ? "muted" : "bad" }, store.protected ? place : `${place} · no synchronous standby`);
 }
@@ -139,10 +142,26 @@ function shardList() {
   } };
 }
 
+const ago = (at, now = Date.now()) => (at ? `${duration(Math.max(0, now - at))} ago` : "not yet");
+
+/** How far what changes is backed up, or what a standby follows; nothing without either. */
+function backups() {
+  const box = h("div", { class: "shards" }), element = card("Backup", null, box);
+  element.hidden = true;
+  const line = (name, error, said) => h("div", { class: "shard" }, h("span", { class: `dot ${error ? "bad" : "good"}` }), h("b", {}, name), h("span", { class: error ? "bad" : "muted" }, error || said));
+  return { element, async refresh(signal) {
+    const { backup, standby } = (await call("BackupStatus", {}, signal)).data;
+    element.hidden = !(backup || standby);
+    fill(box,
+      backup ? line("Changes", backup.error, `all before ${time(backup.until)} is stored${backup.lag ? ` · ${duration(backup.lag)} behind` : ""} · last whole backup ${ago(backup.base)}`) : null,
+      standby ? line("Standby", standby.error, `follows ${standby.primary || standby.source}, shows ${time(standby.shown)}, has all before ${time(standby.until)} · nothing new for ${duration(standby.lag)} · takes no changes`) : null);
+  } };
+}
+
 export function overview({ query, main, signal }) {
-  const parts = { tiles: tiles(), charts: charts(query.span in SPANS ? query.span : "5m"), breakers: openBreakers(), queues: queueTable(query), shards: shardList() };
+  const parts = { tiles: tiles(), charts: charts(query.span in SPANS ? query.span : "5m"), breakers: openBreakers(), queues: queueTable(query), shards: shardList(), backups: backups() };
   const note = h("p", { class: "problem" });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Overview"), note, parts.charts.choice), parts.tiles.element, parts.charts.element, parts.breakers.element, parts.queues.element, parts.shards.element);
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Overview"), note, parts.charts.choice), parts.tiles.element, parts.charts.element, parts.breakers.element, parts.queues.element, parts.shards.element, parts.backups.element);
   let turn = 0, many = false, trouble = null;
   async function listQueues() {
     const { queues } = (await call("DashboardQueues", {}, signal)).data;
@@ -156,7 +175,7 @@ export function overview({ query, main, signal }) {
   };
   const shards = async () => parts.shards.update((await call("ListShards", {}, signal)).data.shards, trouble);
   keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
-    const wanted = [numbers(), shards(), parts.charts.refresh(signal), parts.breakers.refresh(signal), !many || turn % 5 === 0 ? listQueues() : null];
+    const wanted = [numbers(), shards(), parts.charts.refresh(signal), parts.breakers.refresh(signal), parts.backups.refresh(signal), !many || turn % 5 === 0 ? listQueues() : null];
     turn += 1;
     const failed = (await Promise.allSettled(wanted)).find(({ status }) => status === "rejected"); // show the rest even if a shard is down
     if (failed) throw failed.reason;

@@ -1,6 +1,6 @@
 // The actions for a queue.  Destructive ones name what they destroy and how many, and ask first.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { button, fill, h } from "../dom.js";
 import { num, plural } from "../format.js";
@@ -11,15 +11,15 @@ const CLEANED = [["completed", "Completed"], ["failed", "Dead letters"], ["waiti
 
 /** Draws the buttons.  Returns a function to call with newer counts. */
 export function queueActions(queue, box, refresh) {
-  if (!mayWrite()) return () => {};
   let counts = {}, paused = null;
   const then = async (work, done) => { if (await attempt(work, done)) refresh(); };
   const pause = button("Pause", () => then(() => call(paused ? "Resume" : "Pause", { queue }), () => (paused ? `${queue} goes on` : `${queue} is paused`)));
-  fill(box, button("Add job", () => addJob(queue, refresh), "primary"), pause, menu("More", "queue-menu", [
-    ["Run delayed jobs now", () => then(() => call("PromoteJobs", { queue }), (reply) => `${plural(reply.count, "job")} may run now`)],
-    ["Clean…", () => clean(queue, refresh)],
-    ["Drain…", () => drain(queue, counts, refresh)],
-    ["Obliterate…", () => obliterate(queue, counts), "bad"]]));
+  const more = [
+    ["PromoteJobs", "Run delayed jobs now", () => then(() => call("PromoteJobs", { queue }), (reply) => `${plural(reply.count, "job")} may run now`)],
+    ["Clean", "Clean…", () => clean(queue, refresh)],
+    ["Drain", "Drain…", () => drain(queue, counts, refresh)],
+    ["Obliterate", "Obliterate…", () => obliterate(queue, counts), "bad"]].filter(([command]) => may(command)).map(([, ...entry]) => entry);
+  fill(box, may("PUSH") ? button("Add job", () => addJob(queue, refresh), "primary") : null, may("Pause") ? pause : null, more.length ? menu("More", "queue-menu", more) : null);
   return (found, isPaused) => {
     counts = found;
     paused = isPaused;

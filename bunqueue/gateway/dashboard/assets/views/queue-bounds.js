@@ -1,6 +1,6 @@
 // The bounds of a queue: how much may wait in it, how full it is, and how long finished jobs are kept.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { ask } from "../dialogs.js";
 import { badge, button, card, fill, h } from "../dom.js";
 import { bytes, duration, num, plural } from "../format.js";
@@ -12,7 +12,7 @@ const FULL = [["refuse", "pushes are refused"], ["drop-oldest", "the oldest jobs
 export function bounds(queue, changed) {
   const box = h("div", { class: "bounds" });
   let now = null;
-  const edit = mayWrite() ? button("Set bounds", () => { if (now) change(queue, now, changed); }, "small") : null;
+  const edit = may("SetBounds") ? button("Set bounds", () => { if (now) change(queue, now, changed); }, "small") : null;
 
   async function refresh(signal) {
     const [{ config, space }, dead] = await Promise.all([call("GetBounds", { queue }, signal), call("GetDlqConfig", { queue }, signal)]);

@@ -1,6 +1,6 @@
 // The limits of a queue, and its groups with theirs.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { ask, attempt } from "../dialogs.js";
 import { badge, button, card, empty, fill, h } from "../dom.js";
 import { duration, num, plural } from "../format.js";
@@ -14,7 +14,7 @@ export function limits(queue, changed) {
   const count = h("span", { class: "muted" });
   const pages = pager((to) => { page = to; changed(); });
   let page = 0, now = {};
-  const edit = mayWrite() ? button("Change", () => change(queue, now, changed), "small") : null;
+  const edit = may("RateLimit") ? button("Change", () => change(queue, now, changed), "small") : null;
   const groups = table({ columns: columns(queue, changed), key: (group) => group.id, label: "Groups",
     none: empty("No groups", "Jobs with a groupId share limits.") });
   const bounded = bounds(queue, changed);
@@ -66,7 +66,7 @@ function columns(queue, changed) {
     { name: "active", title: "Active", class: "number", cell: (group) => (group.concurrency ? `${num(group.active)} of ${num(group.concurrency)}` : num(group.active)) },
     { name: "rate", title: "Rate", class: "number", cell: (group) => (group.max === null ? h("span", { class: "none" }, "–") : `${num(group.max)} in ${duration(group.duration)}`) },
     { name: "weight", title: "Weight", class: "number", cell: (group) => num(group.weight ?? 1) },
-    { name: "do", title: "", class: "number", cell: (group) => (mayWrite() ? h("span", { class: "row-actions" },
+    { name: "do", title: "", class: "number", cell: (group) => (may("PauseGroup") ? h("span", { class: "row-actions" },
       button(group.paused ? "Resume" : "Pause", () => act(group.paused ? "ResumeGroup" : "PauseGroup", group), "small"),
       button("Limits", () => groupLimits(queue, group, changed), "small")) : "") },
   ];

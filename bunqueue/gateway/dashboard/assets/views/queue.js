@@ -2,22 +2,24 @@
 
 import { call } from "../api.js";
 import { minuteBars } from "../charts.js";
-import { badge, card, empty, fill, h, text } from "../dom.js";
+import { card, empty, fill, h, text } from "../dom.js";
 import { compact } from "../format.js";
 import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 import { breakers } from "./breakers.js";
 import { droppedNote } from "./dropped.js";
+import { errorGroups } from "./error-groups.js";
 import { COLUMNS, SHOWN_BYTES } from "./job-columns.js";
 import { jobKey } from "./job-link.js";
 import { queueActions } from "./queue-actions.js";
 import { limits } from "./queue-limits.js";
+import { pausedBadge } from "./who-paused.js";
 
 const SIZE = 50;
 const EVERY_MS = 8000;
 const STATES = [["", "All"], ["waiting", "Waiting"], ["prioritized", "Prioritized"], ["paused", "Paused"], ["active", "Active"], ["delayed", "Delayed"],
-  ["waiting-children", "Waits for jobs"], ["waiting-signal", "Waits for a signal"], ["completed", "Completed"], ["failed", "Dead letters"]];
+  ["waiting-children", "Waits for jobs"], ["waiting-signal", "Waits for a signal"], ["completed", "Completed, kept"], ["failed", "Dead letters"]];
 
 function tabs(state) {
   const counts = Object.fromEntries(STATES.map(([name]) => [name, h("span", { class: "count" })]));
@@ -35,11 +37,11 @@ function tabs(state) {
 export function queue({ params, query, main, signal }) {
   const { name } = params;
   const state = STATES.some(([key]) => key === query.state) ? query.state : "", group = query.group || "";
-  let page = Math.max(0, Math.floor(Number(query.page))) || 0, oldest = query.order === "oldest";
+  let page = Math.max(0, Math.floor(Number(query.page))) || 0, oldest = query.order === "oldest", wasPaused = null;
   const status = h("span");
   const note = h("p", { class: "problem" });
   const actions = h("div", { class: "actions" });
-  const dropped = droppedNote();
+  const dropped = droppedNote(name);
   const strip = tabs(state);
   const bars = h("div", { class: "plot" });
   const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
@@ -52,10 +54,11 @@ export function queue({ params, query, main, signal }) {
     fresh.refresh();
   } },
     h("option", { value: "newest", selected: !oldest }, "newest first"), h("option", { value: "oldest", selected: oldest }, "oldest first"));
+  const errors = errorGroups(name, () => fresh.refresh());
   const extra = [limits(name, () => fresh.refresh()), breakers(name, () => fresh.refresh())];
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"), group ? [" / ", h("a", { href: `/queues/${encodeURIComponent(name)}` }, name), ` / group ${group}`] : null),
     h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions), dropped.element,
-    card("Finished jobs in the last hour", null, bars),
+    errors.element, card("Finished jobs in the last hour", h("span", { class: "muted" }, "a minute"), bars),
     h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, h("a", { class: "aside", href: `/search?queue=${encodeURIComponent(name)}` }, "Search"), h("a", { class: "aside", href: `/flows?queue=${encodeURIComponent(name)}` }, "Flows"), order]), list.element, pages.element), extra.map((part) => part.element));
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
@@ -68,9 +71,10 @@ export function queue({ params, query, main, signal }) {
       call("Metrics", { queue: name, type: "completed" }, signal),
       call("Metrics", { queue: name, type: "failed" }, signal),
       call("GetDlqConfig", { queue: name }, signal)]);
-    dropped.update([dead.dropped]);
+    dropped.update([dead.dropped], counts.counts.failed, dead.config.maxEntries);
     strip.update(counts.counts);
-    fill(status, paused.paused ? badge("paused") : null);
+    if (paused.paused !== wasPaused) fill(status, paused.paused ? pausedBadge(name) : null);
+    wasPaused = paused.paused;
     drawActions(counts.counts, paused.paused);
     const total = group ? page * SIZE + jobs.jobs.length // they are not counted: one more than a page shows whether there is another page
       : state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
@@ -84,7 +88,7 @@ export function queue({ params, query, main, signal }) {
     list.update(shown);
     pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: shown.length === SIZE && total > (page + 1) * SIZE });
     fill(bars, minuteBars(done.data.data, failed.data.data));
-    await Promise.all(extra.map((part) => part.refresh(signal)));
+    await Promise.all([errors, ...extra].map((part) => part.refresh(signal)));
   }
   const fresh = keepFresh({ every: EVERY_MS, filter: { queue: name }, signal, note, refresh });
 }

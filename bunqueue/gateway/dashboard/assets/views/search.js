@@ -1,6 +1,6 @@
 // Search: jobs of one queue or of all, by conditions.  The address contains the whole search, so it can be shared.
 
-import { call, explain, mayWrite } from "../api.js";
+import { call, explain, mayToAll } from "../api.js";
 import { button, empty, fill, h, text } from "../dom.js";
 import { num, plural } from "../format.js";
 import { menu } from "../menu.js";
@@ -14,7 +14,7 @@ const SIZE = 50;
 const MAX_OFFERED = 500; // queues to choose from
 const SHOWN = [COLUMNS[0], QUEUE, ...COLUMNS.slice(1)];
 const EXAMPLES = ["state = failed and finished > 1h ago", "name = welcome and data.order.id = 7", "tag in (vip, eu) and error ~ timeout"];
-const CONDITION = /^(?:state|queue|name|tag|group|worker|workflow|error|created|finished|priority|attempts|data\b\S*)\s*(?:!?=|~|<|>|in\b)/;
+const CONDITION = /^(?:state|queue|name|tag|group|worker|workflow|error_type|error|created|finished|priority|attempts|data\b\S*)\s*(?:!?=|~|<|>|in\b)/;
 
 /** The address of a search, if the user has typed conditions; undefined if it is not a search. */
 export const searchOf = (wanted) => (CONDITION.test(wanted) ? address(wanted) : undefined);
@@ -50,12 +50,15 @@ export function search({ query, main, signal }) {
   const where = h("span"), next = button("Next", () => { if (following) turn(page + 1, following); }, "small");
   const pages = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, first, where, next);
   const known = wanted.queue || wanted.where; // otherwise an action would apply to all jobs
-  const actions = mayWrite() && known ? menu("Change all that match", "search-menu", ACTIONS.map((each) => [`${each.verb}…`, () => changeAll(each, wanted, run), each.danger ? "bad" : ""])) : null;
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Search"), note, h("div", { class: "actions" }, actions)),
-    form(query, signal), h("section", { class: "card flush" }, list.element, status, pages));
+  const allowed = ACTIONS.filter(({ action }) => mayToAll(action));
+  const actions = allowed.length && known ? menu("Change all that match", "search-menu", allowed.map((each) => [`${each.verb}…`, () => changeAll(each, wanted, run), each.danger ? "bad" : ""])) : null;
+  const offered = h("div", { class: "actions" }, actions), answer = h("section", { class: "card flush" }, list.element, status, pages);
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Search"), note, offered),
+    form(query, signal), answer);
 
   async function run() {
     const found = [];
+    let broken = false;
     text(note, "");
     let cursor = begin, scanned = 0, plan, unreadable = 0;
     try {
@@ -71,9 +74,11 @@ export function search({ query, main, signal }) {
     } catch (error) {
       if (signal.aborted) return;
       text(note, explain(error));
+      broken = true;
       cursor = undefined;
     }
     list.update(found);
+    offered.hidden = answer.hidden = broken && !found.length; // nobody knows whether there are some
     text(status, unreadable ? `${plural(unreadable, "job")} stand in a damaged part of the file and could not be read` : "");
     status.hidden = !status.textContent;
     following = cursor;

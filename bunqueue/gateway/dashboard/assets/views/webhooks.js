@@ -1,6 +1,6 @@
 // Webhooks: the receivers, the results of their deliveries, and a test delivery.
 
-import { call, mayWrite, Refused, testWebhook } from "../api.js";
+import { call, may, Refused, testWebhook } from "../api.js";
 import { since } from "../clock.js";
 import { ask, attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
@@ -9,7 +9,7 @@ import { keepFresh } from "../live.js";
 import { table } from "../table.js";
 
 const EVERY_MS = 5000;
-const EVENTS = ["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"];
+const EVENTS = ["job.pushed", "job.started", "job.completed", "job.failed", "job.progress", "error.returned"];
 
 export function webhooks({ main, signal }) {
   const note = h("p", { class: "problem" });
@@ -18,7 +18,7 @@ export function webhooks({ main, signal }) {
   const list = table({ columns: columns(again), key: (hook) => hook.id, label: "Webhooks",
     none: empty("No webhooks", "A webhook is a URL of yours that the server calls when something happens to jobs.") });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Webhooks"), note,
-    h("div", { class: "actions" }, mayWrite() ? button("Add webhook", () => addHook(again), "primary") : null)),
+    h("div", { class: "actions" }, may("AddWebhook") ? button("Add webhook", () => addHook(again), "primary") : null)),
   h("section", { class: "card flush" }, h("div", { class: "card-head" }, count), list.element));
   const fresh = keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
     const { webhooks: found } = (await call("ListWebhooks", {}, signal)).data;
@@ -37,7 +37,7 @@ function columns(again) {
     { name: "ok", title: "Delivered", class: "number", cell: (hook) => num(hook.successCount ?? 0) },
     { name: "bad", title: "Failed", class: "number", cell: (hook) => (hook.failureCount ? h("span", { class: "bad" }, num(hook.failureCount)) : h("span", { class: "none" }, "0")) },
     { name: "last", title: "Last", class: "number", cell: (hook) => (hook.lastTriggered ? since(hook.lastTriggered) : h("span", { class: "none" }, "never")) },
-    { name: "do", title: "", class: "number", cell: (hook) => (mayWrite() ? h("span", { class: "row-actions" }, button("Test", () => test(hook), "small"),
+    { name: "do", title: "", class: "number", cell: (hook) => (may("SetWebhookEnabled") ? h("span", { class: "row-actions" }, button("Test", () => test(hook), "small"),
       button(hook.enabled ? "Switch off" : "Switch on", () => flip(hook), "small"), button("Delete", () => remove(hook, again), "small bad")) : "") },
   ];
 }

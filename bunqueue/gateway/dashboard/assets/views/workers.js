@@ -1,8 +1,8 @@
 // The registered workers, and what they have done.
 
-import { call, mayWrite } from "../api.js";
+import { call, may } from "../api.js";
 import { since } from "../clock.js";
-import { ask, attempt, toast } from "../dialogs.js";
+import { ask, attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
 import { duration, moment, num, plural } from "../format.js";
 import { keepFresh } from "../live.js";
@@ -16,12 +16,13 @@ const columns = (again) => [
   { name: "queues", title: "Queues", cell: (worker) => h("span", { class: "links" }, worker.queues.slice(0, 5).map((queue, place) => [place ? ", " : null, h("a", { href: `/queues/${encodeURIComponent(queue)}` }, queue)]), worker.queues.length > 5 ? ` and ${worker.queues.length - 5} more` : null) },
   { name: "host", title: "Where", cell: (worker) => h("span", { class: "muted" }, `${worker.hostname}, process ${worker.pid}`) },
   { name: "busy", title: "Busy", class: "number", cell: (worker) => [`${num(worker.activeJobs)} of ${num(worker.concurrency)} `, h("meter", { max: worker.concurrency || 1, value: String(worker.activeJobs), "aria-label": "Busy" })] },
-  { name: "done", title: "Done", class: "number", cell: (worker) => num(worker.processedJobs) },
-  { name: "failed", title: "Failed", class: "number", cell: (worker) => (worker.failedJobs ? h("span", { class: "bad" }, num(worker.failedJobs)) : h("span", { class: "none" }, "0")) },
+  { name: "done", title: "Completed", class: "number", cell: (worker) => num(worker.processedJobs) },
+  { name: "failed", title: "Failed attempts", class: "number", cell: (worker) => (worker.failedJobs ? h("span", { class: "bad" }, num(worker.failedJobs)) : h("span", { class: "none" }, "0")) },
   { name: "up", title: "Up", class: "number", cell: (worker) => h("time", { title: moment(worker.registeredAt) }, duration(Date.now() - worker.registeredAt)) },
   { name: "seen", title: "Heard of", class: "number", cell: (worker) => since(worker.lastSeen) },
-  { name: "do", title: "", class: "number", cell: (worker) => (mayWrite() ? h("span", { class: "row-actions" },
-    button(worker.paused ? "Resume" : "Pause", () => flip(worker, again), "small"), button("Places", () => resize(worker, again), "small")) : "") },
+  { name: "do", title: "", class: "number", cell: (worker) => (may("ControlWorker") ? h("span", { class: "row-actions" },
+    button(worker.paused ? "Resume" : "Pause", () => flip(worker, again), "small"), button("Places", () => resize(worker, again), "small"),
+    button("Drain", () => end(worker, "drain", again), "small"), button("Stop", () => end(worker, "grace", again), "small bad")) : "") },
 ];
 
 // What it runs, if it reports that: for all its queues together, or for each.
@@ -34,6 +35,21 @@ function runs({ names, namesByQueue }) {
 async function flip(worker, again) {
   const told = worker.paused ? "It takes jobs again with its next heartbeat" : "It takes no more jobs from its next heartbeat on";
   if (await attempt(() => call("ControlWorker", { workerId: worker.id, paused: !worker.paused }), told)) again();
+}
+
+// How a worker ends, and what its jobs have for that.
+const ENDS = {
+  drain: { action: "Drain", body: "It takes no more jobs, lets those that it has end, and then ends itself. Whoever runs it may start it again." },
+  grace: { action: "Stop", body: "It takes no more jobs, and those that it has get its grace to end. Then it ends; jobs that are not done go back to their queue. Whoever runs it may start it again." },
+};
+
+function end(worker, stop, again) {
+  const { action, body } = ENDS[stop];
+  return confirm({ title: `${action} ${worker.name}?`, body, action, submit: async () => {
+    await call("ControlWorker", { workerId: worker.id, stop });
+    toast("It hears of it with its next heartbeat");
+    again();
+  } });
 }
 
 function resize(worker, again) {

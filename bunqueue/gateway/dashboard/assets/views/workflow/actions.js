@@ -1,18 +1,18 @@
 // The actions for a workflow: signal, cancel, retry from a step, undo, and continue an undo that is stuck.
 
-import { call, mayWrite } from "../../api.js";
+import { call, may } from "../../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../../dialogs.js";
 import { button } from "../../dom.js";
 import { plural } from "../../format.js";
 import { write } from "../../numbers.js";
+import { formOf } from "../schema-form.js";
 import { undoneBy } from "./shape.js";
-import { formOf } from "./signal-form.js";
 
 const ENDED = ["completed", "failed", "cancelled", "stuck"];
 const MOST = 200; // steps to choose from
 
 /** Whether a workflow in this state may restart from a step. */
-export const canRetryFrom = (state) => mayWrite() && state !== "active";
+export const canRetryFrom = (state) => may("RetryWorkflow") && state !== "active";
 export const hasEnded = (state) => ENDED.includes(state);
 
 /** The buttons of a workflow in addition to a job's; `now` returns {job, view} at the time of a click. */
@@ -20,10 +20,10 @@ export function workflowButtons({ job, view }, now, refresh) {
   const { state, id } = job;
   const undoable = ENDED.includes(state) && view.undoable && !view.undone && !view.undoing;
   return [
-    ENDED.includes(state) ? null : button("Signal", () => signal(id, { signal: now().view.waits[0]?.signal }, refresh)),
+    ENDED.includes(state) || !may("SendSignal") ? null : button("Signal", () => signal(id, { signal: now().view.waits[0]?.signal }, refresh)),
     canRetryFrom(state) && view.steps.length ? button("Retry from a step", () => chooseStep(id, now().view.steps, refresh)) : null,
-    undoable ? button("Undo", () => undoAll(now(), refresh), "bad") : null,
-    ENDED.includes(state) ? null : button("Cancel", () => cancel(now(), refresh), "bad"),
+    undoable && may("UndoWorkflow") ? button("Undo", () => undoAll(now(), refresh), "bad") : null,
+    ENDED.includes(state) || !may("Cancel") ? null : button("Cancel", () => cancel(now(), refresh), "bad"),
   ];
 }
 
@@ -62,7 +62,7 @@ export function retryFrom(id, step, steps, refresh) {
 
 function chooseStep(id, steps, refresh) {
   const some = steps.filter(({ kind }) => kind !== "undo").slice(-MOST).reverse();
-  return ask({ title: "Retry from a step", action: "Retry", danger: true, body: "The result of this step is forgotten, and so is all that was recorded after it. Jobs that it has started are cancelled.", fields: [
+  return ask({ title: "Retry from a step", action: "Retry", body: "The result of this step is forgotten, and so is all that was recorded after it. Jobs that it has started are cancelled.", fields: [
     { name: "step", label: "Step", kind: "choice", options: some.map(({ name, status }) => [name, `${name} (${status})`]) },
   ], submit: async ({ step }) => {
     await call("RetryWorkflow", { id, step });
@@ -99,7 +99,7 @@ export function notUndone(view) {
 
 /** The options of an operator for a step that could not be undone. */
 export function stuckButtons({ id, queue }, { step }, refresh) {
-  if (!mayWrite()) return [];
+  if (!may("UndoWorkflow")) return [];
   const act = async (action, fields, done) => {
     if (await attempt(() => call("UndoWorkflow", { id, action, ...fields }), done)) refresh();
   };

@@ -1,7 +1,7 @@
 // One step of a workflow: its times, its outcome, its result, and the actions for it.
 
 import { since } from "../../clock.js";
-import { explain, mayWrite } from "../../api.js";
+import { explain, may } from "../../api.js";
 import { badge, button, fill, h, skeleton } from "../../dom.js";
 import { bytes, duration, moment, num, shortId } from "../../format.js";
 import { json } from "../../json.js";
@@ -34,7 +34,7 @@ export function details(refresh) {
     if (now === shown) return;
     shown = now;
     fill(head, facts(step), step.error ? h("p", { class: "error" }, step.error) : null, h("div", { class: "row-actions" },
-      step.kind === "signal" && isOpen(step) && mayWrite() ? button("Send the signal", () => signal(job.id, step, refresh), "small primary") : null,
+      step.kind === "signal" && isOpen(step) && may("SendSignal") ? button("Send the signal", () => signal(job.id, step, refresh), "small primary") : null,
       step.kind !== "undo" && canRetryFrom(job.state) ? button("Retry from here", () => retryFrom(job.id, step, steps, refresh), "small") : null));
     load(step, job);
   }

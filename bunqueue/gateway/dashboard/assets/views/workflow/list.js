@@ -1,6 +1,6 @@
 // Workflows of all queues or of one, in one state or in any, the newest first.  The address contains all filters.
 
-import { call, mayWrite } from "../../api.js";
+import { call, may } from "../../api.js";
 import { since } from "../../clock.js";
 import { ask, readJson, toast } from "../../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../../dom.js";
@@ -76,7 +76,7 @@ export function workflows({ query, main, signal }) {
   const first = button("First page", () => { if (page) turn(0); }, "small");
   const where = h("span"), next = button("Next", () => { if (following) turn(page + 1, following); }, "small");
   const pages = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, first, where, next);
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Workflows"), note, h("div", { class: "actions" }, mayWrite() ? button("Broadcast a signal", () => broadcast(() => fresh.refresh())) : null)),
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Workflows"), note, h("div", { class: "actions" }, may("Broadcast") ? button("Broadcast a signal", () => broadcast(() => fresh.refresh())) : null)),
     form(query, signal), h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, tabs(query, state)), list.element, status, pages));
 
   async function refresh() {

@@ -11,7 +11,7 @@ const undone = /^undo:/;
 /** The step that an undo belongs to. */
 export const undoneBy = (step) => step.name.replace(undone, "");
 /** pack#2 and pack-7 of a loop: pack. */
-const baseOf = (name) => name.replace(undone, "").replace(/#\d+$/, "");
+export const baseOf = (name) => name.replace(undone, "").replace(/#\d+$/, "");
 
 /** Steps in order as entries {name, kind, status, startedAt, endedAt, steps}; many of one name become one entry. */
 export function entries(steps) {

@@ -1,6 +1,6 @@
 // The part of a job's page that shows a workflow: what it waits for, and its steps as a timeline or as a graph.
 
-import { call, mayWrite } from "../../api.js";
+import { call, may } from "../../api.js";
 import { since } from "../../clock.js";
 import { button, card, empty, fill, h, text } from "../../dom.js";
 import { bytes, num, plural, shortId } from "../../format.js";
@@ -26,7 +26,7 @@ export function waitsOf({ job, view }, others, refresh) {
   const until = (wait) => (wait.until === undefined ? "" : [", at the latest ", since(wait.until)]);
   return h("section", { class: "why", "aria-label": "What it waits for" }, h("h2", {}, "What it waits for"), h("ul", {},
     view.waits.map((wait) => h("li", { class: "wait" }, h("span", {}, "The signal ", h("b", {}, wait.signal), wait.key === undefined ? "" : [" with the key ", h("b", {}, wait.key)], until(wait)),
-      mayWrite() ? button("Send", () => signal(job.id, wait, refresh), "small primary") : null)),
+      may("SendSignal") ? button("Send", () => signal(job.id, wait, refresh), "small primary") : null)),
     open.filter(({ kind }) => kind === "sleep").map((step) => h("li", {}, "The end of ", h("b", {}, step.name), step.until === null ? "" : [", ", since(step.until)])),
     children.length ? h("li", {}, `${plural(children.length, "job")} that it has started:`, h("span", { class: "ids" }, children.slice(0, 10).map(({ child }) => [" ", h("a", { href: `/jobs/${encodeURIComponent(child)}`, title: child }, shortId(child))]), children.length > 10 ? " …" : "")) : null,
     rest.map((reason) => h("li", {}, reason.text.charAt(0).toUpperCase() + reason.text.slice(1), reason.until === null ? "" : [": ", since(reason.until)]))));
@@ -128,6 +128,6 @@ export function kept({ job, view: { signals } }, refresh) {
   return card("Kept signals", h("span", { class: "muted" }, num(signals.length)), h("ul", { class: "many" }, signals.map((each) => h("li", {},
     h("b", {}, each.name), h("span", { class: "muted" }, since(each.at, "came "), `, ${bytes(each.size)}`, each.expiresAt === undefined ? "" : [", ", since(each.expiresAt, "is forgotten ")]),
     each.problem === undefined ? null : h("span", { class: "error" }, `Set aside: ${each.problem}`),
-    mayWrite() ? button("Drop", () => drop(job.id, each, refresh), "small") : null))));
+    may("DropSignal") ? button("Drop", () => drop(job.id, each, refresh), "small") : null))));
 }
 

@@ -1,12 +1,29 @@
 // The steps of a workflow as bars in time, one below the other.  Each opens to show its details.
 
+import { call } from "../../api.js";
 import { badge, fill, h, s, text } from "../../dom.js";
 import { duration, relative, time } from "../../format.js";
+import { write } from "../../numbers.js";
 import { details, toneOf } from "./details.js";
-import { counted, isOpen, scale } from "./shape.js";
+import { baseOf, counted, isOpen, scale } from "./shape.js";
 
 const NARROWEST = 0.006; // of the whole width
 const KINDS = { sleep: "sleep", signal: "signal", child: "job", value: "value", undo: "undo" };
+
+const ITEM_BYTES = 200; // of the data of a child; larger data do not name it
+const items = new Map(); // id of a child -> what it is about, or a promise of that
+
+/** What a child is about: its data, which tell it from the other children of its name. */
+async function itemOf(id) {
+  if (!items.has(id)) {
+    items.set(id, call("GetJob", { id, dataLimit: ITEM_BYTES }).then(({ job }) => {
+      if (job.dataBytes !== undefined) return "";
+      const data = job.data && typeof job.data === "object" && !Array.isArray(job.data) ? Object.values(job.data) : [job.data];
+      return data.length === 1 && typeof data[0] === "string" ? data[0] : data.map((value) => write(value) ?? "").join(", ");
+    }, () => "")); // it is gone
+  }
+  return items.get(id);
+}
 
 /** How long it took, how long it has run so far, or what it waits for. */
 export function spent(entry, now) {
@@ -76,7 +93,9 @@ function makeRow(onopen, refresh) {
       element.dataset.state = toneOf(entry);
       element.dataset.kindOf = entry.kind;
       fill(state, badge(entry.status, toneOf(entry)));
-      fill(name, h("b", { title: entry.name }, entry.kind === "undo" ? entry.name.replace(/^undo:/, "") : entry.name),
+      const child = entry.steps.length === 1 ? entry.child : null, item = h("span", { class: "item" });
+      if (child) itemOf(child).then((found) => { item.textContent = item.title = found; });
+      fill(name, h("b", { title: entry.name }, child ? baseOf(entry.name) : entry.name.replace(/^undo:/, "")), item,
         KINDS[entry.kind] ? h("i", {}, KINDS[entry.kind]) : null,
         entry.steps.length > 1 ? h("i", { title: counted(entry.steps) }, `× ${entry.steps.length}`) : null,
         entry.attempts > 1 ? h("i", {}, `attempt ${entry.attempts}`) : null);

@@ -1,8 +1,8 @@
-// The form fields for the data of a signal, made from the JSON Schema of its wait, and the data that they contain.
+// Form fields made from a JSON Schema, and the data that they contain: that of a signal, or of a job of a function.
 // Data other than a few plain values is typed as JSON.
 
-import { Refused } from "../../api.js";
-import { readJson } from "../../dialogs.js";
+import { Refused } from "../api.js";
+import { readJson } from "../dialogs.js";
 
 const MOST = 20; // fields of one form
 const NOTHING = ["", "–"];
