@@ -24,6 +24,7 @@ from bunqueue.client.conversion.mismatch import WRONG, Mismatch, below, mismatch
 from bunqueue.client.options.job import encode_data
 from bunqueue.client.options.plain_data import Declared, check_plain
 from bunqueue.errors import ArgumentsError, ResultError
+from bunqueue.model.decoders import decoder
 from bunqueue.worker.reporting.results import encode_result
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -54,6 +55,11 @@ class Arguments:
     def names(self) -> Collection[str]:
         """The names of the parameters."""
         return self._signature.parameters
+
+    @property
+    def declared(self) -> tuple[Mapping[str, inspect.Parameter], Mapping[str, Converter]]:
+        """The parameters, and the converters of those with annotations."""
+        return self._signature.parameters, self._converters
 
     @property
     def shown(self) -> str:
@@ -186,7 +192,7 @@ class Arguments:
 
     @cached_property
     def _decoder(self) -> Decoder[Struct]:
-        return Decoder(self._shape, dec_hook=self._hook)
+        return decoder(self._shape, self._hook)
 
     @cached_property
     def _hook(self) -> Callable[[Any, Any], Any] | None:

@@ -37,10 +37,13 @@ from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
 from bunqueue.errors import OptionError
 from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
+from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.functions import DeclareFunctions
 from bunqueue.worker.active_job import ActiveJob, Handler
 from bunqueue.worker.batches import Batch, BatchHandler
 from bunqueue.worker.fetching.order import Order, checked_kind
+from bunqueue.worker.log_context import JobLogFilter
 from bunqueue.worker.middleware import CallNext, Middleware, checked
 from bunqueue.worker.options import WorkerOptions, endpoint_options_of
 from bunqueue.worker.retry_rules import RetryRules, checked_rules
@@ -566,14 +569,20 @@ class Bunqueue:
     # -- adding
 
     def add(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> JobHandle[Any]:
-        """Add a job of any name to the app's own queue, as `Queue.add` does."""
-        return self.queue.add(name, data, **options)
+        """Add a job of any name to the app's own queue, as `Queue.add` does. If a function of the app runs
+        it, the job has its options, unless other ones are given."""
+        return self.queue.add(name, data, **self._with_options_of(name, options))
 
     async def add_async(
         self, name: str, data: object = None, **options: Unpack[JobOptions]
     ) -> AsyncJobHandle[Any]:
         """Like `add`, for coroutines."""
-        return await self.async_queue.add(name, data, **options)
+        return await self.async_queue.add(name, data, **self._with_options_of(name, options))
+
+    def _with_options_of(self, name: str, options: JobOptions) -> JobOptions:
+        """Options on top of those of the function that runs the jobs of a name, if there is one."""
+        task = self._queue_configs[self.name].tasks.get(name)
+        return options if task is None else cast(JobOptions, {**task.own_options, **options})
 
     def add_bulk(self, jobs: Iterable[FlowJob[R]]) -> list[JobHandle[R]]:
         """Add jobs, `[send.job("ada"), send.job("bob")]`. Those of one queue are added together, all or none.
@@ -599,6 +608,23 @@ class Bunqueue:
         return [handles[index] for index in range(len(handles))]
 
     # -- working
+
+    def declare(self) -> None:
+        """Send what the app declares, without working: its functions, schedules, and the settings of its
+        queues. It also does so whenever it starts to work."""
+        self._declare_over(self.admin)
+
+    async def declare_async(self) -> None:
+        """Like `declare`, for coroutines."""
+        for command in Service(self).declarations():
+            await self.async_admin._caller.call(command, Reply)
+
+    def _declare_over(self, admin: Admin) -> int:
+        """`declare` at the server of `admin`; returns the number of functions."""
+        commands = Service(self).declarations()
+        for command in commands:
+            admin._caller.call(command, Reply)
+        return sum(len(each.functions) for each in commands if isinstance(each, DeclareFunctions))
 
     async def start(self) -> None:
         """Start to work, and return. Does nothing if the app already works.
@@ -632,7 +658,7 @@ class Bunqueue:
             name, form = FORM_VARIABLE, cast(Form, os.environ[FORM_VARIABLE])
         if form is not None:
             checks.one_of(name, form, get_args(Form))
-            with log_for_people(log_level, form):
+            with log_for_people(log_level, form, JobLogFilter()):
                 pass
         run_forever(Service(self))
 

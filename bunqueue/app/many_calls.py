@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from bunqueue.client.connection.options import shown
 from bunqueue.errors import OptionError
+from bunqueue.model.functions import MANY_CALLS
 
-KEY = "*"
+KEY = MANY_CALLS
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from bunqueue.client.options.bounds import bound_settings
 from bunqueue.client.options.breaker import Breaker, breaker_of
 from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.model.bounds import WhenFull
+from bunqueue.model.functions import POLICIES, InvalidJobs
 from bunqueue.protocol.commands import bounds, groups, limits
 from bunqueue.protocol.commands.base import Command
 
@@ -48,6 +49,11 @@ class QueueSettings(GroupSettings, total=False):
     """How long completed jobs are kept; 0: whatever their age. By default, the server decides."""
     keep_count: int | None
     """The number of completed jobs to keep; 0: any number. By default, the server decides."""
+    invalid_jobs: InvalidJobs | None
+    """What the server does with a job that no function of the queue can run, because no app has a function of
+    its name or its arguments do not fit: "accept", "warn" (`InvalidJobWarning`), or "refuse". Default:
+    "accept"; the job then fails when it runs.
+    """
 
 
 class AppOptions(EndpointOptions, QueueSettings, total=False):
@@ -93,6 +99,11 @@ def _whole(value: int, name: str) -> int:
     return checks.whole(name, value)
 
 
+def _policy(value: str, name: str) -> str:
+    checks.one_of(name, value, POLICIES)
+    return value
+
+
 def _bound(value: Any, name: str) -> Any:
     bound_settings(**{name: value})
     return value
@@ -115,5 +126,6 @@ _CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "group_concurrency": _whole,
     "group_rate": rate_limit,
     "group_weights": _weights,
+    "invalid_jobs": _policy,
     **dict.fromkeys(_BOUNDS, _bound),
 }

@@ -8,6 +8,7 @@ import random
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from bunqueue.app.functions import declaration
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, reconnect_delay
 from bunqueue.client.interrupts import is_cancelled, is_ctrl_c
@@ -65,9 +66,14 @@ class Service:
         return [line for worker in self._make_workers() for line in worker.describe()]
 
     @property
-    def worn_out(self) -> str | None:
-        """See `Worker.worn_out`."""
-        return next((worker.worn_out for worker in self._workers if worker.worn_out), None)
+    def recycle_reason(self) -> str | None:
+        """See `Worker.recycle_reason`."""
+        return next((worker.recycle_reason for worker in self._workers if worker.recycle_reason), None)
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """See `Worker.asked_to_stop`."""
+        return any(worker.asked_to_stop for worker in self._workers)
 
     # -- as a part of a program
 
@@ -105,13 +111,13 @@ class Service:
         try:
             return await worker.serve()
         finally:
-            self.stop_soon()  # when one worker stops, all stop
+            self.stop_soon(drain=worker.drains)  # when one worker stops, all stop
 
-    def stop_soon(self, *, hurry: bool = False) -> None:
-        """Have `serve` return. With `hurry` the grace period ends at once."""
+    def stop_soon(self, *, hurry: bool = False, drain: bool = False) -> None:
+        """Have `serve` return. With `hurry` the grace period ends at once, with `drain` it has no end."""
         self._over = True
         for worker in self._workers:
-            worker.stop_soon(hurry=hurry)
+            worker.stop_soon(hurry=hurry, drain=drain)
 
     # -- before and after
 
@@ -123,7 +129,7 @@ class Service:
         try:
             await self._declare(commands)
         except AWAY as error:
-            logger.warning("%r: schedules and limits are set later: %s", self._app, error)
+            logger.warning("%r: schedules, limits and functions are declared later: %s", self._app, error)
             self._declaring = asyncio.create_task(self._declare_later(commands))
 
     async def begin(self) -> list[Worker]:
@@ -207,12 +213,14 @@ class Service:
     # -- schedules and limits
 
     def declarations(self, *, schedules: bool = True) -> list[Any]:
-        """Schedules and limits, as commands that may be repeated."""
-        defaults = self._app._default_job_options or {}
+        """Schedules, limits and functions, as commands that may be repeated."""
+        app, given = self._app, self._app._default_job_options
+        defaults = given or {}
         declared = self._app._schedules.values() if schedules else ()
         return [
             *[schedule.command(defaults, self._app.name) for schedule in declared],
             *[command for config in self._app._queue_configs.values() for command in config.commands()],
+            *[declaration(app.name, given, config) for config in self._queue_configs],
         ]
 
     async def _declare(self, commands: list[Any]) -> None:
@@ -231,7 +239,7 @@ class Service:
             except AWAY:
                 continue
             except Exception:
-                logger.exception("%r: the server refuses its schedules or limits", self._app)
+                logger.exception("%r: the server refuses its schedules, limits or functions", self._app)
                 return
 
 

@@ -176,6 +176,16 @@ class Task(Generic[P, R]):
         """The options of a job with these arguments, which have been checked. Raises OptionError."""
         return cast(JobOptions, {**self._options, **self._per_call.options(args, kwargs)})
 
+    @property
+    def own_options(self) -> JobOptions:
+        """The options of its jobs that do not depend on arguments."""
+        return self._options
+
+    @property
+    def arguments(self) -> tuple[Mapping[str, inspect.Parameter], Mapping[str, Converter]]:
+        """Its parameters that come from the data of a job, and the converters of those with annotations."""
+        return self._arguments.declared
+
     def check(self) -> None:
         """Raise TypeError if its annotations cannot be used."""
         self._arguments.check_annotations()

@@ -24,9 +24,11 @@ from bunqueue.client.queue.whole_job import whole_job
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.errors import JobNotFound
-from bunqueue.protocol.commands import breakers, keys, query
+from bunqueue.protocol.commands import breakers, error_groups, functions, keys, query
 from bunqueue.protocol.commands.breakers import BreakerView
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.error_groups import ErrorGroupView
+from bunqueue.protocol.commands.functions import FunctionView
 from bunqueue.protocol.commands.keys import KeyUse
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
@@ -50,6 +52,17 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
     async def list_breakers(self) -> list[BreakerView]:
         """The circuit breakers of all queues, and whether they are open."""
         return (await self._caller.call(breakers.ListBreakers())).breakers
+
+    async def error_groups(self, *, limit: int = 100) -> list[ErrorGroupView]:
+        """The groups of errors of all queues, as in `Queue.error_groups`; at most `limit` of each shard."""
+        command = checks.checked(error_groups.ListErrors(limit=limit))
+        found = (await self._caller.call(command)).data.groups
+        return sorted(found, key=lambda group: (-group.kept, -group.failures, group.queue))
+
+    async def functions(self) -> list[FunctionView]:
+        """The functions that apps have declared for all queues, as in `Queue.functions`."""
+        found = (await self._caller.call(functions.ListFunctions())).functions
+        return sorted(found, key=lambda function: (function.queue, function.name))
 
     async def list_keys(self) -> list[KeyUse]:
         """The encryption keys that stored payloads need, by their names in `Encryption`: for each key, kind

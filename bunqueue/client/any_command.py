@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, cast
 
 from msgspec import UNSET, MsgspecError
-from msgspec.msgpack import Decoder
 
 from bunqueue.client.connection.options import shown
 from bunqueue.client.options.checks import refusal
 from bunqueue.errors import OptionError
+from bunqueue.model.decoders import decoder
+from bunqueue.model.names import hint
 from bunqueue.protocol.codec import decode_command, encode_reply
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Spec
 from bunqueue.protocol.lenient import DECODE_ERRORS
@@ -24,7 +24,8 @@ def command_of(name: str, fields: Mapping[str, Any]) -> Command:
     """The command with these fields, by their names in PROTOCOL.md. Raises OptionError."""
     spec = COMMANDS.get(name)
     if spec is None or not spec.is_offered:
-        raise OptionError(f"there is no command {shown(name)}; {_hint(name)}", field="command", value=name)
+        advice = hint(name, NAMES, "bunqueue/protocol/PROTOCOL.md has all of them")
+        raise OptionError(f"there is no command {shown(name)}; {advice}", field="command", value=name)
     try:
         check_fields(spec.request, fields)
         return _decoded(spec, encode_reply({"cmd": name, **fields}))
@@ -37,14 +38,6 @@ def command_of(name: str, fields: Mapping[str, Any]) -> Command:
 
 def _decoded(spec: Spec, payload: bytes) -> Command:
     try:
-        return cast(Command, Decoder(spec.request).decode(payload))
+        return cast(Command, decoder(spec.request).decode(payload))
     except DECODE_ERRORS:
         return decode_command(payload)  # says what is wrong
-
-
-def _hint(name: str) -> str:
-    by_lower = {each.lower(): each for each in NAMES}
-    close = get_close_matches(name.lower(), by_lower, 3)
-    if not close:
-        return "bunqueue/protocol/PROTOCOL.md has all of them"
-    return f"did you mean {' or '.join(by_lower[each] for each in close)}?"

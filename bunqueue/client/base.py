@@ -31,7 +31,7 @@ class AsyncClient:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connection; safe to call twice. The client and its handles can be used again after it is
+        """Close the connection; safe to call twice. It and its handles can be used again after it is
         entered again with `async with`.
         """
         await self._caller.close()

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.msgpack import Decoder
 
 from bunqueue.client.connection.background_loop import check_thread, portal
 from bunqueue.client.connection.options import Duration, seconds
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.event_channel import Channel, channel_to
 from bunqueue.errors import BunqueueError, ResultError
+from bunqueue.model.decoders import decoder
 from bunqueue.model.events import LOST
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.moments import Moment
@@ -37,7 +37,7 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     type: str = msgspec.field(name="eventType")
     """pushed, pulled, completed, failed, retried, removed, delayed, waiting, waiting-children, progress,
     duplicated, stalled, dropped; step, signalled, suspended, undoing and continued of workflows; paused,
-    resumed and breaker of the queue itself; lost: events are missing here."""
+    resumed, breaker and error-returned of the queue itself; lost: events are missing here."""
     queue: str
     job_id: str = ""
     """Empty if the event is about the queue."""
@@ -48,7 +48,7 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     data_bytes: int | None = None
     """The size of the data, if it was left out because it is larger than 256 KiB."""
     error: str | None = None
-    """failed and dropped: the error text."""
+    """failed, dropped and error-returned: the error text."""
     terminal: bool = False
     """failed: there will be no other attempt."""
     reason: str | None = None
@@ -69,6 +69,8 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     """step: how it ended; signalled: "taken" or "kept"; breaker: "open" or "closed"."""
     name: str | None = None
     """breaker: the name of the jobs that it applies to; None: it applies to the whole queue."""
+    group: str | None = None
+    """error-returned: the id of the group of errors, see `Queue.error_groups`."""
     count: int | None = None
     """lost: how many; None if unknown because the connection was lost."""
 
@@ -101,8 +103,8 @@ class _Wire(QueueEvent, frozen=True, kw_only=True, rename="camel"):
     delay: float | None = None  # type: ignore[assignment]
 
 
-_frame = Decoder(_Frame).decode
-_wire = Decoder(_Wire).decode
+_frame = decoder(_Frame).decode
+_wire = decoder(_Wire).decode
 
 
 def read(payload: bytes) -> QueueEvent | None:

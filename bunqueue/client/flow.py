@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, Unpack, cast
 
 from msgspec import Raw, Struct
-from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_names, flow_plan
 from bunqueue.client.base import AsyncClient
@@ -21,6 +20,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle
 from bunqueue.errors import JobNotFound, OptionError
+from bunqueue.model.decoders import decoder
 from bunqueue.protocol.commands import Reply, flows, query
 from bunqueue.worker.active_job import current_job
 from bunqueue.worker.middleware import AsyncAround, Middleware, around_adding
@@ -41,7 +41,7 @@ class _Kin(Struct, rename="camel"):
     children_ids: list[str] = []
 
 
-_kin = Decoder(_Kin).decode
+_kin = decoder(_Kin).decode
 
 
 class AsyncFlowProducer(AsyncClient):

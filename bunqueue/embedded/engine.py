@@ -18,7 +18,7 @@ from msgspec.msgpack import Encoder
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.commands.base import CommandError
-from bunqueue.protocol.events import lost_frame
+from bunqueue.protocol.event_frames import lost_frame
 from bunqueue.protocol.framing import HEADER
 
 from .file_watch import FileWatch, FileWritten
@@ -74,7 +74,7 @@ class EmbeddedEngine:
         self.lock = threading.RLock()
         """Held while commands run and while their results are delivered."""
         self._due = threading.Condition(self.lock)  # notified when the next deadline has moved forward
-        self._looks_at = 0  # the next tick of the thread, epoch ms
+        self._next_tick_at = 0  # the next tick of the thread, epoch ms
         self._sessions: dict[int, Session] = {}
         self._numbers = itertools.count(1)
         self._shard = self._open()
@@ -180,7 +180,7 @@ class EmbeddedEngine:
         with self._due:
             while not self.closed:
                 wait = int(min(self._shard.wait_ms(), self._watch.pause_ms))
-                self._looks_at = self._shard.now() + wait
+                self._next_tick_at = self._shard.now() + wait
                 self._due.wait(max(wait, 1) / 1000)  # at least a moment: others want the lock
                 if not self.closed:
                     with self._breaking():
@@ -217,7 +217,7 @@ class EmbeddedEngine:
                 if not session.answer(bytes(reply.req_id), _encode(reply), here):
                     gone.add(conn)
             self._end(gone)
-        if self._shard.engine.next_deadline() < self._looks_at:
+        if self._shard.engine.next_deadline() < self._next_tick_at:
             self._due.notify()
 
     def _commit(self) -> list[tuple[int, Reply | Raw]]:

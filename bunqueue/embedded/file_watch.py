@@ -66,13 +66,13 @@ class FileWatch:
                 raise FileWritten(
                     f"{path} {absence.value}, and was written anew with all that was acknowledged"
                 )
-            cure = (
+            fix = (
                 f"what this process holds was copied to {rescued(path)}; end the process and decide which of "
                 f"the two is to be {path.name}"
             )
         except RescueError as error:
-            cure = f"it cannot be written anew ({error}); put it back, or make {path.parent} writable"
-        refusal = f"Storage fails: {path} {absence.value} while it is open: {cure}"
+            fix = f"it cannot be written again ({error}); put it back, or make {path.parent} writable"
+        refusal = f"Storage fails: {path} {absence.value} while it is open: {fix}"
         if refusal != self.refusal:
             logger.error("adding jobs is refused, as they would be lost: %s", refusal)
         self.refusal = refusal

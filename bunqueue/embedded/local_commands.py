@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from bunqueue import __version__
+from bunqueue.model.scope import Scope
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import RegisterWorker
 from bunqueue.server.commands.additions import Additions
-from bunqueue.server.commands.commands import ServerCommands
 from bunqueue.server.commands.router_figures import RouterFigures
+from bunqueue.server.commands.server_commands import ServerCommands
 from bunqueue.server.commands.workers import Workers
+from bunqueue.version import __version__
 
 if TYPE_CHECKING:
     from shardproc.engine.engine import Engine
@@ -38,6 +41,13 @@ class _Connection:
 
     def authenticate(self, token: str) -> bool:
         return False  # like a server without tokens
+
+    @property
+    def scope(self) -> None:
+        return None  # who has the folder may do everything
+
+    def limit_to(self, scope: Scope) -> None:
+        raise CommandError("Unknown command: ActFor", Code.UNKNOWN_COMMAND, field="cmd")
 
     def unsubscribe(self) -> None:
         self._engine.unsubscribe(self.number)
@@ -68,7 +78,7 @@ class LocalCommands:
         know."""
         answer = _decode(payload)
         if answer["ok"]:
-            self._additions.by_command[name](answer)
+            self._additions.by_command[name](answer, None)
         return _encode(answer)
 
     def _worker_presence(self, queue: str) -> None:

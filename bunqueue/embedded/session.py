@@ -19,7 +19,7 @@ from bunqueue.client.connection.transport import FrameHandler
 from bunqueue.errors import ConnectionLost, StorageError
 from bunqueue.protocol.commands import Route
 from bunqueue.protocol.commands.server import NEWEST
-from bunqueue.protocol.events import lost_frame
+from bunqueue.protocol.event_frames import lost_frame
 from bunqueue.protocol.framing import HEADER
 
 from . import open_engines

@@ -1,4 +1,6 @@
-"""Queues and workers that live as long as a FastAPI or Starlette application."""
+"""Queues and workers that live as long as a FastAPI or Starlette application, the id of a request in the log
+of its jobs, and routes that show jobs (with FastAPI).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,15 @@ from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
 )
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bunqueue.integrations.request_id import RequestId, RequestIdMiddleware, request_id
 from bunqueue.worker.worker import Worker
+
+__all__ = ["Lifespan", "RequestId", "RequestIdMiddleware", "accepted", "job_router", "request_id"]
+
+if TYPE_CHECKING:
+    from bunqueue.integrations.job_routes import accepted, job_router
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -49,6 +57,14 @@ class Lifespan:
     def __call__(self, app: Any) -> AbstractAsyncContextManager[State]:
         """Called by the framework."""
         return self._open(app)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("accepted", "job_router"):  # for FastAPI only; the rest is for Starlette as well
+        from bunqueue.integrations import job_routes
+
+        return getattr(job_routes, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 async def _enter(stack: AsyncExitStack, part: Part) -> None:

@@ -12,9 +12,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, NamedTuple, Protocol, Unpack, cast
+from typing import Any, NamedTuple, ParamSpec, Protocol, Unpack, cast
 
 import msgspec
 
@@ -22,10 +22,12 @@ from bunqueue.client.connection import requests
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.connection.options import Duration, reconnect_delay, seconds
+from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, job_data, wire_fields
 from bunqueue.client.options.unique import keyed
-from bunqueue.errors import BunqueueError, CommandFailed, ShardUnavailable
+from bunqueue.errors import BunqueueError, CommandFailed, OptionError, ShardUnavailable
+from bunqueue.model.decoders import decoder
 from bunqueue.protocol.commands import core, query
 from bunqueue.worker.service import run_forever
 
@@ -36,8 +38,10 @@ FORGOTTEN_S = (
 )
 MAX_DELAY = 30.0  # seconds between attempts while there are errors
 
+P = ParamSpec("P")
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(core.Push).decode
+_decode = decoder(core.Push).decode
 
 
 class Row(NamedTuple):
@@ -45,7 +49,7 @@ class Row(NamedTuple):
 
     id: Any
     command: bytes
-    """The command that adds it, see `packed`."""
+    """The command that adds it, see `row_of`."""
     written_at: float
     """Seconds since the epoch."""
 
@@ -74,13 +78,49 @@ class Outbox(Protocol):
         """The oldest rows. Within the block, no transaction may be open that others wait for."""
 
 
-def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[str, bytes]:
-    """The id of a job, and the command that adds it. Raises OptionError, PayloadError or TypeError.
+class Typed(Protocol[P]):
+    """A job of an app, whose arguments are checked: what `@app.job` makes of a function."""
 
-    The job gets an id here unless `options` have one, so the id is known before the job is added. `delay` and
-    `ttl` count from now.
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[Any]: ...
+
+
+class NewRow(NamedTuple):
+    """What an outbox writes for a job."""
+
+    job_id: str
+    queue: str
+    name: str
+    command: bytes
+
+
+def row_of(what: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> NewRow:
+    """The row for a job: `what` is a function of an app, whose arguments follow, a `FlowJob` that it has
+    made, or the name of a queue, followed by the name and the data of a job. Raises OptionError,
+    ArgumentsError, PayloadError or TypeError.
     """
-    payload = job_data(data, "the data of the job")
+    if isinstance(what, str):
+        return _named_row(what, *args, **options)
+    make = getattr(what, "job", None)
+    made = what if isinstance(what, FlowJob) else make(*args, **options) if callable(make) else None
+    if not isinstance(made, FlowJob) or (made is what and (args or options)):
+        raise TypeError(
+            f"{what!r} is no job for an outbox; give a function that @app.job has made one, with its "
+            "arguments, what its job(...) returns, or the name of a queue"
+        )
+    if made.children:
+        raise OptionError(f"{made!r}: jobs that wait for others are added with app.flows")
+    data = job_data(made.data, f"the data of job {made.name!r}", declared=True)
+    return _row(made.queue, made.name, data, made.options)
+
+
+def _named_row(queue: str, name: str, data: object = None, **options: Unpack[JobOptions]) -> NewRow:
+    return _row(queue, name, job_data(data, "the data of the job"), options)
+
+
+def _row(queue: str, name: str, payload: msgspec.Raw, options: Mapping[str, Any]) -> NewRow:
+    """The job gets an id here unless `options` have one, so the id is known before the job is added. `delay`
+    and `ttl` count from now.
+    """
     fields = {**keyed(wire_fields(options, {}), name, payload)}
     if "delay" in fields or "ttl" in fields:
         fields.setdefault("timestamp", time.time() * 1000)
@@ -93,7 +133,7 @@ def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[st
         idempotency_key=key,
         **fields,
     )
-    return job_id, _encode(command)
+    return NewRow(job_id, queue, name, _encode(command))
 
 
 class Relay:

@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options.job import JobOptions
 from bunqueue.integrations import missing
-from bunqueue.integrations.outbox import Batch, Row, packed
+from bunqueue.integrations.outbox import Batch, P, Row, Typed, row_of
 
 try:
     from sqlalchemy import (
@@ -66,25 +67,39 @@ class SqlOutbox:
             Column("error", Text),  # why the server has refused it; such rows wait for a person
         )
 
+    @overload
     def add(
         self,
         session: Session | Connection,
         queue: str,
         name: str,
         data: object = None,
+        /,
         **options: Unpack[JobOptions],
-    ) -> str:
+    ) -> str: ...
+
+    @overload
+    def add(self, session: Session | Connection, job: FlowJob[Any], /) -> str: ...
+
+    @overload
+    def add(
+        self, session: Session | Connection, task: Typed[P], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str: ...
+
+    def add(self, session: Session | Connection, what: Any, /, *args: Any, **options: Any) -> str:
         """Write a job into the outbox, in the transaction of a session or connection. Returns the id that the
         job will have.
+
+        `what` is a function with `@app.job`, followed by its arguments, or what its `job(...)` returns, or
+        the name of a queue, followed by the name and the data of the job.
 
         The job is added when the transaction has been committed and a relay has read the row; never if the
         transaction is rolled back. With an AsyncSession: `await session.run_sync(lambda session:
         outbox.add(session, ...))`. Raises OptionError, or PayloadError if `data` cannot be encoded.
         """
-        job_id, command = packed(queue, name, data, options)
-        row = {"job_id": job_id, "queue": queue, "name": name, "command": command, "created_at": time.time()}
-        session.execute(insert(self.table).values(row))
-        return job_id
+        row = row_of(what, args, options)
+        session.execute(insert(self.table).values(row._asdict() | {"created_at": time.time()}))
+        return row.job_id
 
     def on(self, engine: Engine) -> BoundOutbox:
         """The outbox of a database, for a relay."""

@@ -19,11 +19,11 @@ from mcp.types import (
     TextContent,
 )
 
-from bunqueue import __version__
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.gateway.http.transcode import write_json
 from bunqueue.model.names import hint
 from bunqueue.protocol.commands import Spec
+from bunqueue.version import __version__
 
 from .calls import Calls
 from .tools import OFFERED, tool_of

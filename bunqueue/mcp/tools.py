@@ -76,8 +76,8 @@ def _described(spec: Spec) -> str:
     parts = [prose(each.__doc__ or "") for each in _families(spec.request)]
     defaults = DEFAULTS.get(spec.name, {})
     if defaults:
-        said = ", ".join(f"`{name}` {json.dumps(value)}" for name, value in defaults.items())
-        parts.append(f"Unless the call says otherwise: {said}.")
+        sentence = ", ".join(f"`{name}` {json.dumps(value)}" for name, value in defaults.items())
+        parts.append(f"Unless the call says otherwise: {sentence}.")
     if spec.writes:
         parts.append("This changes something.")
     return " ".join(part for part in parts if part)

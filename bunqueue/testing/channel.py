@@ -54,7 +54,7 @@ class SandboxChannel:
         """The jobs that the worker holds, by id."""
         self.has_died = False
         """Whether the worker has died: nothing that it sends arrives any more."""
-        self.trouble: Callable[[BunqueueError], None] = lambda error: None
+        self.on_error: Callable[[BunqueueError], None] = lambda error: None
         """Called when a report did not arrive and is sent again."""
         self._engine = engine
         self._faults = faults
@@ -109,7 +109,7 @@ class SandboxChannel:
                 if isinstance(error, CommandFailed) and not passes(error):
                     return error, unsure
                 unsure = unsure or isinstance(error, ConnectionLost)
-                self.trouble(error)
+                self.on_error(error)
         lost = "the server cannot be told, and knows the token no more"
         return LockLost(lost, reason=lost), False
 
@@ -126,9 +126,9 @@ class SandboxChannel:
 
     def _on_frame(self, payload: bytes) -> None:
         notice, news = read_notice(payload), read_wake(payload)
-        said = notice or news
-        job = None if said is None else self.held.get(said.id)
-        if said is None or job is None or job.token != said.token:
+        sent = notice or news
+        job = None if sent is None else self.held.get(sent.id)
+        if sent is None or job is None or job.token != sent.token:
             return
         if notice is not None:
             end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))

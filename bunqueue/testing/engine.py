@@ -10,6 +10,7 @@ from msgspec.msgpack import Decoder
 from bunqueue.client.models.jobs import Job
 from bunqueue.embedded.engine import EmbeddedEngine, Session
 from bunqueue.embedded.open_engines import MEMORY
+from bunqueue.model.decoders import decoder
 from shardproc.clock import Clock
 
 from .errors import SandboxError
@@ -24,7 +25,7 @@ MAX_ROUNDS = 1_000_000  # rounds of due work at one moment; more than that count
 ROUND_MS = 60_000  # between checks for expired jobs and automatic retries of dead letters
 MIDDLE = 0.5  # every random value, so a backoff is exactly as configured
 
-_decode_job = Decoder(Job).decode
+_decode_job = decoder(Job).decode
 _decode_view = Decoder(dict[str, Any]).decode
 
 
@@ -43,7 +44,7 @@ class FrozenClock(Clock):
     def check_jump(self) -> int:
         return 0
 
-    def mark(self, doubt: int) -> str:
+    def mark(self, uncertainty: int) -> str:
         return ""
 
     def set(self, now_ms: int) -> None:
@@ -192,8 +193,8 @@ class SandboxEngine(EmbeddedEngine):
         from shardproc.engine.ready.queue_limits import opens_at
 
         state = self._shard.engine.state
-        held = [queue for queue in state.queues.values() if queue.waiting and not queue.paused and queue.gate]
-        times = [opens_at(state, queue, queue.gate) for queue in held if queue.gate is not None]
+        waiting = [queue for queue in state.queues.values() if queue.waiting and not queue.paused]
+        times = [opens_at(state, queue, queue.limits) for queue in waiting if queue.limits is not None]
         return min((at for at in times if at is not None), default=NEVER)
 
     def _finish(self) -> None:

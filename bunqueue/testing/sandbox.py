@@ -26,12 +26,12 @@ from bunqueue.protocol.commands import Ok
 from bunqueue.worker.threads import Threads
 
 from .channel import ADDRESS
+from .drain import Rules, Runs
 from .engine import FrozenClock, SandboxEngine
 from .errors import SandboxError
 from .event_loop import CallsHere, SandboxLoop, check_no_loop
 from .faults import WORDS, Faults
 from .matching import UNSET, Expected, What, expected_of, near_misses
-from .runs import Rules, Runs
 from .sessions import PATIENCE, SandboxSession, SandboxTransport
 from .sources import Source, Sources
 from .worker import Ran

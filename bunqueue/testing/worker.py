@@ -226,7 +226,7 @@ class SandboxWorker:
         self._is_ending = False
         self._channel = channel = SandboxChannel(engine, faults, spec, threads)
         self._stats = SandboxOutcomes(channel, spec, note, problems)
-        channel.trouble = self._stats.unreachable
+        channel.on_error = self._stats.unreachable
         nothing: Callable[..., None] = lambda *_: None  # noqa: E731
         self._reporter = Reporter(channel.persist, self._stats, nothing, nothing, batch=1, delay=0.0)
         self._runner = _Runner(

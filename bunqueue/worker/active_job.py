@@ -19,6 +19,7 @@ from bunqueue.client.models.workflows import PulledRun, RunInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
 from bunqueue.errors import JobCancelled, JobInterrupted, JobStopped, JobTimeout
+from bunqueue.model.decoders import decoder
 from bunqueue.model.job import UNDEFINED
 from bunqueue.protocol.commands import jobs, query
 from bunqueue.workflow.channel import FlowChannel
@@ -81,10 +82,18 @@ class _Pulled(Struct, rename="camel", gc=False):
     outdated: Outdated | None = None
 
 
-_decode_pulled = Decoder(_Pulled).decode
+REQUEST_ID = "x-request-id"
+
+
+class _Headers(Struct, gc=False):
+    headers: dict[str, Any] | None = None
+
+
+_decode_headers = decoder(_Headers).decode
+_decode_pulled = decoder(_Pulled).decode
 _decode_data = Decoder().decode
-_decode_job = Decoder(Job).decode
-_decode_run = Decoder(PulledRun).decode
+_decode_job = decoder(Job).decode
+_decode_run = decoder(PulledRun).decode
 
 
 class ActiveJob(Generic[T]):
@@ -99,6 +108,7 @@ class ActiveJob(Generic[T]):
     __slots__ = (
         "_channel",
         "_pulled_run",
+        "_request_id",
         "_steps",
         "acked",
         "attempts",
@@ -109,6 +119,7 @@ class ActiveJob(Generic[T]):
         "failing",
         "halt",
         "id",
+        "is_workflow",
         "max_attempts",
         "name",
         "outdated",
@@ -160,10 +171,13 @@ class ActiveJob(Generic[T]):
         """For the worker: functions of its steps that run in threads; they may still run after the job's run
         has ended.
         """
+        self.is_workflow = False
+        """For the worker: its handler is the function of a workflow, which is running."""
         self.woken: Callable[[int], object] | None = None
         """For the worker: called with the numbers of ended steps that a workflow may be waiting for."""
         self._channel = channel
         self._pulled_run: PulledRun | None = None
+        self._request_id: str | None = None
         self._steps: StepsOfJob | None = None
 
     def __repr__(self) -> str:
@@ -179,6 +193,14 @@ class ActiveJob(Generic[T]):
     def channel(self) -> JobChannel:
         """For the worker: the connection to the server."""
         return self._channel
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of the request that it was added for: its header `x-request-id`."""
+        if self._request_id is None:
+            found = (_decode_headers(self.raw).headers or {}).get(REQUEST_ID)
+            self._request_id = found if isinstance(found, str) else ""
+        return self._request_id or None
 
     def is_of(self, channel: JobChannel) -> bool:
         """For the worker: whether its commands use that channel."""

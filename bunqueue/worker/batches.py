@@ -15,6 +15,7 @@ from bunqueue.client.interrupts import runs
 from bunqueue.client.options import checks
 from bunqueue.errors import ResultError
 from bunqueue.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel
+from bunqueue.worker.log_context import batch_fields, given_fields
 from bunqueue.worker.threads import Outcome
 
 BatchHandler = Callable[[list[ActiveJob]], Any]
@@ -140,7 +141,9 @@ class Batch:
         members, self._waiting = self._waiting, []
         if members:
             # Use a new context: context variables of one job must not apply to all of them.
-            task = asyncio.get_running_loop().create_task(self._run(members), context=Context())
+            context = Context()
+            context.run(given_fields.set, batch_fields([member.job for member in members]))
+            task = asyncio.get_running_loop().create_task(self._run(members), context=context)
             self._tasks[task] = members
             task.add_done_callback(self._tasks.pop)
 

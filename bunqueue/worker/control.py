@@ -11,5 +11,5 @@ class Control:
 
     concurrency: int
     paused: bool = False
-    wish: int = 0
+    request: int = 0
     """The number of the last remote request that was carried out."""

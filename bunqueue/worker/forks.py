@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -38,7 +39,14 @@ def _after_fork() -> None:
         origin.leave()
 
 
+uncopied = threading.Lock()
+"""While it is held, no other thread forks this process. A copy would keep open what is only meant for a
+process that is just being started, and whoever waits for its start would wait for the end of the copy."""
+
 if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=uncopied.acquire, after_in_parent=uncopied.release, after_in_child=uncopied.release
+    )
     os.register_at_fork(after_in_child=_after_fork)
 
 

@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Protocol
 
 from bunqueue.errors import JobStopped, Postpone
-from bunqueue.logs import Field, escaped
+from bunqueue.logs import Field, TracebackText, escaped
 from bunqueue.worker.active_job import ActiveJob
+from bunqueue.worker.log_context import MAX_NAMED, ids_of
 from bunqueue.worker.reporting.failures import (
     ChildError,
     error_stack,
@@ -30,7 +31,6 @@ from bunqueue.worker.reporting.failures import (
 
 logger = logging.getLogger("bunqueue.worker")
 
-MAX_NAMED = 10  # jobs named in a line; more are only counted
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
@@ -40,13 +40,6 @@ class Counts(Protocol):
     completed: int
     failed: int
     interrupted: int
-
-
-class _TracebackText(Exception):
-    """An exception from elsewhere, or one that cannot be shown as it is; its text is that traceback."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}\n"""'
 
 
 def job_started(job: ActiveJob) -> None:
@@ -140,14 +133,21 @@ def worker_controlled(queue: str, concurrency: int, *, paused: bool) -> None:
     log_event("worker_controlled", fields, "queue %r: the worker %s", queue, how)
 
 
-def worker_worn_out(queue: str, why: str) -> None:
+def worker_asked_to_stop(queue: str, *, drain: bool) -> None:
+    """Somebody asked for its end at the server."""
+    how = "and takes the time that its jobs need" if drain else "and its jobs have their grace to end"
+    fields: dict[str, Field] = {"queue": queue, "drain": drain}
+    log_event("worker_asked_to_stop", fields, "queue %r: the worker was asked to stop, %s", queue, how)
+
+
+def worker_recycled(queue: str, why: str) -> None:
     """It stops on its own, to be replaced."""
-    log_event("worker_worn_out", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)
+    log_event("worker_recycled", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)
 
 
 def worker_stopping(queue: str, running: list[ActiveJob], grace: float) -> None:
     """It takes no more jobs, and waits up to `grace` seconds for those that run."""
-    fields = {"queue": queue, **_ids(running), "grace_ms": grace * 1000}
+    fields = {"queue": queue, **ids_of(running), "grace_ms": grace * 1000}
     if running:
         words = "queue %r: the worker stops, and waits up to %g s for %s"
         log_event("worker_stopping", fields, words, queue, grace, named(running))
@@ -158,7 +158,7 @@ def worker_stopping(queue: str, running: list[ActiveJob], grace: float) -> None:
 def jobs_interrupted(queue: str, running: list[ActiveJob]) -> None:
     """It does not wait any longer."""
     words = "queue %r: the worker has waited long enough, and ends %s"
-    fields = {"queue": queue, **_ids(running)}
+    fields = {"queue": queue, **ids_of(running)}
     log_event("jobs_interrupted", fields, words, queue, named(running), level=logging.WARNING)
 
 
@@ -175,11 +175,6 @@ def log_event(
 ) -> None:
     """Log something about a worker itself."""
     logger.log(level, words, *arguments, extra={"fields": {"event": event, **fields}})
-
-
-def _ids(jobs: list[ActiveJob]) -> dict[str, Field]:
-    """The number of jobs, and the ids of the first ones."""
-    return {"jobs": len(jobs), "job_ids": escaped(", ".join(job.id for job in jobs[:MAX_NAMED]))}
 
 
 def named(jobs: Iterable[ActiveJob]) -> str:
@@ -233,6 +228,6 @@ def _trace(error: BaseException) -> ExcInfo | None:
         return None
     text = trace_text(error)
     if isinstance(error, ChildError) or text is None or well_formed(text) != text:
-        shown = _TracebackText("\n".join(error_stack(error)))
+        shown = TracebackText("\n".join(error_stack(error)))
         return type(shown), shown, None
     return type(error), error, trace

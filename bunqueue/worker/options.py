@@ -20,6 +20,7 @@ from bunqueue.worker.fetching.fetcher import MAX_PULL, FetchConfig
 from bunqueue.worker.fetching.order import Order, checked_order
 from bunqueue.worker.job_logging import level_of
 from bunqueue.worker.job_runner import RunConfig
+from bunqueue.worker.locks.lock_renewer import renewal_interval
 from bunqueue.worker.middleware import Middleware, checked
 from bunqueue.worker.outcomes import Callbacks
 from bunqueue.worker.processes.pool import Recycle
@@ -29,11 +30,11 @@ from bunqueue.worker.run import WorkerConfig
 
 MAX_NAME = 200
 MAX_POLL_MS = 60_000  # the protocol's limit
-MAX_RENEWAL = 10.0  # seconds between two renewals by default
 
 
 class WorkerOptions(EndpointOptions, total=False):
-    """How a worker works, and where its server is. Durations are numbers of ms, or timedeltas."""
+    """How a worker works, and where its server is. Durations are numbers of ms, timedeltas, or
+    texts such as "30s"."""
 
     concurrency: int
     """The number of jobs at a time, of all kinds together; 1 unless given."""
@@ -56,7 +57,7 @@ class WorkerOptions(EndpointOptions, total=False):
     recycle: Recycle
     """When a process is replaced by a new one; by default only when it dies."""
     max_jobs: int | None
-    """The worker runs this many jobs, then stops gracefully, and `worn_out` says so; None: never. For
+    """The worker runs this many jobs, then stops gracefully, and `recycle_reason` says so; None: never. For
     handlers that leak memory.
     """
     max_memory: int | None
@@ -170,7 +171,7 @@ def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
         concurrency=concurrency,
         max_jobs=_limit("max_jobs", options.get("max_jobs")),
         max_memory=_limit("max_memory", options.get("max_memory")),
-        renewal_interval=_renewal_interval(options.get("heartbeat_interval"), lock_ttl),
+        renewal_interval=renewal_interval(options.get("heartbeat_interval"), lock_ttl),
         ack_batch=checks.whole("ack_batch", options.get("ack_batch", 10)),
         ack_delay=span(options.get("ack_delay", 50), "ack_delay") / 1000,
         callbacks=Callbacks(
@@ -232,17 +233,3 @@ def _lock_ttl(value: Duration) -> int:
     if not 1 <= ttl <= DAY_MS:
         raise refused("lock_ttl", value, "is not allowed; give a time from 1 ms to a day")
     return int(ttl)
-
-
-def _renewal_interval(value: Duration | None, lock_ttl: int) -> float:
-    """Seconds between two renewals; two may fail before a job's lock is lost."""
-    if value is None:
-        return min(MAX_RENEWAL, lock_ttl / 3000)
-    interval = milliseconds(value, "heartbeat_interval")
-    if not 1 <= interval <= lock_ttl / 3:
-        raise refused(
-            "heartbeat_interval",
-            value,
-            f"is not allowed; give a time from 1 ms to a third of lock_ttl, which is {lock_ttl} ms",
-        )
-    return interval / 1000

@@ -70,7 +70,7 @@ class Presence:
             current_job=current_job,
             paused=self._control.paused,
             concurrency=self._control.concurrency,
-            wish=self._control.wish,
+            wish=self._control.request,
         )
 
 

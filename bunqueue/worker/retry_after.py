@@ -8,10 +8,10 @@ from math import isnan
 from typing import Any, Protocol
 
 from msgspec import Raw, Struct
-from msgspec.msgpack import Decoder
 
 from bunqueue.client.conversion.raised import asked
 from bunqueue.client.options.moments import now_ms
+from bunqueue.model.decoders import decoder
 from bunqueue.model.durations import DAY_MS
 from bunqueue.worker.active_job import ActiveJob
 
@@ -29,7 +29,7 @@ class RetrySettings(Struct, rename="camel"):
     backoff_config: _Backoff | None = None
 
 
-_decode_settings = Decoder(RetrySettings).decode
+_decode_settings = decoder(RetrySettings).decode
 
 
 class _HasRaw(Protocol):

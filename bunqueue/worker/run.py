@@ -71,8 +71,11 @@ class WorkerRun:
         """`control` may change at any time; call `controlled` then."""
         self.fatal: BaseException | None = None
         """Why it stopped on its own; `over` is set then, and `stop` still has to be called."""
-        self.worn_out: str | None = None
+        self.recycle_reason: str | None = None
         """Why it stopped gracefully on its own, to be replaced by a new worker."""
+        self.asked_to_stop = False
+        """Somebody asked for its end at the server. With `drains` its jobs have all the time they need."""
+        self.drains = False
         self.over = asyncio.Event()
         self._ended = 0
         self._config = config
@@ -223,14 +226,21 @@ class WorkerRun:
     def _apply(self, desired: DesiredState) -> None:
         """Apply what somebody requested at the server. A request received twice is applied once."""
         if desired.number is not UNSET:
-            if desired.number <= self._control.wish:
+            if desired.number <= self._control.request:
                 return
-            self._control.wish = desired.number
+            self._control.request = desired.number
         if desired.paused is not UNSET:
             self._control.paused = desired.paused
         if desired.concurrency is not UNSET:
             self._control.concurrency = max(desired.concurrency, self._config.fetch.least)
-        self._take_over()
+        if (desired.paused, desired.concurrency) != (UNSET, UNSET):
+            self._take_over()
+        if desired.stop is not UNSET and not self.over.is_set():
+            log.worker_asked_to_stop(self._config.queue, drain=desired.stop == "drain")
+            self.asked_to_stop, self.drains = True, desired.stop == "drain"
+            self._renewer.heartbeat_soon()  # which confirms it
+            self._fetcher.stop_asking()
+            self.over.set()
 
     # -- notices from the server
 
@@ -268,9 +278,9 @@ class WorkerRun:
         self._change.set()
 
     def _recycle(self, why: str) -> None:
-        if self.worn_out is None and not self.over.is_set():
-            log.worker_worn_out(self._config.queue, why)
-            self.worn_out = why
+        if self.recycle_reason is None and not self.over.is_set():
+            log.worker_recycled(self._config.queue, why)
+            self.recycle_reason = why
             self._fetcher.stop_asking()  # at once, because the stop begins only when this loop gets to it
             self.over.set()
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from bunqueue.worker.log import log_event
+from bunqueue.worker.log_context import jobs_in_pools
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 AGAIN = 0.5  # seconds; a signal sooner after the first one counts as the same request: timeout(1) sends two
@@ -36,7 +37,7 @@ def run_forever(*workers: Service) -> None:
             "run_forever, and run() of an app, need a thread without an event loop, and here one runs; write "
             "`async with worker:` (or app) instead, or `await worker.run()`"
         )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with jobs_in_pools(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         problem = runner.run(_serve(workers))
     if problem is not None:
         raise problem

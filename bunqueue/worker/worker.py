@@ -68,6 +68,10 @@ def _what(table: Table, limit: str) -> str:
     return f"{what}, {limit}, in {how}"
 
 
+DRAIN_S = 30 * 86_400.0
+"""How long the jobs of a worker that drains may take: the longest time that event loops can wait for."""
+
+
 class Worker:
     """Runs `handler` for the jobs of `queue`, at most `concurrency` at a time.
 
@@ -133,11 +137,21 @@ class Worker:
         return WorkerStats(*counted, active=run.busy)
 
     @property
-    def worn_out(self) -> str | None:
+    def recycle_reason(self) -> str | None:
         """Why the worker stopped on its own: `max_jobs` or `max_memory` was reached. It can be started again,
         but it is the process that should be restarted.
         """
-        return self._current.worn_out if self._current is not None else None
+        return self._current.recycle_reason if self._current is not None else None
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether somebody asked for its end at the server, as `bunqueue worker stop` does."""
+        return self._current is not None and self._current.asked_to_stop
+
+    @property
+    def drains(self) -> bool:
+        """Whether it stops without a limit on how long its running jobs may take."""
+        return self._current is not None and self._current.drains
 
     def health(self, *, max_silence: Duration = 60_000) -> WorkerHealth:
         """Whether the worker can work; callable from any thread. `max_silence` is how long the server may go
@@ -242,11 +256,12 @@ class Worker:
         After `grace` (None: the worker's own) handlers that still run are cancelled, or left behind in their
         threads, and their attempts end as interrupted.
         """
-        patience = self._grace if grace is None else seconds(grace, "grace")
         self._forget_if_loop_closed()
         run = self._current
         if run is None:
             return
+        usual = DRAIN_S if run.drains else self._grace
+        patience = usual if grace is None else seconds(grace, "grace")
         if self._stopping is None:
             run.over.set()
             self._stopping = background.begin(asyncio.get_running_loop(), run.stop(patience))
@@ -258,10 +273,13 @@ class Worker:
             run.end_grace()
             raise
 
-    def stop_soon(self, *, hurry: bool = False) -> None:
-        """Make `run` stop and return; for signal handlers. With `end_grace` the grace is over at once."""
+    def stop_soon(self, *, hurry: bool = False, drain: bool = False) -> None:
+        """Make `run` stop and return; for signal handlers. With `hurry` the grace is over at once, with
+        `drain` it lasts as long as the running jobs.
+        """
         run = self._current
         if run is not None:
+            run.drains = run.drains or drain
             run.over.set()
             if hurry:
                 run.end_grace()

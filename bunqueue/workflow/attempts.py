@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from bunqueue.client.conversion.raised import is_a, is_final, made_final, text_o
 from bunqueue.client.interrupts import is_cancelled, is_ctrl_c, runs
 from bunqueue.client.models.workflows import Step
 from bunqueue.client.options.job import encode_data
+from bunqueue.client.options.moments import elapsed_ms
 from bunqueue.errors import JobStopped, StepTimeout
 from bunqueue.model.workflow import CANCELLED, COMPLETED, RETRYING, RUNNING, STEP, UNDO
 from bunqueue.protocol.commands.workflows import StepRecord
@@ -54,7 +54,7 @@ class Attempts:
         cursor = None if known is None else await self._cursor(known)
         task, what = asyncio.current_task(), f"the result of step {self._name!r}"
         while True:
-            self._began = time.monotonic()
+            self._began = elapsed_ms()
             noted = run.loop.call_later(NOTED_AFTER, self._note)
             step = StepRun(self._name, run.key_of(self._name), self._number, cursor, self._save)
             try:
@@ -213,7 +213,7 @@ class Attempts:
             kind=self._kind,
             status=status,
             arguments=self._plan.arguments,
-            took=(time.monotonic() - self._began) * 1000 if self._began else 0,
+            took=elapsed_ms() - self._began if self._began else 0,
             undo=self._plan.undo is not None,
             **given,
         )

@@ -8,10 +8,10 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, Struct
-from msgspec.msgpack import Decoder
 
 from bunqueue.client.connection.options import refused, unfit
 from bunqueue.errors import OptionError
+from bunqueue.model.decoders import decoder
 from bunqueue.model.workflow import VALUE
 from bunqueue.workflow import values
 from bunqueue.workflow.exits import contained, raised, result_of, revealed
@@ -33,7 +33,7 @@ class _Winner(Struct, array_like=True):
     lost: list[str]  # steps of the other branches
 
 
-_decode_winner = Decoder(_Winner).decode
+_decode_winner = decoder(_Winner).decode
 
 
 def one_way(what: str, branches: Sequence[T], named: Mapping[str, T]) -> list[T]:

@@ -27,6 +27,7 @@ async def drive(run: Run, body: Callable[[], Awaitable[Any]]) -> Any:
     JobInterrupted, Unrecoverable after an undo, BunqueueError if the job was lost.
     """
     idle.install(run.loop)
+    run.job.is_workflow = True
     try:
         await run.load()
         if run.undoing:

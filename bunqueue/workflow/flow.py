@@ -18,7 +18,17 @@ from bunqueue.workflow.branches import Branch, Race, gather, one_way
 from bunqueue.workflow.context import step_var
 from bunqueue.workflow.many import Many
 from bunqueue.workflow.outcomes import ContinueRun, Unwind
-from bunqueue.workflow.plans import Order, Plan, Runs, Undo, check_wait, order_of, plan_of, sleep_span
+from bunqueue.workflow.plans import (
+    Order,
+    Plan,
+    Runs,
+    Undo,
+    check_wait,
+    name_and_span,
+    order_of,
+    plan_of,
+    sleep_span,
+)
 from bunqueue.workflow.retry import RetryRule
 from bunqueue.workflow.run import PATCH, RAISE, Ended, Run
 from bunqueue.workflow.run_log import Claim, Conflict, checked_name
@@ -206,11 +216,11 @@ class Flow:
     ) -> Op[None]:
         """Wait without occupying a worker: `sleep("cooling-off", days=1)`, `sleep("cooling-off", until)`.
 
-        The duration is in ms or a timedelta, or a moment, or its parts: weeks, days, hours, minutes, seconds,
-        milliseconds. With a moment that has passed it returns at once.
+        The duration is in ms, a timedelta, a text such as "1h30m", or a moment, or its parts: weeks, days,
+        hours, minutes, seconds, milliseconds. With a moment that has passed it returns at once.
         """
         self._run.check()
-        called, given = (name, duration) if isinstance(name, str) else ("sleep", name)
+        called, given = name_and_span(name, duration, parts)
         left = sleep_span(given, parts)
         claim = self._run.claim(called, SLEEP, None)
         return self._run.operation(self._sleep(claim, left), claim, waits=True)

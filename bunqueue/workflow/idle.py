@@ -120,8 +120,6 @@ def _waits_for_tasks(coroutine: Any) -> bool:
 
 # -- which task belongs to which run
 
-Factory = Callable[..., AnyTask]
-
 
 def install(loop: asyncio.AbstractEventLoop) -> None:
     """Make the tasks of a loop join the runs that create them."""

@@ -16,6 +16,7 @@ from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import job_data, wire_fields
 from bunqueue.client.options.moments import time_left
+from bunqueue.model.durations import span_ms
 from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import JobFields
 from bunqueue.protocol.commands.workflows import ChildJob, SignalKey, SignalName
@@ -163,6 +164,16 @@ def order_of(
     job = ChildJob(queue=made.queue, input=fields, detached=detached)
     arguments = values.fingerprint((made.queue, made.name, bytes(data)), {})
     return Order(checked_name(name or made.name, "step"), job, arguments, converting)
+
+
+def name_and_span(
+    name: str | Duration | datetime, duration: Duration | datetime | None, parts: Mapping[str, float]
+) -> tuple[str, Duration | datetime | None]:
+    """The name and the duration of a sleep. A text on its own is the duration, such as "5m"."""
+    alone = duration is None and not parts
+    if isinstance(name, str) and not (alone and span_ms(name) is not None):
+        return name, duration
+    return "sleep", name
 
 
 def sleep_span(given: Duration | datetime | None, parts: Mapping[str, float]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -20,6 +19,7 @@ from bunqueue.client.callables import finished, is_async
 from bunqueue.client.connection.replies import Refusal, refusal
 from bunqueue.client.conversion.raised import causes_of, is_a, made_final
 from bunqueue.client.models.workflows import Step, StepPage
+from bunqueue.client.options.moments import elapsed_ms
 from bunqueue.errors import (
     BunqueueError,
     ChildFailed,
@@ -53,9 +53,9 @@ from bunqueue.workflow.idle import Parked, Watch
 from bunqueue.workflow.outcomes import SuspendRun, Unwind
 from bunqueue.workflow.pending_waits import PendingWaits
 from bunqueue.workflow.plans import Order, Plan, Undo
+from bunqueue.workflow.reported_waits import Waits
 from bunqueue.workflow.run_log import Claim, Conflict, RunLog, base_of, checked_name, key_of
 from bunqueue.workflow.threads import Outcome, thread_var
-from bunqueue.workflow.waits import Waits
 
 if TYPE_CHECKING:
     from bunqueue.worker.active_job import ActiveJob
@@ -121,7 +121,7 @@ class Run:
         self.encode = encode
         self.outcome: BaseException | None = None  # how the run ends, if not by its function
         self._pulled_at = job.pulled_at  # by the server's clock
-        self._began = time.monotonic()
+        self._began = elapsed_ms()
         self.channel: FlowChannel = job.channel
         self.waits = Waits(self)
         self.loop = asyncio.get_running_loop()
@@ -149,7 +149,7 @@ class Run:
 
     def server_ms(self) -> float:
         """The time by the server's clock, epoch ms."""
-        return self._pulled_at + (time.monotonic() - self._began) * 1000
+        return self._pulled_at + elapsed_ms() - self._began
 
     def decided(self, name: str, decide: Callable[[], Any], kind: Any, what: str = DECIDED) -> Any:
         """A value that is stored with the next step. Whatever depends on the value comes after that, so

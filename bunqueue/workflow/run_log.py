@@ -1,6 +1,6 @@
 """Identifies steps: those that earlier runs have recorded, and the names of those of this run.
 
-A step is found again by its kind, name and arguments; equal steps in the order in which they were recorded.
+A step is found again by its kind, name and arguments; equal steps in the order of their recording.
 Numbers only keep names apart, so branches may come in a different order each time.
 """
 

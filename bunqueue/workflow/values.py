@@ -112,8 +112,8 @@ def check_kept(value: object, converting: Converter | None, what: str) -> None:
     """
     if converting is None and (problem := not_plain(value)) is not None:
         text, kind = problem
-        cure = "or annotate the function with what it gives"
-        raise ResultError(f"{what} has {text}; {cure}", field="result", value=kind)
+        fix = "or annotate the function with what it gives"
+        raise ResultError(f"{what} has {text}; {fix}", field="result", value=kind)
 
 
 def stored_state(value: object) -> Raw:

@@ -7,6 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from bunqueue.client.blocking.base import Client
+from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import encode_data
 from bunqueue.client.blocking.queue.crons import NamedCrons
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.blocking.queue.search import Search
@@ -14,15 +19,12 @@ from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
 from bunqueue.client.blocking.queue.whole_job import whole_job
 from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
-from bunqueue.client.connection.options import Duration, milliseconds
-from bunqueue.client.models import jobs as replies
-from bunqueue.client.models.jobs import Job
-from bunqueue.client.options import checks
-from bunqueue.client.options.job import encode_data
 from bunqueue.errors import JobNotFound
-from bunqueue.protocol.commands import breakers, keys, query
+from bunqueue.protocol.commands import breakers, error_groups, functions, keys, query
 from bunqueue.protocol.commands.breakers import BreakerView
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.error_groups import ErrorGroupView
+from bunqueue.protocol.commands.functions import FunctionView
 from bunqueue.protocol.commands.keys import KeyUse
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
@@ -46,6 +48,17 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
     def list_breakers(self) -> list[BreakerView]:
         """The circuit breakers of all queues, and whether they are open."""
         return (self._caller.call(breakers.ListBreakers())).breakers
+
+    def error_groups(self, *, limit: int = 100) -> list[ErrorGroupView]:
+        """The groups of errors of all queues, as in `Queue.error_groups`; at most `limit` of each shard."""
+        command = checks.checked(error_groups.ListErrors(limit=limit))
+        found = (self._caller.call(command)).data.groups
+        return sorted(found, key=lambda group: (-group.kept, -group.failures, group.queue))
+
+    def functions(self) -> list[FunctionView]:
+        """The functions that apps have declared for all queues, as in `Queue.functions`."""
+        found = (self._caller.call(functions.ListFunctions())).functions
+        return sorted(found, key=lambda function: (function.queue, function.name))
 
     def list_keys(self) -> list[KeyUse]:
         """The encryption keys that stored payloads need, by their names in `Encryption`: for each key, kind

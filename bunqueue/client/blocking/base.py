@@ -31,7 +31,7 @@ class Client:
             self.close()
 
     def close(self) -> None:
-        """Close the connection; safe to call twice. The client and its handles can be used again after it is
+        """Close the connection; safe to call twice. It and its handles can be used again after it is
         entered again with `with`.
         """
         self._caller.close()

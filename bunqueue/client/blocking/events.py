@@ -34,6 +34,7 @@ EventType = Literal[
     "undoing",
     "continued",
     "breaker",
+    "error-returned",
     "lost",
 ]
 assert get_args(EventType) == PUBLISHED

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, Unpack, cast
 
 from msgspec import Raw, Struct
-from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_names, flow_plan
 from bunqueue.client.blocking.base import Client
-from bunqueue.client.blocking.flow_graph import FlowBatch, FlowGraph
-from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.codecs.envelope import check_opened
 from bunqueue.client.connection.concurrent_calls import Gather
 from bunqueue.client.connection.endpoint_options import EndpointOptions
+from bunqueue.client.blocking.flow_graph import FlowBatch, FlowGraph
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.models.flows import ChildValuesReply, FlowPage, SomeFlows
 from bunqueue.client.models.jobs import as_result, decode_job
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
+from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.errors import JobNotFound, OptionError
+from bunqueue.model.decoders import decoder
 from bunqueue.protocol.commands import Reply, flows, query
 from bunqueue.worker.active_job import current_job
 from bunqueue.worker.middleware import Around, Middleware, around_adding
@@ -41,7 +41,7 @@ class _Kin(Struct, rename="camel"):
     children_ids: list[str] = []
 
 
-_kin = Decoder(_Kin).decode
+_kin = decoder(_Kin).decode
 
 
 class FlowProducer(Client):
@@ -114,7 +114,9 @@ class FlowProducer(Client):
             handles.append(node.job)
         return handles[::-1]
 
-    def add_bulk_then(self, parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowNode[JobHandle[R]]:
+    def add_bulk_then(
+        self, parallel: Iterable[FlowJob[Any]], final: FlowJob[R]
+    ) -> FlowNode[JobHandle[R]]:
         """Add jobs that run in parallel, and one that waits for all of them.
 
         The node is that of `final`; its children are its own, then those of `parallel`.
@@ -143,7 +145,9 @@ class FlowProducer(Client):
 
     # -- with names
 
-    def add_graph(self, jobs: Mapping[str, FlowJob[Any]], *, flow_id: str | None = None) -> FlowGraph:
+    def add_graph(
+        self, jobs: Mapping[str, FlowJob[Any]], *, flow_id: str | None = None
+    ) -> FlowGraph:
         """Add named jobs that form any graph without cycles, all of it or nothing.
 
             graph = flows.add_graph({

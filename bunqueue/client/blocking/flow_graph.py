@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from bunqueue.client import flow_names
-from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.conversion.words import storable
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.models.flows import FlowInfo, OneFlow
 from bunqueue.client.options import checks
+from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.protocol.commands.flows import (
     AddFlow,
     CancelFlow,
@@ -28,7 +28,9 @@ from bunqueue.worker.middleware import Around
 class FlowGraph:
     """A flow with an id and named jobs. Created by `FlowProducer.add_graph`."""
 
-    def __init__(self, caller: Caller, flow_id: str, defaults: Mapping[str, Any], around: Around) -> None:
+    def __init__(
+        self, caller: Caller, flow_id: str, defaults: Mapping[str, Any], around: Around
+    ) -> None:
         self._caller, self._defaults, self._around = caller, defaults, around
         self.id = flow_names.checked_name("flow_id", flow_id, "flow_id")
         self.jobs: dict[str, JobHandle[Any]] = {}

@@ -6,13 +6,13 @@ import re
 from typing import Unpack, cast
 
 from bunqueue.client.blocking.base import Client
-from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.connection.concurrent_calls import Gather
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.options import refused
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo
 from bunqueue.client.options.job import JobOptions
+from bunqueue.client.blocking.queue import Queue
 from bunqueue.protocol.commands import query, queues, server
 from bunqueue.worker.options import WorkerOptions
 from bunqueue.worker.routes import Work

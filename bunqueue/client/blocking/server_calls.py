@@ -16,7 +16,8 @@ from bunqueue.client.models.views import EventPage, ServerInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
 from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import cluster, events, insight, monitoring, server, workers
+from bunqueue.protocol.commands import backups, cluster, events, insight, monitoring, server, workers
+from bunqueue.protocol.commands.backups import BackupStatusView, Promoted
 from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.protocol.commands.insight import ShardView
 from bunqueue.protocol.commands.monitoring import Overview, QueueOverview, ServerMetrics, StorageState
@@ -74,6 +75,16 @@ class ServerCalls:
         """
         return (self._caller.call(cluster.ClusterStatus())).data
 
+    def backup_status(self) -> BackupStatusView:
+        """How far what changes is backed up, and what a standby follows; each None if it does not do that."""
+        return (self._caller.call(backups.BackupStatus())).data
+
+    def promote_standby(self, *, force: bool = False) -> Promoted:
+        """Make a standby the primary; it restarts at once. `force`: even if the old primary seems to be
+        alive, or the place of the backups does not answer.
+        """
+        return (self._caller.call(backups.PromoteStandby(force=force))).data
+
     def drain_host(self, host: str, *, draining: bool = True) -> ClusterView:
         """Move all shards of a host to others before it is replaced; with `draining=False` it may own shards
         again. Returns at once: the shards move one after the other.
@@ -119,15 +130,23 @@ class ServerCalls:
         return [worker for worker in reply.data.workers if queue is None or queue in worker.queues]
 
     def control_worker(
-        self, worker_id: str, *, paused: bool | None = None, concurrency: int | None = None
+        self,
+        worker_id: str,
+        *,
+        paused: bool | None = None,
+        concurrency: int | None = None,
+        stop: workers.Stop | None = None,
     ) -> WorkerInfo:
-        """Pause a running worker (True), resume it (False), or change how many jobs it runs at a time.
+        """Pause a running worker (True), resume it (False), change how many jobs it runs at a time, or stop
+        it: with "grace" its jobs have the worker's grace to end, with "drain" all the time that they need.
 
         The worker is notified within about 3 s; `list_workers` shows when the change is effective. Returns
         the worker as it was. A paused worker finishes the jobs that it has. Raises NotFound for an unknown
         worker.
         """
-        command = workers.ControlWorker(worker_id=worker_id, paused=paused, concurrency=concurrency)
+        command = workers.ControlWorker(
+            worker_id=worker_id, paused=paused, concurrency=concurrency, stop=stop
+        )
         return (self._caller.call(checks.checked(command))).data
 
     def worker_stats(self) -> WorkerStats:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from bunqueue.client.codecs.codec import Codec, checked
-from bunqueue.client.connection.options import ConnectionOptions, refused, shown, unfit
+from bunqueue.client.connection.options import ConnectionOptions, milliseconds, refused, shown, unfit
 from bunqueue.client.connection.tls import Tls, TlsOptions, tls_options
 from bunqueue.client.connection.transport import HOST, PORT, Endpoint
 from bunqueue.errors import OptionError
@@ -166,6 +166,8 @@ def _value(kind: str, text: str, what: str) -> object:
         if text not in ("true", "false"):
             raise refused(what, text, "is not allowed; give true or false")
         return text == "true"
+    if kind == "Duration":
+        return milliseconds(text, what)
     try:
         return int(text)
     except ValueError:

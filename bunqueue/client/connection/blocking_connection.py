@@ -88,6 +88,9 @@ class BlockingConnection:
         while len(data) < HEADER:
             data += self._more(READ_SIZE)
         size = int.from_bytes(data[:HEADER], "big")
+        if len(data) == HEADER + size:  # nearly always
+            self._rest = b""
+            return data[HEADER:]
         if size > MAX_FRAME:
             raise ConnectionAbortedError("it sent what is no reply")
         parts, missing = [data], HEADER + size - len(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from msgspec import Struct
 from bunqueue.client import engine_override
 from bunqueue.client.connection import blocking_pool, requests
 from bunqueue.client.connection.background_loop import check_thread, portal
+from bunqueue.client.connection.blocked_loop import warn_if_in_loop
 from bunqueue.client.connection.patience import Patience
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Endpoint, Transport
@@ -22,6 +24,7 @@ from bunqueue.protocol.commands.base import AnsweredBy
 from bunqueue.protocol.commands.events import Ended
 
 if TYPE_CHECKING:
+    from bunqueue.client.codecs.codec import Codec
     from bunqueue.embedded.direct import FileSession
 
 R = TypeVar("R", bound=Reply)
@@ -59,13 +62,16 @@ class AsyncCaller:
     async def call(self, command: Any, reply: type[Any] | None = None) -> Any:
         """The reply to `command`, as it is declared or as another type. Raises BunqueueError."""
         try:
-            payload = await self.raw(command)
+            payload = await self._raw(command)
         except BunqueueError as error:
             raise error.with_traceback(None) from error.__cause__  # the place inside the client is no help
         return decode_reply(payload, reply or requests.reply_of(command), command, self.endpoint.address)
 
-    async def add(self, command: AnsweredBy[R], wait_s: float = 0) -> R:
+    def add(self, command: AnsweredBy[R], wait_s: float = 0) -> Coroutine[Any, Any, R]:
         """`call` for commands that add jobs. Retries for up to `wait_s` seconds while the queue is full."""
+        return self._add_patiently(command, wait_s) if wait_s else self.call(command)
+
+    async def _add_patiently(self, command: AnsweredBy[R], wait_s: float) -> R:
         patience = Patience(wait_s)
         while True:
             try:
@@ -84,6 +90,10 @@ class AsyncCaller:
 
     async def raw(self, command: Struct) -> bytes:
         """The undecoded reply."""
+        return await self._raw(command)
+
+    def _raw(self, command: Struct) -> Coroutine[Any, Any, bytes]:
+        """`raw`, without a coroutine of its own on the hot path."""
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
         transport = self._transport
@@ -92,7 +102,11 @@ class AsyncCaller:
             or self._loop is not asyncio.get_running_loop()
             or self._override is not engine_override.current
         ):
-            transport = await self.open()
+            return self._open_and_call(command)
+        return transport.call(command)
+
+    async def _open_and_call(self, command: Struct) -> bytes:
+        transport = await self.open()
         return await transport.call(command)
 
     @property
@@ -161,7 +175,7 @@ class Caller:
 
     def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
         """How a job ended, waiting up to `seconds`. Raises TimeoutError or BunqueueError."""
-        check_thread()
+        self._check_thread()
         command = wait_for(queue, job_id, seconds)
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
@@ -188,6 +202,8 @@ class Caller:
 
     def add(self, command: AnsweredBy[R], wait_s: float = 0) -> R:
         """`call` for commands that add jobs. Retries for up to `wait_s` seconds while the queue is full."""
+        if not wait_s:
+            return self.call(command)
         patience = Patience(wait_s)
         while True:
             try:
@@ -200,16 +216,18 @@ class Caller:
 
     def raw(self, command: Struct) -> bytes:
         """The undecoded reply."""
-        check_thread()
-        return self._short_way(command) or portal().run(self._caller.raw(command))
-
-    def _short_way(self, command: Struct) -> bytes | None:
-        """The reply over the fast path; None if the command may take a while and needs the session in the
-        loop, which applies the codec as well.
-        """
+        self._check_thread()
         codec = self.endpoint.codec
-        if codec is None:
-            return self._call_now(command)
+        reply = self._call_now(command) if codec is None else self._call_coded(codec, command)
+        return reply or portal().run(self._caller.raw(command))
+
+    def _check_thread(self) -> None:
+        check_thread()
+        if self._blocking_pool is not None and engine_override.current is None:  # else nothing is waited for
+            warn_if_in_loop()
+
+    def _call_coded(self, codec: Codec, command: Struct) -> bytes | None:
+        """`_call_now` with encoded payloads."""
         if engine_override.current is not None:
             engine_override.current.meet(codec)
         from bunqueue.client.codecs.incoming import decoded
@@ -219,6 +237,9 @@ class Caller:
         return None if payload is None else decoded(codec, payload, command)
 
     def _call_now(self, command: Struct) -> bytes | None:
+        """The reply over the fast path; None if the command may take a while and needs the session in the
+        loop, which applies the codec as well.
+        """
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
         if engine_override.current is not None:

@@ -17,7 +17,7 @@ from bunqueue.protocol.commands import server
 
 SILENCE = 2.0  # seconds without data while replies are due, after which the server is pinged, if there is
 # another one to switch to; it has as many seconds to answer
-STOOD_STILL = 1.0  # seconds by which a timer fired late: this process was paused and could receive nothing
+STALLED_S = 1.0  # seconds by which a timer fired late: this process was paused and could receive nothing
 
 
 class Connection(WireConnection[Request]):
@@ -99,7 +99,7 @@ class Connection(WireConnection[Request]):
             return
         if future.exception() is None:
             self._failed_pings, self._received_at = 0, self._loop.time()
-        elif self._loop.time() < self._ping_ends + STOOD_STILL:
+        elif self._loop.time() < self._ping_ends + STALLED_S:
             self._failed_pings += 1
         if self._failed_pings >= (1 if self._others else self._options.max_ping_failures):
             self.abort(f"{self._failed_pings} pings in a row got no answer")

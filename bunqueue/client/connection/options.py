@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 from numbers import Real
 
 from bunqueue.errors import OptionError
+from bunqueue.model.durations import EXAMPLES, span_ms
 from bunqueue.model.names import hint
 
+SPANS = "milliseconds, a timedelta, or a text such as '5m'"
 MAX_SHOWN = 80  # characters of a wrong value shown in a message
-Duration = int | float | timedelta
-"""A duration: a number of milliseconds, or a timedelta."""
+Duration = int | float | timedelta | str
+"""A duration: a number of milliseconds, a timedelta, or a text such as "5m" or "1h30m"."""
 
 
 def shown(value: object) -> str:
@@ -40,14 +42,24 @@ def refused(name: str, value: object, why: str, bound: object = None) -> OptionE
 
 def milliseconds(duration: Duration, name: str = "duration") -> int | float:
     """`duration` in ms, whole numbers as int. Raises OptionError, beginning with `name`, if it is not one."""
+    given = duration
+    if isinstance(duration, str):
+        duration = _span_of(duration, name)
     if isinstance(duration, timedelta):
         duration = duration / timedelta(milliseconds=1)
     if isinstance(duration, datetime):
-        raise refused(name, duration, "is a moment; give a span: milliseconds or a timedelta")
+        raise refused(name, given, f"is a moment; give a span: {SPANS}")
     if isinstance(duration, bool) or not isinstance(duration, Real) or duration != duration:
-        raise refused(name, duration, "is not a time; give milliseconds or a timedelta")
+        raise refused(name, given, f"is not a time; give {SPANS}")
     whole = int(duration) if abs(duration) != float("inf") else duration
     return whole if whole == duration else duration
+
+
+def _span_of(text: str, name: str) -> int | float:
+    found = span_ms(text)
+    if found is None:
+        raise refused(name, text, f"is no span of time; give ms, or {EXAMPLES}")
+    return found
 
 
 def span(duration: Duration, name: str) -> int | float:
@@ -73,7 +85,8 @@ def seconds(duration: Duration, name: str = "duration") -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Options of the connections to a server. Durations are numbers of ms, or timedeltas."""
+    """Options of the connections to a server. Durations are numbers of ms, timedeltas, or texts
+    such as "5s"."""
 
     pool_size: int = 4
     """The maximum number of connections. The first is opened at once, others as the load requires."""

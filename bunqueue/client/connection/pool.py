@@ -29,7 +29,7 @@ from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTim
 
 logger = logging.getLogger("bunqueue.client")
 
-NEVER_MIND = (AuthError, TlsError, OptionError)  # trying again would end the same way
+PERMANENT_ERRORS = (AuthError, TlsError, OptionError)  # trying again would end the same way
 GROW_AT = 16  # commands in flight on the least busy connection before another one is opened
 MAX_TRIES = 3  # connections that may die with one command; the command itself may be what kills them
 SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was unavailable
@@ -220,7 +220,7 @@ class Pool:
 
     def _patience(self, error: Exception, begun: float) -> float:
         """For how many more seconds it makes sense to keep trying."""
-        if isinstance(error, NEVER_MIND) or not isinstance(error, OSError | BunqueueError):
+        if isinstance(error, PERMANENT_ERRORS) or not isinstance(error, OSError | BunqueueError):
             return 0.0  # for example, the token is refused or the host is unknown
         if self.reached or not (isinstance(error, requests.HungUp) or requests.is_refusal(error)):
             return inf
@@ -282,7 +282,7 @@ class Pool:
         """Retrying would not help: fail the waiting commands. The next command makes a new attempt."""
         while self._backlog:
             request = self._backlog.popleft()
-            _fail(request, error if isinstance(error, NEVER_MIND) else self._late(request))
+            _fail(request, error if isinstance(error, PERMANENT_ERRORS) else self._late(request))
 
     async def _pause(self, delay: float) -> None:
         """Sleep for `delay` seconds, or less if new commands arrive."""

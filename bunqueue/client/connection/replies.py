@@ -25,6 +25,7 @@ from bunqueue.errors import (
     StorageDamaged,
     WrongState,
 )
+from bunqueue.model.decoders import decoder
 from bunqueue.protocol.codes import TABLE, Code, Kind
 from bunqueue.protocol.commands import Reply, webhooks, workers
 from bunqueue.protocol.lenient import DECODE_ERRORS, UNDEFINED
@@ -86,16 +87,16 @@ class Refusal(Struct, gc=False):
     retry_after: int | None = msgspec.field(name="retryAfter", default=None)
 
 
-peek = Decoder(Head).decode
+peek = decoder(Head).decode
 _CODES = frozenset(map(str, Code))
-_decode_error = Decoder(Refusal).decode
+_decode_error = decoder(Refusal).decode
 _decode_any = Decoder().decode
 _encode = Encoder().encode
 
 
 @cache
 def _decoder(reply: type[R]) -> Decoder[R]:
-    return Decoder(reply)
+    return decoder(reply)
 
 
 def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) -> R:

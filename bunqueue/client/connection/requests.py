@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
@@ -20,7 +20,7 @@ from bunqueue.client.connection.wire import WireRequest, next_number
 from bunqueue.errors import CommandTimeout, ConnectionLost, ConnectTimeout, PayloadError
 from bunqueue.protocol.commands import COMMANDS, Reply, Spec
 from bunqueue.protocol.commands.base import AnsweredBy
-from bunqueue.protocol.commands.core import Push, PushBatch
+from bunqueue.protocol.commands.core import PlainPush, Push, PushBatch
 from bunqueue.protocol.framing import MAX_FRAME, frame
 
 R = TypeVar("R", bound=Reply)
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Reply)
 _encode = Encoder().encode
 WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL", "FAILB"})
 """Commands that only workers send; workers repeat them as often as needed."""
-ADDING = (Push, PushBatch)
+ADDING = (PlainPush, Push, PushBatch)
 START = "Start one with: bunqueue start"
 MARGIN_MS = 1000  # added to the age of a repeated push, because clocks do not run at the same speed
 
@@ -41,7 +41,7 @@ def spec_of(kind: type[Struct]) -> Spec:
 
 def reply_of(command: AnsweredBy[R]) -> type[R]:
     """The reply that a command declares."""
-    return cast("type[R]", spec_of(type(command)).reply)  # type: ignore[arg-type]  # all are structs
+    return spec_of(type(command)).reply  # type: ignore[arg-type,return-value]  # all are structs
 
 
 def new_key() -> str:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.pool import Pool
 from bunqueue.client.connection.transport import Endpoint, FrameHandler
+from bunqueue.model import decoders
 
 
 class _Shared:
@@ -77,9 +78,10 @@ def _sweep() -> None:
 
 
 def _after_fork() -> None:
-    """Replace the lock and leave the pools alone: loops and sockets belong to the parent."""
+    """Replace the locks and leave the pools alone: loops and sockets belong to the parent."""
     global _lock
     _lock = threading.Lock()
+    decoders.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

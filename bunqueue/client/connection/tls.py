@@ -107,11 +107,11 @@ def tls_problem(error: ssl.SSLError, address: str) -> TlsError | None:
         return None
     if isinstance(error, ssl.SSLCertVerificationError):
         why = f"its certificate is not trusted: {error.verify_message}"
-        cure = "give tls=TlsOptions(ca_file=...) with the certificate of who signed it"
+        fix = "give tls=TlsOptions(ca_file=...) with the certificate of who signed it"
     elif error.reason in _NOT_TLS:
         why = "what it says is not TLS"
-        cure = "start it with --tls-cert and --tls-key, or connect without tls"
+        fix = "start it with --tls-cert and --tls-key, or connect without tls"
     else:
         why = f"TLS failed: {error.reason or error}"
-        cure = "see the server's log; if it wants a certificate, give tls=TlsOptions(cert_file=...)"
-    return TlsError(f"{address}: {why}; {cure}", address=address)
+        fix = "see the server's log; if it wants a certificate, give tls=TlsOptions(cert_file=...)"
+    return TlsError(f"{address}: {why}; {fix}", address=address)

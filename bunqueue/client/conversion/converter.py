@@ -8,7 +8,6 @@ from typing import Any, get_origin
 
 import msgspec
 from msgspec import Raw
-from msgspec.msgpack import Decoder
 
 from bunqueue.client.conversion.carriable import (
     check_carriable,
@@ -19,6 +18,7 @@ from bunqueue.client.conversion.carriable import (
 )
 from bunqueue.client.conversion.encoding import is_text
 from bunqueue.client.conversion.mismatch import mismatch
+from bunqueue.model.decoders import decoder
 
 EXTRA = "pip install 'bunqueue[pydantic]'"
 
@@ -37,7 +37,7 @@ class Converter:
         if not self.by_pydantic:
             self.hook = from_plain if check_carriable(hint, where) else None
             try:
-                self.decode = Decoder(hint, dec_hook=self.hook).decode
+                self.decode = decoder(hint, self.hook).decode
             except TypeError as error:
                 raise TypeError(f"{where} cannot be carried by jobs: {error}") from None
         self.records = tuple(records_of(hint))
@@ -91,7 +91,7 @@ def can_be_msgspecs(hint: Any) -> bool:
     """Whether msgspec handles an annotation, apart from the Pydantic models in it."""
     try:
         check_carriable(hint, "")
-        Decoder(hint, dec_hook=from_plain)
+        decoder(hint, from_plain)
     except TypeError:
         return False
     return get_origin(hint) is not None

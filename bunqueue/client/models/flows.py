@@ -90,7 +90,7 @@ class FlowInfo(Struct, kw_only=True, frozen=True):
     counts: dict[str, int] = {}
     """The number of jobs by state."""
     nodes: list[FlowMember] = []
-    """Its jobs, in the order in which they were added; jobs added together are sorted by name."""
+    """Its jobs, in the order of their addition; jobs added together are sorted by name."""
     more: bool = False
     """There are more than 10,000 jobs, and the rest is left out."""
     batch: BatchInfo | None = None

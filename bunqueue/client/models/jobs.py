@@ -14,6 +14,8 @@ from bunqueue.client.conversion.converter import converted
 from bunqueue.client.conversion.mismatch import Mismatch
 from bunqueue.client.models.workflows import RunInfo
 from bunqueue.errors import ArgumentsError, ResultError
+from bunqueue.model.decoders import decoder
+from bunqueue.model.job_options import RareOptions
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.moments import MaybeMoment, Moment
@@ -85,7 +87,7 @@ class Callback(Struct, rename="camel", frozen=True):
     name: str
 
 
-class Job(Struct, rename="camel", kw_only=True):
+class Job(RareOptions, kw_only=True, repr_omit_defaults=True):
     """A job as it was on the server at the time of the query."""
 
     id: str
@@ -135,8 +137,6 @@ class Job(Struct, rename="camel", kw_only=True):
     children_ids: list[str] = msgspec.field(default_factory=list)
     """The ids of its children, in a flow."""
     repeat: dict[str, Any] | None = None
-    stall_timeout: Millis | None = None
-    keep_logs: int | None = None
     size_limit: int | None = None
     stack_trace_limit: int = 10
     tags: list[str] = msgspec.field(default_factory=list)
@@ -148,12 +148,6 @@ class Job(Struct, rename="camel", kw_only=True):
     durable: bool = False
     remove_on_complete: bool = False
     remove_on_fail: bool = False
-    keep_completed: Millis | None = None
-    """How long to keep it once it has completed, if that was set on the job; None in jobs that
-    were pulled.
-    """
-    keep_failed: Millis | None = None
-    """The same for a dead letter."""
     progress: float = 0
     """0 to 100 in the current run; 100 once completed."""
     progress_message: str | None = None
@@ -209,7 +203,7 @@ def decode_job(raw: Raw) -> Job:
         return msgspec.convert(salvaged(raw), Job)
 
 
-_decode_job = msgspec.msgpack.Decoder(Job).decode
+_decode_job = decoder(Job).decode
 
 
 class JobCounts(Struct, rename={"waiting_children": "waiting-children"}, frozen=True):

@@ -33,6 +33,10 @@ class JobOutcome(Struct, Generic[R], frozen=True):
     """Why it is a dead letter: max_attempts_exceeded, timeout, stalled, or unknown if it was discarded."""
     attempts: int = 0
     """The number of failed attempts."""
+    cause: str | None = None
+    """The same more precisely, for a job that failed: max_attempts, unrecoverable, never_on, retry_on (its
+    `retry_on` does not name the error), timeout, stalled, child_failed, discarded, stuck or undone.
+    """
 
 
 def outcome(ended: Ended, result_type: Any) -> JobOutcome[Any]:
@@ -40,7 +44,7 @@ def outcome(ended: Ended, result_type: Any) -> JobOutcome[Any]:
     result = None
     if isinstance(ended.result, Raw):
         result = read_result(ended.result, result_type, ended.id)
-    return JobOutcome(ended.state, result, ended.error, ended.reason, ended.attempts)
+    return JobOutcome(ended.state, result, ended.error, ended.reason, ended.attempts, ended.cause)
 
 
 def no_result(outcome: JobOutcome[Any], queue: str, job_id: str) -> Exception:
@@ -50,10 +54,12 @@ def no_result(outcome: JobOutcome[Any], queue: str, job_id: str) -> Exception:
         often = "attempt" if outcome.attempts == 1 else "attempts"
         how = f"failed after {outcome.attempts} {often}" if outcome.attempts else "was discarded"
         why = f": {outcome.error}" if outcome.error else ""
+        cause = (outcome.cause if outcome.attempts else None) or outcome.reason
         return JobFailed(
-            f"{what} {how}{why} ({outcome.reason}); JobHandle.retry() gives it all its attempts again",
+            f"{what} {how}{why} ({cause}); JobHandle.retry() gives it all its attempts again",
             error=outcome.error,
             reason=outcome.reason,
+            cause=outcome.cause,
             attempts=outcome.attempts,
             queue=queue,
             job_id=job_id,
@@ -105,6 +111,8 @@ class DeadLetter(Struct, rename="camel", frozen=True):
     next_retry_at_ms: float | None = msgspec.field(default=None, name="nextRetryAt")
     expires_at_ms: float | None = msgspec.field(default=None, name="expiresAt")
     """When it will be removed; None: it is kept."""
+    cause: str | None = None
+    """As in `JobOutcome`."""
 
     entered_at = Moment("entered_at_ms")
     last_retry_at = MaybeMoment("last_retry_at_ms")

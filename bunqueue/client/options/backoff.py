@@ -22,7 +22,11 @@ def backoff_map(value: Duration | Sequence[Duration] | Backoff, name: str) -> di
     if isinstance(value, Backoff):
         backoff = value
     else:
-        backoff = Backoff(delays=value) if isinstance(value, Sequence) else Backoff(value)
+        several = value.split(",") if isinstance(value, str) and "," in value else value
+        if isinstance(several, Sequence) and not isinstance(several, str):
+            backoff = Backoff(delays=several)
+        else:
+            backoff = Backoff(several)
     fields = _waits(backoff, name) if backoff.delays is None else _list_of_waits(backoff, name)
     fields |= {"jitter": backoff.jitter}
     if backoff.max_delay is not None:

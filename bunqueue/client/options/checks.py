@@ -16,6 +16,7 @@ from bunqueue.client.callables import GENERATOR, is_generator
 from bunqueue.client.connection.address import endpoint as endpoint
 from bunqueue.client.connection.options import Duration, milliseconds, refused, shown
 from bunqueue.errors import OptionError
+from bunqueue.model.decoders import resolved
 from bunqueue.model.names import MAX_QUEUE_NAME, queue_name_problem
 from bunqueue.protocol.commands.base import MAX_JOB_NAME, CommandError, Key
 from bunqueue.protocol.commands.core import GroupId, IdempotencyKey
@@ -153,7 +154,7 @@ def wire(declared: type[Struct], values: Mapping[str, Any], **called: str) -> No
     know by another name to that name.
     """
     try:
-        msgspec.convert(values, declared)
+        msgspec.convert(values, resolved(declared))
     except (msgspec.ValidationError, OverflowError):
         _explain_all(declared, values, called)
 
@@ -197,7 +198,7 @@ def _loose(declared: type[Struct], called: tuple[tuple[str, str], ...]) -> type[
     fields = [
         (names.get(field.name, field.name), field.type, None) for field in msgspec.structs.fields(declared)
     ]
-    return msgspec.defstruct("_Loose", fields)
+    return resolved(msgspec.defstruct("_Loose", fields))
 
 
 def _explain_all(declared: type[Struct], values: Mapping[str, Any], called: Mapping[str, str]) -> None:

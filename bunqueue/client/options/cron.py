@@ -65,7 +65,8 @@ class CronOptions(TypedDict, total=False):
     """Other ways to treat a job whose key is taken."""
     job_options: JobOptions | None
     """Other options of its jobs: delay, timeout, max_attempts, backoff, retry_on, never_on, ttl,
-    stall_timeout, lifo, durable, remove_on_complete, remove_on_fail, keep_completed, keep_failed, tags.
+    stall_timeout, lifo, durable, remove_on_complete, remove_on_fail, keep_completed, keep_failed, keep_logs,
+    stack_trace_limit, tags, headers.
     """
 
 

@@ -18,7 +18,7 @@ from bunqueue.client.options.checks import nested
 from bunqueue.client.options.errors_named import ErrorClass, class_names, some_class_names
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.on_dead import MakesJob, on_dead
-from bunqueue.client.options.plain_data import check_plain
+from bunqueue.client.options.plain_data import check_plain, is_plain
 from bunqueue.client.options.repeat import repeat_map
 from bunqueue.client.options.retention import RETENTION, defaults_beside
 from bunqueue.client.options.types import (
@@ -33,6 +33,7 @@ from bunqueue.client.options.types import (
 )
 from bunqueue.client.options.unique import dedup_of, keyed, names_of, unique, wire_dedup
 from bunqueue.errors import OptionError, PayloadError
+from bunqueue.model.job_options import RARE_OPTIONS
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.measure import MAX_BYTES, MAX_DATA, SURELY_SMALL, measure
 
@@ -132,7 +133,7 @@ class CommonJobOptions(TypedDict, total=False):
 class JobOptions(CommonJobOptions, total=False):
     """Options of a job. Options that are left out or None are not sent, and the server's default applies.
 
-    Durations are a number of milliseconds or a timedelta.
+    Durations are a number of milliseconds, a timedelta, or a text such as "5m".
     """
 
     group: str | None
@@ -205,14 +206,13 @@ def _policy(value: OnFailure, name: str) -> str:
     return value
 
 
+_OF_KIND: dict[type, Callable[[Any, str], object]] = {float: milliseconds, str: checks.text}
 _CONVERT: dict[str, Callable[[Any, str], object]] = {
+    **{name: _OF_KIND[rare.kind] for name, rare in RARE_OPTIONS.items() if rare.kind in _OF_KIND},
     "delay": time_left,
     "at": _moment,
     "ttl": time_left,
     "timeout": milliseconds,
-    "stall_timeout": milliseconds,
-    "keep_completed": milliseconds,
-    "keep_failed": milliseconds,
     "backoff": backoff_map,
     "on_dead": lambda value, name: on_dead(value, name, wire_fields, job_data),
     "retry_on": some_class_names,
@@ -363,9 +363,12 @@ def bulk_fields(
         raise error.within(f"job {index}", f"jobs[{index}]") from None
 
 
+_PAIRS = (tuple, list)  # made once: `tuple | list` would be made for each job
+
+
 def pair(index: int, job: object) -> tuple[str, object]:
     """The name and the data of one job of many. Raises OptionError."""
-    if not isinstance(job, tuple | list) or len(job) != 2:
+    if not isinstance(job, _PAIRS) or len(job) != 2:
         text = f"job {index}: {shown(job)} is not allowed; give (name, data), or a bunqueue.NewJob"
         raise OptionError(text, field=f"jobs[{index}]", value=job)
     return job[0], job[1]
@@ -382,29 +385,38 @@ def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
         raise PayloadError(text, field="data", value=size, bound=limit)
 
 
-def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
-    """Like `encode_data`, for the data of a job. Also raises PayloadError if the data is too large, or has
-    values that would arrive as another type, unless their types are ``declared`` elsewhere.
+def job_data(data: object, what: str | int, *, declared: bool = False) -> Raw:
+    """Like `encode_data`, for the data of a job; `what` may be its index among many. Also raises PayloadError
+    if the data is too large, or has values that would arrive as another type, unless their types are
+    ``declared`` elsewhere.
     """
-    encoded = _encoded(data, what)
-    if not declared:
-        check_plain(data, what)
+    try:
+        encoded = encode(data)
+    except Exception as error:  # conversions of foreign types may raise anything
+        raise _unencodable(data, of_job(what), error) from error
+    if not declared and not is_plain(data):
+        check_plain(data, of_job(what))
     size = len(encoded)
     if size > SURELY_SMALL and (size > MAX_BYTES or measure(encoded, MAX_DATA).characters > MAX_DATA):
-        text = f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; {_ELSEWHERE}"
+        text = f"{of_job(what)} has {size} bytes, and as JSON it may have {MAX_DATA} at most; {_ELSEWHERE}"
         raise PayloadError(text, field="data", value=size, bound=MAX_DATA)
     return Raw(encoded)
 
 
+def of_job(what: str | int) -> str:
+    """What errors call the data of a job, or of the job with this index among many."""
+    return what if isinstance(what, str) else f"the data of job {what}"
+
+
 def encode_data(data: object, what: str) -> Raw:
     """`data` as MessagePack. Raises PayloadError, beginning with `what`, if it cannot be encoded."""
-    return Raw(_encoded(data, what))
-
-
-def _encoded(data: object, what: str) -> bytes:
     try:
-        return encode(data)
+        return Raw(encode(data))
     except Exception as error:  # conversions of foreign types may raise anything
-        wrong = why(data, error)
-        text = f"{what} cannot be encoded: {wrong}; use {STORABLE}"
-        raise PayloadError(text, field=f"data{wrong.path}", value=wrong.kind, bound=STORABLE) from error
+        raise _unencodable(data, what, error) from error
+
+
+def _unencodable(data: object, what: str, error: Exception) -> PayloadError:
+    wrong = why(data, error)
+    text = f"{what} cannot be encoded: {wrong}; use {STORABLE}"
+    return PayloadError(text, field=f"data{wrong.path}", value=wrong.kind, bound=STORABLE)

@@ -11,15 +11,21 @@ from bunqueue.client import engine_override
 from bunqueue.client.connection.options import Duration, milliseconds, refused
 
 When = Duration | datetime
-"""A span in ms or a timedelta, or the moment at which it ends or began: a datetime with a time zone."""
-PastMoment = datetime | timedelta | float
-"""A datetime with a time zone, a timedelta (so long ago), or ms since the epoch."""
+"""A duration, or the moment when it ends or began: a datetime with a time zone."""
+PastMoment = datetime | timedelta | str | float
+"""A datetime with a time zone, a timedelta or a text such as "5m" (so long ago), or ms since the epoch."""
 
 
 def now_ms() -> float:
     """Epoch ms; in a sandbox, by its clock."""
     sandbox = engine_override.current
     return time.time() * 1000 if sandbox is None else sandbox.now_ms
+
+
+def elapsed_ms() -> float:
+    """The ms since some moment, by a clock that nobody sets; in a sandbox, by its clock."""
+    sandbox = engine_override.current
+    return time.monotonic() * 1000 if sandbox is None else sandbox.now_ms
 
 
 def epoch_ms(moment: datetime, name: str) -> float:
@@ -52,6 +58,6 @@ def past_moment(value: PastMoment, name: str) -> float:
     """ms since the epoch. Raises OptionError."""
     if isinstance(value, datetime):
         return epoch_ms(value, name)
-    if isinstance(value, timedelta):
+    if isinstance(value, timedelta | str):
         return now_ms() - milliseconds(value, name)
     return milliseconds(value, name)

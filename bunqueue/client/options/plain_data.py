@@ -11,7 +11,7 @@ from bunqueue.client.connection.options import shown
 from bunqueue.errors import PayloadError
 
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
-_CURES = {
+_FIXES = {
     datetime: "give it a time zone, as datetime.now(UTC) has one, or its isoformat()",
     date: "give its isoformat()",
     time: "give its isoformat()",
@@ -24,6 +24,16 @@ class Declared(dict[str, Any]):
     """The arguments of a function with annotations: the worker converts them back to the annotated types."""
 
     __slots__ = ()
+
+
+def is_plain(data: object) -> bool:
+    """Whether data is one plain value or a dict of them, as nearly all data is: then all is well."""
+    if type(data) is not dict:
+        return type(data) in _PLAIN
+    for value in data.values():  # `all` and `map` would take longer
+        if type(value) not in _PLAIN:
+            return False
+    return True
 
 
 def check_plain(data: object, what: str) -> None:
@@ -42,18 +52,12 @@ def check_plain(data: object, what: str) -> None:
 
 def not_plain(data: object) -> tuple[str, str] | None:
     """What is wrong with the first such value, and the value to show; None if all values are plain."""
-    if type(data) is dict:  # nearly always; a loop over the few values is cheaper than calls
-        for each in data.values():
-            if type(each) not in _PLAIN:
-                break
-        else:
-            return None
-    if type(data) in _PLAIN or (found := _find(data)) is None:
+    if is_plain(data) or (found := _find(data)) is None:
         return None
     path, value = found
-    cure = next(cure for kind, cure in _CURES.items() if isinstance(value, kind))
+    fix = next(fix for kind, fix in _FIXES.items() if isinstance(value, kind))
     where = f" at {path}" if path else ""
-    return f"{shown(value)}{where}, which would arrive as text: {cure}", shown(value)
+    return f"{shown(value)}{where}, which would arrive as text: {fix}", shown(value)
 
 
 def _find(value: Any) -> tuple[str, object] | None:
@@ -70,7 +74,7 @@ def _find(value: Any) -> tuple[str, object] | None:
         items = enumerate(value)
     else:
         aware = isinstance(value, datetime) and value.tzinfo is not None
-        return ("", value) if isinstance(value, tuple(_CURES)) and not aware else None
+        return ("", value) if isinstance(value, tuple(_FIXES)) and not aware else None
     for key, each in items:
         if type(each) not in _PLAIN and (found := _find(each)) is not None:
             return f"[{key!r}]{found[0]}", found[1]

@@ -36,6 +36,8 @@ class JobFilter(TypedDict, total=False):
     """The id of the worker that has the job, or had it when it ended."""
     error: str | None
     """A part of the last error, ignoring case. Never matches completed jobs."""
+    error_type: str | None
+    """The class of the last error, with or without its module. Never matches completed jobs."""
     created_after: PastMoment | None
     """From this moment on: a datetime with a time zone, a timedelta (so long ago), or ms since the epoch."""
     created_before: PastMoment | None

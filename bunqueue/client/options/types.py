@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from bunqueue.client.connection.options import Duration
+from bunqueue.errors import DEFAULT_JITTER
 from bunqueue.protocol.commands.core import KeyState
 
 
@@ -37,7 +38,7 @@ class Backoff:
     delay: Duration = 1000
     type: Literal["constant", "fixed", "linear", "exponential"] = "exponential"
     """"fixed" is an alias for "constant"."""
-    jitter: float = 0.1
+    jitter: float = DEFAULT_JITTER
     max_delay: Duration | None = None
     delays: Sequence[Duration] | None = None
     retry_after: bool = False

@@ -33,7 +33,8 @@ from bunqueue.protocol.commands.core import (
     Fail,
     JobFields,
     JobHeartbeat,
-    Push,
+    PlainFields,
+    PlainPush,
 )
 from bunqueue.protocol.commands.events import WaitJobs
 from bunqueue.protocol.commands.insight import AttemptView, WaitReason
@@ -61,8 +62,7 @@ class AsyncJobHandle(Generic[R]):
         queue: str,
         job_id: str,
         result_type: Any = Any,
-        *,
-        created: bool | None = None,
+        created: bool | None = None,  # given by name, it would cost a dict for each job
     ) -> None:
         self._caller = caller
         self.result_type = result_type
@@ -81,11 +81,11 @@ class AsyncJobHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"
 
-    def _met(self, job: JobFields | Push, conflict: Conflict | None) -> None:
+    def _met(self, job: JobFields | PlainFields | PlainPush, conflict: Conflict | None) -> None:
         """Called by the queue: it was added as `job`, with this `conflict` if its key was taken."""
         if conflict is not None:
             self.conflict, self.holder = conflict.action, conflict.holder
-        elif self.created is False and job.unique_key and not job.job_id:
+        elif self.created is False and isinstance(job, JobFields) and job.unique_key and not job.job_id:
             self.conflict, self.holder = "kept", self.id
 
     def returning(self, kind: type[K]) -> AsyncJobHandle[K]:

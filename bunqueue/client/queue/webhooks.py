@@ -11,7 +11,9 @@ from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import webhooks
 from bunqueue.protocol.commands.webhooks import Trial, WebhookInfo
 
-WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"]
+WebhookEvent = Literal[
+    "job.pushed", "job.started", "job.completed", "job.failed", "job.progress", "error.returned"
+]
 
 
 class AsyncServerWebhooks:

@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct
 from bunqueue.client import engine_override
 from bunqueue.client.connection.blocking_connection import BlockingConnection
 from bunqueue.client.connection.handshake import greetings
-from bunqueue.client.connection.options import reconnect_delay, seconds
+from bunqueue.client.connection.options import Duration, milliseconds, reconnect_delay, refused, seconds
 from bunqueue.client.connection.replies import R, decode_reply
 from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.errors import BunqueueError, CommandFailed
@@ -35,10 +35,26 @@ from bunqueue.worker.reporting.failures import stop_command
 
 logger = logging.getLogger("bunqueue.client")
 
+MAX_RENEWAL = 10.0  # seconds between two renewals by default
 MAX_IDS = 1000  # jobs in one command
 HEARTBEAT_S = 3.0  # seconds between worker heartbeats; the reply may ask the worker to pause
 CLOSELY = 1.0  # seconds between job heartbeats while the worker drains
 MAX_SILENCE = 5.0  # seconds for a server to answer a renewal before another connection is tried
+
+
+def renewal_interval(value: Duration | None, lock_ttl: int) -> float:
+    """Seconds between two renewals; two may fail before a job's lock is lost. ``lock_ttl`` in
+    ms. Raises OptionError."""
+    if value is None:
+        return min(MAX_RENEWAL, lock_ttl / 3000)
+    interval = milliseconds(value, "heartbeat_interval")
+    if not 1 <= interval <= lock_ttl / 3:
+        raise refused(
+            "heartbeat_interval",
+            value,
+            f"is not allowed; give a time from 1 ms to a third of lock_ttl, which is {lock_ttl} ms",
+        )
+    return interval / 1000
 
 
 class Channel(Protocol):
@@ -260,7 +276,11 @@ class LockRenewer:
             command = presence.heartbeat(self._current())
             desired = self._channel.call(command, workers.WorkerHeartbeatReply).data
             self.received_at = time.monotonic()
-            if (desired.paused, desired.concurrency) != (UNSET, UNSET) and not self._loop.is_closed():
+            if (desired.paused, desired.concurrency, desired.stop) != (
+                UNSET,
+                UNSET,
+                UNSET,
+            ) and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._control, desired)
         except CommandFailed as error:  # it was forgotten, or this server keeps no list of workers
             self._registered = False
@@ -272,8 +292,8 @@ class LockRenewer:
 
     def _server(self) -> str:
         (hello, kind), *_ = greetings(None)
-        said = self._channel.call(hello, kind)
-        return f"{said.server} {said.version}" if isinstance(said, HelloReply) else "a server"
+        reply = self._channel.call(hello, kind)
+        return f"{reply.server} {reply.version}" if isinstance(reply, HelloReply) else "a server"
 
     def _give_back(self) -> None:
         """Give jobs back: nobody else does, and if this thread renewed their locks for ever, no worker could

@@ -62,7 +62,9 @@ class LoopMonitor:
 
     def _answer(self) -> None:
         if self._asked_at is not None and self._warn_after > BLOCKED:
-            logger.warning("loop goes on after %.1f s in %s", time.monotonic() - self._asked_at, self._place)
+            logger.warning(
+                "loop continues after %.1f s in %s", time.monotonic() - self._asked_at, self._place
+            )
         self._asked_at, self._warn_after = None, BLOCKED
 
     def _find(self) -> str:

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -25,11 +25,13 @@ from bunqueue import errors
 from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.replies import R
 from bunqueue.errors import BunqueueError, Postpone
+from bunqueue.logs import ForPeople, log_for_people
 from bunqueue.process_stats import memory
 from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
 from bunqueue.worker.active_job import ActiveJob, Ending, Handler, current, stopped
 from bunqueue.worker.forks import Origin, end_copy
 from bunqueue.worker.job_channel import DONE, IN_A_COPY
+from bunqueue.worker.log_context import JobLogFilter, jobs_in_pools
 from bunqueue.worker.middleware import Middleware, around_steps
 from bunqueue.worker.processes.handler_path import imported, object_at
 from bunqueue.worker.processes.messages import (
@@ -90,7 +92,8 @@ class Child:
         if not isinstance(setup, Setup):
             return
         try:
-            self._handlers = imported(setup.paths)
+            with _logging(setup.logging):
+                self._handlers = imported(setup.paths)
         except BaseException as error:
             self._send(Broken(error_text(error)))
             return
@@ -242,6 +245,11 @@ class Child:
             raise stopped(job, job.ending)
 
 
+def _logging(configured: ForPeople | None) -> AbstractContextManager[None]:
+    """Log as the worker's process does, unless the handlers' modules configure logging themselves."""
+    return nullcontext() if configured is None else log_for_people(*configured, JobLogFilter())
+
+
 def _keep_for_itself(number: signal.Signals) -> None:
     """Processes forked by the job's code get the default signal handler, from their first moment on."""
     mask = signal.pthread_sigmask
@@ -269,6 +277,10 @@ def _error(answer: Answer) -> BunqueueError:
 def main(descriptor: int) -> None:
     """The entry point of the process."""
     sys.argv[:] = ["bunqueue-child"]
-    with socket.socket(fileno=descriptor) as sock, suppress(BrokenPipeError, ConnectionError):
+    with (
+        socket.socket(fileno=descriptor) as sock,
+        suppress(BrokenPipeError, ConnectionError),
+        jobs_in_pools(),
+    ):
         sock.set_inheritable(False)
         Child(sock).serve()

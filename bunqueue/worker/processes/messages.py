@@ -8,16 +8,20 @@ from typing import TypeVar
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.logs import ForPeople
 from bunqueue.protocol.framing import HEADER, frame
 
 # Messages from the worker
 
 
 class Setup(Struct, tag="setup", gc=False):
-    """The first message: import these handlers, and forward log records from this level on, if given."""
+    """The first message: import these handlers, and forward log records from this level on, if given.
+    `logging` is how the worker's process logs, if the command line has configured it.
+    """
 
     paths: list[str]
     log_level: int | None
+    logging: ForPeople | None = None
 
 
 class Run(Struct, tag="run", gc=False):

@@ -23,9 +23,11 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.client.connection.options import Duration, seconds
 from bunqueue.client.options import checks
 from bunqueue.errors import BunqueueError, JobStopped, Postpone, ProcessBroken, ProcessDied
+from bunqueue.logs import for_people
 from bunqueue.protocol.commands import jobs, query
 from bunqueue.protocol.commands.workflows import GetSteps, RecordSteps, RecordStepsReply, StepsReply
 from bunqueue.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
+from bunqueue.worker.forks import Origin, uncopied
 from bunqueue.worker.processes.messages import (
     Answer,
     Ask,
@@ -51,10 +53,10 @@ logger = logging.getLogger("bunqueue.worker")
 
 END_PATIENCE = 2.0  # seconds for an idle process to end when it is no longer needed
 CHECK_S = 5.0  # seconds of silence until a check that the process is still alive
-SAID = jobs.AddLog | query.Progress
+SENT = jobs.AddLog | query.Progress
 
 _encode = Encoder().encode
-_decode_sent: Decoder[jobs.AddLog | query.Progress] = Decoder(SAID)
+_decode_sent: Decoder[jobs.AddLog | query.Progress] = Decoder(SENT)
 _decode_asked: Decoder[RecordSteps | GetSteps] = Decoder(RecordSteps | GetSteps)
 
 
@@ -84,11 +86,14 @@ class Process:
         self.jobs = 0
         self.memory = 0
         self.born_at = time.monotonic()
-        self._ours, theirs = socket.socketpair()
         self._sending = threading.Lock()
         self._job: ActiveJob | None = None
-        with theirs:
-            self._popen = _spawn(theirs.fileno())
+        with uncopied:
+            self._ours, theirs = socket.socketpair()
+            # A copy of the worker that a job forks must not keep the process alive after the worker.
+            self._origin = Origin(self._ours.close)
+            with theirs:
+                self._popen = _spawn(theirs.fileno())
 
     @property
     def is_alive(self) -> bool:
@@ -259,7 +264,7 @@ class Processes:
     def __init__(
         self, paths: list[str], recycle: Recycle, channel: JobChannel, log_level: int | None
     ) -> None:
-        self._setup = Setup(paths, log_level)
+        self._setup = Setup(paths, log_level, for_people())
         self._recycle = recycle
         self._age = None if recycle.age is None else seconds(recycle.age)
         self._channel = channel

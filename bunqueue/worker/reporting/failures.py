@@ -6,6 +6,7 @@ counts as a failure of that job, described as well as possible.
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 PACKAGE = __package__.partition(".")[0]
 _DELAY = "__bunqueue_delay__"
+VERSION = "BUNQUEUE_APP_VERSION"  # the variable with the version of the program, shown with its failures
+MAX_VERSION = 64
 MAX_STACK = 8_000  # characters of a traceback, from its end, where the error is
 
 
@@ -213,12 +216,25 @@ def _command(job: Attempt, error: BaseException, text: str) -> Report:
         delay=chosen_delay(job, error),
         wants_delay=True,
         error_types=error_types(error) or None,
+        app_version=app_version(),
     )
+
+
+def app_version() -> str | None:
+    """The version of this program, if its surroundings name one."""
+    return os.environ.get(VERSION, "")[:MAX_VERSION] or None
 
 
 def stop_command(job: ActiveJob, error: JobStopped) -> Fail:
     """The command for a run that the worker has ended."""
     if isinstance(error, JobTimeout):
-        return Fail(id=job.id, error=str(error), token=job.token, timed_out=True, wants_delay=True)
+        return Fail(
+            id=job.id,
+            error=str(error),
+            token=job.token,
+            timed_out=True,
+            wants_delay=True,
+            app_version=app_version(),
+        )
     interrupted = isinstance(error, JobInterrupted)
     return Fail(id=job.id, error=str(error), token=job.token, interrupted=interrupted)

@@ -37,6 +37,7 @@ _PASSING = frozenset(
         Code.MEMORY_LIMIT,
         Code.SHARD_UNAVAILABLE,
         Code.STORE_UNAVAILABLE,
+        Code.STANDBY,
     }
 )
 

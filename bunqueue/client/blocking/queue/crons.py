@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.options import checks
+from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import cron
 from bunqueue.protocol.commands.cron import CronView

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
+from collections.abc import Iterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
 from msgspec import UNSET, UnsetType
 
-from bunqueue.client.blocking.queue.breakers import Breakers
-from bunqueue.client.blocking.queue.crons import NamedCrons
-from bunqueue.client.blocking.queue.groups import JobGroup
-from bunqueue.client.blocking.queue.handle import JobHandle
-from bunqueue.client.blocking.queue.search import Search
-from bunqueue.client.blocking.queue.settings import QueueSettings
-from bunqueue.client.blocking.queue.take import Take
-from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
-from bunqueue.client.blocking.queue.whole_job import whole_job
-from bunqueue.client.blocking.queue.workflow import WorkflowHandle
-from bunqueue.client.blocking.server_calls import ServerCalls
+from bunqueue.client.blocking.base import Client
 from bunqueue.client.codecs.codec import Codec, secret_of
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.caller import Caller
@@ -33,6 +22,7 @@ from bunqueue.client.connection.options import (
     whole_milliseconds,
 )
 from bunqueue.client.connection.tls import Tls
+from bunqueue.client.invalid_jobs import warn_of
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, PulledJob
 from bunqueue.client.models.views import DeadLetter, DeadLetters, RetriedCount, TakenJob
@@ -46,13 +36,26 @@ from bunqueue.client.options.job import (
     check_size,
     default_fields,
     job_data,
+    of_job,
     pair,
     wire_fields,
 )
 from bunqueue.client.options.moments import PastMoment, When, age, past_moment, time_left
 from bunqueue.client.options.unique import keyed
+from bunqueue.client.blocking.queue.breakers import Breakers
+from bunqueue.client.blocking.queue.crons import NamedCrons
+from bunqueue.client.blocking.queue.error_groups import ErrorGroups
+from bunqueue.client.blocking.queue.functions import Functions
+from bunqueue.client.blocking.queue.groups import JobGroup
+from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.blocking.queue.search import Search
+from bunqueue.client.blocking.queue.settings import QueueSettings
+from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
+from bunqueue.client.blocking.queue.whole_job import whole_job
+from bunqueue.client.blocking.queue.workflow import WorkflowHandle
+from bunqueue.client.blocking.server_calls import ServerCalls
 from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound
-from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
+from bunqueue.model.dead_letters import CAUSES, REASONS, DlqConfig
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
 from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands import (
@@ -68,7 +71,7 @@ from bunqueue.protocol.commands import (
     queues,
     stall,
 )
-from bunqueue.protocol.commands.core import JobFields, Pull, Push, PushBatch
+from bunqueue.protocol.commands.core import JobFields, PlainFields, PlainPush, Pull, Push, PushBatch
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.dlq import DlqStats, Dropped
 from bunqueue.protocol.commands.insight import GroupView
@@ -81,6 +84,9 @@ from bunqueue.protocol.commands.stall import StallSettings
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workers import WorkerInfo
 from bunqueue.worker.middleware import Around, Middleware, around_adding
+
+if TYPE_CHECKING:
+    from bunqueue.client.blocking.queue.take import Take
 
 R = TypeVar("R")
 
@@ -95,13 +101,15 @@ class DlqFilter(TypedDict, total=False):
     """Selects dead letters: all given conditions must apply."""
 
     reason: str | None
-    """max_attempts_exceeded (also for jobs that raised Unrecoverable before that), timeout, stalled,
-    cancelled, or unknown for discarded jobs.
-    """
+    """A `cause` or a `reason` of dead letters: see `JobOutcome`."""
     name: str | None
     """Jobs with this name."""
     error: str | None
     """Jobs whose error contains this text, ignoring case."""
+    error_type: str | None
+    """Jobs with an error of this class, with or without its module."""
+    error_group: str | None
+    """Jobs of this group of errors: see `error_groups`."""
     older_than: PastMoment | None
     """Jobs that failed before this moment: a datetime with a time zone, a timedelta (so long ago), or ms
     since the epoch.
@@ -114,7 +122,16 @@ class DlqFilter(TypedDict, total=False):
     """Jobs that the next maintenance will remove."""
 
 
-class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
+class Queue(
+    Breakers,
+    ErrorGroups,
+    Functions,
+    NamedCrons,
+    QueueSettings,
+    ServerWebhooks,
+    Search,
+    Client,
+):
     """A queue on a server, or in this process with `embedded=True`.
 
         with Queue("emails") as queue:
@@ -158,22 +175,6 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"
-
-    def __enter__(self) -> Self:
-        self._caller.enter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._caller.leave():
-            self.close()
-
-    def close(self) -> None:
-        """Close the connection; safe to call twice. The queue and its handles can be used again after it is
-        entered again with `with`.
-        """
-        self._caller.close()
 
     @property
     def _searched(self) -> str:
@@ -249,28 +250,39 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         reply = self._caller.add(command, self._patience_s)
         return self._handles(command, reply)
 
-    def _handle(self, job: Push | JobFields, reply: core.PushReply) -> JobHandle[Any]:
+    def _handle(self, job: Push | PlainPush, reply: core.PushReply) -> JobHandle[Any]:
         created = reply.existing is UNSET
         # JobHandle[Any](...) would take longer than everything else about it.
-        handle: JobHandle[Any] = JobHandle(self._caller, self.name, reply.id, created=created)
-        handle._met(job, reply.conflict or None)
+        handle: JobHandle[Any] = JobHandle(self._caller, self.name, reply.id, Any, created)
+        if reply.conflict or not created:
+            handle._met(job, reply.conflict or None)
+        if reply.warnings:
+            warn_of(reply.warnings)
         return handle
 
     def _handles(self, command: PushBatch, reply: core.PushBatchReply) -> list[JobHandle[Any]]:
         caller, queue, there = self._caller, self.name, frozenset(reply.existing or ())
         handles: list[JobHandle[Any]] = [
-            JobHandle(caller, queue, job_id, created=index not in there)
+            JobHandle(caller, queue, job_id, Any, index not in there)
             for index, job_id in enumerate(reply.ids)
         ]
         if there or reply.conflicts:
             conflicts = {each.index: each for each in reply.conflicts or ()}
             for index, (job, handle) in enumerate(zip(command.jobs, handles, strict=True)):
                 handle._met(job, conflicts.get(index))
+        if reply.warnings:
+            warn_of(reply.warnings)
         return handles
 
-    def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
+    def _push(
+        self, name: str, data: object, options: Mapping[str, object], key: str | None
+    ) -> Push | PlainPush:
         payload = job_data(data, "the data of the job")
-        fields = keyed(wire_fields(options, self._defaults), name, payload, self._secret)
+        fields = wire_fields(options, self._defaults)
+        if not fields and key is None:
+            checks.job_name(name)
+            return PlainPush(queue=self.name, name=name, data=payload, idempotency_key=self._key(None))
+        fields = keyed(fields, name, payload, self._secret)
         if "size_limit" in fields:
             check_size(payload, fields, "the data of the job")
         return Push(
@@ -283,14 +295,21 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         )
 
     def _push_batch(self, jobs: Iterable[NewJob | tuple[str, object]], key: str | None) -> PushBatch:
-        entries, defaults, secret = [], self._defaults, self._secret
+        entries: list[Any] = []  # JobFields, or PlainFields
+        defaults, secret = self._defaults, self._secret
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
-            payload = job_data(data, f"the data of job {index}")
-            fields = bulk_fields(index, job, name, payload, defaults, secret)
-            if "size_limit" in fields:
-                check_size(payload, fields, f"the data of job {index}")
-            entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
+            payload = job_data(data, index)
+            fields = defaults
+            if defaults or isinstance(job, NewJob):
+                fields = bulk_fields(index, job, name, payload, defaults, secret)
+                if "size_limit" in fields:
+                    check_size(payload, fields, of_job(index))
+            checks.job_name(name, index)
+            if fields:
+                entries.append(JobFields(name=name, data=payload, **fields))
+            else:
+                entries.append(PlainFields(name=name, data=payload))
         given = None if key is None else requests.content_hash((job.name or "", job.data) for job in entries)
         return PushBatch(
             queue=self.name, jobs=entries, idempotency_key=self._key(key), idempotency_hash=given
@@ -308,7 +327,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             return checks.idempotency_key(given)
         return None if self._caller.endpoint.embedded else requests.new_key()
 
-    def _add_inside(self, around: Around, jobs: list[NewJob], key: str | None) -> list[JobHandle[Any]]:
+    def _add_inside(
+        self, around: Around, jobs: list[NewJob], key: str | None
+    ) -> list[JobHandle[Any]]:
         """Add jobs with middleware around the call."""
         handles: list[JobHandle[Any]] = []
 
@@ -383,6 +404,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         as in a worker. If the program is ended instead, by a cancellation or Ctrl-C, the job is given back,
         and the attempt does not count. Raises LockLost if another worker got the job in the meantime.
         """
+        # Imported here: it needs most of a worker, a sixth of the time that the import of the client takes.
+        from bunqueue.client.blocking.queue.take import Take
+
         wait, lasting = milliseconds(timeout, "timeout"), whole_milliseconds(lock, "lock")
         return Take(self._caller, self, wait, lasting)
 
@@ -460,7 +484,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         """The handler's result; None if the job has not completed or no longer exists. It does not wait:
         `handle(job_id).result()` does.
         """
-        reply = self._caller.call(checks.checked(query.GetResult(id=job_id), id="job_id"), replies.Outcome)
+        reply = self._caller.call(
+            checks.checked(query.GetResult(id=job_id), id="job_id"), replies.Outcome
+        )
         return reply.result
 
     def progress(self, job_id: str) -> JobProgress:
@@ -503,7 +529,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         reply = self._caller.call(queues.Drain(queue=self.name))
         return reply.count
 
-    def clean(self, older_than: When = 0, *, state: Cleanable | None = None, limit: int = 1000) -> list[str]:
+    def clean(
+        self, older_than: When = 0, *, state: Cleanable | None = None, limit: int = 1000
+    ) -> list[str]:
         """Remove jobs of a state that are older than a span (ms or a timedelta) or a moment (a datetime with
         a time zone), oldest first, at most `limit`; returns their ids.
 
@@ -560,10 +588,16 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         return jobs
 
     def dlq_entries(
-        self, *, limit: int = 100, offset: int = 0, **which: Unpack[DlqFilter]
+        self, *, limit: int = 100, offset: int = 0, newest_first: bool = False, **which: Unpack[DlqFilter]
     ) -> list[DeadLetter]:
-        """Dead letters with their attempts, oldest first, selected by `DlqFilter`."""
+        """Dead letters with their attempts, oldest or newest first, selected by `DlqFilter`; at most 10,000.
+        `iter_dlq` returns all.
+        """
         wanted = checks.checked(dlq.DlqFilter(**_filter(which), limit=limit, offset=offset))
+        if newest_first:
+            end = max(0, self.count_dlq(**which) - offset)
+            start = max(0, end - limit)
+            return (self.dlq_entries(limit=end - start, offset=start, **which))[::-1]
         entries: list[DeadLetter] = []
         more = True
         while more:  # large jobs come a few at a time
@@ -609,9 +643,10 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         retried.dropped = reply.dropped.count if reply.dropped else 0
         return retried
 
-    def purge_dlq(self) -> int:
-        """Remove all dead letters; returns their number."""
-        reply = self._caller.call(dlq.PurgeDlq(queue=self.name))
+    def purge_dlq(self, **which: Unpack[DlqFilter]) -> int:
+        """Remove the selected dead letters, or all; returns their number."""
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
+        reply = self._caller.call(dlq.PurgeDlq(queue=self.name, filter=wanted))
         return reply.count
 
     def remove_dlq_job(self, job_id: str) -> bool:
@@ -789,7 +824,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     # -- webhooks
 
-    def add_webhook(self, url: str, events: Iterable[WebhookEvent], *, secret: str | None = None) -> str:
+    def add_webhook(
+        self, url: str, events: Iterable[WebhookEvent], *, secret: str | None = None
+    ) -> str:
         """Have events of this queue sent to a URL. Returns the id of the webhook.
 
         Requests are signed with the `secret`. Raises CommandFailed for an address inside the network.
@@ -827,7 +864,7 @@ def _filter(which: DlqFilter) -> dict[str, Any]:
         if name not in DlqFilter.__annotations__:
             raise unknown_option("a choice of dead letters", name, DlqFilter.__annotations__)
     if (reason := which.get("reason")) is not None:
-        checks.one_of("reason", reason, (*REASONS, CANCELLED))
+        checks.one_of("reason", reason, tuple(dict.fromkeys((*CAUSES, *REASONS))))
     return {
         name: past_moment(value, name) if name in ("older_than", "newer_than") else value  # type: ignore[arg-type]
         for name, value in which.items()

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from msgspec import Raw
 from msgspec.msgpack import encode
 
-from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration
 from bunqueue.client.models.jobs import Job, as_data
 from bunqueue.client.models.views import TakenJob
+from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.protocol.commands.core import FailReply
 from bunqueue.worker.locks.held_lock import HeldLock
 from bunqueue.worker.reporting.failures import checked, fail_command

@@ -11,7 +11,9 @@ from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import webhooks
 from bunqueue.protocol.commands.webhooks import Trial, WebhookInfo
 
-WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"]
+WebhookEvent = Literal[
+    "job.pushed", "job.started", "job.completed", "job.failed", "job.progress", "error.returned"
+]
 
 
 class ServerWebhooks:
@@ -37,7 +39,9 @@ class ServerWebhooks:
         command = checks.checked(webhooks.TryWebhook(webhook_id=webhook_id))
         return (self._caller.call(command)).data
 
-    def _add(self, url: str, events: Iterable[WebhookEvent], secret: str | None, queue: str | None) -> str:
+    def _add(
+        self, url: str, events: Iterable[WebhookEvent], secret: str | None, queue: str | None
+    ) -> str:
         wanted: list[str] = [events] if isinstance(events, str) else list(events)
         for event in wanted:
             checks.one_of("events", event, webhooks.EVENTS)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Any, TypeVar
 
-from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.models.workflows import Delivery, OneWorkflow, SignalSent, Step, WorkflowInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
+from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.workflows import (
     DropSignal,

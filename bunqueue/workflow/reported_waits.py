@@ -87,4 +87,4 @@ class Waits:
             except BaseException as error:
                 if is_ctrl_c(error):
                     raise
-                logger.exception("middleware %r failed when it was told of step %r", each, step.name)
+                logger.exception("middleware %r failed when it was notified of step %r", each, step.name)
