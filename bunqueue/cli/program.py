@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "start": Entry("server", "Start the server.", True, True),
-    "worker": Entry("worker", "Run the workers of a program; list and pause those that the server knows."),
+    "worker": Entry("worker", "Run the workers of a program; list, pause or stop workers."),
     "push": Entry("push", "Add a job to a queue, or one for each line of a file.", True),
     "pull": Entry("pull_ack_fail", "Take the next job of a queue.", True),
     "ack": Entry("pull_ack_fail", "Complete a pulled job.", True),
@@ -40,6 +40,8 @@ COMMANDS = {
     "workflow": Entry("workflow", "Workflows: start, list and show them; signal, cancel, retry or undo one."),
     "queue": Entry("queue", "List queues; pause, count, clean, drain or remove one."),
     "dlq": Entry("dlq", "Dead letters: list, retry or purge them."),
+    "errors": Entry("errors", "What fails: errors in groups; mute or watch them."),
+    "function": Entry("function", "Functions that apps have declared: list, show, declare or remove them."),
     "cron": Entry("cron", "Schedules: list, add, run, pause or delete them, and show when they run."),
     "rate-limit": Entry("limits.rate_limit", "How fast jobs of a queue may start."),
     "concurrency": Entry("limits.concurrency", "How many jobs of a queue may run at a time."),
@@ -57,12 +59,19 @@ COMMANDS = {
     "ping": Entry("monitor", "Measure how long the server takes to answer.", True),
     "mcp": Entry("mcp", "Let assistants use the server: a server of the Model Context Protocol.", True),
     "cluster": Entry("cluster", "The hosts of a cluster: show them, check them, move shards between them."),
+    "promote": Entry("promote", "Make a standby the primary.", True),
     "call": Entry("call", "Send any command of the protocol by its name.", True),
     "keys": Entry("keys", "Which keys of encryption the stored payloads need.", True),
     "doctor": Entry("doctor", "Look for common problems.", True),
+    "audit": Entry("audit", "Who changed what: list or follow the trail, verify it.", local=True),
+    "identity": Entry(
+        "identity", "Who may use the server, and for what: list, add, rotate, revoke.", local=True
+    ),
     "config": Entry("config", "Show the settings of the server.", local=True),
     "reshard": Entry("data_folder.reshard", "Change the number of shards of a data folder.", True, True),
     "snapshot": Entry("data_folder.snapshot", "Copy a data folder, even while its server runs.", True, True),
+    "backup": Entry("backup.program", "Backups: make, list, verify and prune them.", local=True),
+    "restore": Entry("backup.restore", "Make a data folder from a backup, and prove it good.", True, True),
     "adopt": Entry(
         "data_folder.adopt", "Turn the file of embedded queues into a server's data folder.", True, True
     ),
@@ -72,7 +81,7 @@ COMMANDS = {
     "store": Entry(
         "store.program", "A store in PostgreSQL: make, check and verify it; move jobs in and out.", local=True
     ),
-    "analytics": Entry("analytics", "Statistics, charts and history of queues, with Spark.", local=True),
+    "analytics": Entry("analytics", "Statistics, charts and history of queues.", local=True),
     "completion": Entry("completion", "Print the completion script for a shell.", True, True),
     "version": Entry("server", "Print the version.", True, True),
 }
@@ -86,6 +95,44 @@ def load(name: str) -> Any:
         return group.commands[name]
     group.name = name
     return group
+
+
+SECTIONS = {
+    "Run": ("start", "worker", "mcp"),
+    "Jobs": ("push", "job", "bulk", "flow", "workflow", "cron", "pull", "ack", "fail", "heartbeat"),
+    "Queues": (
+        "queue",
+        "dlq",
+        "errors",
+        "function",
+        "group",
+        "rate-limit",
+        "concurrency",
+        "breaker",
+        "bounds",
+        "stall",
+        "webhook",
+    ),
+    "Watch": ("top", "events", "stats", "metrics", "health", "ping", "shards", "doctor", "analytics"),
+    "Operate": (
+        "cluster",
+        "promote",
+        "store",
+        "backup",
+        "restore",
+        "snapshot",
+        "adopt",
+        "reshard",
+        "accept-loss",
+        "identity",
+        "audit",
+        "keys",
+        "config",
+        "call",
+    ),
+    "This program": ("completion", "version"),
+}
+"""How the help arranges the commands; each is in one section."""
 
 
 class _Loaded(MutableMapping[str, Any]):
@@ -132,8 +179,10 @@ class _Program(Noun):
         return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), COMMANDS[name].about) for name in names])
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,15 +1,16 @@
-"""``bunqueue analytics``: statistics of queues, computed from data folders with Spark.
+"""``bunqueue analytics``: statistics of queues, computed from data folders with DuckDB or Spark.
 
-Talks to no server.  Spark and Arrow are loaded when a command runs.
+Talks to no server.  Arrow, DuckDB and Spark are loaded when a command runs.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum, auto
 from traceback import walk_tb
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bunqueue.errors import BunqueueError
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.text import plural
 
 from ..output import terminal
@@ -72,11 +73,30 @@ Zone = Annotated[
 Master = Annotated[
     str | None,
     typer.Option(
-        "--master", metavar="URL", help="Where Spark runs. Default: local[*], or as spark-submit says."
+        "--master",
+        metavar="URL",
+        help="Compute with Spark, there: local[*], spark://HOST:7077. Default: without Spark, on this"
+        " machine, unless spark-submit runs this.",
+        show_default=False,
     ),
 ]
 Memory = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="Spark's memory on this machine, such as 4g.")
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="The most memory to use, such as 4g. Default: most of the machine's; for Spark 2g.",
+        show_default=False,
+    ),
+]
+Csv = Annotated[bool, typer.Option("--csv", help="Write each table as CSV too, for spreadsheets.")]
+Dashboard = Annotated[
+    str,
+    typer.Option(
+        "--dashboard",
+        metavar="URL",
+        help="The address of the dashboard, for links on the page; {host} in it is the host's name.",
+    ),
 ]
 Skip = Annotated[
     bool, typer.Option("--skip-unreadable", help="Skip shards that cannot be read, instead of failing.")
@@ -92,6 +112,9 @@ Scratch = Annotated[
         show_default=False,
     ),
 ]
+
+
+_LAST = 19  # the lowest priority
 
 
 class Priority(StrEnum):
@@ -129,7 +152,7 @@ Compact = Annotated[
 
 @app.callback()
 def _analytics() -> None:
-    """Statistics, charts and history of queues, with Spark."""
+    """Statistics, charts and history of queues."""
 
 
 @app.command()
@@ -142,10 +165,10 @@ def export(
     ] = False,
     since: Begun = None,
     compact: Compact = False,
-    master: Master = None,
-    memory: Memory = "2g",
+    delta: Annotated[
+        bool, typer.Option("--delta", help="Also write Delta logs: the tables of the lake are Delta tables.")
+    ] = False,
     skip_unreadable: Skip = False,
-    scratch: Scratch = None,
     priority: Prioritized = None,
 ) -> None:
     """Add what has happened since the last export to a lake of Parquet files.
@@ -154,16 +177,15 @@ def export(
 
     Example: bunqueue analytics export --data-dir /var/lib/bunqueue --out lake
     """
-    given = (data_dir, host or (), None, skip_unreadable, scratch)
-    machine = _Machine(master, memory, priority)
     with _reporting() as on_step:
         from bunqueue.analytics import pipeline, runs
 
+        place = runs.From(data_dir, host or (), None, skip_unreadable)
         begin = pipeline.wanted(since).since
-        with _ready(given, out, machine, on_step) as (place, spark):
-            found = runs.export(
-                place, out, payload=payload, since=begin, compact=compact, spark=spark, on_step=on_step
-            )
+        _stand_back(priority, data_dir)
+        found = runs.export(
+            place, out, payload=payload, since=begin, compact=compact, delta=delta, on_step=on_step
+        )
     counts = ", ".join(plural(found.rows[name], name.rstrip("s")) for name in ("jobs", "attempts", "events"))
     print(f"{counts} added to {out}")
     for gap in found.gaps:
@@ -186,19 +208,20 @@ def aggregate(
     until: Until = None,
     bucket: Bucket = None,
     tz: Zone = "UTC",
+    csv: Csv = False,
     master: Master = None,
-    memory: Memory = "2g",
+    memory: Memory = None,
     skip_unreadable: Skip = False,
     scratch: Scratch = None,
     priority: Prioritized = None,
 ) -> None:
-    """Write tables of statistics, each as Parquet and as CSV.
+    """Write tables of statistics as Parquet.
 
     Example: bunqueue analytics aggregate --data-dir /var/lib/bunqueue --out figures --since 7d
     """
     place = (data_dir or (), host or (), lake, skip_unreadable, scratch)
     machine = _Machine(master, memory, priority)
-    tables = _figures("aggregate", place, out, (since, until, bucket, tz), machine).tables
+    tables = _figures("aggregate", place, out, (since, until, bucket, tz), machine, csv=csv).tables
     print(f"{len(tables)} tables written to {out}: " + ", ".join(tables))
 
 
@@ -212,8 +235,10 @@ def report(
     until: Until = None,
     bucket: Bucket = None,
     tz: Zone = "UTC",
+    csv: Csv = False,
+    dashboard: Dashboard = "http://127.0.0.1:6790",
     master: Master = None,
-    memory: Memory = "2g",
+    memory: Memory = None,
     skip_unreadable: Skip = False,
     scratch: Scratch = None,
     priority: Prioritized = None,
@@ -224,15 +249,21 @@ def report(
     """
     place = (data_dir or (), host or (), lake, skip_unreadable, scratch)
     machine = _Machine(master, memory, priority)
-    print(_figures("report", place, out, (since, until, bucket, tz), machine))
+    asked = (since, until, bucket, tz)
+    print(_figures("report", place, out, asked, machine, csv=csv, dashboard=dashboard))
 
 
 class _Machine(NamedTuple):
-    """Where Spark runs, with how much memory, and at which priority."""
+    """Where the figures are computed, with how much memory, and at which priority."""
 
     master: str | None
-    memory: str
+    memory: str | None
     priority: Priority | None
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether Spark computes them: if asked, or if spark-submit runs this."""
+        return self.master is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
     @property
     def is_new(self) -> bool:
@@ -242,14 +273,40 @@ class _Machine(NamedTuple):
         return starts_here(self.master)
 
 
-def _figures(what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...], machine: _Machine) -> Any:
-    """Run `bunqueue.analytics.runs.aggregate` or ``report``."""
+def _figures(
+    what: str,
+    given: tuple[Any, ...],
+    out: str,
+    asked: tuple[Any, ...],
+    machine: _Machine,
+    **more: Any,
+) -> Any:
+    """Run `bunqueue.analytics.runs.aggregate` or ``report``.  Errors in the arguments are raised first."""
     with _reporting() as on_step:
-        from bunqueue.analytics import pipeline, runs
+        from bunqueue.analytics import inputs, pipeline, runs
+        from bunqueue.spark.read import folders
 
-        options = pipeline.wanted(*asked)
-        with _ready(place, out, machine, on_step) as (place_at_rest, spark):
-            return getattr(runs, what)(place_at_rest, out, options, spark=spark, on_step=on_step)
+        wanted = pipeline.wanted(*asked)
+        place = runs.From(*given)
+        place.check()
+        runs.writable("out", out)
+        if "dashboard" in more:
+            runs.check_dashboard(more["dashboard"])
+        if place.folders:
+            folders.find_shards(place.folders, inputs.host_names(place.folders, place.hosts))
+        with _spark(machine, place, on_step) if machine.has_spark else nullcontext() as spark:
+            if spark is None:
+                _stand_back(machine.priority, place.folders)
+            made = runs.Made(spark, machine.memory, on_step=on_step, **more)
+            return getattr(runs, what)(place, out, wanted, made)
+
+
+def _stand_back(priority: Priority | None, folders: Sequence[str]) -> None:
+    """Leave the processor to others, if asked, or if a server writes to a folder."""
+    from bunqueue.spark.read.snapshots import is_live
+
+    if priority is Priority.low or (priority is None and any(map(is_live, folders))):
+        os.nice(_LAST)
 
 
 def _with_flags(text: str) -> str:
@@ -260,9 +317,13 @@ def _with_flags(text: str) -> str:
 
 _FLAGS = {
     "data_dir": "--data-dir",
+    "delta": "--delta",
     "hosts": "--host",
     "skip_unreadable": "--skip-unreadable",
-    **{name: f"--{name}" for name in ("lake", "out", "since", "until", "bucket", "tz", "scratch", "memory")},
+    **{
+        name: f"--{name}"
+        for name in ("lake", "out", "since", "until", "bucket", "tz", "scratch", "memory", "dashboard")
+    },
 }
 
 
@@ -276,7 +337,9 @@ def _reporting() -> Iterator[OnStep]:
         with _progress() as on_step:
             yield on_step
     except ImportError as error:
-        raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
+        extra = "spark" if error.name in ("pyspark", "py4j") else "analytics"
+        text = f"analytics need more packages ({error}): pip install 'bunqueue[{extra}]'"
+        raise SettingsError(text) from None
     except (BadOption, NotReadable, NoJava) as error:
         raise SettingsError(_with_flags(str(error))) from None
     except KeyboardInterrupt:
@@ -302,28 +365,17 @@ def _was_interrupted(error: BaseException) -> bool:
 
 
 @contextmanager
-def _ready(
-    given: tuple[Any, ...], out: str, machine: _Machine, on_step: OnStep
-) -> Iterator[tuple[From, SparkSession]]:
-    """Yield where to read, and a Spark session. Folders of running servers are copied first, and everything
-    after that runs at low priority. Errors in the arguments are raised before Spark starts."""
-    from bunqueue.analytics import inputs, runs
+def _spark(machine: _Machine, place: From, on_step: OnStep) -> Iterator[SparkSession]:
+    """Yield a Spark session, at low priority beside a server."""
     from bunqueue.spark import standing_back
-    from bunqueue.spark.read import folders, snapshots
+    from bunqueue.spark.read.snapshots import is_live
 
-    place = runs.From(*given)
-    place.check()
-    if place.folders:
-        folders.find_shards(place.folders, inputs.host_names(place.folders, place.hosts))
-    is_live = any(map(snapshots.is_live, place.folders))
-    if machine.is_new and is_live:
-        on_step(-2, "copying what a server writes to")
-    with place.at_rest() if machine.is_new else nullcontext(place) as found:
-        runs.writable("out", out)
-        is_low = machine.priority is Priority.low or (machine.priority is None and is_live)
-        with standing_back() if is_low else nullcontext():
-            on_step(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
-            yield found, _session(machine)
+    is_low = machine.priority is Priority.low or (
+        machine.priority is None and any(map(is_live, place.folders))
+    )
+    with standing_back() if is_low else nullcontext():
+        on_step(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
+        yield _session(machine)
 
 
 def _session(machine: _Machine) -> SparkSession:
@@ -334,7 +386,7 @@ def _session(machine: _Machine) -> SparkSession:
     spark = spark_session(
         "bunqueue analytics",
         master=machine.master,
-        spark__driver__memory=machine.memory,
+        spark__driver__memory=machine.memory or "2g",
         spark__ui__showConsoleProgress="false",
         **settings,
     )

@@ -144,7 +144,7 @@ def _change(
             confirm(f"{plural(min(counted.changed, limit))} will be {done}. Go on?", yes)
     with watching(session, "counting" if dry_run else "changing", place, given) as on_progress:
         found = act(**more, **given, limit=limit, dry_run=dry_run, on_progress=on_progress)
-    said = f"{plural(found.changed)} {'would be' if dry_run else 'were'} {done}"
+    text = f"{plural(found.changed)} {'would be' if dry_run else 'were'} {done}"
     facts = {
         "changed": found.changed,
         "skipped": found.skipped,
@@ -152,7 +152,7 @@ def _change(
         "more": found.more,
         "dryRun": dry_run,
     }
-    session.out.done(said, facts, "changed")
+    session.out.done(text, facts, "changed")
     if found.skipped:
         left = ", ".join(f"{reason} {count:,}" for reason, count in found.skipped.items())
         session.out.note(f"left alone: {left}")

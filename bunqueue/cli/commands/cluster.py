@@ -17,7 +17,7 @@ from .cluster_findings import PROBLEM, cluster_findings
 
 app = noun("The hosts of a cluster: show them, check them, move shards between them.")
 
-LOOK_S = 0.5  # between two polls of the progress
+POLL_S = 0.5  # between two polls of the progress
 HOSTS = (
     Column("name"),
     Column("state", Kind.STATE),
@@ -37,7 +37,7 @@ SHARDS = (
     Column("position", Kind.NUMBER),
     Column("epoch", Kind.NUMBER),
 )
-FINDINGS = (Column("level", Kind.STATE), Column("finding", Kind.PROSE), Column("cure", Kind.PROSE))
+FINDINGS = (Column("level", Kind.STATE), Column("finding", Kind.PROSE), Column("fix", Kind.PROSE))
 
 Host = Annotated[str, argument("HOST", "The name of a host, as bunqueue cluster status shows it.")]
 Shard = Annotated[int, argument("SHARD", "The number of a shard, from 0 on.")]
@@ -112,7 +112,7 @@ def drain(session: Session, name: Host, undo: Undo = False) -> None:
     with advancing("shards that have moved", total) as advance:
         while left := _owned(found, name):
             advance(total - left)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             found = session.admin.cluster_status()
     session.out.done(f"the host {name} owns no shard any more", {"host": name, "draining": True})
 

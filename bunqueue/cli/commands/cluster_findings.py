@@ -20,7 +20,7 @@ class ClusterFinding(NamedTuple):
 
     level: str
     finding: str
-    cure: str
+    fix: str
 
 
 def cluster_findings(found: Any) -> list[ClusterFinding]:
@@ -36,14 +36,14 @@ def _store(found: Any) -> Iterator[ClusterFinding]:
 def _hosts(found: Any) -> Iterator[ClusterFinding]:
     for host in found.hosts:
         if not host.alive:
-            cure = f"start its server, or bunqueue cluster forget {host.name}"
-            yield ClusterFinding(PROBLEM, f"the host {host.name} is dead: its beats have stopped", cure)
+            fix = f"start its server, or bunqueue cluster forget {host.name}"
+            yield ClusterFinding(PROBLEM, f"the host {host.name} is dead: its beats have stopped", fix)
         elif not host.reached:
             text = f"{found.host} does not reach {host.name} at {host.link}"
             yield ClusterFinding(PROBLEM, text, "look at the network and at --cluster-address")
         elif host.draining:
-            cure = f"replace it, or bunqueue cluster drain --undo {host.name}"
-            yield ClusterFinding(WARNING, f"the host {host.name} is draining", cure)
+            fix = f"replace it, or bunqueue cluster drain --undo {host.name}"
+            yield ClusterFinding(WARNING, f"the host {host.name} is draining", fix)
     if sum(host.alive for host in found.hosts) == 1:
         yield ClusterFinding(WARNING, "only one host lives: nobody could take over", "start another one")
 
@@ -61,10 +61,8 @@ def _versions(found: Any) -> Iterator[ClusterFinding]:
 def _shards(found: Any) -> Iterator[ClusterFinding]:
     alone = [place.shard for place in found.shards if not place.owner]
     if alone:
-        cure = (
-            "if it lasts longer than some seconds: bunqueue cluster status, and the logs of hosts that live"
-        )
-        yield ClusterFinding(PROBLEM, f"{_some(alone)} without an owner: commands for it wait", cure)
+        fix = "if it lasts longer than some seconds: bunqueue cluster status, and the logs of hosts that live"
+        yield ClusterFinding(PROBLEM, f"{_some(alone)} without an owner: commands for it wait", fix)
     if len(found.hosts) < 2:
         return
     owned = [place for place in found.shards if place.owner]
@@ -74,12 +72,12 @@ def _shards(found: Any) -> Iterator[ClusterFinding]:
         place.shard for place in owned if place.copies and min(copy.behind for copy in place.copies) >= limit
     ]
     if bare:
-        cure = "wait until hosts have made them; if there are fewer hosts than copies, start one"
-        yield ClusterFinding(WARNING, f"{_some(bare)} without a copy: a take-over would take longer", cure)
+        fix = "wait until hosts have made them; if there are fewer hosts than copies, start one"
+        yield ClusterFinding(WARNING, f"{_some(bare)} without a copy: a take-over would take longer", fix)
     if behind:
         text = f"{_some(behind)} with copies that are more than {limit:,} records behind"
-        cure = "bunqueue cluster status --shards: if they do not catch up, look at their hosts' load and logs"
-        yield ClusterFinding(WARNING, f"{text}: a take-over would take longer", cure)
+        fix = "bunqueue cluster status --shards: if they do not catch up, look at their hosts' load and logs"
+        yield ClusterFinding(WARNING, f"{text}: a take-over would take longer", fix)
 
 
 def _some(shards: list[int]) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 from ..framework import completing
 from ..framework.shared import Verb

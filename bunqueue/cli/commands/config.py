@@ -10,10 +10,11 @@ import typer
 
 from bunqueue.server.settings.settings import OPTIONS, resolve_settings
 
+from ..framework.reading import PlainCommand, PlainGroup
 from ..output.output import encoded
 from .server import JSON, with_settings
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(cls=PlainGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback()
@@ -53,4 +54,4 @@ def _plain(shown: str) -> object:
 
 
 _AS_JSON = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JSON)
-app.command("show")(with_settings(show, _AS_JSON))
+app.command("show", cls=PlainCommand)(with_settings(show, _AS_JSON))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.model.job_options import RARE_OPTIONS
+from bunqueue.server.settings import SettingsError
 
 from ..framework import completing
 from ..framework.session import Session
@@ -63,14 +64,14 @@ OF_JOBS = (
     "retry_on",
     "never_on",
     "ttl",
-    "stall_timeout",
     "lifo",
     "remove_on_complete",
     "remove_on_fail",
-    "keep_completed",
-    "keep_failed",
     "durable",
     "tags",
+    "headers",
+    "stack_trace_limit",
+    *RARE_OPTIONS,
 )
 OF_KEYS = ("unique_key", "unique_for", "on_conflict", "unique_states")
 OF_BACKOFFS = ("backoff_type", "backoff_max", "backoff_jitter")

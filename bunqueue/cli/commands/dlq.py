@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
+from bunqueue.model.dead_letters import CAUSES
 from bunqueue.text import plural
 
 from ..framework.completing import one_of
@@ -14,7 +15,8 @@ from ..framework.shared import noun, parameters_of, verb
 from ..framework.values import SPAN, WHEN, JobId, QueueName, Yes, begun, option, span, span_or_moment, whole
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
-from .dropped_letters import dropped_text
+from .dropped_letters import loss_text
+from .errors import GROUPS, table_of
 
 if TYPE_CHECKING:
     from bunqueue.client.queue.queue import DlqFilter
@@ -23,28 +25,21 @@ F = TypeVar("F", bound=Callable[..., None])
 
 app = noun("Dead letters: list, retry or purge them.")
 
-REASONS = (
-    "explicit_fail",
-    "max_attempts_exceeded",
-    "timeout",
-    "stalled",
-    "ttl_expired",
-    "worker_lost",
-    "unknown",
-)
+PAGE = 1_000  # dead letters in one reply
+GROUPS_SHOWN = 20  # groups of errors in the statistics
 SERVER = "server"  # given instead of a bound: use the one in the server's settings
 LETTERS = (
     Column("id", Kind.ID),
     Column("name"),
     Column("enteredAt", Kind.TIME, "since"),
-    Column("reason"),
+    Column("cause"),
     Column("attempts", Kind.NUMBER),
     Column("expiresAt", Kind.TIME, "until"),
     Column("error"),
 )
 STATS = (
     Column("total", Kind.NUMBER),
-    Column("byReason", Kind.COUNTS),
+    Column("byCause", Kind.COUNTS),
     Column("pendingRetry", Kind.NUMBER, "retry due"),
     Column("expired", Kind.NUMBER),
     Column("oldestEntry", Kind.TIME, "oldest"),
@@ -62,11 +57,10 @@ CONFIG = (
 
 Limit = Annotated[int, option("--limit", "-n", about="The maximum number. Default: 100.", metavar="N")]
 Offset = Annotated[int, option("--offset", about="Skip this many.", metavar="N")]
+Oldest = Annotated[bool, option("--oldest", about="The oldest first.")]
 Reason = Annotated[
     str | None,
-    option(
-        "--reason", about=f"{', '.join(REASONS)}, or cancelled.", metavar="REASON", complete=one_of(*REASONS)
-    ),
+    option("--reason", about=f"{', '.join(CAUSES)}.", metavar="REASON", complete=one_of(*CAUSES)),
 ]
 Older = Annotated[
     Any, option("--older-than", about="Dead for longer than this.", metavar=WHEN, parser=span_or_moment)
@@ -78,7 +72,22 @@ Named = Annotated[str | None, option("--name", about="Jobs of this name.", metav
 Containing = Annotated[
     str | None, option("--error", about="Jobs whose error contains this text, in any case.", metavar="TEXT")
 ]
-FILTERS = {"reason": Reason, "name": Named, "error": Containing, "older_than": Older, "newer_than": Newer}
+OfClass = Annotated[
+    str | None, option("--error-type", about="Jobs with an error of this class.", metavar="CLASS")
+]
+OfGroup = Annotated[
+    str | None,
+    option("--error-group", about="Jobs of this group of errors: see bunqueue errors.", metavar="GROUP"),
+]
+FILTERS = {
+    "reason": Reason,
+    "name": Named,
+    "error": Containing,
+    "error_type": OfClass,
+    "error_group": OfGroup,
+    "older_than": Older,
+    "newer_than": Newer,
+}
 """The filters for dead letters, as flags."""
 OneJob = Annotated[str | None, option("--id", about="Only this job.", metavar="ID")]
 Count = Annotated[
@@ -134,15 +143,37 @@ def _which(filters: Mapping[str, Any]) -> DlqFilter:
     app,
     "bunqueue dlq list emails",
     "bunqueue dlq list emails --reason timeout --newer-than 1h --json",
+    "bunqueue dlq list emails --limit 100000 --json > dead.json",
     "bunqueue dlq list emails --name welcome --error 'no such mailbox'",
     name="list",
     patient=True,
 )
 @with_filter
-def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset = 0, **filters: Any) -> None:
-    """List dead letters of a queue, the oldest first. JSON has their jobs and all their attempts."""
-    of_queue = session.queue(queue)
-    found = of_queue.dlq_entries(limit=limit, offset=offset, **_which(filters))
+def list_(
+    session: Session,
+    queue: QueueName,
+    limit: Limit = 100,
+    offset: Offset = 0,
+    oldest: Oldest = False,
+    **filters: Any,
+) -> None:
+    """List dead letters of a queue, the newest first. JSON has their jobs and all their attempts."""
+    from bunqueue.client.options import checks
+
+    checks.whole("limit", limit)
+    checks.whole("offset", offset, 0)
+    of_queue, which = session.queue(queue), _which(filters)
+    total = of_queue.count_dlq(**which)
+    found: list[Any] = []
+    while len(found) < limit:
+        size = min(limit - len(found), PAGE, total - offset - len(found))
+        if size <= 0:
+            break
+        start = offset + len(found)
+        page = of_queue.dlq_entries(limit=size, offset=start if oldest else total - start - size, **which)
+        if not page:  # others have removed some
+            break
+        found += page if oldest else reversed(page)
     if session.out.as_json:
         session.out.rows(found, LETTERS, none="")
     else:
@@ -152,8 +183,12 @@ def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset
             more = {"id": letter.job.id, "name": letter.job.name, "attempts": len(letter.attempts)}
             rows.append({**row, **more})
         session.out.rows(rows, LETTERS, none="there are no such dead letters")
-    if (dropped := of_queue.dropped_dlq()).count:
-        session.out.note(dropped_text(queue, dropped))
+    if (rest := total - offset - len(found)) > 0:
+        session.out.note(
+            f"{plural(rest, 'more dead letter')}: --offset {offset + len(found)} goes on, --limit takes more"
+        )
+    if text := loss_text(of_queue):
+        session.out.note(text)
 
 
 @verb(
@@ -179,15 +214,15 @@ def retry(
         lambda: found.counts().failed,
     )
     _must_be_there(queue, job_id, retried)
-    said = f"{plural(retried)} run again"
+    text = f"{plural(retried)} run again"
     record = {"queue": queue, "count": int(retried)}
     if retried.cancelled:
         record["cancelled"] = retried.cancelled
-        said += f"; {retried.cancelled} cancelled left out, see --reason cancelled"
+        text += f"; {retried.cancelled} cancelled left out, see --reason cancelled"
     if retried.dropped:
         record["dropped"] = retried.dropped
-        said += f"; {retried.dropped:,} more are gone: they had been dropped, see bunqueue dlq stats {queue}"
-    session.out.done(said, record, "count")
+        text += f"; {retried.dropped:,} more are gone: they had been dropped, see bunqueue dlq stats {queue}"
+    session.out.done(text, record, "count")
 
 
 @verb(app, "bunqueue dlq count emails", "bunqueue dlq count emails --reason timeout", patient=True)
@@ -213,26 +248,40 @@ def _must_be_there(queue: str, job_id: str | None, found: int | bool) -> None:
         raise NotFound(f"queue {queue} has no dead letter {job_id}")
 
 
-@verb(app, "bunqueue dlq purge emails", "bunqueue dlq purge emails --yes", patient=True)
-def purge(session: Session, queue: QueueName, yes: Yes = False) -> None:
-    """Remove all dead letters of a queue. Prints how many."""
-    found = session.queue(queue)
+@verb(
+    app,
+    "bunqueue dlq purge emails",
+    "bunqueue dlq purge emails --yes",
+    "bunqueue dlq purge emails --error-group 5f0c1d2e3a4b",
+    patient=True,
+)
+@with_filter
+def purge(session: Session, queue: QueueName, yes: Yes = False, **filters: Any) -> None:
+    """Remove dead letters of a queue: those that match, or all. Prints how many."""
+    found, which = session.queue(queue), _which(filters)
     if not yes:
-        confirm(f"Remove all {plural(found.counts().failed, 'dead letter')} of queue {queue}?", yes)
-    count = watched(f"purging {queue}", found.purge_dlq, lambda: found.counts().failed)
-    said = f"removed {plural(count, 'dead letter')} of queue {queue}"
-    session.out.done(said, {"queue": queue, "count": count}, "count")
+        number, every = found.count_dlq(**which), "" if which else "all "
+        confirm(f"Remove {every}{plural(number, 'dead letter')} of queue {queue}?", yes)
+    count = watched(f"purging {queue}", lambda: found.purge_dlq(**which), lambda: found.counts().failed)
+    text = f"removed {plural(count, 'dead letter')} of queue {queue}"
+    session.out.done(text, {"queue": queue, "count": count}, "count")
 
 
 @verb(app, "bunqueue dlq stats emails", patient=True)
 def stats(session: Session, queue: QueueName) -> None:
-    """Print statistics of the dead letters of a queue."""
-    stats = session.queue(queue).dlq_stats()
+    """Print statistics of the dead letters of a queue, and their errors in groups."""
+    found = session.queue(queue)
+    stats, groups = found.dlq_stats(), found.error_groups(limit=GROUPS_SHOWN)
     if session.out.as_json:
-        session.out.record(stats, STATS)
+        session.out.record({**plain(stats), "errors": [plain(group) for group in groups]}, STATS)
         return
     lost = {"dropped": stats.dropped.count, "lastDropped": stats.dropped.last_at_ms}
     session.out.record({**plain(stats), **lost}, STATS)
+    if groups:
+        session.out.note("")
+        session.out.rows(table_of(groups), GROUPS, none="")
+    if text := loss_text(found):
+        session.out.note(text)
 
 
 @verb(

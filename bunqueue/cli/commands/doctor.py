@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.text import plural, span_of
 
 from ..framework import exits
@@ -18,7 +18,7 @@ from ..framework.session import Session
 from ..framework.shared import verb
 from ..framework.values import option
 from ..output.output import Column, Kind
-from .dropped_letters import KEEP_MORE, dropped_lately
+from .dropped_letters import KEEP_ALL, dropped_lately
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -29,12 +29,16 @@ OLD_MS = 600_000
 """The age, in ms, from which a waiting job is probably stuck."""
 CLOCK_MS = 2000
 """How far clocks may differ, in ms, before displayed ages and delays are wrong."""
+BEHIND_S = 60.0
+"""How long changes may wait to be backed up, in seconds."""
 LAG_S = 0.25
 """The lag of the router's event loop, in seconds, beyond which every command is late."""
 SLOW_MS = 20
 """The mean commit time of a store, in ms, above which it limits a shard's throughput."""
 SHORT = 0.8
 """The used part of a shard's memory limit beyond which jobs will soon be refused."""
+SOON_MS = 14 * 86_400_000
+"""The time, in ms, before the end of an identity or certificate from which to warn."""
 ANSWER_MS = 1500
 """The time limit for one question, in ms."""
 ENOUGH_S = 3.0
@@ -171,6 +175,8 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from stores
     yield from _cluster(admin, samples)
     yield from _database()
+    yield from _backup(samples)
+    yield from _standby(samples)
     yield _memory(samples)
     lag = samples.get(("event_loop_lag_seconds", frozenset()), 0.0)
     late = lag > LAG_S
@@ -181,6 +187,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     )
     yield _clock(samples)
     yield _readers(samples)
+    yield from _ending(samples)
     if any(finding.status == PROBLEM for finding in stores):
         return  # the checks that follow ask for jobs, and would be refused
     workers = admin.list_workers()
@@ -208,8 +215,8 @@ def _deaths(samples: Any) -> Iterator[Finding]:
     for (name, labels), value in samples.items():
         if name == "shard_dies_often":
             of = dict(labels)
-            said = f"shard {of['shard']} has died {int(value)} times in the last hour: {of['reason']}"
-            yield Finding(PROBLEM, "shards", said)
+            text = f"shard {of['shard']} has died {int(value)} times in the last hour: {of['reason']}"
+            yield Finding(PROBLEM, "shards", text)
 
 
 def _shards(down: list[str], *, is_away: bool) -> Finding:
@@ -217,7 +224,7 @@ def _shards(down: list[str], *, is_away: bool) -> Finding:
     if down:
         return Finding(PROBLEM, "shards", f"{_some(down)} down: see the server's log")
     if is_away:
-        return Finding(PROBLEM, "shards", "they run, and refuse commands while the store is away")
+        return Finding(PROBLEM, "shards", "they run, and refuse commands while the store is unavailable")
     return Finding(OK, "shards", "all take commands")
 
 
@@ -232,10 +239,10 @@ def _damage(samples: Any) -> Finding:
             lost = int(samples.get(("storage_unreadable_jobs", labels), 0))
             jobs = f" ({plural(lost, 'job')} cannot be read; lists of jobs show them)" if lost else ""
             found.append(f"shard {shard} has met damage{jobs}")
-    cure = "the log names file and table; stop the server and run bunqueue doctor --repair --data-dir DIR"
+    fix = "the log names file and table; stop the server and run bunqueue doctor --repair --data-dir DIR"
     if found:
-        return Finding(PROBLEM, "files", f"{', '.join(found)}: {cure}")
-    return Finding(OK, "files", "no damage was met")
+        return Finding(PROBLEM, "files", f"{', '.join(found)}: {fix}")
+    return Finding(OK, "files", "no damage was found")
 
 
 def _stores(samples: Any) -> Iterator[Finding]:
@@ -249,11 +256,11 @@ def _stores(samples: Any) -> Iterator[Finding]:
     away = [f"shard-{shard}" for shard, value in found["store_away"].items() if value]
     slow = max(found["store_round_trip_seconds"].values()) * 1000
     if away:
-        said = f"away from {_some(away)}: commands are refused; bunqueue store check says what is wrong"
-        yield Finding(PROBLEM, "store", said)
+        text = f"unavailable to {_some(away)}: commands are refused; bunqueue store check says what is wrong"
+        yield Finding(PROBLEM, "store", text)
     elif any(found["store_unprotected"].values()):
-        said = "PostgreSQL waits for no standby: what is acknowledged is on one machine; bunqueue store check"
-        yield Finding(WARNING, "store", said)
+        text = "PostgreSQL waits for no standby: what is acknowledged is on one machine; bunqueue store check"
+        yield Finding(WARNING, "store", text)
     elif slow > SLOW_MS:
         yield Finding(
             WARNING, "store", f"a commit takes {span_of(slow)}: is a standby far away, or its disk slow?"
@@ -271,10 +278,37 @@ def _cluster(admin: Any, samples: Any) -> Iterator[Finding]:
     found = admin.cluster_status()
     findings = cluster_findings(found)
     for each in findings:
-        yield Finding(each.level, "cluster", f"{each.finding}: {each.cure}")
+        yield Finding(each.level, "cluster", f"{each.finding}: {each.fix}")
     if not findings:
         shared = f"{plural(len(found.hosts), 'host')} share {plural(len(found.shards), 'shard')}"
         yield Finding(OK, "cluster", f"{shared}, all have owners and copies")
+
+
+def _backup(samples: Any) -> Iterator[Finding]:
+    """How far what changes is backed up, if the server does that."""
+    behind = samples.get(("backup_lag_seconds", frozenset()))
+    if behind is None:
+        return
+    if behind > BEHIND_S or samples.get(("backup_failing", frozenset())):
+        waits = f"changes have waited for {span_of(behind * 1000)}"
+        yield Finding(PROBLEM, "backup", f"{waits}: the server's log says why they cannot be stored")
+    else:
+        yield Finding(OK, "backup", "what changes is stored")
+
+
+def _standby(samples: Any) -> Iterator[Finding]:
+    """How far a standby follows its primary, if the server is one."""
+    behind = samples.get(("standby_lag_seconds", frozenset()))
+    if behind is None:
+        return
+    if samples.get(("standby_failing", frozenset())):
+        text = f"nothing new for {span_of(behind * 1000)}: the server's log says why it cannot be fetched"
+        yield Finding(PROBLEM, "standby", text)
+    elif behind > BEHIND_S:
+        text = f"nothing new for {span_of(behind * 1000)}: does the primary run? if not: bunqueue promote"
+        yield Finding(PROBLEM, "standby", text)
+    else:
+        yield Finding(OK, "standby", f"follows its primary; the last of it is {span_of(behind * 1000)} old")
 
 
 def _database() -> Iterator[Finding]:
@@ -293,8 +327,8 @@ def _database() -> Iterator[Finding]:
         yield Finding(PROBLEM, "store's database", str(error))
         return
     for each in found:
-        cure = f": {each.cure}" if each.cure else ""
-        yield Finding(str(each.level), "store's database", f"{each.text}{cure}")
+        fix = f": {each.fix}" if each.fix else ""
+        yield Finding(str(each.level), "store's database", f"{each.text}{fix}")
 
 
 def _room(storage: Any) -> Iterator[Finding]:
@@ -324,14 +358,14 @@ def _memory(samples: Any) -> Finding:
         elif used.get(f"shard-{shard}", 0) > SHORT * limit:
             short.append(f"shard-{shard}")
     if full:
-        said = f"{_some(full)} at the memory limit: pushes are refused; add workers, or raise --memory-limit"
-        return Finding(PROBLEM, "memory", said)
-    said = f"{_some(short)} near the memory limit: add workers, or raise --memory-limit"
-    return Finding(WARNING if short else OK, "memory", said if short else "enough for more jobs")
+        text = f"{_some(full)} at the memory limit: pushes are refused; add workers, or raise --memory-limit"
+        return Finding(PROBLEM, "memory", text)
+    text = f"{_some(short)} near the memory limit: add workers, or raise --memory-limit"
+    return Finding(WARNING if short else OK, "memory", text if short else "enough for more jobs")
 
 
 def _server(session: Session) -> Iterator[Finding]:
-    from bunqueue import __version__
+    from bunqueue.version import __version__
 
     admin = session.admin
     info = admin.info()
@@ -342,8 +376,8 @@ def _server(session: Session) -> Iterator[Finding]:
     versions = f"server {info.version}, this program {__version__}"
     yield Finding(OK if same else WARNING, "versions", versions)
     apart = abs(off) > CLOCK_MS
-    said = f"the server's is {span_of(abs(off))} {'ahead' if off > 0 else 'behind'}: synchronise them"
-    yield Finding(WARNING if apart else OK, "clocks", said if apart else "agree")
+    text = f"the server's is {span_of(abs(off))} {'ahead' if off > 0 else 'behind'}: synchronise them"
+    yield Finding(WARNING if apart else OK, "clocks", text if apart else "agree")
 
 
 def _clock(samples: Any) -> Finding:
@@ -355,12 +389,12 @@ def _clock(samples: Any) -> Finding:
     jumps = found.get("clock_last_jump_seconds", [])
     last = max(jumps, key=abs, default=0.0) * 1000
     if doubt:
-        said = f"set forward by {span_of(doubt)}: retention waits up to an hour, in case that was a mistake"
+        text = f"set forward by {span_of(doubt)}: retention waits up to an hour, in case that was a mistake"
     elif last:
-        said = f"has jumped {'forward' if last > 0 else 'back'} by {span_of(abs(last))}: what sets it?"
+        text = f"has jumped {'forward' if last > 0 else 'back'} by {span_of(abs(last))}: what sets it?"
     else:
-        said = "has not jumped"
-    return Finding(WARNING if doubt or last else OK, "server's clock", said)
+        text = "has not jumped"
+    return Finding(WARNING if doubt or last else OK, "server's clock", text)
 
 
 def _readers(samples: Any) -> Finding:
@@ -370,8 +404,33 @@ def _readers(samples: Any) -> Finding:
         for (name, labels), value in samples.items()
         if name == "readable_by_others" and value
     ]
-    said = f"other users can read the {' and the '.join(found)}: the log of the start says what to do"
-    return Finding(WARNING if found else OK, "file modes", said if found else "closed to other users")
+    text = f"others can read the {' and the '.join(found)}: the log of the start says what to do"
+    return Finding(WARNING if found else OK, "file modes", text if found else "closed to other users")
+
+
+def _ending(samples: Any) -> Iterator[Finding]:
+    """Identities and certificates that have ended, or soon will."""
+    counts = {
+        dict(labels)["state"]: int(value) for (name, labels), value in samples.items() if name == "identities"
+    }
+    if counts:
+        ended, ending = counts["ended"], counts["ending"]
+        text = f"{ended} have ended, {ending} will within two weeks: bunqueue identity list"
+        yield Finding(WARNING if ended or ending else OK, "identities", text if ended or ending else "valid")
+    for name, check, expired in (
+        ("tls_certificate", "TLS certificate", "has expired: clients refuse the server"),
+        (
+            "client_certificate",
+            "client certificates",
+            "the first has expired: bunqueue identity list says whose",
+        ),
+    ):
+        end = samples.get((f"{name}_expires_timestamp_seconds", frozenset()))
+        if end is not None:
+            left_ms = (end - time.time()) * 1000
+            status = PROBLEM if left_ms <= 0 else WARNING if left_ms < SOON_MS else OK
+            which = "expires" if name == "tls_certificate" else "the first expires"
+            yield Finding(status, check, f"{which} in {span_of(left_ms)}" if left_ms > 0 else expired)
 
 
 def _queues(now: Any, samples: Any, queues: Any, workers: Any) -> Iterator[Finding]:
@@ -405,28 +464,28 @@ def _queues(now: Any, samples: Any, queues: Any, workers: Any) -> Iterator[Findi
     yield Finding(
         WARNING if lost else OK,
         "dropped dead letters",
-        f"gone for good from {_some(lost)}: {KEEP_MORE}" if lost else "none in the last week",
+        f"gone for good from {_some(lost)}: {KEEP_ALL}" if lost else "none in the last week",
     )
     dead = [f"{each.name} ({each.dlq:,})" for each in now.queues if each.dlq]
     yield Finding(
         WARNING if dead else OK,
         "dead letters",
-        f"in {_some(dead)}: bunqueue dlq list QUEUE" if dead else "none",
+        f"in {_some(dead)}: bunqueue errors list QUEUE says why" if dead else "none",
     )
 
 
 def _unknown_names(admin: Any, now: Any, workers: Any) -> Finding:
     """Whether jobs are waiting whose name no worker of their queue knows.  Checked only where all workers
     report what they run."""
-    said: dict[str, set[str] | None] = {}
+    text: dict[str, set[str] | None] = {}
     for worker in workers:
         for queue in worker.queues:
             names = (worker.names_by_queue or {}).get(queue, worker.names)
-            known = said.setdefault(queue, set())
-            said[queue] = None if known is None or names is None else known.union(names)
+            known = text.setdefault(queue, set())
+            text[queue] = None if known is None or names is None else known.union(names)
     found: list[str] = []
     for each in now.queues:
-        names = said.get(each.name)
+        names = text.get(each.name)
         if not (each.waiting or each.delayed) or not names or len(names) > MAX_VALUES:
             continue
         where = f"queue = {json.dumps(each.name)} and name != ({', '.join(map(json.dumps, sorted(names)))})"
@@ -442,8 +501,8 @@ def _unknown_names(admin: Any, now: Any, workers: Any) -> Finding:
 
 def _schedules(crons: Any) -> Iterator[Finding]:
     late = [cron.name for cron in crons if cron.next_run_ms < time.time() * 1000 - OLD_MS]
-    said = f"should have run: {_some(late)}" if late else f"{plural(len(crons), 'schedule')}, none is late"
-    yield Finding(WARNING if late else OK, "schedules", said)
+    text = f"should have run: {_some(late)}" if late else f"{plural(len(crons), 'schedule')}, none is late"
+    yield Finding(WARNING if late else OK, "schedules", text)
 
 
 def _some(names: list[str]) -> str:

@@ -44,5 +44,5 @@ def _pages(
             time.sleep(STEP_S)
         page = session.admin.read_events(after=page.after, limit=PAGE, **wanted)
         if page.missed:
-            said = f"{plural(page.missed, 'event')} had been forgotten before they were read"
-            session.out.note(f"bunqueue: {said}")
+            text = f"{plural(page.missed, 'event')} had been forgotten before they were read"
+            session.out.note(f"bunqueue: {text}")

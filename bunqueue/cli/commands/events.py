@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bunqueue.model.events import NAMES, PUBLISHED
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.text import printable
 
 from ...protocol.encoded import for_people

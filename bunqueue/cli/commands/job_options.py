@@ -1,6 +1,7 @@
 """The options of jobs as flags, for ``push`` and ``cron add``.
 
-The protocol declares their bounds, and the client checks them.
+The protocol declares their bounds, and the client checks them.  The flags of `RareOptions` follow from their
+declaration.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.model.job_options import RARE_OPTIONS, Option
+from bunqueue.server.settings import SettingsError
 
 from ..framework.shared import parameters_of
 from ..framework.values import SPAN, WHEN, option, span, span_or_moment, waits
@@ -34,6 +36,11 @@ class Flag(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+def _flag_of(rare: Option) -> Flag:
+    kind, metavar = {bool: (bool, None), int: (int, "N"), float: (span, SPAN), str: (str, "TEXT")}[rare.kind]
+    return Flag(kind, rare.words, metavar)
+
+
 FLAGS: dict[str, Flag] = {
     "priority": Flag(int, "Higher runs first. Default: 0.", "N", ("-P",)),
     "delay": Flag(span_or_moment, "Not before this much time has passed, or this moment.", WHEN, ("-d",)),
@@ -47,7 +54,6 @@ FLAGS: dict[str, Flag] = {
     "on_dead_data": Flag(json, "The data for --on-dead, as JSON.", "JSON"),
     "ttl": Flag(span_or_moment, "Dropped if not started within this time, or by this moment.", WHEN),
     "timeout": Flag(span, "An attempt that takes longer fails.", SPAN),
-    "stall_timeout": Flag(span, "Taken from its worker after this time without a heartbeat.", SPAN),
     "job_id": Flag(str, "An id of your own, unique on the whole server.", "ID"),
     "unique_key": Flag(str, "While a job with this key waits or runs, no other is added.", "KEY", ("-u",)),
     "group": Flag(str, "The group, which can have its own limits.", "GROUP", ("-g",)),
@@ -97,7 +103,6 @@ FLAGS: dict[str, Flag] = {
         pairs, "For middleware, such as a trace context; may be repeated.", "NAME=TEXT", ("--header",)
     ),
     "group_max_size": Flag(int, "Refused while this many jobs of its --group are queued.", "N"),
-    "keep_logs": Flag(int, "How many lines of its log to keep, at most 100.", "N"),
     "stack_trace_limit": Flag(int, "How many lines of a traceback to keep. Default: 10.", "N"),
     "size_limit": Flag(int, "Refused when its data takes more bytes.", "N"),
     "failure_policy": Flag(
@@ -105,9 +110,8 @@ FLAGS: dict[str, Flag] = {
     ),
     "remove_on_complete": Flag(bool, "Forget the job and its result when it has completed."),
     "remove_on_fail": Flag(bool, "Forget the job when it has failed for good."),
-    "keep_completed": Flag(span, "Remove it and its result so long after it completed.", SPAN),
-    "keep_failed": Flag(span, "Remove it so long after it failed for good.", SPAN),
     "durable": Flag(bool, "Acknowledged only when it would survive a power loss."),
+    **{name: _flag_of(rare) for name, rare in RARE_OPTIONS.items()},
 }
 
 
@@ -173,13 +177,13 @@ def given(options: dict[str, Any]) -> Any:
     if "repeat_pattern" in found:
         found.setdefault("repeat", None)  # `Repeat` refuses both
     for owner, parts, make in _PARTS:
-        said = {field: found.pop(name) for name, field in parts.items() if name in found}
-        if said:
+        subfields = {field: found.pop(name) for name, field in parts.items() if name in found}
+        if subfields:
             if owner not in found:
-                flag = next(name for name, field in parts.items() if field in said)
+                flag = next(name for name, field in parts.items() if field in subfields)
                 owners = [_flag(name) for name in (owner, *_ALSO.get(flag, ())) if name in options]
                 raise SettingsError(f"{_flag(flag)}: it goes with {' or '.join(owners)}; give that, too")
-            make(found, said)
+            make(found, subfields)
     if isinstance(found.get("on_dead"), str):
         _on_dead(found, {})
     return found
@@ -196,28 +200,30 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _backoff(found: dict[str, Any], said: dict[str, Any]) -> None:
+def _backoff(found: dict[str, Any], subfields: dict[str, Any]) -> None:
     from bunqueue.client.options.types import Backoff
 
     given = found["backoff"]
-    found["backoff"] = Backoff(delays=given, **said) if isinstance(given, list) else Backoff(given, **said)
+    found["backoff"] = (
+        Backoff(delays=given, **subfields) if isinstance(given, list) else Backoff(given, **subfields)
+    )
 
 
-def _on_dead(found: dict[str, Any], said: dict[str, Any]) -> None:
+def _on_dead(found: dict[str, Any], subfields: dict[str, Any]) -> None:
     from bunqueue.client.options.job import NewJob
 
-    job = NewJob(found["on_dead"], said.get("data"))
-    job.queue = said.get("queue")
+    job = NewJob(found["on_dead"], subfields.get("data"))
+    job.queue = subfields.get("queue")
     found["on_dead"] = job
 
 
-def _repeat(found: dict[str, Any], said: dict[str, Any]) -> None:
+def _repeat(found: dict[str, Any], subfields: dict[str, Any]) -> None:
     from bunqueue.client.options.types import Repeat
 
     for field in ("start", "end"):
-        if isinstance(said.get(field), int | float):
-            said[field] = datetime.now(UTC) + timedelta(milliseconds=said[field])
-    found["repeat"] = Repeat(found.get("repeat"), **said)
+        if isinstance(subfields.get(field), int | float):
+            subfields[field] = datetime.now(UTC) + timedelta(milliseconds=subfields[field])
+    found["repeat"] = Repeat(found.get("repeat"), **subfields)
 
 
 def _unique_by_data(found: dict[str, Any]) -> None:
@@ -232,13 +238,13 @@ def _unique_by_data(found: dict[str, Any]) -> None:
     found["unique"] = Unique(**{field: found.pop(name) for name, field in parts.items() if name in found})
 
 
-def _unique(found: dict[str, Any], said: dict[str, Any]) -> None:
+def _unique(found: dict[str, Any], subfields: dict[str, Any]) -> None:
     from bunqueue.client.options.types import Debounce, Dedup
 
-    wait = said.pop("wait", None)
+    wait = subfields.pop("wait", None)
     if wait is None:
-        found["dedup"] = Dedup(**said)
-    elif said:
+        found["dedup"] = Dedup(**subfields)
+    elif subfields:
         raise SettingsError(
             "--debounce: it replaces the job that holds the key; leave out --unique-for and the like"
         )

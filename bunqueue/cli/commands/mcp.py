@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 from ..framework.session import Session
 from ..framework.shared import verb

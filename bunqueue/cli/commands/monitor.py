@@ -48,7 +48,7 @@ OF_STORE = (
     Column("phase", Kind.TEXT),
     Column("roundTripMs", Kind.SPAN, "commit"),
     Column("held", Kind.SIZE),
-    Column("awaySince", Kind.TIME, "store away since"),
+    Column("awaySince", Kind.TIME, "store unavailable since"),
 )
 """With a store, these columns come before the error."""
 SILENT = "it does not answer"

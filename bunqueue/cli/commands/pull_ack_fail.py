@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bunqueue.protocol.encoded import for_people
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 from ..framework import exits
 from ..framework.session import Session
@@ -127,8 +127,8 @@ def fail(
         raise SettingsError("--unrecoverable and --give-back: it is one or the other")
     job = session.job(job_id)
     job.fail(error, lock_token=lock_token, unrecoverable=unrecoverable, give_back=give_back)
-    said = "gave back" if give_back else "failed"
-    session.out.done(f"{said} job {job_id}", {"id": job_id, "interrupted": give_back})
+    text = "gave back" if give_back else "failed"
+    session.out.done(f"{text} job {job_id}", {"id": job_id, "interrupted": give_back})
 
 
 @verb(app, "bunqueue heartbeat 01980f2e-... --lock-token 0198... --duration 5m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bunqueue.errors import BunqueueError
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.text import json_problem, plural
 
 from ..framework import exits
@@ -33,6 +34,7 @@ BATCH = 1000
 BATCH_BYTES = 4_000_000
 """... and the most bytes: a frame holds 64 MiB, and the progress bar should move."""
 DEFAULT_NAME = "default"
+MAX_NOTED = 20  # warnings of invalid jobs that are printed
 
 Data = Annotated[Any, argument("[DATA]", "JSON, @FILE, or - for standard input. Default: null.", parser=data)]
 Name = Annotated[str, option("--name", "-n", about="The name of the job. Default: default.", metavar="NAME")]
@@ -94,11 +96,13 @@ def push(
     if lines is not None:
         if data is not None:
             raise SettingsError("DATA: --lines says what to add; give one or the other")
-        _push_lines(session, target, lines, _Maker(name, shared, whole), idempotency_key)
+        with _warnings_noted(session):
+            _push_lines(session, target, lines, _Maker(name, shared, whole), idempotency_key)
         return
     if whole:
         raise SettingsError("--whole: it says what lines are; give --lines FILE, too")
-    job = target.add(name, data, idempotency_key=idempotency_key, **shared)
+    with _warnings_noted(session):
+        job = target.add(name, data, idempotency_key=idempotency_key, **shared)
     existing = job.created is False
     sentence = f"{'there is a job already' if existing else 'added job'}: {job.id} in queue {queue}"
     facts = {"id": job.id, "queue": queue, "existing": existing}
@@ -106,6 +110,18 @@ def push(
         facts |= {"conflict": job.conflict, "holder": job.holder}
         sentence += f"; the job with its key, {job.holder}, was {job.conflict}" if not existing else ""
     session.out.done(sentence, facts, "id")
+
+
+@contextmanager
+def _warnings_noted(session: Session) -> Iterator[None]:
+    """Print warnings of invalid jobs as notes."""
+    from bunqueue.client.invalid_jobs import InvalidJobWarning
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", InvalidJobWarning)
+        yield
+    for each in found[:MAX_NOTED]:
+        session.out.note(f"bunqueue: {each.message}")
 
 
 class _Maker(NamedTuple):

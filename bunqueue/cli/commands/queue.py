@@ -170,8 +170,8 @@ def resume(session: Session, queue: QueueName) -> None:
 def paused(session: Session, queue: QueueName) -> None:
     """Print whether a queue is paused: true or false."""
     found = session.queue(queue).is_paused()
-    said = f"queue {queue} is {'' if found else 'not '}paused"
-    session.out.done(said, {"queue": queue, "paused": found}, "paused")
+    text = f"queue {queue} is {'' if found else 'not '}paused"
+    session.out.done(text, {"queue": queue, "paused": found}, "paused")
 
 
 @verb(app, "bunqueue queue unique-key emails order-17", "bunqueue queue unique-key emails order-17 --free")
@@ -184,8 +184,8 @@ def unique_key(session: Session, queue: QueueName, key: UniqueKey, free: Free = 
         raise NotFound(f"no job of queue {queue} holds the key {key!r}")
     if free:
         session.queue(queue).remove_unique_key(key)
-    said = f"job {holder} {'held' if free else 'holds'} it"
-    session.out.done(said, {"queue": queue, "key": key, "jobId": holder, "freed": free}, "jobId")
+    text = f"job {holder} {'held' if free else 'holds'} it"
+    session.out.done(text, {"queue": queue, "key": key, "jobId": holder, "freed": free}, "jobId")
 
 
 def queued(queue: Queue) -> int:

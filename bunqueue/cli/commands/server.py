@@ -11,25 +11,28 @@ import functools
 import importlib.util
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from bunqueue.server.host.replacing import become, settings_pipe
+from bunqueue.server.settings import SettingsError
 from bunqueue.server.settings.settings import (
     OPTIONS,
     Option,
     Settings,
-    SettingsError,
     file_with_secrets,
     resolve_settings,
 )
+from bunqueue.version import __version__
 
-MAX_SETTINGS_BYTES = 65536
-"""The size of a pipe's buffer; a larger write would block forever."""
+from ..framework.reading import PlainCommand
+
 SERVER_PACKAGES = ("router", "shardproc")
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -84,25 +87,18 @@ def with_settings(
     return run
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def version(as_json: JSON = False) -> None:
     """Print the version."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed_version
-
-    try:
-        found = installed_version("bunqueue")
-    except PackageNotFoundError:
-        found = None
     if as_json:
         from ..output.output import encoded
 
-        print(encoded({"version": found}))
+        print(encoded({"version": __version__}))
     else:
-        print("bunqueue", found or "(not installed)")
+        print("bunqueue", __version__)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 @with_settings
 def start(flags: dict[str, object]) -> None:
     """Start the server.
@@ -112,6 +108,7 @@ def start(flags: dict[str, object]) -> None:
 
     Example: bunqueue start --data-dir ./data --shards 2
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the router handles it, once it runs
     settings = resolve_settings(flags, os.environ).settings
     check_packages()
     _become_router(settings, file_with_secrets(flags, os.environ))
@@ -158,30 +155,3 @@ def _become_router(settings: Settings, secrets_in: str = "") -> None:
         become("router", "--settings-fd", str(settings_pipe(settings)), "--secrets-in", secrets_in)
     except OSError as error:
         raise SettingsError(f"the router cannot be started: {error}") from error
-
-
-def settings_pipe(settings: Settings) -> int:
-    """A descriptor from which the process that replaces this one can read the settings.  Raises
-    ``SettingsError`` and OSError."""
-    data = settings.to_json()
-    if len(data) >= MAX_SETTINGS_BYTES:
-        raise SettingsError(
-            f"the settings take {len(data)} bytes; the most is {MAX_SETTINGS_BYTES}; use fewer tokens"
-        )
-    reader, writer = os.pipe()
-    os.set_blocking(
-        writer, False
-    )  # short of pipe memory, the system gives smaller pipes: fail instead of hanging
-    written = os.write(writer, data)
-    os.close(writer)
-    if written < len(data):
-        raise SettingsError("this system's pipes are too small for the settings; use fewer tokens")
-    os.set_inheritable(reader, True)
-    return reader
-
-
-def become(package: str, *arguments: str) -> NoReturn:
-    """Replace this process with one that runs a package of the server. Raises OSError."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", package, *arguments])

@@ -16,7 +16,7 @@ from ..output.progress import confirm
 
 app = noun("Webhooks: list, add or remove them, switch them on and off.")
 
-EVENTS = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress")
+EVENTS = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress", "error.returned")
 WEBHOOKS = (
     Column("id", Kind.ID),
     Column("url"),
@@ -56,7 +56,7 @@ Secret = Annotated[
 
 @verb(app, "bunqueue webhook list", name="list")
 def list_(session: Session, queue: Queue = None) -> None:
-    """List webhooks in the order in which they were added."""
+    """List webhooks, oldest first."""
     found = session.admin.list_webhooks(queue)
     session.out.rows(found, WEBHOOKS, none="there are no webhooks")
 
@@ -96,10 +96,10 @@ def test(session: Session, webhook_id: Id) -> None:
 
     trial = session.admin.test_webhook(webhook_id)
     if not trial.delivered:
-        said = trial.error or f"the answer was {trial.status}"
-        raise BunqueueError(f"webhook {webhook_id} did not take it: {said}")
-    said = f"webhook {webhook_id} answered {trial.status} after {trial.duration_ms:.0f} ms"
-    session.out.done(said, {"id": webhook_id, **to_builtins(trial)})
+        text = trial.error or f"the answer was {trial.status}"
+        raise BunqueueError(f"webhook {webhook_id} did not take it: {text}")
+    text = f"webhook {webhook_id} answered {trial.status} after {trial.duration_ms:.0f} ms"
+    session.out.done(text, {"id": webhook_id, **to_builtins(trial)})
 
 
 @verb(app, "bunqueue webhook enable 0198...")
@@ -116,5 +116,5 @@ def disable(session: Session, webhook_id: Id) -> None:
 
 def _switch(session: Session, webhook_id: str, enabled: bool) -> None:
     session.admin.set_webhook_enabled(webhook_id, enabled)
-    said = f"webhook {webhook_id} is {'on' if enabled else 'off'}"
-    session.out.done(said, {"id": webhook_id, "enabled": enabled})
+    text = f"webhook {webhook_id} is {'on' if enabled else 'off'}"
+    session.out.done(text, {"id": webhook_id, "enabled": enabled})

@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
 from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
+from bunqueue.text import plural
 
+from ..framework.other_words import meant_by
 from ..framework.session import Session
 from ..framework.shared import (
     CONNECTION,
@@ -101,9 +105,13 @@ WORKERS = (
     Column("id", Kind.ID),
 )
 PATIENCE_MS = 15_000  # workers send heartbeats every 3 s, those of other libraries less often
-LOOK_S = 0.2
+POLL_S = 0.2
 Worker = Annotated[
     str, argument("WORKER", "The id of a worker, or the name of several: see bunqueue worker list.")
+]
+WorkerOrHost = Annotated[
+    str,
+    argument("WORKER", "The id, name or host of workers: see bunqueue worker list."),
 ]
 Jobs = Annotated[int, argument("N", "How many jobs run at a time.")]
 Within = Annotated[float, option("--within", metavar=SPAN, about="How long to wait for it.", parser=span)]
@@ -114,7 +122,8 @@ class _RunByDefault(Noun):
     """``worker tasks:app`` is ``worker run tasks:app``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+        known = args and (args[0] in self.commands or args[0] in ("--help", "-h"))
+        if args and not known and meant_by("worker", args[0]) is None:
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
@@ -124,7 +133,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Run the workers of a program; list and pause those that the server knows.\n\n"
+    help="Run the workers of a program; list, pause and stop those that the server knows.\n\n"
     "bunqueue worker tasks:app is the same as bunqueue worker run tasks:app.",
 )
 app.callback()(keeper())
@@ -229,7 +238,43 @@ def concurrency(session: Session, worker: Worker, jobs: Jobs, within: Within = P
     _control(session, worker, within, f"set to {jobs} jobs at a time", concurrency=jobs)
 
 
-def _control(session: Session, worker: str, within: float, done: str, **wish: Any) -> None:
+@verb(app, "bunqueue worker stop mailer", "bunqueue worker stop web1", name="stop")
+def stop(session: Session, worker: WorkerOrHost, within: Within = 60_000) -> None:
+    """Stop a worker: it takes no more jobs, and its running jobs have its grace to end. Waits for its end."""
+    _stop(session, worker, "grace", within)
+
+
+@verb(app, "bunqueue worker drain mailer --within 2h", name="drain")
+def drain(session: Session, worker: WorkerOrHost, within: Within = math.inf) -> None:
+    """Stop a worker once its running jobs have ended, however long they take. Waits for its end."""
+    _stop(session, worker, "drain", within)
+
+
+def _stop(session: Session, worker: str, how: Any, within: float) -> None:
+    """Ask for the end of the worker with that id, or all with that name or on that host, and wait for it."""
+    from bunqueue.errors import NotFound, ResultTimeout
+
+    listed = session.admin.list_workers()
+    ids = [each.id for each in listed if worker in (each.id, each.name, each.hostname)]
+    if not ids:
+        raise NotFound(f"there is no worker {worker!r}; bunqueue worker list shows them")
+    for each in ids:
+        with suppress(NotFound):  # it has left meanwhile
+            session.admin.control_worker(each, stop=how)
+    end = time.monotonic() + within / 1000
+    while left := [each for each in session.admin.list_workers() if each.id in ids]:
+        if time.monotonic() >= end:
+            running = sum(each.active_jobs for each in left)
+            raise ResultTimeout(
+                f"{len(left)} of {len(ids)} workers have not ended yet, such as {left[0].id}; they run "
+                f"{plural(running)}, and end after them"
+            )
+        time.sleep(POLL_S)
+    many = worker if len(ids) == 1 else f"{len(ids)} workers of {worker}"
+    session.out.done(f"{many}: stopped", {"workers": ids, "stop": how})
+
+
+def _control(session: Session, worker: str, within: float, done: str, **desired: Any) -> None:
     """Ask the worker with that id, or all with that name, and wait until they confirm."""
     from bunqueue.errors import NotFound, ResultTimeout
 
@@ -237,23 +282,23 @@ def _control(session: Session, worker: str, within: float, done: str, **wish: An
     if not ids:
         raise NotFound(f"there is no worker {worker!r}; bunqueue worker list shows them")
     for each in ids:
-        session.admin.control_worker(each, **wish)
+        session.admin.control_worker(each, **desired)
     end = time.monotonic() + within / 1000
-    while left := _unlike(session, ids, wish):
+    while left := _unlike(session, ids, desired):
         if time.monotonic() >= end:
             raise ResultTimeout(
                 f"{len(left)} of {len(ids)} workers have not heard yet, such as {left[0].id}; they do with "
                 "their next heartbeat, if their library knows of it"
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     many = worker if len(ids) == 1 else f"{len(ids)} workers called {worker}"
-    session.out.done(f"{many}: {done}", {"workers": ids, **wish})
+    session.out.done(f"{many}: {done}", {"workers": ids, **desired})
 
 
-def _unlike(session: Session, ids: list[str], wish: dict[str, Any]) -> list[Any]:
+def _unlike(session: Session, ids: list[str], desired: dict[str, Any]) -> list[Any]:
     """The workers that do not yet have the desired state, and have not left."""
     listed = [each for each in session.admin.list_workers() if each.id in ids]
-    return [each for each in listed if any(getattr(each, name) != value for name, value in wish.items())]
+    return [each for each in listed if any(getattr(each, name) != value for name, value in desired.items())]
 
 
 def _logging(level: str, form: str | None) -> AbstractContextManager[None]:
@@ -264,11 +309,13 @@ def _logging(level: str, form: str | None) -> AbstractContextManager[None]:
     for name, value, known in (("--log-level", level, LEVELS), (origin, form, FORMATS)):
         if value not in known:
             raise SettingsError(f"{name}: {value!r} is not allowed; give one of {', '.join(known)}")
+    from bunqueue.worker.log_context import JobLogFilter
+
     from ..worker_pool.processes import report_to_log
 
     if form == "json":
         report_to_log()
-    return log_for_people(cast(Level, level), cast(Form, form))
+    return log_for_people(cast(Level, level), cast(Form, form), JobLogFilter())
 
 
 def _oversee(context: typer.Context, processes: int, watched: str | None) -> int:
@@ -298,7 +345,7 @@ def _run(services: list[Described], *, overseen: bool) -> int:
     )
     from bunqueue.worker.service import run_forever
 
-    from ..worker_pool.processes import BAD_CONFIG, WORN_OUT, end_with_overseer, report
+    from ..worker_pool.processes import BAD_CONFIG, NOT_REPLACED, RECYCLED, end_with_overseer, report
 
     for service in services:
         for line in service.describe():
@@ -313,7 +360,9 @@ def _run(services: list[Described], *, overseen: bool) -> int:
         report(f"{type(error).__name__}: {error}")
         hopeless = isinstance(error, AuthError | TlsError | OptionError | ProcessBroken | ScheduleConflict)
         return BAD_CONFIG if hopeless else 1
-    worn_out = next((service.worn_out for service in services if service.worn_out), None)
-    if worn_out is not None:
-        report(f"to be replaced: {worn_out}")
-    return 0 if worn_out is None else WORN_OUT
+    recycle_reason = next((service.recycle_reason for service in services if service.recycle_reason), None)
+    if recycle_reason is not None:
+        report(f"to be replaced: {recycle_reason}")
+    if overseen and any(service.asked_to_stop for service in services):
+        return NOT_REPLACED
+    return 0 if recycle_reason is None else RECYCLED

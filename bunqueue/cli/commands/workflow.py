@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import UNSET
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 from ..framework import completing
 from ..framework.session import Session
@@ -208,10 +208,10 @@ def signal(
     """
     with _of(session, workflow_id) as handle:
         sent = handle.send_signal(signal, data, ttl=ttl, signal_id=signal_id)
-    said = "took the signal" if sent.delivered else "has not waited for the signal yet: it is kept"
+    text = "took the signal" if sent.delivered else "has not waited for the signal yet: it is kept"
     if sent.waiting:
-        said += f"; it waits for {', '.join(sent.waiting)}"
-    _report(session, workflow_id, said, taken=sent.delivered, waiting=sent.waiting)
+        text += f"; it waits for {', '.join(sent.waiting)}"
+    _report(session, workflow_id, text, taken=sent.delivered, waiting=sent.waiting)
 
 
 @verb(app, "bunqueue workflow drop-signal order-7 3")
@@ -234,8 +234,8 @@ def cancel(session: Session, workflow_id: Id, reason: Reason = None, grace: Grac
     """Cancel a workflow: its steps that can be undone are undone, and its children are also cancelled."""
     with _of(session, workflow_id) as handle:
         stopped = handle.cancel(reason, grace=grace)
-    said = "is cancelled" if stopped else "is being stopped, or undone"
-    _report(session, workflow_id, said, running=not stopped)
+    text = "is cancelled" if stopped else "is being stopped, or undone"
+    _report(session, workflow_id, text, running=not stopped)
 
 
 @verb(app, "bunqueue workflow retry order-7", "bunqueue workflow retry order-7 --from pack")

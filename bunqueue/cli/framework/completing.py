@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bunqueue.errors import BunqueueError
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 if TYPE_CHECKING:
     from bunqueue.client.blocking.admin import Admin

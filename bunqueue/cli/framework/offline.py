@@ -28,7 +28,7 @@ def offline_verb(app: typer.Typer, *examples: str, name: str | None = None) -> C
             except BunqueueError as error:
                 if not as_json:
                     raise
-                from ..output.errors import json_of, status_of
+                from ..output.exit_status import json_of, status_of
 
                 print(json_of(error), file=sys.stderr)
                 raise typer.Exit(status_of(error)) from None

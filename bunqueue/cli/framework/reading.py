@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 
 class _Reader:
@@ -38,3 +39,17 @@ def plainly_read(params: list[Any]) -> list[Any]:
         reader = _Reader(param.type_descriptor.parameter_info, param.multiple or param.nargs == -1)
         param.get_runtime_param = lambda reader=reader: reader
     return params
+
+
+class PlainCommand(TyperCommand):
+    """A command whose values are read so."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plainly_read(super().get_params(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group whose own values are read so."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plainly_read(super().get_params(ctx))

@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from bunqueue.client.connection.address import PLAIN, URL_VARIABLE, WITH_TLS, endpoint, parse_url
 from bunqueue.client.connection.options import ConnectionOptions
 from bunqueue.client.connection.transport import HOST, PORT, Endpoint
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 # The TLS flags, and the fields of TlsOptions in a URL.
 _TLS = {

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from bunqueue.errors import BunqueueError, OptionError
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 from ..output.output import pipe_closed
-from .reading import plainly_read
+from .other_words import meant_by
+from .reading import PlainCommand, PlainGroup
 from .session import Session
 from .token_file import token_in
 from .values import number, whole
@@ -88,11 +88,8 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
-class Verb(TyperCommand):
+class Verb(PlainCommand):
     """A command whose help lists the shared options separately, and its examples verbatim."""
-
-    def get_params(self, ctx: Any) -> Any:
-        return plainly_read(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Any command": []}
@@ -122,11 +119,15 @@ class Verb(TyperCommand):
                     formatter.write(f"  {line}\n")
 
 
-class Noun(TyperGroup):
-    """A group of verbs."""
+class Noun(PlainGroup):
+    """A group of verbs. A word that other programs use for one of them is answered with its name here."""
 
-    def get_params(self, ctx: Any) -> Any:
-        return plainly_read(super().get_params(ctx))
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            group = ctx.command_path.partition(" ")[2]
+            if (meant := meant_by(group, args[0])) is not None:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean: {meant}?")
+        return super().resolve_command(ctx, args)
 
 
 def given(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def verb(
                 with Session(place, patient=patient) as session:
                     function(session, **own)
             except OptionError as error:
-                from ..output.errors import as_usage, json_of, status_of
+                from ..output.exit_status import as_usage, json_of, status_of
 
                 text = as_usage(error, context)
                 if not place.get("json"):
@@ -189,7 +190,7 @@ def verb(
             except BunqueueError as error:
                 if not place.get("json"):
                     raise
-                from ..output.errors import json_of, status_of
+                from ..output.exit_status import json_of, status_of
 
                 print(json_of(error), file=sys.stderr)
                 raise typer.Exit(status_of(error)) from None

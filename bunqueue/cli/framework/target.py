@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bunqueue.client.connection.options import shown
 from bunqueue.errors import OptionError
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.worker.options import WorkerOptions
 from bunqueue.worker.service import Service
 from bunqueue.worker.worker import Worker
+
+from .user_module import imported
 
 if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
@@ -28,19 +27,23 @@ class Described(Service, Protocol):
     """A service that describes what it runs, and why it ended."""
 
     @property
-    def worn_out(self) -> str | None:
+    def recycle_reason(self) -> str | None:
         """The reason why it stopped on its own and needs a new process, or None if it did not."""
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether somebody asked for its end at the server."""
 
     def describe(self) -> list[str]:
         """One line for each queue."""
 
 
 def load(target: str) -> Any:
-    """The object that a target names. Raises SettingsError if it does not exist or cannot be imported."""
+    """The object that a target names. Raises SettingsError if it does not exist, or CannotImport."""
     name, _, path = target.partition(":")
     if not name or not all(part.isidentifier() for part in name.split(".")):
         raise SettingsError(f"{target!r} is no target: give module:name, such as tasks:app")
-    module = _import(name)
+    module = imported(name)
     if not path:
         path = next((usual for usual in USUAL_NAMES if hasattr(module, usual)), "")
         if not path:
@@ -65,42 +68,6 @@ def app_of(target: str, folder: str) -> Bunqueue:
     if not isinstance(found, Bunqueue):
         raise SettingsError(f"{target} is {shown(found)}; give an app")
     return found
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise SettingsError(
-                f"there is no module {error.name!r} in {sys.path[0]} or where Python looks for modules; "
-                f"--app-dir names another folder"
-            ) from None
-        _show(error)
-        raise SettingsError(f"module {name} cannot be imported: {error}") from error
-    except SystemExit as error:
-        _show(error)
-        raise SettingsError(
-            f"module {name} ends the program while it is imported; put what does so under "
-            f'if __name__ == "__main__":'
-        ) from error
-    except Exception as error:
-        _show(error)
-        raise SettingsError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _show(error: BaseException) -> None:
-    """Print the traceback from the first frame that belongs neither to Python nor to bunqueue."""
-    trace = error.__traceback__
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename.startswith("<frozen") or _is_library(trace.tb_frame.f_globals)
-    ):
-        trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
-
-
-def _is_library(names: dict[str, Any]) -> bool:
-    return str(names.get("__name__")).partition(".")[0] in ("bunqueue", "importlib")
 
 
 def services_of(found: Any, target: str, queues: Sequence[str], options: WorkerOptions) -> list[Described]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 MAX_LINE = 4096
 """Bytes of a line with a token."""

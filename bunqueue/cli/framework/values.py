@@ -12,13 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
+from bunqueue.model.durations import EXAMPLES, span_ms
 from bunqueue.text import json_problem
 
 from . import completing
 
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
-_SPAN = re.compile(rf"(?:{_PART.pattern})+")
 _DATE = re.compile(r"[0-9]{4}-")
 SPAN = "TIME"
 """The metavar of a duration."""
@@ -31,13 +29,10 @@ def span(text: str | float, also: str = "") -> float:
     ``also`` names what else its message allows."""
     if not isinstance(text, str):  # a default
         return text
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        return _whole(float(text))
-    if not _SPAN.fullmatch(text):
-        raise typer.BadParameter(
-            f"{text!r} is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d, 1h30m{also}."
-        )
-    return _whole(sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text)))
+    found = span_ms(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no span of time; give ms, or {EXAMPLES}{also}.")
+    return found
 
 
 def waits(text: str | float) -> Any:
@@ -45,10 +40,6 @@ def waits(text: str | float) -> Any:
     if not isinstance(text, str) or "," not in text:
         return span(text, ", or several: 1s,5s,1m")
     return [span(part.strip()) for part in text.split(",")]
-
-
-def _whole(number: float) -> float:
-    return int(number) if number.is_integer() else number
 
 
 def whole(text: str | int) -> int:

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import typer
 
 from bunqueue.errors import BunqueueError
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.text import harmless
 
 from .terminal import console
@@ -57,23 +57,29 @@ def _bar(what: str, total: float | None, *, sizes: bool = False) -> Any:
     return progress
 
 
+class Advance(Protocol):
+    """Shows how much of a total is done; the total may change."""
+
+    def __call__(self, done: float, total: float | None = None, /) -> None: ...
+
+
 @contextmanager
-def advancing(what: str, total: float | None, *, sizes: bool = False) -> Iterator[Callable[[float], None]]:
+def advancing(what: str, total: float | None, *, sizes: bool = False) -> Iterator[Advance]:
     """A progress bar. Shows nothing if standard error is not a terminal."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, total=None: None
         return
     progress: Any = None
     began = time.monotonic()
 
-    def advance(done: float) -> None:
+    def advance(done: float, all_: float | None = None, /) -> None:
         nonlocal progress
         if progress is None:
             if time.monotonic() - began < UNNOTICED_S:
                 return
             progress = _bar(what, total, sizes=sizes)
             progress.start()
-        progress.update(progress.task_ids[0], completed=done)
+        progress.update(progress.task_ids[0], completed=done, total=all_ or total)
 
     try:
         yield advance

@@ -35,6 +35,8 @@ _UNCUT = (Kind.ID, Kind.STATE, Kind.TIME, *_RIGHT)
 NONE = "-"
 LEAST = 12
 """The minimum width to which texts and data are cut, in characters."""
+LEAST_PROSE = 30
+"""The minimum width in which a sentence is wrapped."""
 GAP = 2
 
 
@@ -66,7 +68,7 @@ def _widths(cells: Sequence[Sequence[Text]], columns: Sequence[Column], room: in
         for number, column in enumerate(columns)
     ]
     least = [
-        width if column.kind in _UNCUT else min(width, LEAST + GAP)
+        width if column.kind in _UNCUT else min(width, _least(column.kind) + GAP)
         for width, column in zip(needed, columns, strict=True)
     ]
     while len(least) > 1 and sum(least) > room:
@@ -76,6 +78,10 @@ def _widths(cells: Sequence[Sequence[Text]], columns: Sequence[Column], room: in
         widest = max(range(len(widths)), key=lambda number: widths[number] - least[number])
         widths[widest] -= 1
     return [width - GAP for width in widths]
+
+
+def _least(kind: Kind) -> int:
+    return LEAST_PROSE if kind is Kind.PROSE else LEAST
 
 
 def record(row: Row, columns: Sequence[Column]) -> None:

@@ -15,9 +15,11 @@ from bunqueue.server.host.lifeline import end_with_parent
 from bunqueue.text import printable
 from bunqueue.worker.log import log_event
 
-BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
+BAD_USAGE, RECYCLED, BAD_CONFIG = 2, 75, 78
 """Exit statuses: wrong flags or target, a process that asks to be replaced (EX_TEMPFAIL), a process that the
 server refuses (EX_CONFIG). A restart helps in the second case only."""
+NOT_REPLACED = 79
+"""The exit status of a process whose end somebody asked for at the server."""
 FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0  # seconds before a process that failed is replaced; doubled each time
 LONG_LIFE = 60.0  # seconds after which the pause starts again at FIRST_PAUSE
 SHORT_LIFE = 5.0  # seconds; a process that ends sooner, even with status 0, restarts after a pause
@@ -87,6 +89,9 @@ class WorkerProcesses:
             if self._stopping:
                 return
             lived = time.monotonic() - begun
+            if status == NOT_REPLACED:
+                report(f"process {number + 1} was asked to stop, and is not replaced")
+                return
             if status in (BAD_USAGE, BAD_CONFIG):
                 if not self._waits_for_change:
                     self._status = status
@@ -94,7 +99,7 @@ class WorkerProcesses:
                     return
                 report("waiting for a change")
                 await self._first(self._changed, None)
-            elif status == WORN_OUT or self._changed.is_set() or (status == 0 and lived > SHORT_LIFE):
+            elif status == RECYCLED or self._changed.is_set() or (status == 0 and lived > SHORT_LIFE):
                 pause = 0.0
             else:
                 pause = FIRST_PAUSE if lived > LONG_LIFE else pause * 2 or FIRST_PAUSE

@@ -8,19 +8,21 @@ from typing import Annotated
 
 import typer
 
+from bunqueue.server.settings import SettingsError
 from bunqueue.server.settings.option_kinds import MEMORY
-from bunqueue.server.settings.settings import SettingsError, resolve_settings
+from bunqueue.server.settings.settings import resolve_settings
 
-from ...framework.values import Yes
+from ...framework.reading import PlainCommand
+from ...framework.values import Yes, option, whole
 from ...output.progress import confirm
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def accept_loss(
     shard: Annotated[
-        int, typer.Option(metavar="SHARD", help="The number of the shard, from 0.", show_default=False)
+        int, option("--shard", metavar="SHARD", about="The number of the shard, from 0.", parser=whole)
     ],
     data_dir: Annotated[
         str | None,

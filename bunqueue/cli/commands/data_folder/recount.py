@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bunqueue.server.host.lifeline import lifeline
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.text import plural
 
 from ...output.progress import waiting
@@ -27,8 +27,8 @@ def recount(folder: str) -> Iterator[dict[str, Any]]:
     with waiting(f"counting {folder}"), lifeline() as line:
         done = subprocess.run(command, stdin=line, capture_output=True, check=False)
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise SettingsError(said or f"counting {folder} failed with status {done.returncode}")
+        text = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SettingsError(text or f"counting {folder} failed with status {done.returncode}")
     for each in done.stdout.splitlines():
         yield msgspec.json.decode(each)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bunqueue.server.host.lifeline import lifeline
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 from bunqueue.text import plural
 
 from ..server import check_packages
@@ -37,8 +37,8 @@ def findings(folder: str) -> Iterator[str]:
 
 
 def _described(found: dict[str, Any], folder: str) -> str:
-    if "mended" in found:
-        return _mended(found)
+    if "fixed" in found:
+        return _fixed(found)
     kept = plural(found["kept"].get("jobs", 0))
     text = f"shard {found['shard']}: {kept} kept; {plural(found['jobs'])} lost"
     if found["ids"]:
@@ -52,8 +52,8 @@ def _described(found: dict[str, Any], folder: str) -> str:
     return f"{text}; the old file is {Path(folder) / found['keptAs']}"
 
 
-def _mended(found: dict[str, Any]) -> str:
+def _fixed(found: dict[str, Any]) -> str:
     """The problem that was fixed in a file that is not damaged."""
-    parts = [f"mended: {what}" for what in found["mended"].values()]
-    parts += [f"cannot be mended: {what}" for what in found["left"].values()]
+    parts = [f"fixed: {what}" for what in found["fixed"].values()]
+    parts += [f"cannot be fixed: {what}" for what in found["left"].values()]
     return f"shard {found['shard']}: {'; '.join(parts)}"

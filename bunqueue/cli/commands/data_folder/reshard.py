@@ -11,15 +11,18 @@ from typing import Annotated
 
 import typer
 
+from bunqueue.server.host.replacing import become
+from bunqueue.server.settings import SettingsError
 from bunqueue.server.settings.option_kinds import MEMORY
-from bunqueue.server.settings.settings import SettingsError, resolve_settings
+from bunqueue.server.settings.settings import resolve_settings
 
-from ..server import become, check_packages
+from ...framework.reading import PlainCommand
+from ..server import check_packages
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def reshard(
     shards: Annotated[
         str, typer.Option(metavar="SHARDS", help="The new number of shards: a power of two from 1 to 64.")

@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
+from bunqueue.server.settings import SettingsError
 from bunqueue.server.settings.option_kinds import MEMORY
-from bunqueue.server.settings.settings import SettingsError, resolve_settings
+from bunqueue.server.settings.settings import resolve_settings
+
+from ...framework.reading import PlainCommand
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def snapshot(
     out: Annotated[str, typer.Option(metavar="DIR", help="The folder for the copy, a new or an empty one.")],
     data_dir: Annotated[

@@ -67,6 +67,9 @@ OfWorker = Annotated[
 Error = Annotated[
     str | None, option("--error", about="Jobs whose last error contains this text.", metavar="TEXT")
 ]
+ErrorType = Annotated[
+    str | None, option("--error-type", about="Jobs whose last error has this class.", metavar="CLASS")
+]
 Data = Annotated[
     Any,
     option("--data", about="""Fields of the data, as in '{"order.id": 7}'.""", metavar="JSON", parser=data),
@@ -85,6 +88,7 @@ FILTERS = {
     "group": Groups,
     "worker": OfWorker,
     "error": Error,
+    "error_type": ErrorType,
     "created_after": _moment("--created-after", "Created from this moment on, or since so long ago."),
     "created_before": _moment("--created-before", "Created before this moment, or longer ago than this."),
     "finished_after": _moment("--finished-after", "Finished from this moment on, or since so long ago."),

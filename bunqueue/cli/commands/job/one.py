@@ -227,8 +227,8 @@ def cancel(session: Session, job_id: JobId, reason: Reason = None, grace: Grace 
     """Cancel a job. If it is running, its worker is notified, and its result does not count."""
     with _of(session, job_id) as job:
         stopped = job.cancel(reason, grace=grace)
-    said = "is cancelled" if stopped else f"is being stopped; bunqueue job wait {job_id} sees the end"
-    _report(session, job_id, said, running=not stopped)
+    text = "is cancelled" if stopped else f"is being stopped; bunqueue job wait {job_id} sees the end"
+    _report(session, job_id, text, running=not stopped)
 
 
 @verb(app, "bunqueue job promote 01980f2e-...")

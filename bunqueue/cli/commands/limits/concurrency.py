@@ -20,8 +20,8 @@ Limit = Annotated[int, argument("N", "The number of jobs, from 1.")]
 def set_(session: Session, queue: QueueName, limit: Limit) -> None:
     """Limit how many jobs of a queue run at a time, over all workers."""
     session.queue(queue).set_concurrency(limit)
-    said = f"of queue {queue} at most {limit:,} run at a time"
-    session.out.done(said, {"queue": queue, "limit": limit})
+    text = f"of queue {queue} at most {limit:,} run at a time"
+    session.out.done(text, {"queue": queue, "limit": limit})
 
 
 @verb(app, "bunqueue concurrency get emails")

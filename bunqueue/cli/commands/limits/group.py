@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 from ...framework.session import Session
 from ...framework.shared import noun, verb
@@ -95,7 +95,7 @@ def jobs(
     limit: Most = 100,
     offset: Offset = 0,
 ) -> None:
-    """List the jobs of a group that have not ended, in the order in which they were added."""
+    """List the jobs of a group that have not ended, in the order of their arrival."""
     found = session.queue(queue).group(group).jobs(state or None, limit=limit, offset=offset)
     session.out.rows(found, JOBS, none="it has no such jobs")
 
@@ -139,9 +139,9 @@ def weight(
         found.clear_weight()
     else:
         found.set_weight(number)
-    said = "has the weight of all others" if number is None else f"has a weight of {number:,}"
+    text = "has the weight of all others" if number is None else f"has a weight of {number:,}"
     session.out.done(
-        f"group {group} of queue {queue} {said}", {"queue": queue, "group": group, "weight": number}
+        f"group {group} of queue {queue} {text}", {"queue": queue, "group": group, "weight": number}
     )
 
 
@@ -183,9 +183,9 @@ def concurrency(
         found.clear_concurrency()
     else:
         found.set_concurrency(limit)
-    said = "has no limit" if limit is None else f"runs at most {limit:,} at a time"
+    text = "has no limit" if limit is None else f"runs at most {limit:,} at a time"
     session.out.done(
-        f"group {group} of queue {queue} {said}", {"queue": queue, "group": group, "limit": limit}
+        f"group {group} of queue {queue} {text}", {"queue": queue, "group": group, "limit": limit}
     )
 
 
@@ -207,9 +207,9 @@ def rate_limit(
         found.clear_rate_limit()
     else:
         found.set_rate_limit(limit, per=duration)
-    said = "has no rate limit" if limit is None else f"has a rate limit of {limit:,}"
+    text = "has no rate limit" if limit is None else f"has a rate limit of {limit:,}"
     session.out.done(
-        f"group {group} of queue {queue} {said}", {"queue": queue, "group": group, "limit": limit}
+        f"group {group} of queue {queue} {text}", {"queue": queue, "group": group, "limit": limit}
     )
 
 

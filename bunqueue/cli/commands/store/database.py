@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FINDINGS = (
     Column("status", Kind.STATE),
     Column("finding", Kind.PROSE),
-    Column("cure", Kind.PROSE, "what to do"),
+    Column("fix", Kind.PROSE, "what to do"),
 )
 SHARDS = (
     Column("shard", Kind.NUMBER),
@@ -69,7 +69,7 @@ def init(
     found = resolved(store=store, shards=shards, store_snapshots=store_snapshots, config=config)
     settings = found.settings
     if found.sources["shards"] == "default":
-        from bunqueue.server.settings.settings import SettingsError
+        from bunqueue.server.settings import SettingsError
 
         raise SettingsError("--shards: give the number of shards; it cannot be changed afterwards")
     from bunqueue.store.check import Level, check, problems
@@ -79,7 +79,7 @@ def init(
     with explained():
         if wrong := problems(check(settings.store, replicates=storage_replicates)):
             for finding in wrong:
-                out.note(f"{Level.PROBLEM}: {finding.text}; {finding.cure}")
+                out.note(f"{Level.PROBLEM}: {finding.text}; {finding.fix}")
             raise StoreFailed("the database is not fit for a store: see above; nothing was changed")
         probe(settings.store_snapshots, settings.store)
         made = make(settings.store, settings.shards, replicates=storage_replicates)
@@ -112,7 +112,7 @@ def check(
     with explained():
         found = check_store(settings.store, replicates=storage_replicates)
     found.append(place_finding(settings.store_snapshots, settings.store))
-    rows = [{"status": str(each.level), "finding": each.text, "cure": each.cure or None} for each in found]
+    rows = [{"status": str(each.level), "finding": each.text, "fix": each.fix or None} for each in found]
     out.rows(rows, FINDINGS, none="")
     if problems(found):
         raise typer.Exit(exits.FAILED)
@@ -126,8 +126,8 @@ def place_finding(where: str, url: str) -> Finding:
     try:
         probe(where, url)
     except PlaceError as error:
-        cure = "see to it, or set store_snapshots to another place; meanwhile the log grows"
-        return Finding(Level.PROBLEM, str(error), cure)
+        fix = "see to it, or set store_snapshots to another place; meanwhile the log grows"
+        return Finding(Level.PROBLEM, str(error), fix)
     return Finding(Level.OK, f"snapshots are kept in {where or 'the store'}")
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-from bunqueue.server.settings.settings import Settings, SettingsError
+from bunqueue.server.host.replacing import become, settings_pipe
+from bunqueue.server.settings import SettingsError
+from bunqueue.server.settings.settings import Settings
 
 from ...framework.offline import offline_verb
 from ...framework.values import Yes, option
 from ...output.output import Column, Kind, Output
 from ...output.progress import confirm, waiting
-from ..server import become, check_packages, settings_pipe
+from ..server import check_packages
 from .options import Config, DataDir, Snapshots, StoreFailed, Url, app, explained, with_folder
 
 SNAPSHOTS = (

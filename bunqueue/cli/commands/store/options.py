@@ -11,12 +11,15 @@ import typer
 
 from bunqueue.errors import BunqueueError, ConnectTimeout
 from bunqueue.server.folder.data_folder import DataFolderError
-from bunqueue.server.settings.settings import Resolved, Settings, SettingsError, resolve_settings
+from bunqueue.server.settings import SettingsError
+from bunqueue.server.settings.settings import Resolved, Settings, resolve_settings
 from bunqueue.store.database import StoreError, StoreUnavailable
 
+from ...framework.reading import PlainGroup
 from ...framework.values import option
 
 app = typer.Typer(
+    cls=PlainGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -30,7 +30,7 @@ class QueueNow:
 class StoreNow:
     """A shard's store. ``round_trip`` is the mean commit time in ms; ``held`` is in bytes."""
 
-    away: bool
+    unavailable: bool
     round_trip: float
     held: float
     protected: bool
@@ -64,7 +64,7 @@ class ServerNow:
     waited: float | None
     """How long the jobs that completed since the last poll had waited, on average."""
     worked: float | None
-    trouble: bool
+    degraded: bool
     queues: list[QueueNow] = field(default_factory=list)
     omitted: int = 0
     processes: list[ProcessNow] = field(default_factory=list)
@@ -93,7 +93,7 @@ def server_now(now: Samples, before: Samples | None, seconds: float) -> ServerNo
         rates={name: changes.rate(f"jobs_{name}_total") or 0.0 for name in RATES},
         waited=changes.average("job_wait_seconds"),
         worked=changes.average("job_processing_seconds"),
-        trouble=any(value for (name, _), value in now.items() if name == "storage_degraded"),
+        degraded=any(value for (name, _), value in now.items() if name == "storage_degraded"),
         queues=list(_queues(changes)),
         omitted=int(changes.value("queue_metrics_omitted")),
         processes=list(_processes(changes)),
@@ -165,7 +165,7 @@ def _store(changes: _Changes, shard: str) -> StoreNow | None:
     if ("store_away", frozenset({("shard", shard)})) not in changes.now:
         return None
     return StoreNow(
-        away=bool(changes.value("store_away", shard=shard)),
+        unavailable=bool(changes.value("store_away", shard=shard)),
         round_trip=changes.value("store_round_trip_seconds", shard=shard) * 1000,
         held=changes.value("store_held_bytes", shard=shard),
         protected=not changes.value("store_unprotected", shard=shard),

@@ -90,7 +90,7 @@ def _head(screen: Screen, width: int) -> RenderableType:
         server = screen.server
         line.append(f"   version {server.version}   up {readable.span_of(server.uptime)}")
         line.append(f"   {readable.plural(server.connections, 'connection')}")
-        if server.trouble:
+        if server.degraded:
             line.append("   not everything can be stored: bunqueue health", style="bold red")
     line.truncate(width, overflow="ellipsis")
     return line
@@ -217,8 +217,8 @@ def _store(store: StoreNow | None) -> Text:
     """The commit time, unless something is wrong."""
     if store is None:
         return Text(NONE, style="dim")
-    if store.away:
-        return Text("away", style="bold red")
+    if store.unavailable:
+        return Text("unavailable", style="bold red")
     return Text(readable.span_of(store.round_trip), style="" if store.protected else "yellow")
 
 
