@@ -1,4 +1,4 @@
-"""Where Spark looks for the format ``bunqueue`` by itself: in modules whose names begin with ``pyspark_``."""
+"""Where Spark finds the format ``bunqueue`` on its own: in modules whose names begin with ``pyspark_``."""
 
 from bunqueue.spark.source import BunqueueDataSource as DefaultSource
 

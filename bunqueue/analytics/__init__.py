@@ -1,12 +1,12 @@
-"""Analytics of queues with Spark: a lake of their history, tables of figures, a report.
+"""Analytics of queues: a lake of their history, tables of figures, a report.
 
     from bunqueue import analytics
 
     place = analytics.From(["/var/lib/bunqueue"])
     page = analytics.report(place, "report", analytics.wanted(since="7d", zone="Europe/Rome"))
 
-Needs ``pip install 'bunqueue[spark]'``; see docs/analytics.md.  Importing this package is cheap.
-"""
+Needs ``pip install 'bunqueue[analytics]'``, and for Spark also ``bunqueue[spark]``; see docs/analytics.md.
+Importing this package is cheap."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .pipeline import Wanted, wanted
-    from .runs import From, aggregate, export, report
+    from .runs import From, Made, aggregate, export, report
 
-__all__ = ["From", "Wanted", "aggregate", "export", "register", "report", "wanted"]
+__all__ = ["From", "Made", "Wanted", "aggregate", "export", "register", "report", "wanted"]
 
-_LATER = {  # these need Spark
+_LATER = {  # these need Arrow
     **dict.fromkeys(("Wanted", "wanted"), "pipeline"),
-    **dict.fromkeys(("From", "aggregate", "export", "report"), "runs"),
+    **dict.fromkeys(("From", "Made", "aggregate", "export", "report"), "runs"),
 }
 
 

@@ -1,27 +1,19 @@
-"""The tables of `bunqueue.analytics.numbers`, except the anomalies, computed from facts of jobs and attempts.
+"""The tables of `bunqueue.analytics.numbers`, except the anomalies, as SQL over the tables ``jobs`` and
+``attempts`` of `bunqueue.analytics.facts`.
 
-Counts and sums are computed for the finest groups first, and added up from there.  Percentiles cannot be
-added up, but the number of times that each duration occurs can.  So the percentiles are exact, and the facts
-are read only once.
-"""
+This is the only place where a figure is computed: every engine runs the same text.  Counts and sums are
+computed for the finest groups first, and added up from there.  Percentiles are exact."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
 from bunqueue.analytics import numbers
-from bunqueue.analytics.errors_alike import CHANGING, MAX_PATTERN
-from bunqueue.analytics.facts import LOST, Facts
+from bunqueue.analytics.engine import Engine
+from bunqueue.analytics.facts import LOST
 from bunqueue.analytics.numbers import PERCENTILES
-from bunqueue.analytics.times import bucket_of, buckets_of, end_of, time_of
+from bunqueue.analytics.times import Range
 
 SLOWEST = 10  # of each queue
-WHO = ["host", "worker"]
-FINEST = ["host", "queue", "name", "bucket"]
+FINEST = ("host", "queue", "name", "bucket")
 GROUPS = (
     numbers.TOTALS,
     numbers.OVER_TIME,
@@ -30,279 +22,249 @@ GROUPS = (
     numbers.NAMES,
     numbers.NAMES_OVER_TIME,
 )
-_COUNTS = ("created", "completed", "failed", "cancelled", "expired", "removed", "retried", "attempts")
-_SUMS = (*_COUNTS, "failed_attempts", "run_total", "run_wasted")
+_OUTCOMES = ("completed", "failed", "cancelled", "expired", "removed")
+_SUMS = ("created", *_OUTCOMES, "retried", "attempts", "failed_attempts", "run_total", "run_wasted")
+_SPREAD = (*(f"p{round(part * 100)}" for part in PERCENTILES), "max")
+_DURATIONS = ("wait", "run", "total")
+_WHOSE = ", ".join(FINEST)
 
 
-class Range(NamedTuple):
-    """The range of a report: from ``since`` to before ``until`` (epoch ms), divided into ``unit`` of
-    ``zone``."""
-
-    since: int
-    until: int
-    unit: str
-    zone: str
-
-    def covers(self, ms: Column) -> Column:
-        """Whether a moment is in the range."""
-        return (ms >= self.since) & (ms < self.until)
-
-    def bucket(self, ms: Column) -> Column:
-        """The bucket of a moment; ms."""
-        return bucket_of(ms, self.unit, self.zone)
-
-    def seconds(self, bucket: Column) -> Column:
-        """The seconds of the range that are in a bucket.  Without a bucket, those of the whole range."""
-        begin = F.greatest(bucket, F.lit(self.since))
-        end = F.least(end_of(bucket, self.unit, self.zone), F.lit(self.until))
-        whole = F.lit(self.until - self.since)
-        return F.when(bucket.isNull(), whole).otherwise(end - begin) / 1000
+def mask_of(table: numbers.Table) -> int:
+    """The number of a table in `activity`: one bit for each key that it lacks."""
+    keys = [key.name for key in table.keys]
+    return sum((key not in keys) << 3 - bit for bit, key in enumerate(FINEST))
 
 
-def _keys(table: numbers.Table) -> list[str]:
-    return [key.name for key in table.keys]
+def _mask() -> str:
+    """SQL for `mask_of`."""
+    return " + ".join(f"grouping({key}) * {8 >> bit}" for bit, key in enumerate(FINEST))
 
 
-def activity(facts: Facts, span: Range) -> DataFrame:
-    """All of GROUPS in one frame: their keys, null where a table does not have them, the number of the table
-    as ``grouping``, and the numbers of `numbers.ACTIVITY`."""
-    sums = _grouped(_sums(facts, span), [F.sum(name).alias(name) for name in _SUMS])
-    waits = _durations(facts.jobs, span, F.col("started") - F.col("due"), F.col("started").isNotNull())
-    done = F.col("outcome") == "completed"
-    runs = _durations(facts.jobs, span, F.col("ended") - F.col("started"), done)
-    parts = [sums, _percentiles(waits, "wait"), _percentiles(runs, "run")]
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.unionByName(part, allowMissingColumns=True)
-    keys = ["grouping", *FINEST]
-    rest = [name for name in whole.columns if name not in keys]
-    merged = whole.groupBy(*keys).agg(*(F.max(name).alias(name) for name in rest))
-    return _with_rates(merged, span)
+def _sets(more: str = "") -> str:
+    """The groups of all tables, each together with another key."""
+    keys = (", ".join(filter(None, (more, *(key.name for key in table.keys)))) for table in GROUPS)
+    return "grouping sets ({})".format(", ".join(f"({each})" for each in keys))
 
 
-def _with_rates(sums: DataFrame, span: Range) -> DataFrame:
-    ended = F.col("completed") + F.col("failed")
-    found = sums.fillna(0, list(_SUMS))
-    found = found.withColumn("failure_rate", _rate(F.col("failed"), ended))
-    found = found.withColumn("attempt_failure_rate", _rate(F.col("failed_attempts"), F.col("attempts")))
-    found = found.withColumn("retry_rate", _rate(F.col("retried"), ended))
-    found = found.withColumn("throughput", _rate(F.col("completed"), span.seconds(F.col("bucket"))))
-    found = found.withColumn("waste_rate", _rate(F.col("run_wasted"), F.col("run_total")))
-    columns = [number.name for number in numbers.ACTIVITY]
-    return found.withColumn("bucket", time_of(F.col("bucket"))).select("grouping", *FINEST, *columns)
+def activity(engine: Engine, span: Range) -> str:
+    """All of GROUPS in one table: ``mask`` (see `mask_of`), their keys, null where a table does not have
+    them, and the numbers of `numbers.ACTIVITY`."""
+    sums = ", ".join(f"cast(coalesce(sum({name}), 0) as bigint) as {name}" for name in _SUMS)
+    spreads = [f"{what}_{part}" for what in _DURATIONS for part in _SPREAD]
+    nothing = ", ".join(f"cast(null as double) as {name}" for name in spreads)
+    pivoted = ", ".join(
+        f"max(case when what = '{what}' then {part} end) as {what}_{part}"
+        for what in _DURATIONS
+        for part in _SPREAD
+    )
+    merged = ", ".join(f"max({name}) as {name}" for name in (*_SUMS, *spreads))
+    columns, pace = (
+        ", ".join(number.name for number in numbers.ACTIVITY),
+        _rate("completed", span.seconds("bucket")),
+    )
+    return f"""
+with finest as ({_finest(span)}),
+sums as (
+    select {_mask()} as mask, {_WHOSE}, {sums} from finest group by {_sets()}
+), durations as ({_durations(engine, span)}),
+spreads as (
+    select what, {_mask()} as mask, {_WHOSE}, {engine.percentiles("ms", "times")} as parts,
+        cast(max(ms) as double) as max
+    from durations group by {_sets("what")}
+), spread as (
+    select what, mask, {_WHOSE}, parts[{engine.first}] as p50, parts[{engine.first + 1}] as p95,
+        parts[{engine.first + 2}] as p99, max from spreads
+), pivoted as (
+    select mask, {_WHOSE}, {", ".join(f"cast(null as bigint) as {name}" for name in _SUMS)}, {pivoted}
+    from spread group by mask, {_WHOSE}
+), united as (
+    select *, {nothing} from sums union all select * from pivoted
+), merged as (
+    select mask, {_WHOSE}, {merged} from united group by mask, {_WHOSE}
+), counted as (
+    select mask, {_WHOSE}, {", ".join(f"coalesce({name}, 0) as {name}" for name in _SUMS)},
+        {", ".join(spreads)} from merged
+), rated as (
+    select *, {_rate("failed", "completed + failed")} as failure_rate,
+        {_rate("failed_attempts", "attempts")} as attempt_failure_rate,
+        {_rate("retried", "completed + failed")} as retry_rate,
+        {pace} as throughput,
+        {_rate("run_wasted", "run_total")} as waste_rate
+    from counted
+)
+select mask, {_WHOSE}, {columns} from rated"""
 
 
-def _rate(part: Column, whole: Column) -> Column:
+def _rate(part: str, whole: str) -> str:
     """A ratio; null where the denominator is 0."""
-    return F.when(whole > 0, part / whole)
+    return f"(case when {whole} > 0 then {part} / cast({whole} as double) end)"
 
 
-def _sums(facts: Facts, span: Range) -> DataFrame:
-    """Counts and sums of the finest groups, one row per group and kind of number."""
-    ended = facts.jobs.where(span.covers(F.col("ended")))
-    outcome = F.col("outcome")
-    more = F.when(outcome == "completed", F.col("failures")).otherwise(F.col("failures") - 1) > 0
-    counts = [
-        _count(outcome == name).alias(name)
-        for name in ("completed", "failed", "cancelled", "expired", "removed")
-    ]
-    counts.append(_count(outcome.isin("completed", "failed") & more).alias("retried"))
-    by_end = ended.withColumn("bucket", span.bucket(F.col("ended"))).groupBy(*FINEST).agg(*counts)
-    created = facts.jobs.where(span.covers(F.col("created")))
-    by_creation = created.withColumn("bucket", span.bucket(F.col("created"))).groupBy(*FINEST)
-    both = by_end.unionByName(by_creation.agg(F.count("*").alias("created")), allowMissingColumns=True)
-    attempts = facts.attempts.where(span.covers(F.col("ended")))
-    run = F.coalesce(F.col("ended") - F.col("started"), F.lit(0))
-    by_attempt = attempts.withColumn("bucket", span.bucket(F.col("ended"))).groupBy(*FINEST)
-    worked = by_attempt.agg(
-        F.count("*").alias("attempts"),
-        _count(~outcome.isin(*LOST)).alias("failed_attempts"),
-        F.sum(run).alias("run_total"),
-        F.sum(F.when(outcome != "completed", run).otherwise(0)).alias("run_wasted"),
-    )
-    return both.unionByName(worked, allowMissingColumns=True)
+def _if(condition: str) -> str:
+    return f"sum(case when {condition} then 1 else 0 end)"
 
 
-def _count(condition: Column) -> Column:
-    return F.sum(F.when(condition, 1).otherwise(0))
+def _finest(span: Range) -> str:
+    """Counts and sums of the finest groups, one row for each group and kind of number."""
+    outcomes = ", ".join(_if(f"outcome = '{each}'") for each in _OUTCOMES)
+    more = "failures + (case when outcome = 'completed' then 1 else 0 end) > 1"
+    ended, created = span.covers("ended"), span.covers("created")
+    whose = "host, queue, name"
+    return f"""
+    select {whose}, {span.bucket("created")} as bucket, count(*) as created,
+        {", ".join(f"0 as {name}" for name in _SUMS[1:])}
+    from jobs where {created} group by {whose}, {span.bucket("created")}
+    union all
+    select {whose}, {span.bucket("ended")}, 0, {outcomes},
+        {_if(f"outcome in ('completed', 'failed') and {more}")}, 0, 0, 0, 0
+    from jobs where {ended} group by {whose}, {span.bucket("ended")}
+    union all
+    select {whose}, {span.bucket("ended")}, 0, {", ".join("0" for _ in _OUTCOMES)}, 0, count(*),
+        {_if(f"outcome not in {LOST}")}, sum(coalesce(ended - started, 0)),
+        sum(case when outcome <> 'completed' then coalesce(ended - started, 0) else 0 end)
+    from attempts where {ended} group by {whose}, {span.bucket("ended")}"""
 
 
-def _durations(jobs: DataFrame, span: Range, ms: Column, which: Column) -> DataFrame:
-    """The number of times that each duration occurs in each of the finest groups."""
-    found = jobs.where(which & span.covers(F.col("ended"))).withColumn("ms", ms).where("ms is not null")
-    return (
-        found.withColumn("bucket", span.bucket(F.col("ended")))
-        .groupBy(*FINEST, "ms")
-        .agg(F.count("*").alias("times"))
-    )
+def _durations(engine: Engine, span: Range) -> str:
+    """How often each duration occurs in each of the finest groups."""
+    ended = f"where {span.covers('ended')} and"
+    head = f"host, queue, name, {span.bucket('ended')} as bucket"
+    each = f"""
+    select 'wait' as what, {head}, started - due as ms from jobs {ended} started is not null
+        and due is not null
+    union all
+    select 'run', {head}, ended - started from jobs {ended} started is not null and outcome = 'completed'
+    union all
+    select 'total', {head}, ended - created from jobs {ended} outcome in ('completed', 'failed')"""
+    if not engine.counts_durations:
+        return f"select *, 1 as times from ({each}) each"
+    return f"select what, {_WHOSE}, ms, count(*) as times from ({each}) each group by what, {_WHOSE}, ms"
 
 
-def _percentiles(durations: DataFrame, what: str) -> DataFrame:
-    found = F.percentile("ms", list(PERCENTILES), F.col("times"))
-    names = [f"{what}_p{round(part * 100)}" for part in PERCENTILES]
-    grouped = _grouped(durations, [found.alias("all"), F.max("ms").cast("double").alias(f"{what}_max")])
-    return grouped.select(
-        "grouping",
-        *FINEST,
-        *(F.col("all")[place].alias(name) for place, name in enumerate(names)),
-        f"{what}_max",
-    )
-
-
-def _grouped(frame: DataFrame, numbers_of_group: Sequence[Column]) -> DataFrame:
-    """A frame by the keys of each of GROUPS, all in one.  ``grouping`` is the index of the table in
-    GROUPS."""
-    sets = [[F.col(key) for key in _keys(table)] for table in GROUPS]
-    # One bit per key, from the left: 1 if the key is not part of the group.
-    ids = [sum((key not in _keys(table)) << 3 - bit for bit, key in enumerate(FINEST)) for table in GROUPS]
-    found = frame.groupingSets(sets, *(F.col(key) for key in FINEST)).agg(
-        F.grouping_id().alias("mask"), *numbers_of_group
-    )
-    place = F.array_position(F.array(*(F.lit(number) for number in ids)), F.col("mask").cast("int"))
-    return found.withColumn("grouping", (place - 1).cast("int")).drop("mask")
-
-
-def comings_and_goings(facts: Facts, span: Range) -> DataFrame:
+def changes(span: Range) -> str:
     """The change of each queue's backlog in each bucket."""
-    taken = F.coalesce("started", "ended")
-    due = F.when(F.col("due").isNotNull(), F.least("due", taken))
-    moments = F.array(
-        *(
-            F.struct(at.alias("at"), F.lit(waiting).alias("waiting"), F.lit(there).alias("there"))
-            for at, waiting, there in (
-                (due, 1, 0),
-                (F.when(due.isNotNull(), taken), -1, 0),
-                (F.col("created"), 0, 1),
-                (F.col("ended"), 0, -1),
-            )
-        )
-    )
-    moved = facts.jobs.select("host", "queue", F.explode(moments).alias("moved"))
-    flat = moved.select("host", "queue", "moved.*")
-    begun = F.greatest(F.col("at"), F.lit(span.since))
-    return (
-        flat.where(F.col("at").isNotNull() & (F.col("at") < span.until))
-        .groupBy("host", "queue", span.bucket(begun).alias("bucket"))
-        .agg(F.sum("waiting").alias("waiting"), F.sum("there").alias("there"))
-    )
+    taken = "coalesce(started, ended)"
+    bucket = span.bucket(f"greatest(moment, {span.since})")
+    return f"""
+with moments as (
+    select host, queue, least(due, {taken}) as moment, 1 as waiting, 0 as unfinished
+    from jobs where due is not null
+    union all select host, queue, {taken}, -1, 0 from jobs where due is not null
+    union all select host, queue, created, 0, 1 from jobs
+    union all select host, queue, ended, 0, -1 from jobs
+)
+select host, queue, {bucket} as bucket, sum(waiting) as waiting, sum(unfinished) as unfinished
+from moments where moment < {span.until} group by host, queue, {bucket}"""
 
 
-def backlog(changes: DataFrame, keys: list[str]) -> DataFrame:
-    """`numbers.BACKLOG` or `numbers.BACKLOG_OVER_TIME`, depending on ``keys``: changes added up over time."""
-    summed = changes.groupBy(*keys).agg(F.sum("waiting").alias("waiting"), F.sum("there").alias("there"))
-    whose = [F.col(key) for key in keys if key != "bucket"] or [F.lit(0)]
-    so_far = Window.partitionBy(*whose).orderBy("bucket")
-    return summed.select(
-        *(F.col(key) for key in keys if key != "bucket"),
-        time_of(F.col("bucket")).alias("bucket"),
-        F.sum("waiting").over(so_far).alias("waiting"),
-        F.sum("there").over(so_far).alias("unfinished"),
-    )
+def backlog(table: numbers.Table) -> str:
+    """`numbers.BACKLOG` or `numbers.BACKLOG_OVER_TIME`: ``changes`` added up over time."""
+    keys = ", ".join(key.name for key in table.keys)
+    whose = ", ".join(key.name for key in table.keys if key.name != "bucket")
+    so_far = f"over ({f'partition by {whose} ' if whose else ''}order by bucket)"
+    return f"""
+with moved as (
+    select {keys}, sum(waiting) as waiting, sum(unfinished) as unfinished from changes group by {keys}
+)
+select {keys}, cast(sum(waiting) {so_far} as bigint) as waiting,
+    cast(sum(unfinished) {so_far} as bigint) as unfinished
+from moved"""
 
 
-def work_by_bucket(facts: Facts, span: Range) -> DataFrame:
+def work(span: Range) -> str:
     """The work of each worker in each bucket, with its slots, and the start and end of the work within the
-    bucket."""
-    worked = facts.attempts.where("started is not null").where(
-        (F.col("ended") >= span.since) & (F.col("started") < span.until)
-    )
-    clipped = worked.withColumns(
-        {
-            "begin": F.greatest("started", F.lit(span.since)),
-            "end": F.least("ended", F.lit(span.until)),
-            "bad": ~F.col("outcome").isin(*LOST),
-        }
-    )
-    touched = buckets_of(F.col("begin"), F.col("end"), span.unit, span.zone)
-    parts = clipped.withColumn("bucket", F.explode(touched))
-    closes = end_of(F.col("bucket"), span.unit, span.zone)
-    overlap = F.greatest(F.least("end", closes) - F.greatest("begin", "bucket"), F.lit(0))
-    ended = F.col("ended")
-    here = span.covers(ended) & (ended >= F.col("bucket")) & (ended < closes)
-    by_bucket = parts.groupBy(*WHO, "bucket").agg(
-        _count(here).alias("attempts"),
-        _count(here & F.col("bad")).alias("failed_attempts"),
-        F.sum(overlap).alias("busy"),
-        F.min("begin").alias("begin"),
-        F.max("end").alias("end"),
-    )
-    return by_bucket.join(_slots(worked), WHO)
+    bucket.  A job that ends as another starts makes room for it."""
+    here = f"({span.covers('ended')} and ended >= bucket and ended < closes)"
+    bad = _if(f"{here} and outcome not in {LOST}")
+    return f"""
+with worked as (
+    select host, worker, started, ended, outcome, greatest(started, {span.since}) as begin_at,
+        least(ended, {span.until - 1}) as end_at
+    from attempts where started is not null and ended >= {span.since} and started < {span.until}
+), steps as (
+    select host, worker, moment, sum(change) as change from (
+        select host, worker, started as moment, 1 as change from worked
+        union all select host, worker, ended, -1 from worked
+    ) moments group by host, worker, moment
+), held as (
+    select host, worker, sum(change) over (partition by host, worker order by moment) as held from steps
+), most as (
+    select host, worker, cast(greatest(max(held), 1) as bigint) as slots from held group by host, worker
+), placed as (
+    select *, {span.bucket("begin_at")} as first_bucket, {span.bucket("end_at")} as last_bucket from worked
+), parts as (
+    select *, first_bucket as bucket from placed where first_bucket = last_bucket
+    union all
+    select placed.*, buckets.start as bucket from placed join buckets
+        on buckets.start >= first_bucket and buckets.start <= last_bucket
+    where first_bucket <> last_bucket
+), closed as (
+    select *, {span.end("bucket")} as closes, least(ended, {span.until}) as stop from parts
+), summed as (
+    select host, worker, bucket, {_if(here)} as attempts, {bad} as failed_attempts,
+        sum(greatest(least(stop, closes) - greatest(begin_at, bucket), 0)) as busy,
+        min(begin_at) as begin_at, max(stop) as end_at
+    from closed group by host, worker, bucket
+)
+select summed.*, slots from summed join most using (host, worker)"""
 
 
-def workers(work: DataFrame) -> DataFrame:
-    """`numbers.WORKERS`, from the result of `work_by_bucket`."""
-    whole = work.groupBy(*WHO, "slots").agg(
-        *(F.sum(name).alias(name) for name in ("attempts", "failed_attempts", "busy")),
-        F.min("begin").alias("begin"),
-        F.max("end").alias("end"),
-    )
-    return _used(whole, F.col("end") - F.col("begin"))
+def workers() -> str:
+    """`numbers.WORKERS`, from ``work``."""
+    return f"""
+with whole as (
+    select host, worker, slots, sum(attempts) as attempts, sum(failed_attempts) as failed_attempts,
+        sum(busy) as busy, max(end_at) - min(begin_at) as length
+    from work group by host, worker, slots
+)
+select host, worker, attempts, failed_attempts, busy, slots, {_rate("busy", "slots * length")} as utilisation
+from whole"""
 
 
-def workers_over_time(work: DataFrame, span: Range) -> DataFrame:
-    """`numbers.WORKERS_OVER_TIME`, from the result of `work_by_bucket`."""
-    used = _used(work, span.seconds(F.col("bucket")) * 1000)
-    return used.withColumn("bucket", time_of(F.col("bucket")))
+def workers_over_time(span: Range) -> str:
+    """`numbers.WORKERS_OVER_TIME`, from ``work``."""
+    length = f"slots * {span.seconds('bucket')} * 1000"
+    return f"""
+select host, worker, bucket, attempts, failed_attempts, busy, slots, {_rate("busy", length)} as utilisation
+from work"""
 
 
-def _used(work: DataFrame, length: Column) -> DataFrame:
-    return work.withColumn("utilisation", _rate(F.col("busy"), F.col("slots") * length))
+def failed(span: Range) -> str:
+    """The failed attempts that `failures` counts, for `Engine.keep_with_patterns`."""
+    return f"""
+select host, queue, outcome, coalesce(error_type, '') as error_type,
+    {span.bucket("ended")} as bucket, id, error, ended
+from attempts where {span.covers("ended")} and outcome not in {LOST}"""
 
 
-def _slots(worked: DataFrame) -> DataFrame:
-    """The maximum number of jobs that each worker had at the same time.  A job that ends as another starts
-    makes room for it."""
-    moments = F.explode(
-        F.array(
-            *(
-                F.struct(F.col(name).alias("at"), F.lit(change).alias("change"))
-                for name, change in (("started", 1), ("ended", -1))
-            )
-        )
-    )
-    flat = worked.select(*WHO, moments.alias("moment")).select(*WHO, "moment.*")
-    steps = flat.groupBy(*WHO, "at").agg(F.sum("change").alias("change"))
-    so_far = Window.partitionBy(*WHO).orderBy("at")
-    most = steps.withColumn("held", F.sum("change").over(so_far)).groupBy(*WHO)
-    return most.agg(F.greatest(F.max("held"), F.lit(1)).cast("int").alias("slots"))
+_KIND = ", ".join(key.name for key in numbers.FAILURE)
 
 
-def failed_attempts(facts: Facts, span: Range) -> DataFrame:
-    """The failed attempts that `failures` counts, each with the pattern of its error."""
-    line = F.substring(F.split(F.coalesce("error", F.lit("")), "\n", 2)[0], 1, MAX_PATTERN)
-    failed = facts.attempts.where(span.covers(F.col("ended")) & ~F.col("outcome").isin(*LOST))
-    pattern = F.regexp_replace(line, CHANGING, "#").alias("pattern")
-    bucket = span.bucket(F.col("ended")).alias("bucket")
-    return failed.select("host", "queue", "outcome", pattern, bucket, "id", "error", "ended")
+def failures() -> str:
+    """`numbers.FAILURES` without the id of the group, from ``failed``."""
+    return f"""
+with placed as (
+    select *, row_number() over (partition by {_KIND} order by ended desc, id desc, error desc) as place
+    from failed
+)
+select {_KIND}, count(*) as attempts, count(distinct id) as jobs, min(ended) as first_at,
+    max(ended) as last_at, max(case when place = 1 then id end) as example_job,
+    max(case when place = 1 then error end) as example_error
+from placed group by {_KIND}"""
 
 
-def failures(failed: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """`numbers.FAILURES` and `numbers.FAILURES_OVER_TIME`."""
-    kind = [key.name for key in numbers.FAILURE]
-    whole = failed.groupBy(*kind).agg(
-        F.count("*").alias("attempts"),
-        F.count_distinct("id").alias("jobs"),
-        F.min("ended").alias("first"),
-        F.max(F.struct("ended", "id", "error")).alias("last"),
-    )
-    totals = whole.select(
-        *kind,
-        "attempts",
-        "jobs",
-        time_of(F.col("first")).alias("first_at"),
-        time_of(F.col("last.ended")).alias("last_at"),
-        F.col("last.id").alias("example_job"),
-        F.col("last.error").alias("example_error"),
-    )
-    over_time = failed.groupBy(*kind, time_of(F.col("bucket")).alias("bucket"))
-    return totals, over_time.agg(F.count("*").alias("attempts"))
+def failures_over_time() -> str:
+    """`numbers.FAILURES_OVER_TIME`, from ``failed``."""
+    return f"select {_KIND}, bucket, count(*) as attempts from failed group by {_KIND}, bucket"
 
 
-def slowest(facts: Facts, span: Range) -> DataFrame:
+def slowest(span: Range) -> str:
     """`numbers.SLOWEST`."""
-    done = facts.jobs.where(span.covers(F.col("ended")) & (F.col("outcome") == "completed"))
-    run = done.where("started is not null").withColumn("run", F.col("ended") - F.col("started"))
-    order = Window.partitionBy("host", "queue").orderBy(F.desc("run"), "id")
-    best = run.withColumn("place", F.row_number().over(order)).where(F.col("place") <= SLOWEST)
-    started, ended = (time_of(F.col(name)).alias(f"{name}_at") for name in ("started", "ended"))
-    return best.select("host", "queue", "id", "name", "worker", started, ended, "run")
+    return f"""
+with placed as (
+    select *, ended - started as run,
+        row_number() over (partition by host, queue order by ended - started desc, id, ended) as place
+    from jobs where {span.covers("ended")} and outcome = 'completed' and started is not null
+)
+select host, queue, id, name, worker, started as started_at, ended as ended_at, run
+from placed where place <= {SLOWEST}"""

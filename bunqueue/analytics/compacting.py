@@ -1,27 +1,25 @@
-"""Merges the files of a lake.  Each run adds one file per queue, day and table, and a day may have many runs.
+"""Merges the files of a lake.  Each run adds a file for each day and table, and a day may have many runs.
 
-A commit replaces the files of past days by one file per queue, unless that would be large.  It is a commit
-like any other.
-"""
+A commit replaces the files of past days by one file, unless that would be large.  It is a commit like any
+other."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyarrow import dataset
 
-from bunqueue.analytics.exporting import write_aside
-from bunqueue.analytics.lake import days_of, read
+from bunqueue.analytics.lake import days_of, schema_of
+from bunqueue.analytics.lake_files import LakeWriter
 from bunqueue.analytics.lake_log import TABLES, LakeLog
 
 
-def compact(spark: SparkSession, lake: Path) -> tuple[int, int]:
+def compact(lake: Path) -> tuple[int, int]:
     """Merge the files that several runs have added to past days (UTC).  Returns the number of files before
     and after.
 
@@ -33,10 +31,11 @@ def compact(spark: SparkSession, lake: Path) -> tuple[int, int]:
         crowded = {table: list(_crowded(lake, table, today)) for table in TABLES}
         if last is None or not any(crowded.values()):
             return 0, 0
-        before = sum(len(list(day.glob("*/*.parquet"))) for days in crowded.values() for day in days)
-        for table, days in crowded.items():
-            if days:
-                write_aside(log, table, read(spark, lake, table, days))
+        before = sum(len(files) for days in crowded.values() for files in days)
+        with LakeWriter(log.staging) as writer:
+            for table, days in crowded.items():
+                for files in days:
+                    _merge(table, files, writer)
         made_at = time.time_ns() // 1_000_000
         commit = msgspec.structs.replace(
             last,
@@ -52,13 +51,21 @@ def compact(spark: SparkSession, lake: Path) -> tuple[int, int]:
         return before, len(commit.files)
 
 
-def _crowded(lake: Path, table: str, today: str) -> Iterator[Path]:
-    """The days for which a queue has files of several runs, except those to which other programs have added
+def _merge(table: str, files: list[Path], writer: LakeWriter) -> None:
+    """Write the rows of a day again.  A file may lack columns that another one has."""
+    known = schema_of(table)
+    found = dataset.dataset([str(file) for file in files], known)
+    present = {name for file in files for name in dataset.dataset(str(file)).schema.names}
+    columns = [name for name in known.names if name in present]
+    for batch in found.to_batches(columns=columns):
+        writer.add(table, pa.Table.from_batches([batch]))
+
+
+def _crowded(lake: Path, table: str, today: str) -> Iterator[list[Path]]:
+    """The files of each day with those of several runs, except days to which other programs have added
     files."""
     for date, day in days_of(lake, table).items():
-        runs: dict[Path, set[str]] = defaultdict(set)
-        for path in day.glob("*/*.parquet"):
-            runs[path.parent].add(path.name.partition("-")[0])
-        several = any(len(found) > 1 for found in runs.values())
-        if date < today and several and all(run.isdecimal() for run in chain(*runs.values())):
-            yield day
+        files = sorted(day.glob("*.parquet"))
+        runs = {path.name.partition("-")[0] for path in files}
+        if date < today and len(runs) > 1 and all(run.isdecimal() for run in runs):
+            yield files

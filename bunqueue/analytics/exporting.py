@@ -1,36 +1,45 @@
-"""Exports data folders to a lake: everything that has happened since the last run, and what was missed since
-then.
+"""Exports data folders to a lake: everything that has happened since the last run.
 
-Events are read from the number that the last run had reached in their shard.  Jobs and attempts are read from
-some time before that.  Those that the lake already has are left out, so reading too much does no harm.
+The event log says what is new.  Events are read from the number that the last run had reached in their
+shard, and they name the jobs and attempts that have ended since.  If nothing has happened, nothing else is
+read.  Of a shard that is new to the lake, or whose log no longer goes back that far, all jobs and attempts
+are read.  Rows that the lake already has are left out.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import or_
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset
 
+from bunqueue.analytics.facts import ENDED
 from bunqueue.analytics.inputs import host_names
-from bunqueue.analytics.lake import ENDS, KEYS, columns_of, dated, read, spark_path
+from bunqueue.analytics.lake import ENDS, KEYS, columns_of, files_of
+from bunqueue.analytics.lake_files import LakeWriter
 from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
 from bunqueue.analytics.pipeline import OnStep
-from bunqueue.server.folder.shard_file import opened
-from bunqueue.spark import BadOption, NotReadable
-from bunqueue.spark.read.event_rows import bounds
+from bunqueue.analytics.times import time_of
+from bunqueue.server.folder.shard_file import current
+from bunqueue.spark.errors import BadOption, NotReadable, UnreadableShard
+from bunqueue.spark.read.conditions import MAX_IN, Condition
+from bunqueue.spark.read.event_rows import Bounds, bounds
 from bunqueue.spark.read.folders import Shard, find_shards
+from bunqueue.spark.read.reading import Piece, Selection, check_readable, read
 from bunqueue.spark.read.remote import fetched
+from bunqueue.spark.read.tables import TABLES as READ
 
-OVERLAP_MS = 3_600_000  # read again: the maximum by which a shard's clock may be behind another's
-STEPS = ("events", "attempts", "jobs", "commit")
-_NOTHING = Reached(0, 0)  # for a shard without events in the lake, which has events of other shards
+OVERLAP_MS = 3_600_000  # looked for in the lake: the most by which times may be behind the numbers of events
+NAMED = 50_000  # jobs that are looked up one by one; for more, it is faster to read all of a shard
+_ATTEMPT_ENDS = ("completed", "failed", "stalled", "released")
+_GONE = ("dropped", "removed", "revived")
+logger = logging.getLogger("bunqueue.analytics")
 
 Places = dict[str, dict[int, Reached]]  # host -> shard -> position
 
@@ -43,45 +52,28 @@ class Exported(NamedTuple):
     missing: dict[str, int]
 
 
-class _Run(NamedTuple):
-    spark: SparkSession
-    log: LakeLog
-    folders: dict[str, str]  # by host
-    shards: dict[str, list[Shard]]  # by host
-    reached: Places
-    begun: dict[str, int]  # for hosts that are not exported completely: the start (epoch ms)
+class News(NamedTuple):
+    """What the new events of a shard say: ids of jobs that ended, with their queues, and of those with
+    attempts that ended; the first and the last event."""
+
+    ended: dict[str, str | None]
+    tried: set[str]
+    first: Reached | None
+    last: Reached | None
+
+
+class _Shard(NamedTuple):
+    """A shard, and where the last run was.  ``begun``: leave out what ended before (epoch ms); ``is_whole``:
+    all of the host's events should be in the lake."""
+
+    shard: Shard
+    reached: Reached | None
+    begun: int
+    is_whole: bool
     payload: bool
-    skip: bool
-
-    def is_new(self, table: str, host: str) -> Column:
-        """Which rows of a host may be missing in the lake."""
-        known, count, begun = self.reached.get(host, {}), len(self.shards[host]), self.begun.get(host)
-        rest = F.lit(True) if begun is None else F.col(ENDS[table]) >= _time(begun)
-        if table == "events":
-            return _from("seq", {shard: place.seq + 1 for shard, place in known.items()}, count, F.lit, rest)
-        since = {shard: max(place.at - OVERLAP_MS, begun or 0) for shard, place in known.items()}
-        return _from(ENDS[table], since, count, _time, rest)
-
-
-def _time(at: int) -> Column:
-    return F.timestamp_millis(F.lit(at))
-
-
-def _from(
-    column: str, first: Mapping[int, int], shards: int, literal: Callable[[int], Column], rest: Column
-) -> Column:
-    """Rows from a value of their shard on.  ``rest`` applies to a shard without a value."""
-    if not first:
-        return rest
-    each = ((F.col("shard") == shard) & (F.col(column) >= literal(value)) for shard, value in first.items())
-    if len(first) < shards:
-        return _any([~F.col("shard").isin(*first) & rest, *each])
-    # The lowest value, because that is what a shard can be asked for.
-    return _any(each) & (F.col(column) >= literal(min(first.values())))
 
 
 def export(
-    spark: SparkSession,
     folders: Sequence[str],
     lake: Path,
     *,
@@ -96,11 +88,10 @@ def export(
     ms), for good.
 
     Safe to repeat, and to kill at any moment.  Raises NotReadable when another run works on the lake, or when
-    the number of shards of a folder has changed.  Raises BadOption when it is unclear which host a folder
+    a folder is not the one that was exported before.  Raises BadOption when it is unclear which host a folder
     belongs to.
     """
     names = host_names(folders, hosts)
-    # A wrong path is reported here, instead of from within Spark.
     shards = _by_host(find_shards(folders, names))
     counts = {host: len(found) for host, found in shards.items()}
     log = LakeLog(lake)
@@ -110,22 +101,175 @@ def export(
             _check_known(names, before.shards)
         _check_shards(counts, before.shards)
         begun = before.begun | ({} if since is None else _begin(names, before.shards, since))
-        where = dict(zip(names, folders, strict=True))
-        run = _Run(spark, log, where, shards, before.reached, begun, payload, skip_unreadable)
-        # Events first: a job that ends after that is then in the table of jobs, and not missing.
-        rows = {}
-        for step, table in enumerate(TABLES):
-            on_step(step, STEPS[step])
-            rows[table] = _write(run, table)
-        on_step(3, STEPS[3])
-        found = _staged(run, "events")
-        now, gaps = _places(run, found)
-        missing = _missing(run, found)
+        reached = {host: dict(places) for host, places in before.reached.items()}
+        gaps: list[Gap] = []
+        missing: Counter[str] = Counter()
+        with LakeWriter(log.staging) as writer:
+            for step, shard in enumerate(each for host in names for each in shards[host]):
+                on_step(step, f"{shard.host}, shard {shard.number}")
+                known = reached.get(shard.host, {})
+                is_whole = shard.host in before.reached and shard.host not in begun
+                each = _Shard(shard, known.get(shard.number), begun.get(shard.host, 0), is_whole, payload)
+                try:
+                    found = _export_shard(each, lake, writer, gaps, missing, skip=skip_unreadable)
+                except UnreadableShard as error:
+                    if not skip_unreadable:
+                        raise
+                    logger.warning("skipped: %s", error)
+                    continue
+                if found is not None:
+                    reached.setdefault(shard.host, {})[shard.number] = found
+            rows = {table: writer.rows[table] for table in TABLES}
+        on_step(sum(counts.values()), "commit")
         if any(rows.values()) or begun != before.begun:
-            made_at, all_shards = time.time_ns() // 1_000_000, before.shards | counts
-            number = before.number + 1
-            log.commit(Commit(number, made_at, rows, now, gaps, missing, shards=all_shards, begun=begun))
-        return Exported(rows, gaps, missing)
+            number, made_at, all_shards = (
+                before.number + 1,
+                time.time_ns() // 1_000_000,
+                before.shards | counts,
+            )
+            lost = dict(missing)
+            log.commit(Commit(number, made_at, rows, reached, gaps, lost, shards=all_shards, begun=begun))
+        return Exported(rows, gaps, dict(missing))
+
+
+def _export_shard(
+    this: _Shard, lake: Path, writer: LakeWriter, gaps: list[Gap], missing: Counter[str], *, skip: bool
+) -> Reached | None:
+    """Write the new rows of a shard.  Returns the last event that was read, or None if there is no new
+    one."""
+    shard = this.shard
+    if skip:
+        check_readable(shard)  # before anything is written: half a shard would count as a whole one
+    with fetched(shard.path) as path:
+        shard = shard._replace(path=str(path))
+        with current(path) as file:
+            ends = bounds(file)
+        after = this.reached.seq if this.reached is not None else 0
+        _check_is_same(this, ends)
+        if ends.last <= after:
+            return None
+        # Events first: a job that ends after that is then in the table of jobs, and not missing.
+        news = _write_events(shard, this, after, ends, writer)
+        gap = _gap(this, ends, news)
+        if gap is not None:
+            gaps.append(gap)
+        whole = this.reached is None or gap is not None
+        floor = this.begun
+        if this.reached is not None and gap is None:
+            floor = max(floor, this.reached.at - OVERLAP_MS)
+        known = _Known(lake, shard.host, None if this.reached is None else floor)
+        for table, ids in (("attempts", news.tried), ("jobs", news.ended.keys())):
+            for batch in _rows(shard, this, table, None if whole else set(ids), floor):
+                found = known.without(table, batch)
+                writer.add(table, found)
+                if table == "jobs":
+                    for id_ in batch["id"].to_pylist():
+                        news.ended.pop(id_, None)
+        missing.update(queue or "" for queue in news.ended.values())
+    return news.last
+
+
+def _check_is_same(this: _Shard, ends: Bounds) -> None:
+    """Raise NotReadable if the log ends before what was read of it: it was put back from a backup."""
+    if this.reached is not None and ends.last < this.reached.seq:
+        raise NotReadable(
+            f"shard {this.shard.number} of {this.shard.host} has {ends.last:,} events, and had"
+            f" {this.reached.seq:,} at the last export: it was restored from a backup, perhaps; give it"
+            " another name (--host), and the time of that as --since"
+        )
+
+
+def _gap(this: _Shard, ends: Bounds, news: News) -> Gap | None:
+    """The events that were removed before they were read.  Some may have been deleted on request.  Those do
+    not count as missing."""
+    reached = this.reached or (Reached(0, 0) if this.is_whole else None)
+    if reached is None or ends.first <= reached.seq + 1:
+        return None
+    until = news.first.at if news.first is not None else reached.at
+    return Gap(this.shard.host, this.shard.number, reached.seq + 1, ends.first - 1, reached.at, until)
+
+
+def _write_events(shard: Shard, this: _Shard, after: int, ends: Bounds, writer: LakeWriter) -> News:
+    """Write the new events, and look at what they say."""
+    conditions = [Condition("seq", ">=", after + 1), Condition("seq", "<=", ends.last)]
+    ended: dict[str, str | None] = {}
+    tried: set[str] = set()
+    first, last = None, None
+    for batch in _read(shard, "events", conditions, payload=False):
+        table = pa.Table.from_batches([batch])
+        times = table["at"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        place = Reached(table["seq"][-1].as_py(), times[-1].as_py())
+        first, last = first or Reached(table["seq"][0].as_py(), times[0].as_py()), place
+        table = _since(table, "events", this.begun)
+        writer.add("events", table)
+        ends_attempt = table.filter(pc.is_in(table["kind"], pa.array([*_ATTEMPT_ENDS, *_GONE])))
+        fields = (ends_attempt[name].to_pylist() for name in ("kind", "job_id", "queue", "terminal"))
+        for kind, job, queue, terminal in zip(*fields, strict=True):
+            if kind in _GONE:
+                ended.pop(job, None)
+            else:
+                tried.add(job)
+            if kind == "completed" or (kind == "failed" and terminal):
+                ended[job] = queue
+    return News(ended, tried, first, last)
+
+
+def _rows(shard: Shard, this: _Shard, table: str, ids: set[str] | None, floor: int) -> Iterator[pa.Table]:
+    """The rows of jobs or attempts that ended from ``floor`` (epoch ms) on: all, or those of some jobs."""
+    key = "id" if table == "jobs" else "job_id"
+    ended = [Condition("state", "in", list(ENDED))] if table == "jobs" else []
+    if ids is None or len(ids) > NAMED:
+        wanted = None if ids is None else pa.array(ids)
+        for batch in _read(shard, table, ended, payload=this.payload):
+            found = _since(pa.Table.from_batches([batch]), table, floor)
+            yield found if wanted is None else found.filter(pc.is_in(found[key], wanted))
+        return
+    named = sorted(ids)
+    for start in range(0, len(named), MAX_IN):
+        some = Condition(key, "in", named[start : start + MAX_IN])
+        for batch in _read(shard, table, [some, *ended], payload=this.payload):
+            yield _since(pa.Table.from_batches([batch]), table, floor)
+
+
+def _read(
+    shard: Shard, table: str, conditions: Sequence[Condition], *, payload: bool
+) -> Iterator[pa.RecordBatch]:
+    now = time.time_ns() // 1_000_000
+    selection = Selection(READ[table], columns_of(table, payload=payload), tuple(conditions), now)
+    return read(Piece(shard), selection)
+
+
+def _since(rows: pa.Table, table: str, floor: int) -> pa.Table:
+    if not floor:
+        return rows
+    ended = rows[ENDS[table]]
+    return rows.filter(pc.greater_equal(ended, pa.scalar(time_of(floor), ended.type)))
+
+
+class _Known:
+    """The keys of a host's rows in a lake, from ``floor`` on (epoch ms; None: the lake has no rows)."""
+
+    def __init__(self, lake: Path, host: str, floor: int | None) -> None:
+        self._lake, self._host, self._floor = lake, host, floor
+        self._keys: dict[str, pa.Table | None] = {}
+
+    def without(self, table: str, rows: pa.Table) -> pa.Table:
+        """The rows that are not in the lake."""
+        if table not in self._keys:
+            self._keys[table] = self._read(table)
+        known = self._keys[table]
+        if known is None or not len(known) or not len(rows):
+            return rows
+        keys = rows.select(KEYS[table]).append_column("row", pa.array(range(len(rows)), pa.int64()))
+        return rows.take(keys.join(known, KEYS[table], join_type="left anti")["row"])
+
+    def _read(self, table: str) -> pa.Table | None:
+        files = [] if self._floor is None else files_of(self._lake, table, self._floor)
+        if not files:
+            return None
+        mine = dataset.field("host") == self._host
+        found = dataset.dataset([str(file) for file in files]).to_table(columns=KEYS[table], filter=mine)
+        return found
 
 
 def _by_host(shards: Iterable[Shard]) -> dict[str, list[Shard]]:
@@ -166,106 +310,3 @@ def _check_shards(shards: Mapping[str, int], before: Mapping[str, int]) -> None:
                 f"{host} has {count} shards, and had {before[host]} at the last export: its events would be"
                 " added again; give it another name (--host), and the time of the resharding as --since"
             )
-
-
-def _any(conditions: Iterable[Column]) -> Column:
-    found: Column = reduce(or_, conditions)
-    return found
-
-
-def _write(run: _Run, table: str) -> int:
-    """Write the new rows of a table to the staging folder.  Returns the number of rows."""
-    parts = [_new_of_host(run, table, host) for host in run.folders]
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.unionByName(part)
-    found = dated(table, whole)
-    if table != "events" and (run.log.folder / table).exists():
-        same = ((F.col("host") == host) & run.is_new(table, host) for host in run.folders)
-        known = read(run.spark, run.log.folder, table).where(_any(same))
-        found = found.join(known.select(*KEYS[table]), KEYS[table], "left_anti")
-    return write_aside(run.log, table, found)
-
-
-def write_aside(log: LakeLog, table: str, rows: DataFrame) -> int:
-    """Write rows of a table to the staging folder, from which commits take them.  Returns the number of rows.
-
-    Writes one file per folder of the lake, unless it would be large.
-    """
-    seen, spark = Observation(), rows.sparkSession
-    found = rows.hint("rebalance", "date", "queue").observe(seen, F.count(F.lit(1)).alias("rows"))
-    place = log.staging / table
-    found.write.mode("overwrite").partitionBy("date", "queue").parquet(spark_path(place))
-    written, count = seen.get["rows"], read(spark, log.staging, table).count()
-    if count != written:
-        raise NotReadable(
-            f"Spark has written {written:,} rows to {place}, and {count:,} are there: a lake has to be"
-            " the same folder on all machines of the cluster"
-        )
-    return count
-
-
-def _new_of_host(run: _Run, table: str, host: str) -> DataFrame:
-    reader = run.spark.read.format("bunqueue").option("table", table)
-    reader = reader.option("columns", ",".join(columns_of(table, payload=run.payload)))
-    reader = reader.option("hosts", json.dumps([host])).option("unreadable", "skip" if run.skip else "fail")
-    frame = reader.load(run.folders[host])
-    if table == "jobs":
-        frame = frame.where(F.col("state").isin("completed", "failed", "cancelled"))
-    return frame.where(run.is_new(table, host))
-
-
-def _staged(run: _Run, table: str) -> DataFrame:
-    """The rows that this run has written to the staging folder."""
-    return read(run.spark, run.log.staging, table)
-
-
-def _places(run: _Run, events: DataFrame) -> tuple[Places, list[Gap]]:
-    """The positions that have been reached in the events, and the events that were removed before they were
-    read."""
-    reached = {host: dict(shards) for host, shards in run.reached.items()}
-    gaps = []
-    ends = events.groupBy("host", "shard").agg(
-        F.min(F.struct("seq", "at")).alias("first"), F.max(F.struct("seq", "at")).alias("last")
-    )
-    millis = (F.unix_millis(F.col(f"{end}.at")).alias(f"{end}_at") for end in ("first", "last"))
-    for row in ends.select("host", "shard", "first.seq", F.col("last.seq").alias("last"), *millis).collect():
-        shards = reached.setdefault(row["host"], {})
-        whole = row["host"] in run.reached and row["host"] not in run.begun
-        known = shards.get(row["shard"], _NOTHING if whole else None)
-        if known is not None and row["seq"] > known.seq + 1:
-            # Some may have been deleted on request.  Those do not count as missing.
-            oldest = min(row["seq"], _oldest(run.shards[row["host"]], row["shard"]))
-            if oldest > known.seq + 1:
-                numbers = known.seq + 1, oldest - 1
-                gaps.append(Gap(row["host"], row["shard"], *numbers, known.at, row["first_at"]))
-        shards[row["shard"]] = Reached(row["last"], row["last_at"])
-    return reached, gaps
-
-
-def _oldest(shards: Iterable[Shard], number: int) -> int:
-    """The number of the oldest event in the log of a shard."""
-    (shard,) = (shard for shard in shards if shard.number == number)
-    with fetched(shard.path) as path, opened(path) as file:
-        return bounds(file).first
-
-
-def _missing(run: _Run, events: DataFrame) -> dict[str, int]:
-    """Jobs that ended and were removed by a retention before this run read them, by queue.  Jobs that are
-    removed as soon as they end come from the event log instead."""
-    gone = events.where(F.col("kind").isin("dropped", "removed", "revived"))
-    ended = events.where((F.col("kind") == "completed") | ((F.col("kind") == "failed") & F.col("terminal")))
-    left = (
-        ended.select("host", "queue", "job_id")
-        .distinct()
-        .join(gone.select("host", "job_id").distinct(), ["host", "job_id"], "left_anti")
-    )
-    for place in (run.log.staging, run.log.folder):
-        jobs = read(run.spark, place, "jobs").select("host", F.col("id").alias("job_id"))
-        left = left.join(jobs, ["host", "job_id"], "left_anti")
-    return dict(_counted(left))
-
-
-def _counted(left: DataFrame) -> Iterator[tuple[str, int]]:
-    for row in left.groupBy("queue").count().collect():
-        yield row["queue"] or "", row["count"]

@@ -1,28 +1,45 @@
 """All jobs and attempts as two narrow tables, from which all numbers are computed.
 
 Jobs come from the table of jobs.  Jobs that are gone (removed on completion, expired, drained) come from the
-event log: see `bunqueue.analytics.lives`.
+event log: see `bunqueue.analytics.lives`.  All times are epoch ms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from bunqueue.analytics import lives
-from bunqueue.analytics.times import ms_of
+from bunqueue.analytics.engine import Engine
 from bunqueue.model.dead_letters import CANCELLED, INTERRUPTED, REASONS
 
-LOST = ("interrupted", "cancelled", "completed")  # outcomes of attempts that are not failures
-_NOT_COMPLETED = (*REASONS, CANCELLED, INTERRUPTED)
-JOB = ["host", "queue", "name", "id"]
+LOST = "('interrupted', 'cancelled', 'completed')"  # outcomes of attempts that are not failures
+NOT_COMPLETED = (*REASONS, CANCELLED, INTERRUPTED)
+JOB_COLUMNS = (
+    *("host", "shard", "id", "queue", "name", "state", "created_at", "run_at", "started_at", "finished_at"),
+    *("attempts", "worker", "depends_on"),
+)
+ATTEMPT_COLUMNS = (
+    *(
+        "host",
+        "job_id",
+        "queue",
+        "name",
+        "worker",
+        "started_at",
+        "ended_at",
+        "outcome",
+        "error_type",
+        "error",
+    ),
+)
+EVENT_COLUMNS = ("host", "shard", "seq", "at", "kind", "queue", "job_id", "error", "terminal", "fields")
+ENDED = ("completed", "failed", "cancelled", "stuck")  # states of jobs that have ended
 _BACK = ("ready", "released", "waiting")  # after these a job may be taken, whatever its run time is
-_INNER = ("shard", "depends")
-_FEW = 100_000  # events; a copy of this many may be sent to every task
+_UNDOING = "undoing"
+FAILED_OUTCOMES = "({})".format(", ".join(f"'{outcome}'" for outcome in NOT_COMPLETED))
 
 
 class Begin(NamedTuple):
@@ -35,178 +52,170 @@ class Begin(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The input: tables with the columns of the Spark source ``bunqueue``, jobs with `JOB_COLUMNS`.
+    """The input: names of views with the columns above.  ``events`` makes a view of the events of some kinds,
+    ``begins`` returns the starts of their logs.  ``keeps_gone``: there may be rows of jobs that are no longer
+    on their server."""
 
-    ``events`` returns the events of some kinds, ``begins`` the starts of their logs.  ``keeps_gone``: there
-    may be rows of jobs that are no longer on their server.
-    """
-
-    jobs: DataFrame
-    attempts: DataFrame
-    events: Callable[[Sequence[str]], DataFrame]
+    jobs: str
+    attempts: str
+    events: Callable[[Sequence[str]], str]
     begins: Callable[[], Iterable[Begin]]
     keeps_gone: bool = False
 
 
 class Log(NamedTuple):
-    """The contents of the event logs: how many jobs left (``gone``), and how many became free (``back``)."""
+    """The contents of the event logs: how many jobs left (``gone``), and how many were undone
+    (``undone``)."""
 
     begins: tuple[Begin, ...]
     gone: int
-    back: int
+    undone: int
 
 
-class Facts(NamedTuple):
-    """Times in epoch ms.  ``jobs``: host, queue, name, id, outcome (null: the job has not ended), created,
-    due, started, ended, failures, worker.  ``attempts``: host, queue, name, id, worker, started, ended,
-    outcome, error."""
+def make(engine: Engine, source: Source, until: int) -> Log:
+    """Make the tables ``jobs`` and ``attempts``: all jobs that were created before a moment, in their state
+    at that moment, and those of their attempts that had ended.
 
-    jobs: DataFrame
-    attempts: DataFrame
-    log: Log
-    kept: tuple[DataFrame, ...]
-
-    def release(self) -> None:
-        """Release everything that is kept in memory or on disk."""
-        for frame in self.kept:
-            frame.unpersist()
-
-
-JOB_COLUMNS = (
-    "host, shard, id, queue, name, state, created_at, run_at, started_at, finished_at, attempts, worker,"
-    " depends_on"
-)
-ATTEMPT_COLUMNS = "host, job_id, queue, name, worker, started_at, ended_at, outcome, error"
-EVENT_COLUMNS = "host, shard, seq, at, kind, queue, job_id, error, terminal, fields"
-
-
-def facts(source: Source, until: int) -> Facts:
-    """All jobs that were created before a moment, in their state at that moment, and those of their attempts
-    that had ended.
-
-    ``until`` is in epoch ms.  The tables are read once: data that is needed again is kept until
-    `Facts.release`.
-    """
-
-    def events(kinds: Sequence[str]) -> DataFrame:
-        found = source.events(kinds).withColumn("at", ms_of(F.col("at")))
-        return found.where(F.col("at") < until)
-
+    ``jobs``: host, queue, name, id, outcome (null: the job has not ended), created, due, started, ended,
+    failures, worker.  ``attempts``: host, queue, name, id, worker, started, ended, outcome, error_type,
+    error."""
     # A source that keeps rows of gone jobs has those of purged jobs, as far as it had read them before.
     gone = list(lives.GONE) if source.keeps_gone else [*lives.GONE, lives.PURGED]
-    moves = events([*gone, *_BACK]).select("host", "job_id", "kind", "at").persist()
-    log = summarize(moves, source.begins())
-    kept: tuple[DataFrame, ...] = (moves,)
-    jobs, failed = _stored_jobs(source.jobs, moves, log), _failed_attempts(source.attempts)
+    _events(engine, source, [*gone, *_BACK, _UNDOING], until, "moves")
+    log = _summarize(engine, source.begins())
+    _give_begins(engine, log.begins)
+    _make_undone(engine, source, log, until)
+    engine.view("stored_jobs", _stored_jobs(source.jobs))
+    engine.view("failed_attempts", _failed_attempts(source.attempts))
+    jobs, failed = "stored_jobs", "failed_attempts"
     if log.gone:
-        logged = events([*{*lives.KINDS, *gone}]).persist()
-        known = lives.lives_of(lives.purges_logged(logged)).persist()
-        kept += logged, known
-        left = lives.removed_jobs(known), lives.removed_attempts(known)
+        _events(engine, source, [*{*lives.KINDS, *gone}], until, "logged")
+        lives.make(engine)
         if source.keeps_gone:
-            jobs, failed = jobs.persist(), failed.persist()
-            kept += jobs, failed
-            left = _unknown(left[0], jobs), _unknown(left[1], failed)
-        jobs, failed = jobs.unionByName(left[0]), failed.unionByName(left[1])
-    ended = F.col("ended") < until
-    then = {"outcome": F.when(ended, F.col("outcome")), "ended": F.when(ended, F.col("ended"))}
-    jobs = jobs.where(F.col("created") < until).withColumns(then).persist()
-    failed = failed.where(F.col("ended") < until).persist()
-    return Facts(jobs, failed.unionByName(_completing(jobs)), log, (jobs, failed, *kept))
+            engine.keep("kept_jobs", f"select * from {jobs}")
+            engine.keep("kept_attempts", f"select * from {failed}")
+            jobs, failed = "kept_jobs", "kept_attempts"
+        engine.view("jobs_and_gone", _with_gone(jobs, "removed_jobs", source.keeps_gone))
+        engine.view("failed_and_gone", _with_gone(failed, "removed_attempts", source.keeps_gone))
+        jobs, failed = "jobs_and_gone", "failed_and_gone"
+    engine.keep("jobs", _JOBS_THEN.format(jobs=jobs, until=until))
+    engine.keep("attempts", _ATTEMPTS_THEN.format(failed=failed, until=until))
+    return log
 
 
-def summarize(moves: DataFrame, begins: Iterable[Begin]) -> Log:
+def _events(engine: Engine, source: Source, kinds: Sequence[str], until: int, name: str) -> None:
+    """Keep the events of some kinds under a name."""
+    engine.keep(
+        name,
+        f"""select host, shard, seq, unix_millis(events.at) as moment, kind, queue, job_id, error,
+            terminal, fields
+        from {source.events(kinds)} events where unix_millis(events.at) < {until}""",
+    )
+
+
+def _summarize(engine: Engine, begins: Iterable[Begin]) -> Log:
     """How much has to be looked up in the event logs.  In most logs, that is little or nothing."""
-    kind = F.col("kind")
-    counts = moves.agg(F.count_if(~kind.isin(*_BACK)), F.count_if(kind.isin(*_BACK))).first()
-    gone, back = counts if counts is not None else (0, 0)
-    return Log(tuple(begins), gone, back)
-
-
-def _unknown(gone: DataFrame, stored: DataFrame) -> DataFrame:
-    """Jobs in the event log that are not stored as well."""
-    key = ["host", "id", "ended"]
-    return gone.join(stored.select(*key), key, "left_anti")
-
-
-def _stored_jobs(jobs: DataFrame, moves: DataFrame, log: Log) -> DataFrame:
-    """Jobs from the table of jobs."""
-    flat = jobs.select(
-        "host",
-        "shard",
-        "queue",
-        "name",
-        "id",
-        F.when(F.col("state").isin("completed", "failed", "cancelled"), F.col("state")).alias("outcome"),
-        ms_of(F.col("created_at")).alias("created"),
-        F.when(F.col("state") != "waiting-children", ms_of(F.col("run_at"))).alias("due"),
-        ms_of(F.col("started_at")).alias("started"),
-        ms_of(F.col("finished_at")).alias("ended"),
-        F.col("attempts").alias("failures"),
-        F.coalesce("worker", F.lit("")).alias("worker"),
-        (F.size(F.coalesce("depends_on", F.array())) > 0).alias("depends"),
+    back = ", ".join(f"'{kind}'" for kind in (*_BACK, _UNDOING))
+    (row,) = engine.rows(
+        f"""select cast(coalesce(sum(case when kind not in ({back}) then 1 end), 0) as bigint) as gone,
+        cast(coalesce(sum(case when kind = '{_UNDOING}' then 1 end), 0) as bigint) as undone from moves"""
     )
-    never = F.lit(None).cast("bigint")
-    known = flat.withColumns({"freed": never, "back": never})
-    if log.back:
-        known = flat.join(_back(moves, log), ["host", "id"], "left")
-    due = F.when(F.col("depends"), _due_of_dependent(_oldest(log.begins))).otherwise(F.col("due"))
-    return known.withColumn("due", _due_again(due)).select(
-        *(name for name in flat.columns if name not in _INNER)
-    )
+    return Log(tuple(begins), row["gone"], row["undone"])
 
 
-def _back(moves: DataFrame, log: Log) -> DataFrame:
-    """By host and id: when the last job that a job depended on had completed (``freed``), and when a worker
-    last had to give it up (``back``)."""
-    moments = moves.where(F.col("kind").isin(*_BACK)).groupBy("host", F.col("job_id").alias("id"))
-    ready = F.col("kind") == "ready"
-    found = moments.agg(
-        F.max(F.when(ready, F.col("at"))).alias("freed"), F.max(F.when(~ready, F.col("at"))).alias("back")
-    )
-    return F.broadcast(found) if log.back <= _FEW else found
+def _give_begins(engine: Engine, begins: Sequence[Begin]) -> None:
+    schema = pa.schema([("host", pa.string()), ("shard", pa.int32()), ("oldest", pa.int64())])
+    rows = [{"host": each.host, "shard": each.shard, "oldest": each.at} for each in begins]
+    engine.give("begins", pa.Table.from_pylist(rows, schema))
 
 
-def _due_again(due: Column) -> Column:
-    """When a job that a worker returned was due again.  It was not due before that."""
-    back = F.col("back")
-    taken = F.coalesce("started", "ended")  # before that, it belonged to another job with this id
-    return F.when(due.isNotNull() & (back <= F.coalesce(taken, back)), F.greatest(due, back)).otherwise(due)
+def _make_undone(engine: Engine, source: Source, log: Log, until: int) -> None:
+    """``undone``: from when until when a job ran only to be undone.  That is no attempt."""
+    if log.undone:
+        _events(engine, source, ["failed"], until, "failures_logged")
+    engine.keep("undone", _UNDONE.format(ended="failures_logged" if log.undone else "moves", until=until))
 
 
-def _oldest(begins: Iterable[Begin]) -> Column:
-    """The time of the oldest event in the log of a job's shard."""
-    at = {f"{each.shard} {each.host}": each.at for each in begins}
-    known = F.create_map(*(F.lit(value) for value in chain.from_iterable(at.items())))
-    return F.try_element_at(known.cast("map<string, bigint>"), F.concat_ws(" ", "shard", "host"))
+_UNDONE = f"""
+with each as (
+    select u.host, u.job_id as id, u.moment as since, coalesce(min(f.moment), {{until}}) as until
+    from moves u left join {{ended}} f on f.host = u.host and f.shard = u.shard and f.job_id = u.job_id
+        and f.seq > u.seq and f.terminal and coalesce(get_json_object(f.fields, '$.reason'), '') <> 'stuck'
+    where u.kind = '{_UNDOING}' group by u.host, u.job_id, u.moment
+)
+select host, id, min(since) as since, until from each group by host, id, until"""
 
 
-def _due_of_dependent(oldest: Column) -> Column:
-    """For a job that depended on others: when the last of them had completed.  Null when the event log does
-    not go back that far."""
-    freed, due = F.col("freed"), F.col("due")
-    known = F.when(F.col("created") >= oldest, due)
-    return F.when(freed.isNotNull(), F.when(due.isNotNull(), F.greatest(due, freed))).otherwise(known)
+def _stored_jobs(jobs: str) -> str:
+    """Jobs from the table of jobs.
+
+    ``freed``: when the last job that a job depended on had completed.  ``back``: when a worker last had to
+    give it up; it was not due before that.  Where the event log does not go back that far, it is unknown when
+    a job that depended on others was due.  Of a job that was undone, it is unknown when its last attempt
+    began."""
+    back = ", ".join(f"'{kind}'" for kind in _BACK)
+    return f"""
+with flat as (
+    select host, shard, queue, name, id,
+        case when state in ('completed', 'failed', 'cancelled') then state
+            when state = 'stuck' then 'failed' end as outcome,
+        unix_millis(created_at) as created,
+        case when state <> 'waiting-children' then unix_millis(run_at) end as due,
+        unix_millis(started_at) as started, unix_millis(finished_at) as ended,
+        cast(attempts as bigint) as failures, coalesce(worker, '') as worker,
+        coalesce(size(depends_on), 0) > 0 as depends
+    from {jobs}
+), moments as (
+    select host, job_id as id, max(case when kind = 'ready' then moment end) as freed,
+        max(case when kind <> 'ready' then moment end) as back
+    from moves where kind in ({back}) group by host, job_id
+), dependent as (
+    select flat.*, back, case when not depends then due
+            when freed is null then case when created >= oldest then due end
+            when due is not null then greatest(due, freed) end as free
+    from flat left join moments using (host, id) left join begins using (host, shard)
+), again as (
+    select *, case when free is not null and back <= coalesce(started, ended, back) then greatest(free, back)
+        else free end as due_again
+    from dependent
+)
+select again.host, queue, name, again.id, outcome, created,
+    case when undone.id is null then due_again end as due,
+    case when undone.id is null then started end as started,
+    ended, failures, worker
+from again left join (select distinct host, id, until from undone) undone
+    on undone.host = again.host and undone.id = again.id and undone.until = again.ended"""
 
 
-def _failed_attempts(attempts: DataFrame) -> DataFrame:
+def _failed_attempts(attempts: str) -> str:
     """The attempts that did not complete their job.  Their outcomes are named, because that is what shards
     can be asked for."""
-    return attempts.where(F.col("outcome").isin(*_NOT_COMPLETED)).select(
-        "host",
-        "queue",
-        "name",
-        F.col("job_id").alias("id"),
-        F.coalesce("worker", F.lit("")).alias("worker"),
-        ms_of(F.col("started_at")).alias("started"),
-        ms_of(F.col("ended_at")).alias("ended"),
-        "outcome",
-        "error",
-    )
+    return f"""
+with failed as (
+    select host, queue, name, job_id as id, coalesce(worker, '') as worker,
+        unix_millis(started_at) as started, unix_millis(ended_at) as ended, outcome, error_type, error
+    from {attempts} where outcome in {FAILED_OUTCOMES}
+)
+select failed.* from failed anti join undone
+    on undone.host = failed.host and undone.id = failed.id
+    and failed.started >= undone.since and failed.ended > undone.since and failed.ended <= undone.until"""
 
 
-def _completing(jobs: DataFrame) -> DataFrame:
-    """The attempts that completed jobs."""
-    done = jobs.where((F.col("outcome") == "completed") & F.col("started").isNotNull())
-    error = F.lit(None).cast("string").alias("error")
-    return done.select(*JOB, "worker", "started", "ended", "outcome", error)
+def _with_gone(stored: str, gone: str, both: bool) -> str:
+    """The stored rows and those of the event log.  ``both``: some may be in both."""
+    # Not "using", with which Spark puts these columns first: a union goes by their places.
+    same = " and ".join(f"{stored}.{name} = {gone}.{name}" for name in ("host", "id", "ended"))
+    rest = f"{gone} anti join {stored} on {same}" if both else gone
+    return f"select * from {stored} union all select {gone}.* from {rest}"
+
+
+_JOBS_THEN = """
+select host, queue, name, id, case when ended < {until} then outcome end as outcome, created, due, started,
+    case when ended < {until} then ended end as ended, failures, worker
+from {jobs} where created < {until}"""
+_ATTEMPTS_THEN = """
+select host, queue, name, id, worker, started, ended, outcome, error_type, error from {failed}
+where ended < {until}
+union all
+select host, queue, name, id, worker, started, ended, outcome, cast(null as string), cast(null as string)
+from jobs where outcome = 'completed' and started is not null"""

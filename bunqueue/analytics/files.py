@@ -1,4 +1,5 @@
-"""The tables as files: one Parquet and one CSV file each, and ``about.json``, which describes them.
+"""The tables as files: one Parquet file each, a CSV file too if asked, and ``about.json``, which describes
+them.
 
 A file is complete, or it does not exist.
 """
@@ -6,19 +7,18 @@ A file is complete, or it does not exist.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv, parquet
+from pyarrow import parquet
+from pyarrow.csv import write_csv
 
 from bunqueue.analytics import numbers
-from bunqueue.analytics.anomalies import MIN_ATTEMPTS, MIN_BUCKETS, WATCHED_QUEUES
-from bunqueue.analytics.page.figures import About, Figures, Row
+from bunqueue.analytics.anomalies import MIN_ATTEMPTS, MIN_BUCKETS, WATCHED
+from bunqueue.analytics.page.figures import About, Figures
 from bunqueue.analytics.page.sections import TOLD_QUEUES
 from bunqueue.analytics.page.work import TOLD_WORKERS
 
@@ -27,7 +27,11 @@ ABOUT = "about.json"
 # https://owasp.org/www-community/attacks/CSV_Injection
 _FORMULA = r"^([=+\-@\t\r\n])"
 _TIME = pa.timestamp("ms", "UTC")
-_TYPES = {"text": pa.string(), "time": _TIME, "jobs": pa.int64(), "attempts": pa.int64()}
+_TYPES = {
+    "text": pa.string(),
+    "time": _TIME,
+    **dict.fromkeys(("number", "jobs", "attempts"), pa.int64()),
+}
 
 
 def schema_of(table: numbers.Table) -> pa.Schema:
@@ -37,17 +41,21 @@ def schema_of(table: numbers.Table) -> pa.Schema:
 
 
 def shaped(table: numbers.Table, data: pa.Table) -> pa.Table:
-    """Data with the table's columns and types, sorted by its keys."""
+    """Data with the table's columns and types, sorted by its keys.  Times are epoch ms."""
     found = data.select(list(table.columns)).cast(schema_of(table), safe=False)
     return found.sort_by([(key.name, "ascending") for key in table.keys]) if table.keys else found
 
 
-def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
+def write(folder: Path, about: About, tables: Mapping[str, pa.Table], *, csv: bool = False) -> None:
     """Write all tables. Existing ones are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         write_whole(folder / f"{name}.parquet", partial(parquet.write_table, table))
-        write_whole(folder / f"{name}.csv", partial(csv.write_csv, as_text(table)))
+        sheet = folder / f"{name}.csv"
+        if csv:
+            write_whole(sheet, partial(write_csv, as_text(table)))
+        else:
+            sheet.unlink(missing_ok=True)  # an earlier one would have other numbers
     fields = {
         **about._asdict(),
         "since": about.since.isoformat(),
@@ -75,31 +83,19 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     temporary.replace(path)
 
 
-def read(folder: Path) -> Figures:
-    """The figures of a report. Over time, only the queues and workers that it shows; of the backlog, only the
-    last state."""
-    fields = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    about = About(
-        datetime.fromisoformat(fields["since"]),
-        datetime.fromisoformat(fields["until"]),
-        fields["unit"],
-        ZoneInfo(fields["zone"]),
-        tuple(fields["hosts"]),
-        datetime.fromisoformat(fields["made_at"]),
-        tuple(fields["notes"]),
-    )
-    found = {
-        table.name: parquet.read_table(folder / f"{table.name}.parquet")
-        for table in numbers.TABLES
-        if table not in (numbers.NAMES_OVER_TIME, numbers.FAILURES_OVER_TIME)
-    }
+def figures_of(about: About, tables: Mapping[str, pa.Table]) -> Figures:
+    """The figures of a report. Over time, only the queues and workers that it shows; failures of all queues
+    together; of the backlog, only the last state."""
+    found = {name: table for name, table in tables.items() if name != numbers.NAMES_OVER_TIME.name}
     judged = _judged(found["queues_over_time"])
     found["backlog"] = _last(found["backlog"])
+    failed = found["failures_over_time"].group_by(["pattern", "bucket"]).aggregate([("attempts", "sum")])
+    found["failures_over_time"] = failed.rename_columns(["pattern", "bucket", "attempts"])
     for whole, part, key, by, most in (
         ("queues", "queues_over_time", "queue", "attempts", TOLD_QUEUES),
         ("workers", "workers_over_time", "worker", "busy", TOLD_WORKERS),
     ):
-        found[part] = only(found[part], busiest(found[whole], key, by, most), key)
+        found[part] = only(found[part], busiest(found[whole], ["host", key], by, most))
     return Figures(about, {name: table.to_pylist() for name, table in found.items()}, judged)
 
 
@@ -107,7 +103,7 @@ def _judged(over_time: pa.Table) -> int:
     """The number of queues with enough attempts to show what is usual."""
     busy = over_time.filter(pc.greater_equal(over_time["attempts"], MIN_ATTEMPTS))
     counts = busy.group_by(["host", "queue"]).aggregate([("attempts", "count")])["attempts_count"]
-    return min(pc.sum(pc.greater_equal(counts, MIN_BUCKETS)).as_py() or 0, WATCHED_QUEUES)
+    return min(pc.sum(pc.greater_equal(counts, MIN_BUCKETS)).as_py() or 0, WATCHED)
 
 
 def _last(backlog: pa.Table) -> pa.Table:
@@ -117,15 +113,14 @@ def _last(backlog: pa.Table) -> pa.Table:
     return last.rename_columns([name.removesuffix("_last") for name in last.column_names])
 
 
-def busiest(table: pa.Table, key: str, by: str, most: int) -> list[Row]:
-    """The rows with the highest numbers."""
-    order = [(by, "descending"), ("host", "ascending"), (key, "ascending")]
-    chosen = table.sort_by(order).slice(0, most)
-    rows: list[Row] = chosen.select(["host", key]).to_pylist()
-    return rows
+def busiest(table: pa.Table, keys: list[str], by: str, most: int) -> pa.Table:
+    """The keys of the rows with the highest numbers."""
+    order = [(by, "descending"), *((key, "ascending") for key in keys)]
+    return table.sort_by(order).slice(0, most).select(keys)
 
 
-def only(table: pa.Table, chosen: Iterable[Row], key: str) -> pa.Table:
-    """The rows with one of these combinations of host and queue, or host and worker."""
-    keys = pa.Table.from_pylist(list(chosen), pa.schema([("host", pa.string()), (key, pa.string())]))
-    return table.join(keys, ["host", key], join_type="left semi") if len(keys) else table.slice(0, 0)
+def only(table: pa.Table, chosen: pa.Table) -> pa.Table:
+    """The rows with one of these combinations of keys."""
+    return (
+        table.join(chosen, chosen.column_names, join_type="left semi") if len(chosen) else table.slice(0, 0)
+    )

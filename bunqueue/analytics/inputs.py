@@ -1,24 +1,28 @@
-"""The sources of the analytics: data folders of one or more hosts, read with the Spark source
-``bunqueue``."""
+"""The sources of the analytics: data folders of one or more hosts."""
 
 from __future__ import annotations
 
-import json
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Begin, Source
+from bunqueue.analytics.engine import Engine, Folders
+from bunqueue.analytics.facts import (
+    ATTEMPT_COLUMNS,
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    NOT_COMPLETED,
+    Begin,
+    Source,
+)
+from bunqueue.analytics.times import time_of
 from bunqueue.server.folder.shard_file import opened
-from bunqueue.spark import BadOption, UnreadableShard
+from bunqueue.spark.errors import BadOption, UnreadableShard
+from bunqueue.spark.read.conditions import Condition
 from bunqueue.spark.read.event_rows import oldest
 from bunqueue.spark.read.folders import Shard, find_shards
+from bunqueue.spark.read.reading import check_readable
 from bunqueue.spark.read.remote import fetched, is_remote, shown
-from bunqueue.spark.read.snapshots import is_live, snapshot
 
 
 def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:
@@ -42,81 +46,57 @@ def _own_name(folder: str) -> str:
     return Path(shown(folder) if is_remote(folder) else folder).name
 
 
-@contextmanager
-def at_rest(
-    folders: Sequence[str], scratch: str | None = None, *, skip_unreadable: bool = False
-) -> Iterator[list[str]]:
-    """The folders, with copies in place of those that a server writes to.  The copies exist as long as the
-    block runs.  So all tables are of one moment, and no log grows while they are read.
-
-    ``scratch`` is the folder for the copies, by default the system's temporary folder.  Raises NotReadable
-    when that folder does not exist, or has no room.
-    """
-    with ExitStack() as copies:
-        yield [
-            copies.enter_context(snapshot(folder, scratch, skip_unreadable=skip_unreadable))
-            if is_live(folder)
-            else folder
-            for folder in folders
-        ]
-
-
 def from_folders(
-    spark: SparkSession,
+    engine: Engine,
     folders: Sequence[str],
     hosts: Sequence[str] = (),
     *,
     since: int | None = None,
     skip_unreadable: bool = False,
-) -> Source:
-    """The tables of data folders, whether their servers run or the folders are copies.
+) -> tuple[Source, tuple[str, ...]]:
+    """The tables of data folders, whether their servers run or the folders are copies, and what is missing in
+    them.
 
     ``hosts`` names the machine of each; see `host_names`.  Jobs and attempts that ended before ``since``
     (epoch ms) are left out, because no number is about them.
     """
     given = host_names(folders, hosts)
-    shards = find_shards(folders, given)  # reports a wrong path here, not from within Spark
-    names = json.dumps(given)
+    shards = find_shards(folders, given)
+    notes: list[str] = []
+    if skip_unreadable:
+        shards = list(_readable(shards, notes))
+    place = Folders(folders, given, shards, skip_unreadable)
+    recent, ended = "true", [Condition("outcome", "in", list(NOT_COMPLETED))]
+    if since is not None:
+        recent = f"finished_at is null or unix_millis(finished_at) >= {since}"
+        ended.append(Condition("ended_at", ">=", time_of(since)))
+    engine.folders("read_jobs", "jobs", JOB_COLUMNS, place, (), recent)
+    engine.folders("read_attempts", "attempts", ATTEMPT_COLUMNS, place, ended)
 
-    def table(name: str, columns: str, **more: bool | str) -> DataFrame:
-        reader = spark.read.format("bunqueue").option("table", name).option("columns", columns)
-        reader = reader.option("hosts", names).option("unreadable", "skip" if skip_unreadable else "fail")
-        return reader.options(**more).load(list(folders))
+    def events(kinds: Sequence[str]) -> str:
+        engine.folders("read_events", "events", EVENT_COLUMNS, place, [Condition("kind", "in", list(kinds))])
+        return "read_events"
 
     def begins() -> list[Begin]:
-        return _begins(spark, shards, skip=skip_unreadable)
+        return [begin for shard in shards for begin in _begin(shard)]
 
-    jobs = table("jobs", JOB_COLUMNS)
-    attempts = table("attempts", ATTEMPT_COLUMNS, pushFilters=True)  # few failed; only one filter
-    if since is not None:
-        begin, ended = F.timestamp_millis(F.lit(since)), F.col("finished_at")
-        jobs = jobs.where(ended.isNull() | (ended >= begin))
-        attempts = attempts.where(F.col("ended_at") >= begin)
-    return Source(
-        jobs,
-        attempts,
-        lambda kinds: table("events", EVENT_COLUMNS, kinds=",".join(kinds)),
-        begins,
-    )
+    return Source("read_jobs", "read_attempts", events, begins), tuple(notes)
 
 
-def _begins(spark: SparkSession, shards: Sequence[Shard], *, skip: bool) -> list[Begin]:
-    """Where their event logs begin.  Read here, which is quicker than by a task, unless the files have to be
-    fetched."""
-    if any(is_remote(shard.path) for shard in shards):
-        spread = spark.sparkContext.parallelize(shards, len(shards))
-        return spread.flatMap(lambda shard: list(_begin(shard, skip=skip))).collect()
-    return [begin for shard in shards for begin in _begin(shard, skip=skip)]
+def _readable(shards: Iterable[Shard], notes: list[str]) -> Iterator[Shard]:
+    """The shards that can be read.  The others are noted."""
+    for shard in shards:
+        try:
+            check_readable(shard)
+        except UnreadableShard as error:
+            notes.append(f"Shard {shard.number} of {shard.host} is left out: {error}.")
+        else:
+            yield shard
 
 
-def _begin(shard: Shard, *, skip: bool) -> Iterator[Begin]:
+def _begin(shard: Shard) -> Iterator[Begin]:
     """The start of the log of one shard, if it has events."""
-    try:
-        with fetched(shard.path) as path, opened(path) as file:
-            found = oldest(file)
-    except UnreadableShard:
-        if not skip:
-            raise
-        return
+    with fetched(shard.path) as path, opened(path) as file:
+        found = oldest(file)
     if found is not None:
         yield Begin(shard.host, shard.number, *found)

@@ -1,28 +1,34 @@
-"""A lake: the history of queues as Parquet files by date (UTC) and queue.  It keeps history longer than
-servers do.
+"""A lake: the history of queues as Parquet files by date (UTC).  It keeps history longer than servers do.
 
-It has the jobs that have ended, attempts and events, with the columns of the Spark source ``bunqueue``.
+It has the jobs that have ended, attempts and events, with the columns of `bunqueue.arrow`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
+from bunqueue.analytics.engine import Engine
 from bunqueue.analytics.facts import Begin, Source
 from bunqueue.analytics.lake_log import LakeLog
-from bunqueue.spark import NotReadable
-from bunqueue.spark.read.tables import TABLES
+from bunqueue.spark.errors import NotReadable
+from bunqueue.spark.read import arrow
+from bunqueue.spark.read.tables import TABLES, Column
 
 # In addition to the columns that are read by default.
-_MORE = {"jobs": ("tags", "depends_on"), "attempts": (), "events": ()}
+_MORE = {
+    "jobs": (
+        *("stalls", "max_attempts", "unique_key", "custom_id", "group_id", "parent_id", "data_bytes"),
+        *("tags", "depends_on"),
+    ),
+    "attempts": (),
+    "events": ("fields",),
+}
 # The column with the time at which a row's subject ended.
 ENDS = {"jobs": "finished_at", "attempts": "ended_at", "events": "at"}
 # The key of a row.
@@ -34,48 +40,28 @@ KEYS = {
 PAYLOAD = ("data", "data_error", "result", "result_error")
 
 
-def columns_of(table: str, *, payload: bool = False) -> list[str]:
+def columns_of(table: str, *, payload: bool = False) -> tuple[Column, ...]:
     """The columns of a table in a lake."""
-    found = [column.name for column in TABLES[table].default_columns]
-    return [*found, *_MORE[table], *(PAYLOAD if payload and table == "jobs" else ())]
+    more = (*_MORE[table], *(PAYLOAD if payload and table == "jobs" else ()))
+    known = TABLES[table]
+    return (*known.default_columns, *(column for column in known.columns if column.name in more))
 
 
-def dated(table: str, frame: DataFrame) -> DataFrame:
-    """Add the column that partitions the lake."""
-    return frame.withColumn(
-        "date", F.date_format(F.to_utc_timestamp(ENDS[table], F.current_timezone()), "yyyy-MM-dd")
-    )
+def schema_of(table: str, *, payload: bool = True) -> pa.Schema:
+    """All columns that a file of the lake may have."""
+    return arrow.schema_of(columns_of(table, payload=payload))
 
 
-def schema_of(table: str) -> StructType:
-    """All columns that a file of the lake may have, and the columns that are folders."""
-    columns = columns_of(table, payload=True)
-    known = {column.name: column.type for column in TABLES[table].columns}
-    fields = ", ".join(f"`{name}` {known[name]}" for name in columns)
-    found = StructType.fromDDL(f"{fields}, `date` string")
-    assert isinstance(found, StructType)
-    return found
-
-
-def read(spark: SparkSession, folder: Path, table: str, days: Iterable[Path] | None = None) -> DataFrame:
-    """A table of a lake, or only some `days_of` it.  A table without rows if nothing is there yet."""
-    place = folder / table
-    schema = schema_of(table)
-    found = [place] if days is None else list(days)
-    if not any(any(day.glob("**/*.parquet")) for day in found):
-        return spark.createDataFrame([], schema)
-    reader = spark.read.schema(schema).option("basePath", spark_path(place))
-    return reader.parquet(*map(spark_path, found))
+def files_of(folder: Path, table: str, since: int | None = None) -> list[Path]:
+    """The files of a table: all, or those of days with rows that ended at ``since`` (epoch ms) or later."""
+    first = "" if since is None else datetime.fromtimestamp(since / 1000, UTC).date().isoformat()
+    days = days_of(folder, table)
+    return [file for date, day in days.items() if date >= first for file in sorted(day.glob("*.parquet"))]
 
 
 def days_of(folder: Path, table: str) -> dict[str, Path]:
     """The folders of a table by their dates: 2026-01-31."""
     return {day.name.partition("=")[2]: day for day in sorted((folder / table).glob("date=*"))}
-
-
-def spark_path(place: Path) -> str:
-    """A folder of this machine as a URL for Spark.  A bare path would be one of the cluster's file system."""
-    return f"file://{place.absolute()}"
 
 
 def check(folder: Path) -> None:
@@ -86,7 +72,7 @@ def check(folder: Path) -> None:
         )
 
 
-def from_lake(spark: SparkSession, folder: Path, since: int | None = None) -> Source:
+def from_lake(engine: Engine, folder: Path, since: int | None = None) -> Source:
     """The tables of a lake, as the analytics read them.  For a revived job, only its last end counts.
 
     Jobs and attempts that ended before ``since`` (epoch ms) are left out, because no number is about them.
@@ -94,40 +80,39 @@ def from_lake(spark: SparkSession, folder: Path, since: int | None = None) -> So
     """
     check(folder)
     LakeLog(folder).check_placed()
-    jobs, attempts = (_ended_since(spark, folder, table, since) for table in ("jobs", "attempts"))
-    events = read(spark, folder, "events")
-    revived = events.where(F.col("kind") == "revived").select("host", F.col("job_id").alias("id")).distinct()
-    if not revived.isEmpty():
-        jobs = _last_ends(jobs, revived)
+    for table in ("jobs", "attempts"):
+        engine.parquet(f"all_{table}", files_of(folder, table, since), schema_of(table))
+    recent = "true" if since is None else f"unix_millis({{}}) >= {since}"
+    engine.parquet("all_events", files_of(folder, "events"), schema_of("events"))
+    engine.view("read_attempts", f"select * from all_attempts where {recent.format(ENDS['attempts'])}")
+    engine.view("read_jobs", LAST_ENDS.format(recent=recent.format(ENDS["jobs"])))
+
+    def events(kinds: Sequence[str]) -> str:
+        named = ", ".join(f"'{kind}'" for kind in kinds)
+        engine.view("read_events", f"select * from all_events where kind in ({named})")
+        return "read_events"
 
     def begins() -> list[Begin]:
-        found = events.groupBy("host", "shard").agg(F.min(F.struct("seq", F.unix_millis("at").alias("at"))))
-        return [Begin(host, shard, *first) for host, shard, first in found.collect()]
+        rows = engine.rows(
+            """select e.host, e.shard, min(e.seq) as seq, min_by(unix_millis(e.at), e.seq) as begin_at
+            from all_events e group by e.host, e.shard"""
+        )
+        return [Begin(row["host"], row["shard"], row["seq"], row["begin_at"]) for row in rows]
 
-    return Source(
-        jobs,
-        attempts,
-        lambda kinds: events.where(F.col("kind").isin(*kinds)),
-        begins,
-        keeps_gone=True,
-    )
+    return Source("read_jobs", "read_attempts", events, begins, keeps_gone=True)
 
 
-def _ended_since(spark: SparkSession, folder: Path, table: str, since: int | None) -> DataFrame:
-    """A table that is read only from the folders of days with such rows."""
-    if since is None:
-        return read(spark, folder, table)
-    first = datetime.fromtimestamp(since / 1000, UTC).date().isoformat()
-    days = [day for date, day in days_of(folder, table).items() if date >= first]
-    return read(spark, folder, table, days).where(F.col(ENDS[table]) >= F.timestamp_millis(F.lit(since)))
-
-
-def _last_ends(jobs: DataFrame, revived: DataFrame) -> DataFrame:
-    """For revived jobs, only the rows of their last end.  An id that is used again belongs to another job."""
-    again = jobs.join(F.broadcast(revived), ["host", "id"], "left_semi")
-    order = Window.partitionBy("host", "id", "created_at").orderBy(F.desc("finished_at"))
-    last = again.withColumn("place", F.row_number().over(order)).where("place = 1").drop("place")
-    return jobs.join(F.broadcast(revived), ["host", "id"], "left_anti").unionByName(last)
+# An id that is used again belongs to another job, which was created at another time.
+LAST_ENDS = """
+with revived as (select distinct host, job_id as id from all_events where kind = 'revived'),
+again as (
+    select j.*, row_number() over (
+        partition by j.host, j.id, j.created_at order by j.finished_at desc
+    ) as place
+    from all_jobs j semi join revived using (host, id) where {recent}
+)
+select j.*, 1 as place from all_jobs j anti join revived using (host, id) where {recent}
+union all select * from again where place = 1"""
 
 
 def notes_of(folder: Path, since: int | None = None, until: int | None = None) -> tuple[str, ...]:

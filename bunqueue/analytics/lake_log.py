@@ -7,7 +7,7 @@ files need not know about commits.
 
 ::
 
-    jobs/date=2026-11-21/queue=emails/000001-....parquet     (attempts/ and events/ alike)
+    jobs/date=2026-11-21/000001-....parquet     (attempts/ and events/ alike)
     _log/000001.json       a `Commit`
     _staging/              a run in progress; readers of Parquet folders skip names with _
 """
@@ -23,14 +23,14 @@ from pathlib import Path
 import msgspec
 
 from bunqueue.server.folder.data_folder import sync
-from bunqueue.spark import NotReadable
+from bunqueue.spark.errors import NotReadable
 
-FORMAT = 1
+FORMAT = 2
 TABLES = (
     "events",
     "attempts",
     "jobs",
-)  # in the order of reading: see `bunqueue.analytics.export`
+)  # see `bunqueue.analytics.exporting`
 _LOG, _STAGING, _LOCK = "_log", "_staging", "_lock"
 
 
@@ -57,7 +57,7 @@ class Commit(msgspec.Struct):
     were gone before they were read; ``files``: the destination of each file, by its place in the staging
     folder; ``shards``: the number of shards of each host; ``begun``: the start (epoch ms) of the export of a
     host that is not exported completely; ``replaces``: its files contain everything that earlier runs had
-    added to their folders."""
+    added to their days."""
 
     number: int
     made_at: int  # epoch ms
@@ -105,7 +105,10 @@ class LakeLog:
         last = self.last()
         if last is None:
             return
-        there = all((self.folder / target).exists() for target in last.files.values())
+        there = all(
+            (self.folder / target).exists() or self._is_removed(source, target)
+            for source, target in last.files.items()
+        )
         if not there or self._replaced(last):
             raise NotReadable(
                 f"the last export into {self.folder} is not complete: wait for it if it runs, or repeat it"
@@ -128,6 +131,11 @@ class LakeLog:
             commit = msgspec.json.decode(path.read_bytes(), type=Commit)
         except msgspec.DecodeError as error:
             raise NotReadable(f"{path} is no commit of a lake ({error}); restore it from a backup") from None
+        if commit.format < FORMAT:
+            raise NotReadable(
+                f"the lake {self.folder} was written by a version of bunqueue before 0.1.0 (format"
+                f" {commit.format}); export into a new folder"
+            )
         if commit.format > FORMAT:
             raise NotReadable(
                 f"the lake {self.folder} was written by a newer version of bunqueue (format"
@@ -161,7 +169,7 @@ class LakeLog:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(place)
                 moved.append(place)
-            elif not place.exists():
+            elif not place.exists() and not self._is_removed(source, target):
                 raise NotReadable(
                     f"{place} is missing, which the last export had written; restore it from a backup, or"
                     f" take it out of the files of {self.folder / _LOG / f'{commit.number:06}.json'}"
@@ -171,6 +179,10 @@ class LakeLog:
         for path in replaced:
             path.unlink()
         self._sync_folders(replaced)
+
+    def _is_removed(self, source: str, target: str) -> bool:
+        """Whether a file was removed with all of its day, as people do with days that they keep no longer."""
+        return not (self.staging / source).exists() and not (self.folder / target).parent.exists()
 
     def _replaced(self, commit: Commit) -> list[Path]:
         """The files that a commit replaces and that still exist."""

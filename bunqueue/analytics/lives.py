@@ -5,8 +5,7 @@ Their names and workers are no longer known.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from bunqueue.analytics.engine import Engine
 
 # The kinds of events that are enough to reconstruct a job's life.
 STARTS = ("pushed", "ready", "retried", "revived", "released", "waiting")  # the job may be taken
@@ -14,112 +13,102 @@ ENDS = ("completed", "failed", "stalled", "released")  # an attempt is over
 GONE = ("removed", "dropped")
 PURGED = "purged"  # finished jobs of a queue, many in one event
 KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
-_ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # an id that contains its number
 
 
-def purges_logged(events: DataFrame) -> DataFrame:
+def make(engine: Engine) -> None:
+    """Make ``removed_jobs`` and ``removed_attempts`` from the events ``logged`` and ``undone``, with the
+    columns that `bunqueue.analytics.facts` gives stored ones."""
+    engine.view("purges_logged", _purges_logged(engine))
+    engine.keep("lives", _LIVES)
+    engine.view("removed_jobs", _REMOVED_JOBS)
+    engine.view("removed_attempts", _REMOVED_ATTEMPTS)
+
+
+def _in(kinds: tuple[str, ...]) -> str:
+    return "({})".format(", ".join(f"'{kind}'" for kind in kinds))
+
+
+_COLUMNS = "host, shard, seq, moment, kind, queue, job_id, error, terminal, fields"
+
+
+def _purges_logged(engine: Engine) -> str:
     """The events, with one event of the kind ``purged`` for each purged job, if the log still has the job's
-    start."""
-    fields = F.from_json("fields", "seqs array<bigint>, ids array<string>")
-    purged = events.where(F.col("kind") == PURGED).withColumn("purged", fields)
-    named = purged.withColumn("job_id", F.explode("purged.ids")).drop("purged")
-    number = F.conv(F.substring("job_id", -12, 12), 16, 10).cast("bigint")
-    pushed = events.where((F.col("kind") == "pushed") & F.col("job_id").rlike(f"^{_ID}$"))
-    ids = pushed.select("host", "shard", "queue", "job_id", number.alias("number"))
-    numbers = purged.withColumn("number", F.explode("purged.seqs")).drop("job_id", "purged")
-    by_number = numbers.join(ids, ["host", "shard", "queue", "number"]).drop("number")
-    return events.where(F.col("kind") != PURGED).unionByName(named).unionByName(by_number)
+    start.  Ids that contain the number of their job are purged by it, others by their text."""
+    purged = f"logged where kind = '{PURGED}'"
+    numbers, ids = engine.array("fields", "seqs", "bigint"), engine.array("fields", "ids", "string")
+    return f"""
+with numbered as (
+    select host, shard, seq, moment, kind, queue, error, terminal, fields, explode({numbers}) as number
+    from {purged}
+)
+select {_COLUMNS} from logged where kind <> '{PURGED}'
+union all
+select host, shard, seq, moment, kind, queue, explode({ids}) as job_id, error, terminal, fields from {purged}
+union all
+select n.host, n.shard, n.seq, n.moment, n.kind, n.queue, p.job_id, n.error, n.terminal, n.fields
+from numbered n join logged p on p.kind = 'pushed'
+    and length(p.job_id) = 36 and substring(p.job_id, 15, 1) = '7'
+    and p.host = n.host and p.shard = n.shard and p.queue = n.queue
+    and right(p.job_id, 12) = lpad(lower(hex(n.number)), 12, '0')"""
 
 
-def lives_of(events: DataFrame) -> DataFrame:
-    """The events of jobs that are gone. Each has the number of its life, because an id may be used again, and
-    the times at which the job was last pulled and last given up before it."""
-    gone = events.where(F.col("kind").isin(*GONE, PURGED)).select("host", "job_id").distinct()
-    mine = events.join(gone, ["host", "job_id"], "left_semi")
-    order = Window.partitionBy("host", "shard", "job_id").orderBy("seq")
-    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    before = order.rowsBetween(Window.unboundedPreceding, -1)
-    kind = F.col("kind")
-    numbered = mine.withColumn("life", F.sum(F.when(kind == "pushed", 1).otherwise(0)).over(so_far))
-    pulled = F.when(kind == "pulled", F.col("seq"))
-    let_go = F.when(kind.isin(*ENDS), F.col("seq"))
-    return (
-        numbered.withColumn("pulled", F.last(pulled, True).over(before))
-        .withColumn("pulled_at", F.last(F.when(kind == "pulled", F.col("at")), True).over(before))
-        .withColumn("let_go", F.last(let_go, True).over(before))
-    )
+# The events of jobs that are gone.  Each has the number of its life, because an id may be used again, and the
+# numbers and times at which the job was last pulled and last given up before it.
+_LIVES = f"""
+with gone as (select distinct host, job_id from purges_logged where kind in {_in((*GONE, PURGED))}),
+mine as (select purges_logged.* from purges_logged semi join gone using (host, job_id))
+select mine.*, undone.id is not null as is_undo,
+    sum(case when kind = 'pushed' then 1 else 0 end) over so_far as life,
+    max(case when kind = 'pulled' then seq end) over earlier as pulled,
+    max(case when kind = 'pulled' then moment end) over earlier as pulled_at,
+    max(case when kind in {_in(ENDS)} then seq end) over earlier as let_go
+from mine left join undone on undone.host = mine.host and undone.id = mine.job_id
+    and mine.moment > undone.since and mine.moment <= undone.until
+window so_far as (
+    partition by mine.host, shard, job_id order by seq rows between unbounded preceding and current row
+), earlier as (
+    partition by mine.host, shard, job_id order by seq rows between unbounded preceding and 1 preceding
+)"""
 
+# An event ends an attempt if the job was pulled, and has not been given up since; an undo is no attempt.
+_IS_ATTEMPT = "(pulled is not null and pulled > coalesce(let_go, -1) and not is_undo)"
+_REASON = "get_json_object(fields, '$.reason')"
+_FINAL = "(kind = 'completed' or (kind = 'failed' and terminal))"
+_STANDS = "(last_seq is not null and last_seq > coalesce(revived, 0))"
 
-def _at(*kinds: str) -> Column:
-    """The last moment of an event of these kinds."""
-    return F.max(F.when(F.col("kind").isin(*kinds), F.col("at")))
+# Ends and revivals are compared by number: a job may be revived in the very millisecond of its failure.
+_REMOVED_JOBS = f"""
+with ends as (
+    select host, shard, job_id, life, max(queue) as queue,
+        min(case when kind = 'pushed' then moment end) as created,
+        max(case when kind in {_in(STARTS)} then moment end) as due,
+        max(case when kind = 'pulled' then moment end) as started,
+        max(case when {_FINAL} then seq end) as last_seq,
+        max_by(case when {_FINAL} then moment end, case when {_FINAL} then seq end) as last_at,
+        max_by(case when {_FINAL} then case when {_REASON} = 'cancelled' then 'cancelled' else kind end end,
+            case when {_FINAL} then seq end) as last_outcome,
+        max(case when kind = 'revived' then seq end) as revived,
+        max(case when kind = 'removed' then moment end) as removed,
+        max(case when {_REASON} = 'expired' then moment end) as expired,
+        max(case when kind in {_in(GONE)} then moment end) as gone,
+        max(case when kind = '{PURGED}' then moment end) as purged,
+        cast(sum(case when kind in ('failed', 'stalled') and {_IS_ATTEMPT} then 1 else 0 end)
+            as bigint) as failures
+    from lives group by host, shard, job_id, life
+)
+select host, queue, '' as name, job_id as id,
+    case when {_STANDS} then last_outcome when expired is not null then 'expired'
+        when removed is not null then 'cancelled' else 'removed' end as outcome,
+    created,
+    case when {_STANDS} or expired is not null then due end as due,
+    case when {_STANDS} then started end as started,
+    case when {_STANDS} then last_at else gone end as ended,
+    failures, '' as worker
+from ends where (gone is not null or (purged is not null and {_STANDS})) and created is not null"""
 
-
-def _field_is(field: str, value: str) -> Column:
-    return F.get_json_object("fields", f"$.{field}") == value
-
-
-def removed_jobs(lives: DataFrame) -> DataFrame:
-    """Jobs that are gone, from the event log."""
-    kind = F.col("kind")
-    final = (kind == "completed") | ((kind == "failed") & F.col("terminal"))
-    how = F.when(_field_is("reason", "cancelled"), "cancelled").otherwise(kind)
-    failed = (kind == "stalled") | ((kind == "failed") & _is_attempt())
-    found = lives.groupBy("host", "shard", "job_id", "life").agg(
-        F.max("queue").alias("queue"),
-        F.min(F.when(F.col("kind") == "pushed", F.col("at"))).alias("created"),
-        _at(*STARTS).alias("due"),
-        _at("pulled").alias("started"),
-        F.max(F.when(final, F.struct("seq", "at", how.alias("outcome")))).alias("last"),
-        F.max(F.when(kind == "revived", F.col("seq"))).alias("revived"),
-        _at("removed").alias("removed"),
-        F.max(F.when(_field_is("reason", "expired"), F.col("at"))).alias("expired"),
-        _at(*GONE).alias("gone"),
-        _at(PURGED).alias("purged"),
-        F.sum(F.when(failed, 1).otherwise(0)).cast("int").alias("failures"),
-    )
-    # Compared by number: a job may be revived in the very millisecond of its failure.
-    stands = F.col("last").isNotNull() & (F.col("last.seq") > F.coalesce("revived", F.lit(0)))
-    outcome = (
-        F.when(stands, F.col("last.outcome"))
-        .when(F.col("expired").isNotNull(), "expired")
-        .when(F.col("removed").isNotNull(), "cancelled")
-        .otherwise("removed")
-    )
-    left = F.col("gone").isNotNull() | (F.col("purged").isNotNull() & stands)
-    return found.where(left & F.col("created").isNotNull()).select(
-        "host",
-        "queue",
-        F.lit("").alias("name"),
-        F.col("job_id").alias("id"),
-        outcome.alias("outcome"),
-        "created",
-        F.when(stands | F.col("expired").isNotNull(), F.col("due")).alias("due"),
-        F.when(stands, F.col("started")).alias("started"),
-        F.when(stands, F.col("last.at")).otherwise(F.col("gone")).alias("ended"),
-        "failures",
-        F.lit("").alias("worker"),
-    )
-
-
-def _is_attempt() -> Column:
-    """Whether an event ends an attempt: the job was pulled, and has not been given up since."""
-    return F.col("pulled").isNotNull() & (F.col("pulled") > F.coalesce("let_go", F.lit(-1)))
-
-
-def removed_attempts(lives: DataFrame) -> DataFrame:
-    """Attempts of jobs that are gone, except those that completed them."""
-    ended = F.col("kind").isin("failed", "stalled") & _is_attempt()
-    cancelled = _field_is("reason", "cancelled")
-    outcome = F.when(F.col("kind") == "stalled", "stalled").when(cancelled, "cancelled")
-    return lives.where(ended).select(
-        "host",
-        "queue",
-        F.lit("").alias("name"),
-        F.col("job_id").alias("id"),
-        F.lit("").alias("worker"),
-        F.col("pulled_at").alias("started"),
-        F.col("at").alias("ended"),
-        outcome.otherwise("failed").alias("outcome"),
-        "error",
-    )
+# Except those that completed their job.
+_REMOVED_ATTEMPTS = f"""
+select host, queue, '' as name, job_id as id, '' as worker, pulled_at as started, moment as ended,
+    case when kind = 'stalled' then 'stalled' when {_REASON} = 'cancelled' then 'cancelled' else 'failed' end
+        as outcome, cast(null as string) as error_type, error
+from lives where kind in ('failed', 'stalled') and {_IS_ATTEMPT}"""

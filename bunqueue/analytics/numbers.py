@@ -48,7 +48,7 @@ def _spread(what: str, formula: str) -> tuple[Number, ...]:
 HOST = Number("host", "text", "where the data folder is from: its name as given")
 QUEUE = Number("queue", "text", "the queue")
 NAME = Number("name", "text", "the job's name; empty for jobs that only the event log knows any more")
-WORKER = Number("worker", "text", "who took the job; empty for who gave no name")
+WORKER = Number("worker", "text", "who took the job; empty for a worker without a name")
 BUCKET = Number("bucket", "time", "the minute, hour or day that begins then, in the report's time zone")
 
 ACTIVITY = (
@@ -71,6 +71,7 @@ ACTIVITY = (
     Number("throughput", "jobs/s", "completed / seconds of that time"),
     *_spread("wait", "started - due, of the last attempt of jobs that ended after they had started"),
     *_spread("run", "ended - started, of completed jobs' last attempts"),
+    *_spread("total", "ended - created, of completed and failed jobs"),
     Number("run_total", "ms", "sum of ended - started over all attempts"),
     Number("run_wasted", "ms", "sum of ended - started over attempts that did not complete their job"),
     Number("waste_rate", "rate", "run_wasted / run_total: what retries and failures cost"),
@@ -118,10 +119,11 @@ FAILURE = (
     HOST,
     QUEUE,
     Number("outcome", "text", "how the attempts ended: explicit_fail, timeout, stalled; failed if not known"),
+    Number("error_type", "text", "the class of their errors; empty if not known"),
     Number(
         "pattern",
         "text",
-        "the first line of their errors, with # for numbers and ids, but 400 to 599 without a unit",
+        "the first line of their errors, with # for numbers, ids and quoted parts, but not for HTTP statuses",
     ),
 )
 FAILURES = Table(
@@ -129,6 +131,7 @@ FAILURES = Table(
     "one kind of failure in a queue",
     FAILURE,
     (
+        Number("kind", "text", "the id of their group of errors, as bunqueue errors shows it"),
         Number("attempts", "attempts", "that failed like that"),
         Number("jobs", "jobs", "whose attempts these were"),
         Number("first_at", "time", "when the first of them failed"),
@@ -157,17 +160,19 @@ SLOWEST = Table(
 )
 ANOMALIES = Table(
     "anomalies",
-    "a queue that left its usual band for a while",
+    "a queue, or a name of its jobs, that left its usual band for a while",
     (
+        Number("finding", "number", "what happened, the gravest first: rows of one finding belong together"),
         HOST,
         QUEUE,
-        Number("what", "text", "attempt_failure_rate or wait_p95"),
+        Number("name", "text", "the name of the jobs; null: all of the queue"),
+        Number("what", "text", "attempt_failure_rate, wait_p95, run_p50, run_p95 or total_p95"),
         Number("since", "time", "begin of the first unusual stretch of time"),
     ),
     (
         Number("until", "time", "end of the last unusual one"),
-        Number("usual", "rate or ms", "median over the queue's stretches of time"),
-        Number("bound", "rate or ms", "where its usual band ends"),
+        Number("usual", "rate or ms", "median over the same hours of the days before"),
+        Number("bound", "rate or ms", "where the usual band ends"),
         Number("worst", "rate or ms", "the highest value meanwhile"),
         Number("attempts", "attempts", "that ended meanwhile"),
         Number("text", "text", "the same in words"),

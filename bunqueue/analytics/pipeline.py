@@ -1,27 +1,27 @@
-"""Computes all tables of a source: the order of Spark's jobs, and their progress."""
+"""Computes all tables of a source: the order of the queries, and their progress."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
-from operator import itemgetter
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from bunqueue.analytics import aggregates, anomalies, files, numbers, words
-from bunqueue.analytics.aggregates import GROUPS, Range
+from bunqueue.analytics import aggregates, anomalies, facts, files, numbers, words
+from bunqueue.analytics.aggregates import GROUPS, mask_of
 from bunqueue.analytics.buckets import UNITS, Buckets, unit_for
-from bunqueue.analytics.facts import Facts, Source, facts
+from bunqueue.analytics.engine import Engine
+from bunqueue.analytics.facts import Log, Source
 from bunqueue.analytics.page.figures import About, Row
-from bunqueue.analytics.tuning import few_partitions
-from bunqueue.spark import BadOption, options
+from bunqueue.analytics.times import Range, ms_of, time_of
+from bunqueue.model.errors_alike import kind_of_pattern
+from bunqueue.spark import options
+from bunqueue.spark.errors import BadOption
 
 MOST_STRETCHES = 20_000  # periods of time: two weeks of minutes, and each queue has rows for them
 STEPS = (
@@ -48,6 +48,14 @@ class Wanted(NamedTuple):
     until: datetime | None = None
     unit: str | None = None
     zone: ZoneInfo = ZoneInfo("UTC")
+
+    @property
+    def read_since(self) -> int | None:
+        """From when on (epoch ms) ended jobs have to be read: what is usual shows before the range."""
+        if self.since is None:
+            return None
+        unit = self.unit or unit_for(self.since, self.until or max(datetime.now(UTC), self.since))
+        return ms_of(self.since - anomalies.history_of(unit))
 
 
 ALL = Wanted()
@@ -89,6 +97,7 @@ def moment(option: str, text: str | None, zone: ZoneInfo) -> datetime | None:
 
 
 def aggregate(
+    engine: Engine,
     source: Source,
     asked: Wanted = ALL,
     *,
@@ -96,11 +105,19 @@ def aggregate(
     on_step: OnStep = lambda step, name: None,
     most: int = MOST_STRETCHES,
 ) -> Result:
-    """All tables of a source.  Raises BadOption when the range has more than ``most`` buckets."""
+    """All tables of a source, whose views the engine has.  Raises BadOption when the range has more than
+    ``most`` buckets."""
     if asked.since is not None and asked.until is not None:  # otherwise the jobs are needed to know
         check_stretches(asked.unit, asked.since, asked.until, asked.zone, most)
-    with few_partitions(source.jobs.sparkSession):
-        return _aggregate(source, asked, notes, on_step, most)
+    made_at = datetime.now(UTC)
+    on_step(0, STEPS[0])
+    log = facts.make(engine, source, ms_of(asked.until) if asked.until else ms_of(made_at) + 1)
+    span, hosts = _range(engine, log, asked, made_at)
+    check_stretches(span.unit, time_of(span.since), time_of(span.until), asked.zone, most)
+    notes += _forgotten(log, span)
+    about = About(time_of(span.since), time_of(span.until), span.unit, asked.zone, hosts, made_at, notes)
+    usual = _before(span) if asked.since is not None else None
+    return Result(about, _tables(engine, span, usual, about, on_step))
 
 
 def check_stretches(asked: str | None, since: datetime, until: datetime, zone: ZoneInfo, most: int) -> None:
@@ -117,135 +134,115 @@ def check_stretches(asked: str | None, since: datetime, until: datetime, zone: Z
     )
 
 
-def _aggregate(source: Source, asked: Wanted, notes: tuple[str, ...], on_step: OnStep, most: int) -> Result:
-    made_at = datetime.now(UTC)
-    on_step(0, STEPS[0])
-    known = facts(source, _ms(asked.until) if asked.until else _ms(made_at) + 1)
-    try:
-        span, hosts = _range(known, asked, made_at)
-        check_stretches(span.unit, _time(span.since), _time(span.until), asked.zone, most)
-        notes += _forgotten(known, span)
-        about = About(_time(span.since), _time(span.until), span.unit, asked.zone, hosts, made_at, notes)
-        return Result(about, _tables(known, span, about, on_step))
-    finally:
-        known.release()
+def _before(span: Range) -> Range:
+    """The range that shows what is usual."""
+    begin = span.buckets.start(time_of(span.since))
+    return Range(ms_of(begin - anomalies.history_of(span.unit)), ms_of(begin), span.unit, span.zone)
 
 
-def _tables(known: Facts, span: Range, about: About, on_step: OnStep) -> dict[str, pa.Table]:
+def _tables(
+    engine: Engine, span: Range, usual: Range | None, about: About, on_step: OnStep
+) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
 
-    def keep(table: numbers.Table, frame: DataFrame) -> None:
-        tables[table.name] = files.shaped(table, frame.toArrow())
+    def add(table: numbers.Table, sql: str) -> None:
+        tables[table.name] = files.shaped(table, engine.table(sql))
 
     on_step(1, STEPS[1])
-    everything = aggregates.activity(known, span).toArrow()
-    for place, table in enumerate(GROUPS):
-        mine = everything.filter(pc.equal(everything["grouping"], place))
-        tables[table.name] = files.shaped(table, mine)
-    if not tables["totals"].num_rows:
-        tables["totals"] = _nothing()
+    tables |= _activity(engine, span)
+    before = _activity(engine, usual) if usual is not None else {}
     on_step(2, STEPS[2])
-    changes = aggregates.comings_and_goings(known, span).persist()
+    engine.keep("changes", aggregates.changes(span))
     for table in (numbers.BACKLOG, numbers.BACKLOG_OVER_TIME):
-        keep(table, aggregates.backlog(changes, [key.name for key in table.keys]))
-    changes.unpersist()
+        add(table, aggregates.backlog(table))
     on_step(3, STEPS[3])
-    work = aggregates.work_by_bucket(known, span).persist()
-    keep(numbers.WORKERS, aggregates.workers(work))
-    keep(numbers.WORKERS_OVER_TIME, aggregates.workers_over_time(work, span))
-    work.unpersist()
+    engine.give("buckets", pa.table({"start": pa.array(span.starts, pa.int64())}))
+    engine.keep("work", aggregates.work(span))
+    add(numbers.WORKERS, aggregates.workers())
+    add(numbers.WORKERS_OVER_TIME, aggregates.workers_over_time(span))
     on_step(4, STEPS[4])
-    failed = aggregates.failed_attempts(known, span).persist()
-    for table, frame in zip(
-        (numbers.FAILURES, numbers.FAILURES_OVER_TIME), aggregates.failures(failed), strict=True
-    ):
-        keep(table, frame)
-    failed.unpersist()
+    engine.keep_with_patterns("failed", aggregates.failed(span))
+    tables["failures"] = files.shaped(numbers.FAILURES, _with_kinds(engine.table(aggregates.failures())))
+    add(numbers.FAILURES_OVER_TIME, aggregates.failures_over_time())
     on_step(5, STEPS[5])
-    keep(numbers.SLOWEST, aggregates.slowest(known, span))
+    add(numbers.SLOWEST, aggregates.slowest(span))
     on_step(6, STEPS[6])
-    tables["anomalies"] = _anomalies(tables, about)
+    tables["anomalies"] = _anomalies(tables, before, about)
     return tables
 
 
-def _nothing() -> pa.Table:
-    """`numbers.TOTALS` where nothing has happened."""
-    counted = ("run_total", "run_wasted", "throughput")
-    sums = [
-        each.name for each in numbers.ACTIVITY if each.unit in ("jobs", "attempts") or each.name in counted
-    ]
-    row = dict.fromkeys(sums, 0)
-    return pa.Table.from_pylist([row], files.schema_of(numbers.TOTALS))
+def _activity(engine: Engine, span: Range) -> dict[str, pa.Table]:
+    """The tables of `aggregates.GROUPS`."""
+    whole = engine.table(aggregates.activity(engine, span))
+    masks = whole["mask"]
+    return {
+        table.name: files.shaped(table, whole.filter(pc.equal(masks, mask_of(table)))) for table in GROUPS
+    }
 
 
-def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str, ...]]:
+def _with_kinds(failures: pa.Table) -> pa.Table:
+    pairs = zip(failures["error_type"].to_pylist(), failures["pattern"].to_pylist(), strict=True)
+    kinds = [kind_of_pattern(error_type, pattern) for error_type, pattern in pairs]
+    return failures.append_column("kind", pa.array(kinds, pa.string()))
+
+
+def _range(engine: Engine, log: Log, asked: Wanted, now: datetime) -> tuple[Range, tuple[str, ...]]:
     """The range of the report, and the hosts in it."""
-    jobs = known.jobs.agg(
-        F.min("ended"),
-        F.min("created"),
-        F.max(F.greatest("created", "ended")),
-        F.array_sort(F.collect_set("host")),
-    ).first()
-    first, created, last, hosts = jobs if jobs is not None else (None, None, None, [])
-    hosts = sorted({*hosts, *(begin.host for begin in known.log.begins)})
-    until = _ms(asked.until) if asked.until else _ms(now) if last is None else last + 1
+    (row,) = engine.rows(
+        "select min(ended) as ended, min(created) as created, max(greatest(created, ended)) as last from jobs"
+    )
+    hosts = {row["host"] for row in engine.rows("select distinct host from jobs")}
+    hosts |= {begin.host for begin in log.begins}
+    until = ms_of(asked.until) if asked.until else ms_of(now) if row["last"] is None else row["last"] + 1
     if asked.since is not None:
-        since = _ms(asked.since)
+        since = ms_of(asked.since)
         if asked.until is None and until <= since:  # nothing has happened since then
-            until = _ms(now)
+            until = ms_of(now)
     else:
-        since = next((moment for moment in (first, created) if moment is not None), until - 1)
+        since = next((row[name] for name in ("ended", "created") if row[name] is not None), until - 1)
     since = min(since, until - 1)
-    unit = asked.unit or unit_for(_time(since), _time(until))
+    unit = asked.unit or unit_for(time_of(since), time_of(until))
     if asked.since is None:
-        since = _ms(Buckets(unit, asked.zone).start(_time(since)))
-    return Range(since, until, unit, asked.zone.key), tuple(hosts)
+        since = ms_of(Buckets(unit, asked.zone).start(time_of(since)))
+    return Range(since, until, unit, asked.zone), tuple(sorted(hosts))
 
 
-def _forgotten(known: Facts, span: Range) -> tuple[str, ...]:
+def _forgotten(log: Log, span: Range) -> tuple[str, ...]:
     """Notes for the reader if the event log does not go back to the start of the range."""
-    begun = max((each.at for each in known.log.begins if each.seq > 1), default=span.since)
+    begun = max((each.at for each in log.begins if each.seq > 1), default=span.since)
     if begun <= span.since:
         return ()
-    begin = words.moment(_time(begun), ZoneInfo(span.zone))
+    begin = words.moment(time_of(begun), span.zone)
     return (
         f"Jobs that were removed as they ended, or expired, are counted from {begin} on: the event log goes"
         " back no further.",
     )
 
 
-def _anomalies(tables: dict[str, pa.Table], about: About) -> pa.Table:
+def _anomalies(tables: dict[str, pa.Table], before: dict[str, pa.Table], about: About) -> pa.Table:
     """`numbers.ANOMALIES`."""
-    busiest = files.busiest(tables["queues"], "queue", "attempts", anomalies.WATCHED_QUEUES)
-    rows = files.only(tables["queues_over_time"], busiest, "queue").to_pylist()
+    watched: dict[str, list[Row]] = {}
+    for whole, keys in (("queues", ["host", "queue"]), ("names", ["host", "queue", "name"])):
+        busiest = files.busiest(tables[whole], keys, "attempts", anomalies.WATCHED)
+        found = [some for some in (tables, before) if some]
+        over_time = pa.concat_tables([some[f"{whole}_over_time"] for some in found])
+        watched[whole] = files.only(over_time, busiest).to_pylist()
+    buckets = Buckets(about.unit, about.zone)
     failed = tables["failures_over_time"].to_pylist()
-    found = []
-    for each in anomalies.find(rows, Buckets(about.unit, about.zone).next):
-        reason = _reason(failed, each) if each.what == "attempt_failure_rate" else None
-        text = words.describe(each, about.zone, len(about.hosts), reason)
-        found.append({**each._asdict(), "text": text})
-    return pa.Table.from_pylist(found, files.schema_of(numbers.ANOMALIES))
+    rows = []
+    for each in anomalies.find([*watched["queues"], *watched["names"]], buckets.start(about.since), buckets):
+        reason = _reason(failed, each) if each.is_failures else None
+        name = anomalies.worst_name(watched["names"], each)
+        text = words.describe(each, about.zone, len(about.hosts), reason, name)
+        rows.append({**each._asdict(), "text": text})
+    return pa.Table.from_pylist(rows, files.schema_of(numbers.ANOMALIES))
 
 
 def _reason(failed: list[Row], anomaly: anomalies.Anomaly) -> str | None:
     """The most common error among the attempts of an anomaly."""
-    key = itemgetter("pattern")
-    during = [
-        row
-        for row in failed
-        if (row["host"], row["queue"]) == (anomaly.host, anomaly.queue)
-        and anomaly.since <= row["bucket"] < anomaly.until
-    ]
-    counts = {
-        pattern: sum(row["attempts"] for row in rows)
-        for pattern, rows in groupby(sorted(during, key=key), key)
-    }
+    counts: Counter[str] = Counter()
+    for row in failed:
+        mine = (row["host"], row["queue"]) == (anomaly.host, anomaly.queue)
+        if mine and anomaly.since <= row["bucket"] < anomaly.until:
+            counts[row["pattern"]] += row["attempts"]
     return max(counts, key=lambda pattern: counts[pattern], default=None) or None
-
-
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

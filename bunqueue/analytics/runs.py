@@ -1,27 +1,32 @@
-"""The public functions.  Each starts Spark if needed, and does one thing from beginning to end."""
+"""The public functions.  Each does one thing from beginning to end, with DuckDB, or with the Spark session
+that it is given."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, NamedTuple
 
 from bunqueue.analytics import compacting, exporting, files, inputs, lake, pipeline
+from bunqueue.analytics.engine import Engine
 from bunqueue.analytics.exporting import Exported
 from bunqueue.analytics.facts import Source
 from bunqueue.analytics.page import figures
 from bunqueue.analytics.page.document import document
+from bunqueue.analytics.page.figures import DASHBOARD
 from bunqueue.analytics.pipeline import ALL, OnStep, Result, Wanted
+from bunqueue.analytics.times import ms_of
 from bunqueue.server.folder.data_folder import NAME as MANIFEST
-from bunqueue.spark import BadOption, spark_session
+from bunqueue.spark.errors import BadOption
 from bunqueue.spark.read.remote import is_remote, shown
-from bunqueue.spark.read.snapshots import is_live
-from bunqueue.spark.sessions.start import is_local
+from bunqueue.spark.read.snapshots import is_live, snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 REPORT = "report.html"
 
@@ -33,7 +38,7 @@ class From(NamedTuple):
     hosts: Sequence[str] = ()
     lake: str | None = None
     skip_unreadable: bool = False
-    scratch: str | None = None  # where to copy folders that a server writes to; see `at_rest`
+    scratch: str | None = None  # where to copy folders that a server writes to
 
     def check(self) -> None:
         """Raise BadOption unless there is exactly one place and its hosts have names."""
@@ -48,39 +53,38 @@ class From(NamedTuple):
 
     @contextmanager
     def at_rest(self, master: str = "local") -> Iterator[From]:
-        """The same place, with no server writing to it: see `inputs.at_rest`.
+        """The same place, with copies instead of the folders that a server writes to, as long as the block
+        runs.  So all tables are of one moment, and no log grows while they are read.
 
-        A cluster does not see a temporary folder of this machine, and a task that is repeated there would see
-        another moment.  So BadOption is raised if a copy is needed and ``scratch`` is missing.
+        Raises NotReadable when there is no ``scratch``, or no room in it.  A cluster does not see a temporary
+        folder of this machine, and a task that is repeated there would see another moment.  So BadOption is
+        raised if it needs a copy and ``scratch`` is missing.
         """
         self.check()
-        if not (is_local(master) or self.scratch):
-            live = next(filter(is_live, self.folders), None)
-            if live is not None:
-                raise BadOption(
-                    f"scratch: a server is writing to {live}, so a cluster reads a copy: give a folder for"
-                    " that which all machines see, or the master local"
-                )
-            yield self
-            return
-        skip = self.skip_unreadable
-        with inputs.at_rest(self.folders, self.scratch, skip_unreadable=skip) as folders:
-            yield self._replace(folders=folders)
+        live = set(filter(is_live, self.folders))
+        if live and not (master.startswith("local") or self.scratch):
+            raise BadOption(
+                f"scratch: a server is writing to {min(live)}, so a cluster reads a copy: give a folder for"
+                " that which all machines see, or the master local"
+            )
+        with ExitStack() as copies:
 
-    def source(self, spark: SparkSession, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
+            def still(folder: str) -> str:
+                skip = self.skip_unreadable
+                return copies.enter_context(snapshot(folder, self.scratch, skip_unreadable=skip))
+
+            yield self._replace(folders=[still(each) if each in live else each for each in self.folders])
+
+    def source(self, engine: Engine, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
         """The tables, and the known gaps in the range.  Raises BadOption like `check`."""
         self.check()
-        since = _ms(asked.since)
+        since = asked.read_since
         if self.lake:
             folder = local("lake", self.lake)
-            return lake.from_lake(spark, folder, since), lake.notes_of(folder, since, _ms(asked.until))
+            begin, end = (None if at is None else ms_of(at) for at in (asked.since, asked.until))
+            return lake.from_lake(engine, folder, since), lake.notes_of(folder, begin, end)
         skip = self.skip_unreadable
-        found = inputs.from_folders(spark, self.folders, self.hosts, since=since, skip_unreadable=skip)
-        return found, ()
-
-
-def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1000)
+        return inputs.from_folders(engine, self.folders, self.hosts, since=since, skip_unreadable=skip)
 
 
 def local(option: str, path: str | Path) -> Path:
@@ -111,42 +115,69 @@ def silent(step: int, name: str) -> None:
     """An `OnStep` that reports nothing."""
 
 
-def aggregate(
-    place: From,
-    out: str | Path,
-    asked: Wanted = ALL,
-    *,
-    spark: SparkSession | None = None,
-    on_step: OnStep = silent,
-) -> Result:
-    """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md describes them."""
-    return _written(place, writable("out", out), asked, spark, on_step, pipeline.MOST_STRETCHES)
+@contextmanager
+def engine_of(
+    spark: SparkSession | None, memory: str | None = None, scratch: str | None = None
+) -> Iterator[Engine]:
+    """Spark, if there is a session, or else DuckDB with at most that much ``memory``."""
+    engine: Engine
+    if spark is not None:
+        from bunqueue.analytics.engines.spark import Spark
+
+        engine = Spark(spark)
+    else:
+        from bunqueue.analytics.engines.duck import Duck
+
+        engine = Duck(memory, scratch)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
-def _written(
-    place: From, folder: Path, asked: Wanted, spark: SparkSession | None, on_step: OnStep, most: int
-) -> Result:
-    spark = spark or spark_session()
-    with place.at_rest(str(spark.sparkContext.master)) as still:
-        source, notes = still.source(spark, asked)
-        result = pipeline.aggregate(source, asked, notes=notes, on_step=on_step, most=most)
-    files.write(folder, result.about, result.tables)
+class Made(NamedTuple):
+    """How tables are made and written.  ``spark``: the session that computes them, or None for DuckDB;
+    ``memory``: of DuckDB, such as 4g; ``csv``: also as CSV; ``dashboard``: where the links of the page
+    lead."""
+
+    spark: SparkSession | None = None
+    memory: str | None = None
+    csv: bool = False
+    dashboard: str = DASHBOARD
+    on_step: OnStep = silent
+
+
+DEFAULT = Made()
+
+
+def aggregate(place: From, out: str | Path, asked: Wanted = ALL, made: Made = DEFAULT) -> Result:
+    """Write all tables of a place to a folder, as Parquet; docs/analytics.md describes them."""
+    return _written(place, writable("out", out), asked, made, pipeline.MOST_STRETCHES)
+
+
+def _written(place: From, folder: Path, asked: Wanted, made: Made, most: int) -> Result:
+    check_dashboard(made.dashboard)
+    master = "local" if made.spark is None else str(made.spark.sparkContext.master)
+    with place.at_rest(master) as still, engine_of(made.spark, made.memory, place.scratch) as engine:
+        source, notes = still.source(engine, asked)
+        result = pipeline.aggregate(engine, source, asked, notes=notes, on_step=made.on_step, most=most)
+    result = result._replace(about=result.about._replace(dashboard=made.dashboard))
+    files.write(folder, *result, csv=made.csv)
     return result
 
 
-def report(
-    place: From,
-    out: str | Path,
-    asked: Wanted = ALL,
-    *,
-    spark: SparkSession | None = None,
-    on_step: OnStep = silent,
-) -> Path:
+def check_dashboard(address: str) -> None:
+    """Raise BadOption unless it is an address that a page can link to."""
+    if not address.startswith(("http://", "https://")):
+        raise BadOption(f"dashboard: {address!r} is no address; give one such as {DASHBOARD}")
+
+
+def report(place: From, out: str | Path, asked: Wanted = ALL, made: Made = DEFAULT) -> Path:
     """Run `aggregate`, and write a page about its tables beside them.  Returns the page's path."""
     folder = writable("out", out)
-    _written(place, folder, asked, spark, on_step, figures.MOST_STRETCHES)
+    text = document(files.figures_of(*_written(place, folder, asked, made, figures.MOST_STRETCHES)))
     page = folder / REPORT
-    files.write_whole(page, lambda path: path.write_text(document(files.read(folder)), encoding="utf-8"))
+    files.write_whole(page, lambda path: path.write_text(text, encoding="utf-8"))
     return page
 
 
@@ -157,31 +188,33 @@ def export(
     payload: bool = False,
     since: datetime | None = None,
     compact: bool = False,
-    spark: SparkSession | None = None,
+    delta: bool = False,
     on_step: OnStep = silent,
 ) -> Exported:
     """Add everything that has happened in data folders since the last time to a lake.  ``payload``: also the
     data.
 
     ``since``: for hosts that are new to the lake, only what ended then or later.  ``compact``: merge the
-    files of past days afterwards, which disturbs readers of these files.
+    files of past days afterwards, which disturbs readers of these files.  ``delta``: also write Delta logs:
+    the lake's tables are Delta tables then.
     """
     if not place.folders or place.lake:
         raise BadOption("data_dir: give the data folders to export")
     lake_folder = writable("out", out)
-    spark = spark or spark_session()
-    with place.at_rest(str(spark.sparkContext.master)) as still:
-        found = exporting.export(
-            spark,
-            still.folders,
-            lake_folder,
-            hosts=place.hosts,
-            payload=payload,
-            since=_ms(since),
-            skip_unreadable=place.skip_unreadable,
-            on_step=on_step,
-        )
+    if delta:
+        from bunqueue.analytics.delta import follow  # raises before anything is written
+    found = exporting.export(
+        place.folders,
+        lake_folder,
+        hosts=place.hosts,
+        payload=payload,
+        since=None if since is None else ms_of(since),
+        skip_unreadable=place.skip_unreadable,
+        on_step=on_step,
+    )
     if compact:
-        on_step(len(exporting.STEPS), "merging files of days that are over")
-        compacting.compact(spark, lake_folder)
+        on_step(sys.maxsize, "merging files of days that are over")
+        compacting.compact(lake_folder)
+    if delta:
+        follow(lake_folder)
     return found

@@ -61,9 +61,10 @@ def moment(at: datetime, zone: ZoneInfo) -> str:
 
 
 def label(at: datetime, zone: ZoneInfo, unit: str) -> str:
-    """A bucket, for the foot of a chart."""
+    """A bucket, for the foot of a chart: the day, below the time of day if the buckets are shorter."""
     local = at.astimezone(zone)
-    return f"{local.day} {local:%b}" if unit == "day" else f"{local:%H:%M}"
+    day = f"{local.day} {local:%b}"
+    return day if unit == "day" else f"{local:%H:%M}\n{day}"
 
 
 def stretch(since: datetime, until: datetime, zone: ZoneInfo) -> str:
@@ -79,17 +80,55 @@ def place(host: str, queue: str, hosts: int) -> str:
     return f"{queue} on {host}" if hosts > 1 else queue
 
 
-def describe(anomaly: Anomaly, zone: ZoneInfo, hosts: int, reason: str | None = None) -> str:
-    """An anomaly as a sentence or two. ``reason`` is the most common error of its attempts."""
+_HOW = {  # what is unusual, for the worst value and the usual one
+    "attempt_failure_rate": (
+        "failed more than usual",
+        "up to {worst} of its attempts failed; usually {usual} do",
+    ),
+    "wait_p95": (
+        "kept jobs waiting",
+        "one in twenty waited up to {worst} or longer; usually that is {usual}",
+    ),
+    "run_p50": (
+        "ran slower than usual",
+        "half of its jobs ran {worst} or longer; usually that is {usual}",
+    ),
+    "run_p95": (
+        "ran slower than usual",
+        "one in twenty ran up to {worst} or longer; usually that is {usual}",
+    ),
+    "total_p95": (
+        "took longer than usual",
+        "one in twenty took up to {worst} or longer from its push to its end; usually that is {usual}",
+    ),
+}
+
+
+def subject(host: str, queue: str, name: str | None, hosts: int) -> str:
+    """What an anomaly is about: a queue, or a name of its jobs."""
+    where = place(host, queue, hosts)
+    return where if name is None else f"{name or '(removed jobs)'} in {where}"
+
+
+def brief(what: str) -> str:
+    """An anomaly without its numbers: failed more than usual."""
+    return _HOW[what][0]
+
+
+def describe(
+    anomaly: Anomaly,
+    zone: ZoneInfo,
+    hosts: int,
+    reason: str | None = None,
+    name: tuple[str, float] | None = None,
+) -> str:
+    """An anomaly as a sentence or two.  ``reason`` is the most common error of its attempts, ``name`` the
+    name of jobs that was worst, and how bad."""
+    how, text = _HOW[anomaly.what]
+    said = share if anomaly.is_failures else span
+    found = text.format(worst=said(anomaly.worst), usual=said(anomaly.usual))
     when = stretch(anomaly.since, anomaly.until, zone)
-    name = place(anomaly.host, anomaly.queue, hosts)
-    if anomaly.what == "wait_p95":
-        return (
-            f"{name} kept jobs waiting: {when}, one in twenty waited up to {span(anomaly.worst)} or longer;"
-            f" usually that is {span(anomaly.usual)}."
-        )
-    text = (
-        f"{name} failed more than usual: {when}, up to {share(anomaly.worst)} of its attempts failed;"
-        f" usually {share(anomaly.usual)} do."
-    )
-    return f"{text} Most often: {reason}" if reason else text
+    who = subject(anomaly.host, anomaly.queue, anomaly.name, hosts)
+    worst = f" Worst: {name[0] or '(removed jobs)'}, {said(name[1])}." if name is not None else ""
+    why = f" Most often: {reason}" if reason else ""
+    return f"{who} {how}: {when}, {found}.{worst}{why}"

@@ -9,17 +9,20 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from bunqueue.model.events import NAMES as KINDS
 from bunqueue.model.names import hint
 from bunqueue.model.states import STORED
 
 from .errors import BadOption
-from .read.conditions import MAX_IN, Condition
+from .read.conditions import MAX_IN, OPERATORS, Condition, clause_of
+from .read.malformed import MODES, Mode
 from .read.tables import DEFAULT_TABLE, TABLES, Column, Table
 
-ROWS_PER_TASK = 1_000_000  # some seconds of work; a task costs some hundredths of a second
+ROWS_PER_TASK = 250_000  # about a second of work; a task costs some hundredths of a second
 EVENTS_PER_BATCH = 500_000  # of each micro-batch of a stream, over all shards
 
 READING = {
@@ -34,8 +37,9 @@ READING = {
     "since": "only from that time on: ISO 8601, UTC where no offset is given",
     "until": "only before that time",
     "timecolumn": "the column that since and until are about",
-    "unreadable": "fail, or skip: leave out shards that cannot be read",
-    "pushfilters": "true: filters become part of SQLite's query; only where a frame is filtered in one way",
+    "unreadable": "fail, or skip: leave out shards that cannot be read, which the table skipped lists",
+    "mode": "PERMISSIVE: a value that cannot be decoded is null; DROPMALFORMED: no row; FAILFAST: an error",
+    "filters": 'only rows that fulfil all of these, as JSON: [["state", "=", "failed"]]',
     "rowspertask": "rows that a task reads of a copy; a shard in use is always read by one",
 }
 STREAMING = {
@@ -57,8 +61,8 @@ class ReadOptions:
     hosts: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()
     skip: bool = False
+    mode: Mode = "PERMISSIVE"
     rows_per_task: int = ROWS_PER_TASK
-    push_filters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _names("hosts", options),
         _conditions(table, options),
         _one_of("unreadable", options, {"fail": False, "skip": True}, "fail"),
+        _one_of("mode", options, {mode.lower(): mode for mode in MODES}, "permissive"),
         _whole("rowspertask", options, ROWS_PER_TASK),
-        _one_of("pushfilters", options, {"true": True, "false": False}, "false"),
     )
 
 
@@ -96,7 +100,7 @@ def refuse(given: Mapping[str, str], names: Iterable[str], why: str) -> None:
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """The options that only streams have."""
-    refuse(given, ("unreadable", "rowspertask", "pushfilters"), "streams have no such option")
+    refuse(given, ("unreadable", "rowspertask"), "streams have no such option")
     options = {name.lower(): value for name, value in given.items()}
     start = options.get("startat", "earliest")
     return StreamOptions(
@@ -160,7 +164,44 @@ def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ..
         if name not in KINDS:
             raise BadOption(f"kinds: there is no kind {name!r}; {hint(name, KINDS)}")
     column = _time_column(table, options)
-    return (*conditions, *_range(column, options))
+    return (*conditions, *_range(column, options), *_filters(table, options))
+
+
+def _filters(table: Table, options: Mapping[str, str]) -> list[Condition]:
+    """The conditions of the option ``filters``, all of which can be checked where rows are read."""
+    text = options.get("filters")
+    if text is None:
+        return []
+    try:
+        given = msgspec.json.decode(text, type=list[tuple[str, str, Any]])
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        raise BadOption(
+            f"filters: {text[:80]!r} is no list of conditions ({error}); give JSON such as "
+            '[["state", "=", "failed"]]'
+        ) from None
+    return [_filter(table, *one) for one in given]
+
+
+def _filter(table: Table, name: str, how: str, value: Any) -> Condition:
+    column = table.column(name)
+    if column is None:
+        known = [column.name for column in table.columns]
+        raise BadOption(f"filters: {table.name} has no column {name!r}; {hint(name, known)}")
+    if how not in OPERATORS:
+        raise BadOption(f"filters: there is no operator {how!r}; they are {', '.join(OPERATORS)}")
+    values = value if how == "in" and isinstance(value, list) else [value]
+    if column.type == "timestamp":
+        values = [moment("filters", each) if isinstance(each, str) else each for each in values]
+    if value is None and how == "=":
+        condition = Condition(column.name, "null")
+    else:
+        condition = Condition(column.name, how, values if how == "in" else values[0])
+    if clause_of(table, condition) is None:
+        raise BadOption(
+            f"filters: {table.name}.{column.name} ({column.type}) cannot be compared with {value!r} by "
+            f"{how!r} where it is read; filter the frame instead, with where()"
+        )
+    return condition
 
 
 def _range(column: str, options: Mapping[str, str]) -> list[Condition]:

@@ -5,6 +5,7 @@ Instances are pickled and sent to workers, so they contain plain values and open
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,21 +19,22 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from .errors import BadOption
+from .errors import BadOption, UnreadableShard, brief
 from .options import STREAMING, ReadOptions, columns_named, read_options, refuse, stream_options
-from .read.conditions import Condition
-from .read.folders import Shard, find_shards, kept_snapshots
-from .read.pushdown import conditions
-from .read.reading import Piece, Selection, pieces_of, read
+from .read.arrow import array_of, batch_of
+from .read.folders import find_shards, kept_snapshots
+from .read.reading import Piece, Selection, check_readable, pieces_of, read
 from .read.remote import is_remote, shown
-from .read.tables import Column, Table
+from .read.tables import SKIPPED, Column, Table
+
+logger = logging.getLogger("bunqueue.spark")
 
 
+@brief
 class BunqueueDataSource(DataSource):
     """``spark.read.format("bunqueue").option("table", "jobs").load(folder)``; see docs/spark.md."""
 
@@ -96,57 +98,51 @@ class Part(InputPartition):
         self.piece = piece
 
 
-class _Push:
-    """The reader's method `pushFilters`, hidden from Spark's check for it.
+class SkippedPart(InputPartition):
+    """The table of shards that are left out: known before any task."""
 
-    Spark refuses to use a reader that has this method while spark.sql.python.filterPushdown.enabled is false,
-    its default.  It compares functions to find out.  Calling this one works when the setting is true.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: BatchReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        self._reader.pushed = tuple(conditions(filters))
-        return filters  # Spark applies them as well
+    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+        self.rows = rows
 
 
+@brief
 class BatchReader(DataSourceReader):
     """Reads a table in its current state, each shard as of one moment.
 
-    It accepts filters from Spark only on request.  Spark keeps a reader's filters once for each loaded frame.
-    If a query filters one frame in two ways, both parts get the rows of the last filter.
+    It takes no filters from Spark (`pushFilters`).  Spark 4.3 keeps them with the loaded frame: a later query
+    that filters the frame otherwise, or not at all, would silently get the rows of that filter.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self.pushed: tuple[Condition, ...] = ()
         self.now = time.time_ns() // 1_000_000
-        if options.push_filters:
-            self.__dict__["pushFilters"] = _Push(self)
 
     def partitions(self) -> list[InputPartition]:
+        """Decide once what is read and what is left out; a task that then cannot read its part fails."""
         options = self.options
-        return [
-            Part(piece)
-            for shard in find_shards(options.paths, options.hosts)
-            if self._is_wanted(shard)
-            for piece in pieces_of(shard, options.table, rows=options.rows_per_task, skip=options.skip)
-        ]
-
-    def _is_wanted(self, shard: Shard) -> bool:
-        known: dict[str, Any] = {"host": shard.host, "shard": shard.number}
-        return all(
-            known[condition.column] == condition.value
-            for condition in self.pushed
-            if condition.column in known and condition.operator == "="
-        )
+        found: list[InputPartition] = []
+        skipped = []
+        for shard in find_shards(options.paths, options.hosts):
+            try:
+                if options.skip or options.table is SKIPPED:
+                    check_readable(shard)
+                if options.table is not SKIPPED:
+                    found += map(Part, pieces_of(shard, options.table, rows=options.rows_per_task))
+            except UnreadableShard as error:
+                if not options.skip and options.table is not SKIPPED:
+                    raise
+                logger.warning("skipped: %s", error)
+                path = shown(shard.path) if is_remote(shard.path) else shard.path
+                skipped.append((shard.host, shard.number, path, str(error), self.now))
+        return [SkippedPart(skipped)] if options.table is SKIPPED else found
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, SkippedPart):
+            values = zip(SKIPPED.columns, zip(*partition.rows, strict=True), strict=False)
+            arrays = {column.name: array_of(column, each) for column, each in values}
+            return iter([batch_of(self.options.columns, arrays, len(partition.rows))] if arrays else [])
         if not isinstance(partition, Part):  # Spark makes one when there are no partitions
             return iter(())
         options = self.options
-        wanted = (*options.conditions, *self.pushed)
-        return read(partition.piece, Selection(options.table, options.columns, wanted, self.now))
+        selection = Selection(options.table, options.columns, options.conditions, self.now, options.mode)
+        return read(partition.piece, selection)

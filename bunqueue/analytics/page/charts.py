@@ -4,7 +4,7 @@ them, so both are sharp at any width and on paper."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -12,6 +12,9 @@ HEIGHT = 100.0
 _NICE = (1, 2, 2.5, 5, 10)
 MAX_BARS = 400  # more would be thinner than a pixel
 MARKS = 7  # at most, along the foot
+TAG_WIDTH = 7.0  # percent of a chart's width that the numbers of a band take, on a phone
+MOST_IN_TAG = 2  # numbers of bands above each other
+MOST_TOLD = 6  # bands that the caption of a chart explains
 
 
 class Series(NamedTuple):
@@ -23,13 +26,24 @@ class Series(NamedTuple):
     values: Sequence[float | None]
 
 
+class Band(NamedTuple):
+    """A shaded stretch of buckets, from ``begin`` to before ``end``: the number of a finding, and what it is
+    about."""
+
+    begin: int
+    end: int
+    number: int
+    about: str
+
+
 class Axis(NamedTuple):
     """The buckets of a chart: the full name of each, the label below the chart (some of the non-empty ones
-    are shown), and whether the bucket was unusual."""
+    are shown; a second line is possible), what the whole axis is, and what stood out."""
 
     titles: Sequence[str]
     marks: Sequence[str]
-    unusual: Sequence[bool] = ()
+    about: str = ""
+    bands: Sequence[Band] = ()
 
 
 Say = Callable[[float | None], str]
@@ -59,8 +73,8 @@ def ceiling_ms(ms: float) -> float:
     return ceiling(ms)
 
 
-def columns(axis: Axis, series: Sequence[Series], say: Say, label: str) -> str:
-    """Stacked bars over time."""
+def columns(axis: Axis, series: Sequence[Series], say: Say, label: str, *, legend: bool = False) -> str:
+    """Stacked bars over time.  ``legend``: also for a single series."""
     totals = [sum(each.values[place] or 0 for each in series) for place in range(len(axis.titles))]
     top = ceiling_count(max(totals, default=0))
     wide = 0.84 if len(totals) <= MAX_BARS / 2 else 1.0
@@ -79,7 +93,7 @@ def columns(axis: Axis, series: Sequence[Series], say: Say, label: str) -> str:
                 f"{say(each.values[place])} {each.name}" for each in series if each.values[place]
             )
             bars.append(f"<g><title>{escape(f'{title}: {text}')}</title>{''.join(parts)}</g>")
-    return _plot(axis, top, say, _legend(series), "".join(bars), label)
+    return _plot(axis, top, say, _legend(series, single=legend), "".join(bars), label)
 
 
 def lines(
@@ -110,10 +124,7 @@ def spark(values: Sequence[float | None], kind: str, label: str) -> str:
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     body = _line(Series("", kind, values), top * 1.05, filled=True)
     begin, wide = (0.5, len(values) - 1) if len(values) > 1 else (0, 1)  # from point to point
-    return (
-        f'<svg class="spark" viewBox="{begin:g} 0 {wide} {HEIGHT:g}" preserveAspectRatio="none" role="img"'
-        f' aria-label="{escape(label)}">{body}</svg>'
-    )
+    return _svg("spark", f"{begin:g} 0 {wide} {HEIGHT:g}", label, body)
 
 
 def strip(axis: Axis, values: Sequence[float | None], say: Say, label: str) -> str:
@@ -127,10 +138,7 @@ def strip(axis: Axis, values: Sequence[float | None], say: Say, label: str) -> s
                 f'<rect class="heat" x="{place}" y="0" width="1.02" height="10" opacity="{shade}">'
                 f"<title>{text}</title></rect>"
             )
-    return (
-        f'<svg class="strip" viewBox="0 0 {len(values)} 10" preserveAspectRatio="none" role="img"'
-        f' aria-label="{escape(label)}">{"".join(cells)}</svg>'
-    )
+    return _svg("strip", f"0 0 {len(values)} 10", label, "".join(cells))
 
 
 def bar(parts: Sequence[tuple[str, float]], whole: float, label: str) -> str:
@@ -141,10 +149,7 @@ def bar(parts: Sequence[tuple[str, float]], whole: float, label: str) -> str:
             width = max(size / whole * 100, 0.4)
             rects.append(_rect(kind, x, 0, width, 10))
             x += width
-    return (
-        f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img"'
-        f' aria-label="{escape(label)}">{"".join(rects)}</svg>'
-    )
+    return _svg("bar", "0 0 100 10", label, "".join(rects))
 
 
 def foot(axis: Axis) -> str:
@@ -154,19 +159,46 @@ def foot(axis: Axis) -> str:
     for place in places[:: max(1, math.ceil(len(places) / MARKS))]:
         left = place / len(axis.marks) * 100
         if left < 92 or place == 0:  # the text would end beyond the chart
-            spans.append(f'<span style="left:{left:.2f}%">{escape(axis.marks[place])}</span>')
+            mark = "<br>".join(map(escape, axis.marks[place].split("\n")))
+            spans.append(f'<span style="left:{left:.2f}%">{mark}</span>')
     return f'<div class="foot" aria-hidden="true">{"".join(spans)}</div>'
 
 
-def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """The runs of set values: start and end of each."""
-    begin = None
-    for place, flag in enumerate([*flags, False]):
-        if flag and begin is None:
-            begin = place
-        elif not flag and begin is not None:
-            yield begin, place
-            begin = None
+def _tags(axis: Axis) -> str:
+    """The numbers of the bands, above them; one tag for bands that begin close to each other."""
+    tags: list[tuple[float, list[int]]] = []
+    for band in sorted(axis.bands):
+        left = band.begin / max(1, len(axis.titles)) * 100
+        if tags and left - tags[-1][0] < TAG_WIDTH:
+            if band.number not in tags[-1][1]:
+                tags[-1][1].append(band.number)
+        else:
+            tags.append((left, [band.number]))
+    spans = [
+        f'<span style="left:{min(left, 100 - TAG_WIDTH / 2):.2f}%">'
+        f"{' '.join(map(str, numbers[:MOST_IN_TAG]))}{'…' if len(numbers) > MOST_IN_TAG else ''}</span>"
+        for left, numbers in tags
+    ]
+    return f'<div class="tags" aria-hidden="true">{"".join(spans)}</div>' if spans else ""
+
+
+def _caption(axis: Axis) -> str:
+    """What the axis is, and what the shaded bands are about."""
+    about = {(band.number, band.about) for band in axis.bands}
+    shaded = "".join(f"<li><b>{number}</b> {escape(text)}</li>" for number, text in sorted(about)[:MOST_TOLD])
+    more = len(about) - MOST_TOLD
+    rest = f"<li>and {more} more</li>" if more > 0 else ""
+    bands = f"<ul class=bands>{shaded}{rest}</ul>" if shaded else ""
+    return f"<p class=axis>{escape(axis.about)}</p>{bands}"
+
+
+def _svg(kind: str, box: str, label: str, body: str) -> str:
+    """A drawing that stretches."""
+    name = f' class="{kind}"' if kind else ""
+    return (
+        f'<svg{name} viewBox="{box}" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
+        f"{body}</svg>"
+    )
 
 
 def _rect(kind: str, x: float, y: float, width: float, height: float) -> str:
@@ -192,8 +224,8 @@ def _line(series: Series, top: float, *, filled: bool) -> str:
     return f'{area}<path class="line k-{series.kind}" d="{"".join(strokes)}"/>'
 
 
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
+def _legend(series: Sequence[Series], *, single: bool = False) -> str:
+    if len(series) < 2 and not single:
         return ""
     entries = "".join(f'<span><i class="k-{each.kind}"></i>{escape(each.name)}</span>' for each in series)
     return f'<div class="legend">{entries}</div>'
@@ -206,9 +238,15 @@ def _plot(axis: Axis, top: float, say: Say, legend: str, body: str, label: str) 
         for part in (0, 0.5, 1)
     )
     grid = "".join(f'<line class="grid" x1="0" x2="{count}" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
-    unusual = "".join(_rect("unusual", begin, 0, end - begin, HEIGHT) for begin, end in _runs(axis.unusual))
+    unusual = "".join(
+        f"<g><title>{escape(f'{band.number}: {band.about}')}</title>"
+        f"{_rect('unusual', band.begin, 0, band.end - band.begin, HEIGHT)}</g>"
+        for band in axis.bands
+    )
+    tags = _tags(axis)
+    drawn = _svg("", f"0 0 {count} {HEIGHT:g}", label, unusual + grid + body)
     return (
-        f'{legend}<div class="plot"><div class="ticks" aria-hidden="true">{ticks}</div>'
-        f'<svg viewBox="0 0 {count} {HEIGHT:g}" preserveAspectRatio="none" role="img"'
-        f' aria-label="{escape(label)}">{unusual}{grid}{body}</svg>{foot(axis)}</div>'
+        f'{legend}<div class="plot{" tagged" if tags else ""}">{tags}'
+        f'<div class="ticks" aria-hidden="true">{ticks}</div>'
+        f"{drawn}{foot(axis)}</div>{_caption(axis)}"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from bunqueue.analytics import words
+from bunqueue.analytics.anomalies import BY_NAME
 from bunqueue.analytics.buckets import Buckets
-from bunqueue.analytics.page.charts import Axis
+from bunqueue.analytics.page.charts import Axis, Band
 
 OUTCOMES = ("completed", "failed", "cancelled", "expired", "removed")  # of jobs, in the order of the charts
+DASHBOARD = "http://127.0.0.1:6790"  # as a server has it unless told otherwise
 MOST_STRETCHES = 2_000  # periods of time: more make a page of many MB, with columns thinner than a pixel
 
 Row = Mapping[str, Any]
@@ -29,6 +32,7 @@ class About(NamedTuple):
     hosts: tuple[str, ...]
     made_at: datetime
     notes: tuple[str, ...] = ()  # what a reader must know about gaps in the data
+    dashboard: str = DASHBOARD  # where links lead; {host} in it stands for the host
 
 
 class Left(NamedTuple):
@@ -73,15 +77,26 @@ class Figures:
         """A row's queue, with its host if there are several."""
         return words.place(row["host"], row["queue"], len(self.about.hosts))
 
-    def axis(self, unusual: Iterable[Row] = ()) -> Axis:
-        """All buckets, marked if they contain one of these anomalies."""
-        about, found = self.about, list(unusual)
-        buckets = self.buckets
-        marks = [words.label(at, about.zone, about.unit) for at in buckets]
-        if about.unit == "hour" and (about.until - about.since).days >= 2:
+    def axis(self, about: str = "") -> Axis:
+        """All buckets, with the bands of the anomalies that a chart is about; see `anomalies.Measure`."""
+        buckets, zone = self.buckets, self.about.zone
+        marks = [words.label(at, zone, self.about.unit) for at in buckets]
+        if self.about.unit == "hour" and (self.about.until - self.about.since).days >= 2:
             marks = [self._day_mark(at) for at in buckets]
-        flags = [any(row["since"] <= at < row["until"] for row in found) for at in buckets]
-        return Axis([self.called(at) for at in buckets], marks, flags)
+        when = f"{words.stretch(self.about.since, self.about.until, zone)}, {zone.key}"
+        titles = [self.called(at) for at in buckets]
+        return Axis(titles, marks, when, list(self._bands(about)))
+
+    def _bands(self, about: str) -> Iterator[Band]:
+        hosts = len(self.about.hosts)
+        for row in self.tables["anomalies"]:
+            if BY_NAME[row["what"]].about != about:
+                continue
+            inside = [place for place, at in enumerate(self.buckets) if row["since"] <= at < row["until"]]
+            if inside:
+                who = words.subject(row["host"], row["queue"], row["name"], hosts)
+                text = f"{who} {words.brief(row['what'])}"
+                yield Band(inside[0], inside[-1] + 1, row["finding"], text)
 
     def _day_mark(self, hour: datetime) -> str:
         """The day, at its first hour."""
@@ -98,6 +113,13 @@ class Figures:
         known = {row["bucket"]: row[number] for row in rows}
         return [known.get(at, missing) for at in self.buckets]
 
+    def summed(self, rows: Iterable[Row], number: str) -> list[float | None]:
+        """One number added up over the rows of each bucket."""
+        known: Counter[datetime] = Counter()
+        for row in rows:
+            known[row["bucket"]] += row[number]
+        return [float(known[at]) for at in self.buckets]
+
     def carried(self, rows: Iterable[Row], number: str) -> list[float]:
         """The same for a table that omits rows without a change."""
         known = {row["bucket"]: float(row[number]) for row in rows}
@@ -111,4 +133,4 @@ class Figures:
 def left_out(rows: Sequence[Row], shown: int, table: str) -> str:
     """Says where to find the rows that a part of the page leaves out; empty if it shows all."""
     more = len(rows) - shown
-    return f"<p class=range>{more} more in {table}.csv.</p>" if more > 0 else ""
+    return f"<p class=range>{more} more in {table}.parquet.</p>" if more > 0 else ""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import groupby
 
 from bunqueue.analytics import words
 from bunqueue.analytics.anomalies import MIN_ATTEMPTS, MIN_BUCKETS
+from bunqueue.analytics.page import links
 from bunqueue.analytics.page.figures import OUTCOMES, Figures, Row
 
-TOLD = 8  # unusual facts to list
+TOLD = 8  # findings to list
+TOLD_FACTS = 6  # of each
 
 
 def heading(figures: Figures) -> str:
@@ -109,23 +112,43 @@ def _pace(throughput: float) -> str:
 
 def unusual(figures: Figures) -> str:
     """Queues that left their usual band, in words, and queues in which nothing moved."""
-    items = [_anomaly(row) for row in figures.tables["anomalies"]]
-    about = "Times in which a queue left its usual band, shaded in the charts." if items else ""
+    rows = sorted(figures.tables["anomalies"], key=lambda row: row["finding"])
+    findings = [list(some) for _, some in groupby(rows, key=lambda row: row["finding"])]
+    items = [_finding(figures, some) for some in findings]
+    about = (
+        "Times in which queues left their usual band, shaded in the charts, the gravest first."
+        if items
+        else ""
+    )
     items += _stuck(figures)
     if not items:
         return f"<h2>What stood out</h2><p></p>{_calm(figures)}"
     more = len(items) - TOLD
     if more > 0:
-        items[TOLD:] = [f"<li class=why>{more} more in anomalies.csv and queues.csv.</li>"]
-    calm = "" if figures.tables["anomalies"] else _calm(figures)
+        items[TOLD:] = [f"<li class=why>{more} more in anomalies.parquet and queues.parquet.</li>"]
+    calm = "" if findings else _calm(figures)
     return f"<h2>What stood out</h2><p>{about}</p><ul class='card stood'>{''.join(items)}</ul>{calm}"
 
 
-def _anomaly(row: Row) -> str:
+def _finding(figures: Figures, rows: list[Row]) -> str:
+    """What happened at one time: a fact, or several."""
+    number = f"<i class=number>{rows[0]['finding']}</i>"
+    facts = [_fact(row) + links.of_anomaly(figures.about, row) for row in rows[:TOLD_FACTS]]
+    if len(rows) == 1:
+        return f"<li>{number}{facts[0]}</li>"
+    begin, end = min(row["since"] for row in rows), max(row["until"] for row in rows)
+    when = words.stretch(begin, end, figures.about.zone)
+    more = len(rows) - TOLD_FACTS
+    rest = f"<p class=why>{more} more in anomalies.parquet.</p>" if more > 0 else ""
+    listed = "".join(f"<div class=fact>{fact}</div>" for fact in facts)
+    return f"<li>{number}<b>{escape(when)}</b>{listed}{rest}</li>"
+
+
+def _fact(row: Row) -> str:
     text, dot, why = row["text"].partition(" Most often: ")
     name, colon, rest = text.partition(": ")
     reason = f" <span class=why>Most often: <code>{escape(why)}</code></span>" if dot else ""
-    return f"<li><b>{escape(name)}{colon}</b>{escape(rest)}{reason}</li>"
+    return f"<b>{escape(name)}{colon}</b>{escape(rest)}{reason}"
 
 
 def _stuck(figures: Figures) -> list[str]:
@@ -134,7 +157,8 @@ def _stuck(figures: Figures) -> list[str]:
     waiting = {key: left.waiting for key, left in figures.left.items() if left.waiting and key not in worked}
     return [
         f"<li><b>{escape(words.place(*key, len(figures.about.hosts)))} stands still:</b>"
-        f" {words.things(count, 'job')} waiting at the end, and no attempt has ended in this time.</li>"
+        f" {words.things(count, 'job')} waiting at the end, and no attempt has ended in this time."
+        f"{links.of_waiting(figures.about, *key)}</li>"
         for key, count in sorted(waiting.items(), key=lambda each: -each[1])
     ]
 
@@ -153,5 +177,5 @@ def _calm(figures: Figures) -> str:
         return f"<div class='card unknown'>{text}</div>"
     queues = len(figures.tables["queues"])
     some = f" {figures.judged:,} of {queues:,} were busy enough to tell." if figures.judged < queues else ""
-    text = f"No queue left its usual band of failures and waiting times.{some}"
+    text = f"No queue left its usual band of failures, waits and run times.{some}"
     return f"<div class='card calm'>{text}</div>"

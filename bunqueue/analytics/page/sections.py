@@ -3,16 +3,18 @@ there is nothing to say."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from html import escape
 
 from bunqueue.analytics import words
-from bunqueue.analytics.page import charts
+from bunqueue.analytics.page import charts, links
 from bunqueue.analytics.page.charts import Series
 from bunqueue.analytics.page.figures import NOTHING_LEFT, OUTCOMES, Figures, Row, left_out
 
 TOLD_QUEUES = 20
 TOLD_FAILURES = 8
+CHARTED_ERRORS = 4  # kinds of errors with a colour of their own
+LEGEND_CHARACTERS = 70
 ALARMING = 0.01  # the share of failed jobs from which it is shown in red
 _ENDS = {  # outcomes of attempts, in a reader's words
     "explicit_fail": "error",
@@ -24,50 +26,82 @@ _ENDS = {  # outcomes of attempts, in a reader's words
 
 def over_time(figures: Figures) -> str:
     """All queues combined, over time."""
-    rows, anomalies = figures.tables["over_time"], figures.tables["anomalies"]
-    axis = figures.axis(anomalies)
+    rows, unit = figures.tables["over_time"], figures.about.unit
     used = [outcome for outcome in OUTCOMES if figures.totals[outcome] or outcome in ("completed", "failed")]
     ended = charts.columns(
-        axis,
+        figures.axis("failures"),
         [Series(outcome, outcome, figures.over_time(rows, outcome)) for outcome in used],
         words.count,
-        f"Jobs that ended, by {figures.about.unit}",
+        f"Jobs that ended, by {unit}",
     )
     waiting = charts.lines(
-        axis,
+        figures.axis("waiting"),
         [Series("waiting", "backlog", figures.carried(figures.tables["backlog_over_time"], "waiting"))],
         words.count,
-        f"Jobs that waited for a worker at the end of each {figures.about.unit}",
+        f"Jobs that waited for a worker at the end of each {unit}",
         round_up=charts.ceiling_count,
     )
-    spans = {
-        what: charts.lines(
-            axis,
-            [
-                Series("95 % within", what, figures.over_time(rows, f"{what}_p95", None)),
-                Series("half within", "typical", figures.over_time(rows, f"{what}_p50", None)),
-            ],
-            words.span,
-            f"How long jobs {'waited' if what == 'wait' else 'ran'}",
-            round_up=charts.ceiling_ms,
-        )
-        for what in ("wait", "run")
-    }
-    unit = figures.about.unit
     cards = [
         _card("Jobs that ended", f"in each {unit}, by how they ended", ended),
+        _failed(figures),
         _card(
             "Backlog", f"jobs that were due and that no worker had taken, at the end of each {unit}", waiting
         ),
     ]
-    if any(figures.totals[f"{what}_p50"] is not None for what in spans):
+    if figures.totals["wait_p50"] is not None or figures.totals["run_p50"] is not None:
         cards += [
             "<div class=pair>",
-            _card("Waiting", "from being due until a worker took the job", spans["wait"]),
-            _card("Running", "from there until the job had completed", spans["run"]),
+            _card("Waiting", "from being due until a worker took the job", _spans_over_time(figures, "wait")),
+            _card("Running", "from there until the job had completed", _spans_over_time(figures, "run")),
             "</div>",
         ]
     return f"<h2>Over time</h2><p>All queues together.</p>{''.join(cards)}"
+
+
+def _failed(figures: Figures) -> str:
+    """The failed attempts by kind of error, if there are any."""
+    rows = figures.tables["failures_over_time"]
+    if not rows:
+        return ""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row["pattern"]] += row["attempts"]
+    most = [pattern for pattern, _ in counts.most_common(CHARTED_ERRORS)]
+    series = []
+    for place, pattern in enumerate(most):
+        mine = (row for row in rows if row["pattern"] == pattern)
+        series.append(Series(_short(pattern), f"error-{place + 1}", figures.summed(mine, "attempts")))
+    if len(counts) > len(most):
+        rest = (row for row in rows if row["pattern"] not in most)
+        series.append(Series("other errors", "error-0", figures.summed(rest, "attempts")))
+    drawn = charts.columns(
+        figures.axis("failures"),
+        series,
+        words.count,
+        f"Attempts that failed, by {figures.about.unit}",
+        legend=True,
+    )
+    return _card("Failures", f"attempts that failed in each {figures.about.unit}, by their error", drawn)
+
+
+def _short(pattern: str) -> str:
+    """The beginning of an error, as it fits into a legend."""
+    text = " ".join(pattern.split()) or "no message"
+    return text if len(text) <= LEGEND_CHARACTERS else f"{text[: LEGEND_CHARACTERS - 1]}…"
+
+
+def _spans_over_time(figures: Figures, what: str) -> str:
+    rows = figures.tables["over_time"]
+    return charts.lines(
+        figures.axis("waiting" if what == "wait" else "running"),
+        [
+            Series("95 % within", what, figures.over_time(rows, f"{what}_p95", None)),
+            Series("half within", "typical", figures.over_time(rows, f"{what}_p50", None)),
+        ],
+        words.span,
+        f"How long jobs {'waited' if what == 'wait' else 'ran'}",
+        round_up=charts.ceiling_ms,
+    )
 
 
 def _card(title: str, about: str, chart: str) -> str:
@@ -151,10 +185,11 @@ def failures(figures: Figures) -> str:
             f"<div class=note>{words.things(row['attempts'], 'attempt')} of"
             f" {words.things(row['jobs'], 'job')}<br>last {escape(last)}</div>"
             f"<div class=wide>{escape(example)} <br>"
-            f"for example job {escape(row['example_job'])}</div></li>"
+            f"for example job {escape(row['example_job'])}</div>{links.of_error(figures.about, row)}</li>"
         )
     tail = left_out(rows, TOLD_FAILURES, "failures")
     return (
-        "<h2>Why attempts failed</h2><p>Errors that differ in numbers and ids only are counted as one.</p>"
+        "<h2>Why attempts failed</h2>"
+        "<p>Errors that differ only in numbers, ids and quoted parts are counted as one.</p>"
         f"<div class=card><ul class=rows>{''.join(items)}</ul>{tail}</div>"
     )

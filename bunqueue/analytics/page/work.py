@@ -22,6 +22,7 @@ _OWNER = re.compile(
 _DEFINED = (
     ("Wait", "wait_p95", "activity"),
     ("Run", "run_p95", "activity"),
+    ("From push to end", "total_p95", "activity"),
     ("Failed for good", "failure_rate", "activity"),
     ("Retried", "retried", "activity"),
     ("Work lost to failures", "waste_rate", "activity"),
@@ -87,7 +88,7 @@ def workers(figures: Figures) -> str:
         "<h2>Workers</h2><p>How much of their places was in use: the stronger the colour, the fuller."
         " Places are the most jobs that a worker ever had at the same time.</p>"
         f"<div class=card><ul class='rows strips'>{''.join(items)}</ul>"
-        f"<div class=along>{charts.foot(axis)}</div>{tail}</div>"
+        f"<div class=along>{charts.foot(axis)}</div><p class=axis>{escape(axis.about)}</p>{tail}</div>"
     )
 
 
@@ -142,7 +143,7 @@ def fine_print(figures: Figures) -> str:
     return (
         f"{listed}<details><summary>How the numbers are made</summary><dl class=defined>{defined}</dl>"
         f"</details><footer>Made {escape(made)} ({escape(figures.about.zone.key)}) by bunqueue analytics."
-        " The same numbers, and more of them, are in the CSV and Parquet files beside this page.</footer>"
+        " The same numbers, and more of them, are in the Parquet files beside this page.</footer>"
     )
 
 

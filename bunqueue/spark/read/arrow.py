@@ -1,12 +1,11 @@
-"""Rows of SQLite as Arrow batches, in exactly the types that Spark expects."""
+"""Columns as Arrow arrays, in exactly the types that Spark expects."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-import orjson
 import pyarrow as pa
 
 from .tables import Column, Type
@@ -24,41 +23,44 @@ _ARROW: dict[Type, pa.DataType] = {
     "binary": pa.binary(),
     "array<string>": pa.list_(pa.field("element", pa.string())),
 }
+_WHOLE = {int, type(None)}
+
+
+def type_of(column: Column) -> pa.DataType:
+    """The Arrow type of a column."""
+    return _ARROW[column.type]
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:
     """The Arrow schema of these columns."""
-    return pa.schema([pa.field(column.name, _ARROW[column.type]) for column in columns])
+    return pa.schema([pa.field(column.name, type_of(column)) for column in columns])
 
 
-def _array(kind: Type, values: Sequence[Any]) -> pa.Array:
+def array_of(column: Column, values: Sequence[Any]) -> pa.Array:
+    """Values of a column; times are epoch ms.
+
+    Raises ArrowException, TypeError, ValueError or OverflowError for a value of another type, or out of
+    range.
+    """
+    kind = column.type
+    if kind == "boolean":
+        values = [value if value is None else bool(value) for value in values]
+    elif kind in ("timestamp", "int", "bigint") and not _WHOLE.issuperset(map(type, values)):
+        raise TypeError(f"{column.name}: not only whole numbers")  # Arrow would cut off a fraction
     if kind == "timestamp":
         return pa.array(values, pa.int64()).cast(_MS).cast(_ARROW[kind])  # three times as fast as directly
-    if kind == "boolean":
-        values = [None if value is None else bool(value) for value in values]
-    elif kind == "array<string>":
-        values = [None if value is None else orjson.loads(value) for value in values]
     return pa.array(values, _ARROW[kind])
 
 
-Batcher = Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]
-
-
-def batcher(columns: Sequence[Column], given: dict[str, Any]) -> Batcher:
-    """A function from rows to a batch.  ``given`` has the value of each column that the rows lack."""
-    schema = schema_of(columns)
-
-    def batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-        values = iter(zip(*rows, strict=True))
-        arrays = [
-            pa.repeat(pa.scalar(given[column.name], _ARROW[column.type]), len(rows))
-            if column.name in given
-            else _array(column.type, next(values))
-            for column in columns
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    return batch
+def batch_of(columns: Sequence[Column], arrays: Mapping[str, Any], rows: int) -> pa.RecordBatch:
+    """A batch of these columns.  A value that is no array is the same in all rows."""
+    found = []
+    for column in columns:
+        value = arrays[column.name]
+        if not isinstance(value, pa.Array | pa.ChunkedArray):
+            value = pa.nulls(rows, type_of(column)) if value is None else pa.repeat(value, rows)
+        found.append(value.cast(type_of(column)))
+    return pa.RecordBatch.from_arrays(found, schema=schema_of(columns))
 
 
 def kept(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .tables import Column, Table
 
 Operator = Literal["=", "<", "<=", ">", ">=", "in", "null", "not null", "starts"]
 
+OPERATORS: tuple[Operator, ...] = get_args(Operator)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 MAX_IN = 500  # values; SQLite takes some thousand parameters
@@ -46,7 +47,9 @@ def where(table: Table, conditions: Sequence[Condition]) -> Clause:
 def clause_of(table: Table, condition: Condition) -> Clause | None:
     """A condition as SQL, or None if SQL has no equivalent."""
     column = table.column(condition.column)
-    if column is None or not column.sql or column.type in ("binary", "array<string>"):
+    if column is None or not column.sql or column.decode is not None:
+        return None
+    if column.type in ("binary", "array<string>"):
         return None
     sql, operator, value = f"({column.sql})", condition.operator, condition.value
     if operator == "null":
@@ -56,7 +59,8 @@ def clause_of(table: Table, condition: Condition) -> Clause | None:
     if operator == "in":
         return _among(column, sql, value)
     if operator == "starts":
-        return (f"substr({sql}, 1, ?) = ?", [len(value), value]) if column.type == "string" else None
+        fits = column.type == "string" and isinstance(value, str)
+        return (f"substr({sql}, 1, ?) = ?", [len(value), value]) if fits else None
     if column.type == "timestamp":
         return _moment(sql, operator, value)
     return (f"{sql} {operator} ?", [value]) if _is_comparable(column, value) else None

@@ -17,7 +17,7 @@ from bunqueue.server.folder.data_folder import (
 )
 
 from ..errors import BadOption, NotReadable
-from .remote import is_remote, remote_shards
+from .remote import is_remote, newest_snapshots, remote_shards
 
 
 class Shard(NamedTuple):
@@ -48,43 +48,38 @@ def find_shards(paths: Sequence[str], hosts: Sequence[str]) -> list[Shard]:
 
 
 def _shards_at(path: str, host: str) -> Iterator[Shard]:
-    if is_remote(path):
-        for number, address in enumerate(remote_shards(path)):
-            yield Shard(host, number, address)
-        return
-    place = Path(path)
+    try:
+        files = remote_shards(path) if is_remote(path) else [str(file) for file in _files_at(Path(path))]
+    except OSError as error:
+        raise NotReadable(
+            f"{path} cannot be read: {error.strerror}; run this as a user who may read it"
+        ) from error
+    for number, file in enumerate(files):
+        yield Shard(host, number, file)
+
+
+def _files_at(place: Path) -> list[Path]:
     if place.is_file():
         if not may_be_database(place):
             raise NotReadable(
-                f"{path} is no file of bunqueue; give a data folder, or an embedded queue's file"
+                f"{place} is no file of bunqueue; give a data folder, or an embedded queue's file"
             )
-        yield Shard(host, 0, str(place.absolute()))
-        return
+        return [place.absolute()]
     if not place.is_dir():
-        raise NotReadable(f"there is no folder {path}; give the --data-dir of a server, or a copy of it")
+        raise NotReadable(f"there is no folder {place}; give the --data-dir of a server, or a copy of it")
     if snapshots := kept_snapshots(place):
-        yield from (Shard(host, number, str(file)) for number, file in enumerate(snapshots))
-        return
+        return snapshots
+    if is_resharded(place):
+        raise NotReadable(f"{place} has an interrupted reshard; run bunqueue reshard again to finish it")
     try:
-        if is_resharded(place):
-            raise NotReadable(f"{path} has an interrupted reshard; run bunqueue reshard again to finish it")
         count = shards_of(place)
     except DataFolderError as error:
         raise NotReadable(str(error)) from None
-    except OSError as error:
-        raise NotReadable(f"{path} cannot be read: {error.strerror}; run this as a user who may") from error
-    for number in range(count):
-        yield Shard(host, number, str(shard_file(place.absolute(), number)))
+    return [shard_file(place.absolute(), number) for number in range(count)]
 
 
 def kept_snapshots(folder: Path) -> list[Path]:
-    """The newest snapshot of each shard, if a store keeps them in this folder. Otherwise an empty list.
-
-    For a shard without a snapshot the file does not exist yet.
-    """
+    """The newest snapshot of each shard, if a store keeps them in this folder. Otherwise an empty list."""
     if (folder / NAME).exists():
         return []
-    found = {int(file.name[6:8]): file for file in sorted(folder.glob("shard-[0-9][0-9].*.db.gz"))}
-    count = 1 << max(found, default=0).bit_length()  # a power of two
-    none = "shard-{:02}.none.db.gz"
-    return [found.get(number, folder / none.format(number)) for number in range(count)] if found else []
+    return [folder / name for name in newest_snapshots(file.name for file in folder.iterdir())]

@@ -10,8 +10,9 @@ import gzip
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -35,6 +36,9 @@ def remote_shards(uri: str) -> list[str]:
     reached."""
     with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
         try:
+            names = _names(uri)
+            if NAME not in names and (snapshots := newest_snapshots(names)):
+                return [_within(uri, name) for name in snapshots]
             _fetch(_within(uri, NAME), Path(scratch))
             if _exists(_within(uri, f"{RESHARD}/{COMPLETE}")):
                 raise NotReadable(
@@ -58,12 +62,9 @@ def shown(uri: str) -> str:
 @contextmanager
 def fetched(path: str) -> Iterator[Path]:
     """A shard's file on this machine, while it is used.  Raises UnreadableShard when it cannot be fetched."""
-    if is_snapshot(path):
-        with expanded(Path(path)) as file:
-            yield file
-        return
     if not is_remote(path):
-        yield Path(path)
+        with expanded(Path(path), path) if is_snapshot(path) else nullcontext(Path(path)) as file:
+            yield file
         return
     with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
         parts = urlsplit(path)
@@ -73,22 +74,36 @@ def fetched(path: str) -> Iterator[Path]:
             _fetch(log, Path(scratch))  # the newest jobs, if the files were copied one by one
         except (OSError, pa.ArrowException) as error:
             raise UnreadableShard(f"{shown(path)} cannot be fetched: {_line(error, path, log)}") from None
-        if not found:
+        file = Path(scratch) / _file_name(path)
+        if is_snapshot(path):
+            with expanded(file, shown(path)) as inside:
+                yield inside
+        elif found:
+            yield file
+        else:
             raise UnreadableShard(
                 f"{shown(path)} is missing; put it there, or leave it out with unreadable=skip"
             )
-        yield Path(scratch) / _file_name(path)
 
 
 def is_snapshot(path: str) -> bool:
     """Whether a shard's file is a snapshot of a store: compressed."""
-    return not is_remote(path) and path.endswith(".db.gz")
+    return (urlsplit(path).path if is_remote(path) else path).endswith(".db.gz")
+
+
+def newest_snapshots(names: Iterable[str]) -> list[str]:
+    """The newest snapshot of each shard of a store, if there are any among these files.  For a shard without
+    one, the name of a file that does not exist."""
+    matching = sorted(name for name in names if fnmatch(name, "shard-[0-9][0-9].*.db.gz"))
+    found = {int(name[6:8]): name for name in matching}
+    count = 1 << max(found, default=0).bit_length()  # a power of two
+    return [found.get(number, f"shard-{number:02}.none.db.gz") for number in range(count)] if found else []
 
 
 @contextmanager
-def expanded(snapshot: Path) -> Iterator[Path]:
-    """The shard's file inside a snapshot, while it is used.  Raises UnreadableShard when it cannot be
-    read."""
+def expanded(snapshot: Path, named: str) -> Iterator[Path]:
+    """The shard's file inside a snapshot, while it is used.  Raises UnreadableShard when it cannot be read;
+    its text says where it is, as ``named``."""
     with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
         file = Path(scratch) / f"{snapshot.name.partition('.')[0]}.db"
         try:
@@ -96,16 +111,16 @@ def expanded(snapshot: Path) -> Iterator[Path]:
                 shutil.copyfileobj(packed, target, CHUNK)
         except FileNotFoundError:
             raise UnreadableShard(
-                f"{snapshot.parent} has no snapshot of shard {snapshot.name[6:8]}, or not any more: make one "
-                "with bunqueue store snapshot, or leave it out with unreadable=skip"
+                f"{named.rpartition('/')[0]} has no snapshot of shard {snapshot.name[6:8]}, or not any more: "
+                "make one with bunqueue store snapshot, or leave it out with unreadable=skip"
             ) from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UnreadableShard(
-                f"{snapshot} is damaged, or not whole ({error}); make another one with bunqueue store "
+                f"{named} is damaged, or not whole ({error}); make another one with bunqueue store "
                 "snapshot, or leave it out with unreadable=skip"
             ) from None
         except OSError as error:
-            raise UnreadableShard(f"{snapshot} cannot be read: {error.strerror}") from None
+            raise UnreadableShard(f"{named} cannot be read: {error.strerror}") from None
         yield file
 
 
@@ -117,6 +132,12 @@ def _within(uri: str, name: str) -> str:
 
 def _file_name(uri: str) -> str:
     return urlsplit(uri).path.rpartition("/")[2]
+
+
+def _names(uri: str) -> set[str]:
+    """The names of the files in a folder."""
+    system, path = fs.FileSystem.from_uri(uri)
+    return {info.base_name for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True))}
 
 
 def _exists(uri: str) -> bool:

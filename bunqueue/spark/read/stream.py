@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from bunqueue.server.folder.shard_file import current
 
-from ..errors import EventsLost
+from ..errors import EventsLost, brief
 from ..options import ReadOptions, StreamOptions
 from .conditions import microseconds
 from .event_rows import Bounds, bounds, first_since
@@ -43,6 +43,7 @@ class EventPart(InputPartition):
         self.until = until
 
 
+@brief
 class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the event logs of all shards."""
 
@@ -115,7 +116,9 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, EventPart)
-        selection = Selection(self.options.table, self.options.columns, self.options.conditions)
+        selection = Selection(
+            self.options.table, self.options.columns, self.options.conditions, mode=self.options.mode
+        )
         strict = self.stream.fail_on_loss
         return read_events(partition.shard, selection, partition.after, partition.until, strict=strict)
 

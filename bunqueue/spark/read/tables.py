@@ -6,11 +6,18 @@ on Spark nor on Arrow, and opens no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
-from bunqueue.model.job import DEFAULT_MAX_ATTEMPTS
+from bunqueue.server.folder.shard_values import (
+    job_extra,
+    job_option,
+    job_options,
+    payload_error,
+    payload_json,
+)
 
 Type = Literal["string", "int", "bigint", "double", "boolean", "timestamp", "binary", "array<string>"]
 """A type, as Spark names it.  In SQLite, a timestamp is epoch ms, and an array is JSON."""
@@ -21,8 +28,9 @@ class Column:
     """A column.  ``sql`` is an expression over the source of its table, empty for a column that the reader
     adds.
 
-    Expressions may use the functions of `decoding`, and ``:now``, epoch ms.  ``on_request``: read only when
-    it is named, because it takes long.
+    Expressions may use the FUNCTIONS of `shard_values`, and ``moment.now``, epoch ms.  With ``decode`` the
+    expression is a blob, or null, and its value is what that makes of it.  ``on_request``: read only when it
+    is named, because it takes long.  ``is_large``: a value may have megabytes.
     """
 
     name: str
@@ -30,14 +38,25 @@ class Column:
     doc: str
     sql: str = ""
     on_request: bool = False
+    decode: Callable[[bytes | None], Any] | None = None
+    is_large: bool = False
+
+
+class Fewer(NamedTuple):
+    """How jobs in some states are read without looking at all others: each has a row in the table ``first``,
+    from which ``source`` begins."""
+
+    states: frozenset[str]
+    source: str
+    first: str
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table.  ``source`` follows FROM, and ``time`` is the column for the option ``since``.
 
-    ``key`` is a whole number, as SQL.  A copy can be read in pieces by ranges of it.  Its largest value is
-    that of ``seq`` in the table ``key_of``.  A table without a key is too small for that.
+    ``key`` is a whole number, as SQL, by whose ranges it is read.  Its values are those of ``seq`` in
+    ``key_of``, the tables of which it has rows.  A table without a key is too small for that.
     """
 
     name: str
@@ -46,7 +65,8 @@ class Table:
     source: str
     time: str
     key: str = ""
-    key_of: str = ""
+    key_of: tuple[str, ...] = ()
+    fewer: tuple[Fewer, ...] = ()
 
     def column(self, name: str) -> Column | None:
         """The column with that name, ignoring case."""
@@ -63,19 +83,27 @@ HOST = Column("host", "string", "the machine, as the option `hosts` names it; el
 SHARD = Column("shard", "int", "number of the shard; `host`, `shard` and `seq` together are unique")
 
 
-def _option(name: str, default: str = "null") -> str:
-    return f"case when jobs.options is null then {default} else job_option(jobs.options, '{name}') end"
+CORRUPT = Column(
+    "_corrupt",
+    "string",
+    "which values of the row are null because they cannot be decoded, and why; null: none",
+    on_request=True,
+)
 
 
-def _extra(name: str, default: str = "null") -> str:
-    return f"case when jobs.extra is null then {default} else job_extra(jobs.extra, '{name}') end"
+def _option(name: str, kind: Type, doc: str) -> Column:
+    return Column(name, kind, doc, "jobs.options", True, partial(job_option, name))
+
+
+def _extra(name: str, kind: Type, doc: str) -> Column:
+    return Column(name, kind, doc, "jobs.extra", True, partial(job_extra, name))
 
 
 def _payloads(name: str, sql: str, whose: str) -> tuple[Column, ...]:
     return (
-        Column(name, "string", f"{whose}, as JSON", f"payload_json({sql})", True),
-        Column(f"{name}_error", "string", f"why `{name}` is null", f"payload_error({sql})", True),
-        Column(f"{name}_raw", "binary", f"{whose}, as MessagePack", sql, True),
+        Column(name, "string", f"{whose}, as JSON", sql, True, payload_json, True),
+        Column(f"{name}_error", "string", f"why `{name}` is null", sql, True, payload_error, True),
+        Column(f"{name}_raw", "binary", f"{whose}, as MessagePack", sql, True, is_large=True),
     )
 
 
@@ -83,9 +111,9 @@ _STATE = """case when completed.seq is not null then 'completed'
      when dead_letters.reason in ('cancelled', 'stuck') then dead_letters.reason
      when dead_letters.seq is not null then 'failed'
      when locks.seq is not null then 'active'
-     when jobs.extra is not null and is_blocked(jobs.extra) then 'waiting-children'
+     when jobs.extra is not null and blocked(jobs.extra) is not null then blocked(jobs.extra)
      when jobs.waits is not null then 'waiting-' || jobs.waits
-     when jobs.run_at > :now then 'delayed'
+     when jobs.run_at > (select now from moment) then 'delayed'
      else 'waiting' end"""
 _STARTED = "coalesce(completed.started_at, dead_letters.started_at, locks.started_at)"
 _ATTEMPTS_MADE = "coalesce(completed.attempts, dead_letters.attempts, jobs.attempts)"
@@ -93,6 +121,19 @@ _WORKER = "nullif(coalesce(completed.worker, dead_letters.worker, locks.owner), 
 _PROGRESS = """case when completed.seq is not null then 100.0
      else cast(coalesce(locks.progress, 0) as real) end"""
 _RESULT = "coalesce(completed.result, large_outcomes.result)"
+
+
+def _jobs_from(first: str = "") -> str:
+    """The jobs with what belongs to them; or only those that have a row in the table ``first``."""
+    by_seq = ("locks", "large_outcomes", "dead_letters")
+    parts = [
+        f"{first} cross join jobs on jobs.seq = {first}.seq" if first else "jobs",
+        "join queues on queues.id = jobs.queue_id",
+        "left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq",
+        *(f"left join {name} on {name}.seq = jobs.seq" for name in by_seq if name != first),
+    ]
+    return "\n".join(parts)
+
 
 _JOBS = Table(
     "jobs",
@@ -123,44 +164,36 @@ _JOBS = Table(
         ),
         Column("attempts", "int", "attempts that failed", _ATTEMPTS_MADE),
         Column(
-            "stalls", "int", "those whose worker fell silent", "coalesce(dead_letters.stalls, jobs.stalls)"
-        ),
-        Column(
-            "max_attempts",
+            "stalls",
             "int",
-            "attempts that it may have",
-            _option("max_attempts", str(DEFAULT_MAX_ATTEMPTS)),
+            "those whose worker fell silent",
+            "coalesce(dead_letters.stalls, jobs.stalls)",
+            on_request=True,
         ),
+        _option("max_attempts", "int", "attempts that it may have"),
         Column("worker", "string", "who has it, or had it last", _WORKER),
         Column("reason", "string", "why it is a dead letter", "dead_letters.reason"),
         Column("error", "string", "of its last failed attempt", "coalesce(dead_letters.error, jobs.error)"),
-        Column("unique_key", "string", "its unique key", "jobs.unique_key"),
-        Column("custom_id", "string", "its custom id", _extra("custom_id")),
-        Column("group_id", "string", "its group", _extra("group_id")),
-        Column("parent_id", "string", "the job that waits for it", _extra("parent_id")),
-        Column("progress", "double", "as its worker reported it, in percent", _PROGRESS),
-        Column("data_bytes", "bigint", "bytes of its data as MessagePack", "length(jobs.data)"),
-        Column("tags", "array<string>", "its tags", _option("tags", "'[]'"), True),
-        Column(
-            "depends_on",
-            "array<string>",
-            "jobs that it waits for, or did",
-            _extra("depends_on", "'[]'"),
-            True,
-        ),
-        Column("options", "string", "its options, as JSON", "job_options(jobs.options)", True),
+        Column("unique_key", "string", "its unique key", "jobs.unique_key", True),
+        _extra("custom_id", "string", "its custom id"),
+        _extra("group_id", "string", "its group"),
+        _extra("parent_id", "string", "the job that waits for it"),
+        Column("progress", "double", "as its worker reported it, in percent", _PROGRESS, True),
+        Column("data_bytes", "bigint", "bytes of its data as MessagePack", "length(jobs.data)", True),
+        _option("tags", "array<string>", "its tags"),
+        _extra("depends_on", "array<string>", "jobs that it waits for, or did"),
+        Column("options", "string", "its options, as JSON", "jobs.options", True, job_options),
         *_payloads("data", "jobs.data", "its data"),
         *_payloads("result", _RESULT, "its result"),
     ),
-    """jobs
-join queues on queues.id = jobs.queue_id
-left join locks on locks.seq = jobs.seq
-left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
-left join large_outcomes on large_outcomes.seq = jobs.seq
-left join dead_letters on dead_letters.seq = jobs.seq""",
+    _jobs_from(),
     "created_at",
     "jobs.seq",
-    "jobs",
+    ("jobs",),
+    (
+        Fewer(frozenset(("failed", "cancelled", "stuck")), _jobs_from("dead_letters"), "dead_letters"),
+        Fewer(frozenset(("active",)), _jobs_from("locks"), "locks"),
+    ),
 )
 
 _ATTEMPTS = Table(
@@ -187,12 +220,11 @@ _ATTEMPTS = Table(
         Column("error_type", "string", "the class of the error, if it was named", "tried.error_type"),
         Column("error", "string", "why it failed", "tried.error"),
         Column(
-            "delay_ms",
-            "bigint",
-            "ms until the next one was to begin; null: there was none",
-            "tried.delay",
+            "delay_ms", "bigint", "ms until the next one was due; null: there was no next one", "tried.delay"
         ),
-        Column("stack", "string", "its traceback, where the worker sent one", "tried.stack", True),
+        Column(
+            "stack", "string", "its traceback, where the worker sent one", "tried.stack", True, is_large=True
+        ),
     ),
     # Both halves start from the jobs, or a range of them: `completed` can only be found by its queue.
     """(
@@ -210,7 +242,7 @@ _ATTEMPTS = Table(
 ) tried""",
     "ended_at",
     "tried.seq",
-    "jobs",
+    ("jobs", "attempts"),
 )
 
 _DEAD_LETTERS = Table(
@@ -232,7 +264,7 @@ _DEAD_LETTERS = Table(
         Column("reason", "string", "why it is one", "dead_letters.reason"),
         Column("error", "string", "the last error", "dead_letters.error"),
         Column(
-            "next_retry_at", "timestamp", "when it is tried again by itself", "dead_letters.next_retry_at"
+            "next_retry_at", "timestamp", "when it is next tried automatically", "dead_letters.next_retry_at"
         ),
         *_payloads("data", "jobs.data", "the job's data"),
     ),
@@ -241,7 +273,7 @@ join jobs on jobs.seq = dead_letters.seq
 join queues on queues.id = dead_letters.queue_id""",
     "died_at",
     "dead_letters.seq",
-    "jobs",
+    ("dead_letters",),
 )
 
 _STEPS = Table(
@@ -263,7 +295,7 @@ _STEPS = Table(
             "`running`, `retrying`, `waiting`, `completed`, `failed`, `timed-out`, `cancelled` or `skipped`",
             "steps.status",
         ),
-        Column("attempts", "int", "how often it was tried", "steps.attempts"),
+        Column("attempts", "int", "the number of times that it was tried", "steps.attempts"),
         Column("started_at", "timestamp", "when its first attempt began", "steps.started_at"),
         Column("ended_at", "timestamp", "when it ended; null while it is open", "steps.ended_at"),
         Column("until", "timestamp", "when a wait ends, or the next attempt begins", "steps.until"),
@@ -282,7 +314,7 @@ join jobs on jobs.seq = steps.seq
 join queues on queues.id = jobs.queue_id""",
     "started_at",
     "steps.seq",
-    "jobs",
+    ("steps",),
 )
 
 _EVENTS = Table(
@@ -291,14 +323,14 @@ _EVENTS = Table(
     (
         HOST,
         SHARD,
-        Column("seq", "bigint", "number of the event in its shard"),
-        Column("at", "timestamp", "when it happened"),
-        Column("kind", "string", "`pushed`, `pulled`, `completed`, `failed`, `retried`, ..."),
-        Column("queue", "string", "its queue; null when that is gone for good"),
-        Column("job_id", "string", "the job; null when it is about the queue"),
-        Column("error", "string", "of `failed`: why, at most 1024 characters"),
-        Column("terminal", "boolean", "of `failed`: whether it was the last attempt"),
-        Column("fields", "string", "what it says beside, as JSON"),
+        Column("seq", "bigint", "number of the event in its shard", "seq"),
+        Column("at", "timestamp", "when it happened", "at"),
+        Column("kind", "string", "`pushed`, `pulled`, `completed`, `failed`, `retried`, ...", "kind"),
+        Column("queue", "string", "its queue; null when that is gone for good", "queue"),
+        Column("job_id", "string", "the job; null when it is about the queue", "job_id"),
+        Column("error", "string", "of `failed`: why, at most 1024 characters", "error"),
+        Column("terminal", "boolean", "of `failed`: whether it was the last attempt", "terminal"),
+        Column("fields", "string", "what it says beside, as JSON", "fields", True),
     ),
     "events",  # a row of it has many events: see `event_rows`
     "at",
@@ -307,6 +339,14 @@ _EVENTS = Table(
 
 def _record(kind: str, path: str) -> str:
     return f"json_extract({kind}.value, '$.{path}')"
+
+
+_pause, _limits, _cron = (partial(_record, kind) for kind in ("pause", "limits", "crons"))
+
+
+def _whole(sql: str) -> str:
+    """A number without its fraction; what is no number stays, to be noticed."""
+    return f"case typeof({sql}) when 'real' then cast({sql} as integer) else {sql} end"
 
 
 _QUEUES = Table(
@@ -320,20 +360,20 @@ _QUEUES = Table(
         Column("completed", "bigint", "completed jobs that are kept", "queues.completed"),
         Column("failed", "bigint", "dead letters that are kept", "queues.failed"),
         Column("paused", "boolean", "whether it is paused", "pause.value is not null"),
-        Column("paused_at", "timestamp", "since when it is", _record("pause", "since")),
+        Column("paused_at", "timestamp", "since when it is", _pause("since")),
         Column(
             "concurrency",
             "bigint",
             "jobs that may run at once; null: any number",
-            f"cast({_record('limits', 'concurrency')} as integer)",
+            _whole(_limits("concurrency")),
         ),
         Column(
             "rate_limit",
             "double",
             "jobs that may start in `rate_duration_ms`; null: any number",
-            f"cast({_record('limits', 'bucket.max')} as real)",
+            _limits("bucket.max"),
         ),
-        Column("rate_duration_ms", "bigint", "see `rate_limit`", _record("limits", "bucket.duration")),
+        Column("rate_duration_ms", "bigint", "see `rate_limit`", _limits("bucket.duration")),
     ),
     """queues
 left join records pause on pause.kind = 'pause' and pause.key = queues.name
@@ -348,43 +388,53 @@ _CRON = Table(
         HOST,
         SHARD,
         Column("name", "string", "its name", "crons.key"),
-        Column("queue", "string", "the queue of its jobs", _record("crons", "queue")),
-        Column("job_name", "string", "their name", _record("crons", "jobName")),
-        Column("schedule", "string", "cron expression; null when it repeats", _record("crons", "schedule")),
+        Column("queue", "string", "the queue of its jobs", _cron("queue")),
+        Column("job_name", "string", "their name", _cron("jobName")),
+        Column("schedule", "string", "cron expression; null when it repeats", _cron("schedule")),
+        Column("repeat_every_ms", "bigint", "ms between runs", _whole(_cron("repeatEvery"))),
+        Column("timezone", "string", "of the expression; null: UTC", _cron("timezone")),
+        Column("next_run", "timestamp", "when it runs next", _cron("nextRun")),
+        Column("executions", "bigint", "runs so far", f"coalesce({_cron('executions')}, 0)"),
+        Column("max_runs", "bigint", "runs that it may have; null: any number", _cron("maxLimit")),
+        Column("priority", "int", "of its jobs", f"coalesce({_cron('priority')}, 0)"),
+        Column("paused", "boolean", "whether it is stopped", f"coalesce({_cron('paused')}, 0)"),
+        Column("app", "string", "the app that declares it", _cron("app")),
         Column(
-            "repeat_every_ms",
-            "bigint",
-            "ms between runs",
-            f"cast({_record('crons', 'repeatEvery')} as integer)",
+            "missed", "bigint", "runs missed while the server was down", f"coalesce({_cron('missed')}, 0)"
         ),
-        Column("timezone", "string", "of the expression; null: UTC", _record("crons", "timezone")),
-        Column("next_run", "timestamp", "when it runs next", _record("crons", "nextRun")),
-        Column("executions", "bigint", "runs so far", f"coalesce({_record('crons', 'executions')}, 0)"),
-        Column("max_runs", "bigint", "runs that it may have; null: any number", _record("crons", "maxLimit")),
-        Column("priority", "int", "of its jobs", f"coalesce({_record('crons', 'priority')}, 0)"),
-        Column("paused", "boolean", "whether it is stopped", f"coalesce({_record('crons', 'paused')}, 0)"),
-        Column("app", "string", "the app that declares it", _record("crons", "app")),
-        Column(
-            "missed",
-            "bigint",
-            "runs missed while the server was away",
-            f"coalesce({_record('crons', 'missed')}, 0)",
-        ),
-        Column("last_run", "timestamp", "when its last job was added", _record("crons", "lastRun.at")),
-        Column("last_job", "string", "the id of that job", _record("crons", "lastRun.jobId")),
+        Column("last_run", "timestamp", "when its last job was added", _cron("lastRun.at")),
+        Column("last_job", "string", "the id of that job", _cron("lastRun.jobId")),
         Column(
             "last_outcome",
             "string",
             "how that job ended: `completed`, `failed`, `cancelled`, `expired` or `removed`; null: not yet",
-            _record("crons", "lastRun.outcome"),
+            _cron("lastRun.outcome"),
         ),
-        Column("last_ended_at", "timestamp", "when that job ended", _record("crons", "lastRun.endedAt")),
+        Column("last_ended_at", "timestamp", "when that job ended", _cron("lastRun.endedAt")),
     ),
     "(select key, value from records where kind = 'cron') crons",
     "next_run",
 )
 
+SKIPPED = Table(
+    "skipped",
+    "A row a shard that `unreadable=skip` leaves out.",
+    (
+        HOST,
+        SHARD,
+        Column("path", "string", "its file"),
+        Column("reason", "string", "why it cannot be read, and what to do"),
+        Column("at", "timestamp", "when that was found out"),
+    ),
+    "",  # found out where the query is planned
+    "at",
+)
+
 TABLES: Mapping[str, Table] = {
-    table.name: table for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
+    **{
+        table.name: replace(table, columns=(*table.columns, CORRUPT))
+        for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
+    },
+    SKIPPED.name: SKIPPED,
 }
 DEFAULT_TABLE = "jobs"

@@ -26,7 +26,6 @@ _SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",  # filters become part of the shards' queries
     "spark.ui.enabled": "false",  # it listens on all addresses
 }
 

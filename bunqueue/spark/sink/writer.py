@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from bunqueue.errors import OptionError
 
+from ..errors import brief
 from .rows import check_columns
 from .settings import SinkSettings, sink_settings
 from .summary import BadRow, TaskSummary, add_up, as_text, check_path, keep
@@ -44,33 +45,36 @@ class Done(WriterCommitMessage):
     summary: TaskSummary
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """``df.write.format("bunqueue").mode("append")``."""
+class _Writer:
+    """What a batch and a stream have in common."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._settings = _checked(options, schema, overwrite)
         self._schema = schema
         self._write_id = self._settings.write_id or secrets.token_hex(8)
 
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Called on the driver, when all tasks are done, in a stream those of a batch."""
+        _report(messages, self._settings, "done", batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Called on the driver, when a task has failed for good, or the query was stopped.  Jobs that were
+        added stay.  A stream writes the batch again when its query is restarted."""
+        _report(messages, self._settings, "failed", batchId)
+
+
+@brief
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """``df.write.format("bunqueue").mode("append")``."""
+
     def write(self, iterator: Iterator[RecordBatch]) -> Done:
         """Called in a task."""
         return _write(iterator, self._schema, self._settings, self._write_id)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Called on the driver, when all tasks are done."""
-        _report(messages, self._settings, "done")
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Called on the driver, when a task has failed for good. The jobs that were added stay."""
-        _report(messages, self._settings, "failed")
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
+@brief
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream.format("bunqueue")``: each micro-batch is a write of its own."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._settings = _checked(options, schema, overwrite)
-        self._schema = schema
 
     def write(self, iterator: Iterator[RecordBatch]) -> Done:
         """Called in a task. A batch that is repeated after a restart has the same number in the same
@@ -84,15 +88,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "and there df.write.format('bunqueue') with option writeId: the query and the batch's number"
             )
         return _write(iterator, self._schema, self._settings, f"{query}/{batch}")
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Called on the driver, when all tasks of a batch are done."""
-        _report(messages, self._settings, "done", batchId)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Called on the driver, when a task has failed for good, or the query was stopped. The batch is
-        written again when the query is restarted."""
-        _report(messages, self._settings, "failed", batchId)
 
 
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkSettings:
