@@ -6,10 +6,12 @@ many new ones; see `support.budget`.
 
 from __future__ import annotations
 
+import gc
 import os
+import runpy
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from engine.shard_driver import Driver
 from hypothesis import HealthCheck, settings
 from support import files_in_memory
 from support.budget import NIGHTLY, budget
+from support.proxy import Proxy
 from support.server import Server, StartServer, dispose, quiet_port
 
 # Some machines forbid Python to keep what it has compiled. The processes that tests start, some thousands,
@@ -24,6 +27,7 @@ from support.server import Server, StartServer, dispose, quiet_port
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "unasync.py"), run_name="__main__")
 files_in_memory.use()
 
 settings.register_profile(
@@ -42,32 +46,45 @@ LONGEST = (
     "test_cluster.py",
     "test_snapshots.py",
     "test_store_moving.py",
-    "test_cli_docs.py",
-    "test_flows_kill.py",
     "test_restart.py",
+    "test_flows_kill.py",
+    "test_cli_docs.py",
     "test_server_with_store.py",
-    "test_gateway_schema.py",
     "test_chaos.py",
-    "test_data_identity.py",
-    "test_repair.py",
-    "test_damage.py",
-    "test_patroni.py",
-    "test_simulation.py",
-    "test_three_hosts.py",
-    "test_store_cli.py",
     "test_browser_workflows.py",
-    "test_browser_overview.py",
     "test_browser_views.py",
+    "test_data_identity.py",
+    "test_patroni.py",
+    "test_gateway_schema.py",
+    "test_repair.py",
+    "test_three_hosts.py",
+    "test_several_routers.py",
+    "test_clock_set.py",
+    "test_browser_overview.py",
     "test_browser_care.py",
+    "test_browser_jobs.py",
+    "test_browser_layout.py",
+    "test_simulation.py",
+    "test_damage.py",
+    "test_store_cli.py",
     "test_sdk_processes.py",
+    "test_cli_terminal.py",
     "test_cli_worker.py",
     "test_examples_run.py",
-    "test_store_seen.py",
     "test_docs_run.py",
-    "test_clock_set.py",
+    "test_store_seen.py",
+    "test_store_kills.py",
+    "test_router_process.py",
+    "test_router_faults.py",
     "test_shardproc_storage.py",
-    "test_reshard.py",
+    "test_demo.py",
+    "test_worker_pool.py",
+    "test_browser_flows.py",
+    "test_browser_hosts.py",
+    "test_browser_rest.py",
+    "test_kill.py",
     "test_gateway_process.py",
+    "test_worker_log_lines.py",
 )
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and so would all that they start.
@@ -78,6 +95,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole files, longest first."""
     order = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays until the end: no garbage collection looks at it, neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Else extension modules complain at the end that what they have made is still there."""
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -118,6 +151,15 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
     finally:
         dispose(server)
+
+
+@pytest.fixture
+async def proxy(shared_server: Server) -> AsyncIterator[Proxy]:
+    """A line to the module's server that can be cut and held up."""
+    proxy = Proxy(shared_server.port)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
 
 
 @pytest.fixture(scope="module")

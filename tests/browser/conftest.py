@@ -1,4 +1,4 @@
-"""A server with a shop's jobs flowing through it, and a browser that looks at it."""
+"""A server, perhaps with a shop's jobs flowing through it, and a browser that looks at it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests of a module, with workers, schedules and jobs that never end."""
+    """One server for all tests of a module."""
     flags = ("--webhook-addresses", "any")
     server = Server(tmp_path_factory.mktemp("shop") / "data", *flags, http_port=quiet_port())
     try:
         server.start()
-        with Flow(server):
-            yield server
+        yield server
     finally:
         dispose(server)
+
+
+@pytest.fixture(scope="module")
+def busy_shop(shop: Server) -> Iterator[Server]:
+    """The same with workers, schedules and jobs that never end, which take an eighth of a core."""
+    with Flow(shop):
+        yield shop
 
 
 class Flow:

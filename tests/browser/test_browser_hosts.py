@@ -33,7 +33,7 @@ def enter(visit: Visit, server: Server, token: str, **window: tuple[int, int]) -
     """The page as somebody with this token sees it."""
     page = visit(server, **window).go("/hosts")
     page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page.locator("h1")).to_have_text("Hosts")
     return page
 

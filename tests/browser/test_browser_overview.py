@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.browser import PHONE, Api, Visit
-from support.server import Server
+from support.browser import PHONE, Api, Visit, act, toast
+from support.budget import budget
+from support.server import Server, StartServer, quiet_port
 from support.web import fresh_queue
 
 PATHS = (
@@ -20,7 +22,7 @@ PATHS = (
     "/hosts",
     "/webhooks",
     "/events",
-    "/login",
+    "/audit",
 )
 
 
@@ -28,8 +30,8 @@ def heading(page: Page) -> str:
     return page.locator("h1").inner_text()
 
 
-def test_the_overview_shows_what_flows(visit: Visit, shop: Server) -> None:
-    page = visit(shop).go("/")
+def test_the_overview_shows_what_flows(visit: Visit, busy_shop: Server) -> None:
+    page = visit(busy_shop).go("/")
     rows = page.locator("tbody tr")
     expect(rows.filter(has_text="emails")).to_have_count(1)
     completed = page.locator(".tiles [data-kind=rate] dd")
@@ -43,11 +45,27 @@ def test_the_overview_shows_what_flows(visit: Visit, shop: Server) -> None:
     expect(page.get_by_role("img", name=re.compile("Throughput: added [1-9]"))).to_be_visible()
 
 
-def test_queues_are_found_and_sorted(visit: Visit, shop: Server, api: Api) -> None:
+def test_the_overview_says_how_far_what_changes_is_stored(
+    visit: Visit, make_server: StartServer, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "target")
+    primary = make_server("--backup", target, shards=1, http_port=quiet_port())
+    primary.start()
+    lines = visit(primary).go("/").locator(".shard")
+    expect(lines.filter(has_text="Changes")).to_contain_text(
+        re.compile("is stored.* · last whole backup .* ago")
+    )
+    standby = make_server("--follow", target, data_dir=tmp_path / "standby", shards=1, http_port=quiet_port())
+    standby.start()
+    lines = visit(standby).go("/").locator(".shard")
+    expect(lines.filter(has_text="Standby")).to_contain_text(f"follows 127.0.0.1:{primary.port}")
+
+
+def test_queues_are_found_and_sorted(visit: Visit, busy_shop: Server, api: Api) -> None:
     queue = fresh_queue()
     for _ in range(3):
         api.push(queue)
-    page = visit(shop).go("/")
+    page = visit(busy_shop).go("/")
     page.get_by_role("button", name="Waiting").click()
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Waiting")
     page.keyboard.press("/")
@@ -60,8 +78,8 @@ def test_queues_are_found_and_sorted(visit: Visit, shop: Server, api: Api) -> No
     expect(page.locator("h1")).to_have_text("Overview")
 
 
-def test_keyboard_alone_is_enough(visit: Visit, shop: Server) -> None:
-    page = visit(shop).go("/")
+def test_keyboard_alone_is_enough(visit: Visit, busy_shop: Server) -> None:
+    page = visit(busy_shop).go("/")
     expect(page.locator("tbody tr").first).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
@@ -83,9 +101,9 @@ def test_keyboard_alone_is_enough(visit: Visit, shop: Server) -> None:
         expect(page.locator("h1")).to_have_text(title)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_every_page_fits_a_phone(visit: Visit, shop: Server, dark: bool) -> None:
-    visitor = visit(shop, PHONE, dark=dark)
+@pytest.mark.parametrize("dark", budget([True], [False, True]))
+def test_every_page_fits_a_phone(visit: Visit, busy_shop: Server, dark: bool) -> None:
+    visitor = visit(busy_shop, PHONE, dark=dark)
     for path in PATHS:
         page = visitor.go(path)
         expect(page.locator("h1")).to_be_visible()
@@ -94,24 +112,24 @@ def test_every_page_fits_a_phone(visit: Visit, shop: Server, dark: bool) -> None
         assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
 
 
-def test_the_page_about_http_fits_a_phone(visit: Visit, shop: Server) -> None:
-    visitor = visit(shop, PHONE)
+def test_the_page_about_http_fits_a_phone(visit: Visit, busy_shop: Server) -> None:
+    visitor = visit(busy_shop, PHONE)
     page = visitor.go("/docs")
     assert visitor.overflow() <= 0
     page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     assert visitor.overflow() <= 0
 
 
-def test_the_theme_is_kept(visit: Visit, shop: Server) -> None:
-    page = visit(shop).go("/cron")
+def test_the_theme_is_kept(visit: Visit, busy_shop: Server) -> None:
+    page = visit(busy_shop).go("/cron")
     page.get_by_role("button", name="Switch between light and dark").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_a_hidden_tab_asks_for_nothing(visit: Visit, shop: Server) -> None:
-    page = visit(shop).go("/")
+def test_a_hidden_tab_asks_for_nothing(visit: Visit, busy_shop: Server) -> None:
+    page = visit(busy_shop).go("/")
     expect(page.locator("tbody tr").first).to_be_visible()
     show = "(hidden) => { Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});"
     show += "document.dispatchEvent(new Event('visibilitychange')); }"
@@ -125,30 +143,30 @@ def test_a_hidden_tab_asks_for_nothing(visit: Visit, shop: Server) -> None:
         page.evaluate(show, False)
 
 
-def test_an_unknown_address_says_so(visit: Visit, shop: Server) -> None:
-    page = visit(shop).go("/nothing/here")
+def test_an_unknown_address_says_so(visit: Visit, busy_shop: Server) -> None:
+    page = visit(busy_shop).go("/nothing/here")
     expect(page.get_by_text("There is no such page")).to_be_visible()
 
 
-def test_workers_are_listed(visit: Visit, shop: Server) -> None:
-    page = visit(shop).go("/workers")
+def test_workers_are_listed(visit: Visit, busy_shop: Server) -> None:
+    page = visit(busy_shop).go("/workers")
     expect(page.locator("tbody tr")).to_have_count(7)
     page.get_by_role("searchbox").fill("invoices")
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("tbody tr")).to_contain_text("of 4")
 
 
-def test_what_a_worker_runs_is_said_of_each_of_its_queues(visit: Visit, shop: Server, api: Api) -> None:
+def test_what_a_worker_runs_is_said_of_each_of_its_queues(visit: Visit, busy_shop: Server, api: Api) -> None:
     names = {"one": ["mail"], "two": ["call", "post"]}
     api("RegisterWorker", name="of-both", queues=list(names), workerId="of-both", namesByQueue=names)
-    page = visit(shop).go("/workers")
+    page = visit(busy_shop).go("/workers")
     page.get_by_role("searchbox").fill("of-both")
     expect(page.get_by_title("runs in one mail; in two call, post")).to_have_text("of-both")
     api("UnregisterWorker", workerId="of-both")
 
 
-def test_a_worker_is_paused_and_resumed(visit: Visit, shop: Server) -> None:
-    page = visit(shop).go("/workers")
+def test_a_worker_is_paused_and_resumed(visit: Visit, busy_shop: Server) -> None:
+    page = visit(busy_shop).go("/workers")
     page.get_by_role("searchbox").fill("invoices")
     row = page.locator("tbody tr")
     badge = row.locator('.badge:not([data-state="stale"])')  # the worker beats no more: it is old after 30 s
@@ -162,8 +180,18 @@ def test_a_worker_is_paused_and_resumed(visit: Visit, shop: Server) -> None:
     expect(row).to_contain_text("of 5")
 
 
-def test_events_come_as_they_happen(visit: Visit, shop: Server, api: Api) -> None:
-    page = visit(shop).go("/events")
+def test_a_worker_is_drained_or_stopped(visit: Visit, busy_shop: Server, api: Api) -> None:
+    page = visit(busy_shop).go("/workers?find=to-end")
+    for button, stop in (("Drain", "drain"), ("Stop", "grace")):
+        api("RegisterWorker", name="to-end", queues=["one"], workerId="to-end")
+        act(page, button, button)
+        toast(page, "with its next heartbeat")
+        assert api("Heartbeat", id="to-end")["data"]["stop"] == stop
+    api("UnregisterWorker", workerId="to-end")
+
+
+def test_events_come_as_they_happen(visit: Visit, busy_shop: Server, api: Api) -> None:
+    page = visit(busy_shop).go("/events")
     expect(page.locator("tbody tr").first).to_be_visible()
     queue = fresh_queue()
     page.get_by_label("Only of this queue").fill(queue)

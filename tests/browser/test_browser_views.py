@@ -28,6 +28,7 @@ class View:
     rows: int | None = None
 
 
+CLOSES_ITSELF = "/signed-in"  # the window in which somebody has signed in elsewhere
 VIEWS = {
     "/": View("/", "Queues", MANY + 2),
     "/queues/:name": View(f"/queues/{QUEUE}", f"Jobs of {QUEUE}", 3 * MANY),
@@ -36,6 +37,7 @@ VIEWS = {
     "/dlq": View("/dlq", "Dead letters", 50),  # of many queues only the newest are shown
     "/dlq/:name": View(f"/dlq/{QUEUE}", "Dead letters", MANY),
     "/cron": View("/cron", "Schedules", MANY),
+    "/functions": View("/functions", "Functions", MANY),
     "/workers": View("/workers", "Workers", MANY),
     "/hosts": View("/hosts"),
     "/workflows": View("/workflows", "Workflows", MANY + 1),
@@ -44,7 +46,8 @@ VIEWS = {
     "/flows/:id": View("/flows/crowded-flow", "Jobs of the flow", MANY),
     "/webhooks": View("/webhooks", "Webhooks", MANY),
     "/events": View("/events", "Events", MANY),
-    "/login": View("/login"),
+    "/audit": View("/audit"),
+    "/sessions": View("/sessions"),
 }
 
 
@@ -92,6 +95,8 @@ def crowded(api: Api) -> None:
             queue="elsewhere",
         )
         api("RegisterWorker", name=f"worker-{number}{HARM}", queues=["elsewhere"], workerId=f"w-{number}")
+    functions = [{"name": f"f{number}{HARM}", "description": HARM} for number in range(MANY)]
+    api("DeclareFunctions", queue="elsewhere", app=HARM, version=HARM, functions=functions)
 
 
 def rows_of(page: Page, table: str) -> list[str]:
@@ -119,7 +124,7 @@ def walked(page: Page, table: str) -> set[str]:
 
 
 def test_every_view_is_in_this_list() -> None:
-    assert set(re.findall(r'^route\("(.+?)"', MAIN.read_text(), re.MULTILINE)) == set(VIEWS)
+    assert set(re.findall(r'^route\("(.+?)"', MAIN.read_text(), re.MULTILINE)) == {*VIEWS, CLOSES_ITSELF}
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
@@ -160,7 +165,7 @@ def test_a_page_of_dead_letters_past_the_end_is_the_last_one(visit: Visit, crowd
 )
 def test_a_mistake_on_a_page_fails_its_test(visit: Visit, crowd: Server, mistake: str) -> None:
     visitor = visit(crowd)
-    page = visitor.go("/login")
+    page = visitor.go("/events")
     expect(page.locator("h1")).to_be_visible()
     page.evaluate(mistake)
     with pytest.raises(AssertionError, match="oops"):

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from chaos.history import Ack, Delivery, Flow, History, Push
+from support.budget import budget
 from support.wire import Address, ConnectionEnded, Reply, Wire
 
 ANSWER_S = 20.0  # longer than a command may wait for a take-over
 DIAL_S = 2.0
 LOCK_MS = 20_000
 DELAY_S, DELAYED_EACH = 1.5, 10  # one of so many jobs waits for so long
-PACE_S = 0.02  # from one job to the next
+PACE_S = budget(0.05, 0.02)  # from one job to the next
 PARTS = 3  # of a flow
 MAX_BEHIND = 300  # jobs that wait for a worker: more would only be a long end
 AGAIN_S = 0.1

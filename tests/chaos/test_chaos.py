@@ -18,10 +18,10 @@ from typing import Self
 
 import pytest
 from chaos import report
-from chaos.deeds import Deed, of_hosts, of_store
+from chaos.chaos_cluster import LONG_S, NAMES, QUEUES, Cluster, running
+from chaos.injected_faults import Fault, of_hosts, of_store
 from chaos.load import Load
 from chaos.network import PEERS
-from chaos.victims import LONG_S, NAMES, QUEUES, Cluster, running
 from support.budget import budget
 
 from router.cluster.wire import SILENT_S
@@ -103,9 +103,9 @@ async def test_nothing_is_lost_and_nothing_happens_twice(tmp_path: Path) -> None
 async def in_this_order(cluster: Cluster, lines: Sequence[Sequence[str]]) -> None:
     """Those of each line at once; what is not possible here is left out."""
     choice = random.Random(SEED)
-    deeds = of_hosts(cluster) | of_store(cluster)
+    faults = of_hosts(cluster) | of_store(cluster)
     for line in lines:
-        await asyncio.gather(*(deeds[name](cluster, choice) for name in line if name in deeds))
+        await asyncio.gather(*(faults[name](cluster, choice) for name in line if name in faults))
         await cluster.healed()
 
 
@@ -113,16 +113,16 @@ async def torment(cluster: Cluster, until: float) -> None:
     """One fault after the other, sometimes two; between them the cluster has time to heal."""
     choice = random.Random(SEED)
     to_store = of_store(cluster)
-    deeds: dict[str, Deed] = of_hosts(cluster) | to_store
+    faults: dict[str, Fault] = of_hosts(cluster) | to_store
     line: list[str] = []
     while time.monotonic() < until:
         if not line:  # each kind as often as any other
-            line = sorted(deeds)
+            line = sorted(faults)
             choice.shuffle(line)
         now = [line.pop()]
         if line and choice.random() < TWO_AT_ONCE and not {now[0], line[-1]} <= to_store.keys():
             now.append(line.pop())
-        await asyncio.gather(*(deeds[name](cluster, choice) for name in now))
+        await asyncio.gather(*(faults[name](cluster, choice) for name in now))
         if choice.random() < 0.7 or to_store.keys() & {*now}:
             await cluster.healed()
 
@@ -135,10 +135,10 @@ async def test_each_fault_of_hosts(tmp_path: Path) -> None:
             await each_once(cluster, of_hosts(cluster) | of_store(cluster))
 
 
-async def each_once(cluster: Cluster, deeds: dict[str, Deed]) -> None:
+async def each_once(cluster: Cluster, faults: dict[str, Fault]) -> None:
     """In the order of their names, the same each time."""
-    for name in sorted(deeds):
-        await deeds[name](cluster, random.Random(name))
+    for name in sorted(faults):
+        await faults[name](cluster, random.Random(name))
         await cluster.healed()
         await asyncio.sleep(report.AFTER_S)  # so that what is seen of one fault is not that of the next
 

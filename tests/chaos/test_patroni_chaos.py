@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from chaos.deeds import FAILS_OVER_S, Machine, kill, of_store
+from chaos.chaos_cluster import NAMES, Cluster, running
+from chaos.injected_faults import FAILS_OVER_S, Machine, kill, of_store
 from chaos.test_chaos import Run, each_once
-from chaos.victims import NAMES, Cluster, running
 from support.patroni import programs
 from support.procfs import signal_all
 from support.waiting import eventually
@@ -27,10 +27,10 @@ async def test_each_fault_of_patroni(tmp_path: Path) -> None:
     programs()
     with running(tmp_path, patroni=True) as cluster:
         cluster.always_s = 30.0  # longer than the lease of PostgreSQL's leader
-        deeds = of_store(cluster)
+        faults = of_store(cluster)
         async with Run(cluster, tmp_path / "chaos.html") as run:
-            await each_once(cluster, deeds)
-        seen = dict(zip(sorted(deeds), run.seen, strict=True))
+            await each_once(cluster, faults)
+        seen = dict(zip(sorted(faults), run.seen, strict=True))
         assert seen["kill-leader"].slowest_s < FAILOVER_S
         assert seen["kill-etcd"].slowest_s < UNNOTICED_S
 

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from chaos.chaos_cluster import running
 from chaos.test_chaos import Broken, Run, in_this_order
-from chaos.victims import running
 from support.server import ROOT
 
 PACKAGES = ("bunqueue", "router", "shardproc")
@@ -15,7 +15,7 @@ PACKAGES = ("bunqueue", "router", "shardproc")
 # what the checker says.
 BUGS = {
     "answers before the log has it": (
-        "shardproc/replication/server.py",
+        "shardproc/replication/replicated_server.py",
         "if owner.position >= self._position if self._position else owner.owns(now):",
         "if True:",
         (("cut-store",), ("cut-store",), ("cut-store",)),

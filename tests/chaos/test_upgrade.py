@@ -10,8 +10,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from chaos.chaos_cluster import NAMES, QUEUES, running
 from chaos.load import Load
-from chaos.victims import NAMES, QUEUES, running
 from support.server import ROOT
 
 from bunqueue import ActiveJob, AsyncQueue, Worker
@@ -51,6 +51,7 @@ async def use(url: str, enough: asyncio.Event) -> list[str]:
     return begun
 
 
+@pytest.mark.nightly  # a minute: three hosts start twice, one after the other
 async def test_no_client_sees_an_error(tmp_path: Path, previous: Path) -> None:
     with running(tmp_path / "hosts", code=previous) as cluster:
         load = Load(cluster.addresses, QUEUES)

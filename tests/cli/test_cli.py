@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import pytest
 
 from bunqueue.cli import BAD_USAGE, main
 from bunqueue.cli.commands import server
-from bunqueue.server.settings.settings import OPTIONS, Settings, SettingsError
+from bunqueue.server.host import replacing
+from bunqueue.server.settings import SettingsError
+from bunqueue.server.settings.settings import OPTIONS, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import sys; from bunqueue.cli import main; sys.exit(main())"
@@ -135,7 +138,8 @@ def test_version(tmp_path: Path) -> None:
     results = [run([argument], tmp_path) for argument in ("version", "--version")]
     assert [result.returncode for result in results] == [0, 0]
     assert results[0].stdout == results[1].stdout
-    assert results[0].stdout.startswith("bunqueue ")
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert results[0].stdout == f"bunqueue {declared}\n"
 
 
 def test_json_where_no_server_is_asked(tmp_path: Path) -> None:
@@ -151,8 +155,14 @@ def test_json_where_no_server_is_asked(tmp_path: Path) -> None:
 def test_heavy_libraries_are_loaded_late(tmp_path: Path) -> None:
     cheap = "import sys, bunqueue.cli; sys.exit('typer' in sys.modules)"
     assert run([], tmp_path, program=cheap).returncode == 0
-    plain = "import sys; from bunqueue.cli import main; main(); sys.exit('rich' in sys.modules)"
-    assert run(["config", "show"], tmp_path, program=plain).returncode == 0
+    plain = """
+import sys
+from bunqueue.cli import main
+main()
+sys.exit(bool({"rich", "pydantic"} & set(sys.modules)))
+"""
+    for arguments in (["config", "show"], ["start", "--shards", "3"], ["version"]):
+        assert run(arguments, tmp_path, program=plain).returncode == 0, arguments
 
 
 def test_main_returns_the_status(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,6 +225,6 @@ def test_start_refuses_a_module_and_a_missing_package(tmp_path: Path, installati
 
 
 def test_settings_too_large_for_the_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_SETTINGS_BYTES", 100)
+    monkeypatch.setattr(replacing, "MAX_SETTINGS_BYTES", 100)
     with pytest.raises(SettingsError, match="use fewer tokens"):
         server._become_router(Settings(data_dir=":memory:", shards=1))

@@ -33,7 +33,7 @@ def test_open_files_are_warned_of_once(make_server: StartServer, tmp_path: Path)
     cli = Cli(server)
     found = {row["check"]: row for row in cli.json("doctor", "--token", "right")}["file modes"]
     assert found["status"] == "warning"
-    assert found["finding"].startswith("other users can read the config file and the data folder: ")
+    assert found["finding"].startswith("others can read the config file and the data folder: ")
 
 
 def test_closed_files_are_not(make_server: StartServer, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_push_takes_data_from_files_and_standard_input(cli: Cli, tmp_path: Path)
         (["pull", "bad name"], "invalid characters: 'bad name'; give 1 to 256 of the characters"),
         (["stall", "config", "q", "--max-stalls", "0"], "--max-stalls must be at least 1, not 0"),
         (["dlq", "config", "q", "--max-entries=-1"], "--max-entries must be at least 0, not -1"),
-        (["dlq", "list", "q", "--limit", "99999"], "--limit must be at most 10000, not 99999"),
+        (["dlq", "list", "q", "--limit", "0"], "--limit: 0 is not allowed"),
         (["group", "rate-limit", "q", "g", "0"], "N must be a positive safe integer, not 0"),
         (["cron", "add", "x", "-q", "q", "-s", "* * *"], "--schedule: '* * *' is not allowed: an"),
         (["cron", "add", "x", "-q", "q", "-s", "@daily", "-z", "Mars"], "unknown time zone 'Mars'"),

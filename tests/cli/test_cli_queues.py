@@ -11,7 +11,7 @@ from support.cli import Cli
 from support.server import Server, StartServer
 from support.waiting import eventually
 
-from bunqueue import Worker
+from bunqueue import Queue, Worker
 from bunqueue.cli.commands.top.numbers import RATES
 from bunqueue.cli.framework import exits
 
@@ -139,7 +139,7 @@ def test_dead_letters(cli: Cli) -> None:
     for each in ids:
         cli("job", "discard", each)
     rows = [line.split("\t") for line in cli("dlq", "list", "dead").out.splitlines()]
-    assert [(row[0], row[3]) for row in rows] == [(each, "unknown") for each in ids]
+    assert [(row[0], row[3]) for row in rows] == [(each, "discarded") for each in reversed(ids)]
     assert cli.json("dlq", "list", "dead", "--older-than", "1h") == []
     assert cli.json("dlq", "list", "dead", "--older-than", "2020-01-31T12:00Z") == []
     assert len(cli.json("dlq", "list", "dead", "--newer-than", "2020-01-31T12:00Z")) > 0
@@ -308,3 +308,28 @@ async def test_a_name_that_nobody_runs_is_told(cli: Cli, shared_server: Server) 
     (found,) = [row for row in rows if row["check"] == "unknown names"]
     assert (found["status"], "'ghost' in ghosts" in found["finding"]) == ("warning", True)
     assert "mill" not in found["finding"]
+
+
+def test_dead_letters_are_listed_newest_first_and_to_the_end(
+    cli: Cli, shared_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bunqueue.cli.commands.dlq.PAGE", 3)
+    with Queue("dead-pages", port=shared_server.port) as queue:
+        queue.obliterate()
+        ids = [queue.add("n", number).id for number in range(8)]
+        for each in ids:
+            queue.handle(each).discard()
+
+        def listed(*flags: str) -> list[str]:
+            return [letter["job"]["id"] for letter in cli.json("dlq", "list", "dead-pages", *flags)]
+
+        assert listed() == ids[::-1]
+        assert listed("--oldest") == ids
+        assert listed("--limit", "4") == ids[:3:-1]
+        assert listed("--limit", "4", "--offset", "4") == ids[3::-1]
+        assert listed("--limit", "5", "--offset", "6") == ids[1::-1]
+        assert listed("--oldest", "--limit", "2", "--offset", "5") == ids[5:7]
+        assert listed("--offset", "8") == []
+        assert "4 more dead letters: --offset 4 goes on" in cli("dlq", "list", "dead-pages", "-n", "4").err
+        newest = queue.dlq_entries(limit=2, offset=1, newest_first=True)
+        assert [entry.job.id for entry in newest] == [ids[6], ids[5]]

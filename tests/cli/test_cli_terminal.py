@@ -356,8 +356,8 @@ def test_output_that_cannot_be_written(cli: Cli) -> None:
             timeout=60,
             check=False,
         )
-    said = "bunqueue: standard output cannot be written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (exits.FAILED, said)
+    assert done.returncode == exits.FAILED
+    assert json.loads(done.stderr)["error"] == "standard output cannot be written: No space left on device"
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_output_that_cannot_be_written(cli: Cli) -> None:
             "queue list --json",
             ">&-",
             exits.FAILED,
-            "bunqueue: standard output cannot be written: Bad file descriptor\n",
+            '{"ok":false,"error":"standard output cannot be written: Bad file descriptor","code":"option"}\n',
         ),
         ("queue pause closed", ">&-", exits.DONE, ""),
         ("push closed 1", "<&- >&- 2>&-", exits.FAILED, ""),

@@ -15,7 +15,7 @@ from bunqueue.cli.commands.top.view import spark
 from bunqueue.cli.framework.server_address import endpoint_of, url_of
 from bunqueue.cli.framework.values import begun, data, span, span_or_moment
 from bunqueue.client.connection.tls import TlsOptions
-from bunqueue.server.settings.settings import SettingsError
+from bunqueue.server.settings import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_moments(text: str, moment: datetime) -> None:
     [("2026-01-31T12:00", "has no time zone; give 2026-01-31T12:00Z for UTC, or 2026-01-31T12:00+02:00"),
      ("2026-01-31", "has no time zone; give 2026-01-31T00:00Z"),
      ("2026-13-01T00:00Z", "is no moment"),
-     ("tomorrow", "is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d, 1h30m, or a moment")],
+     ("tomorrow", "is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d or 1h30m, or a moment")],
 )  # fmt: skip
 def test_what_is_no_moment(text: str, problem: str) -> None:
     with pytest.raises(typer.BadParameter, match=re.escape(problem)):
@@ -130,7 +130,7 @@ def test_two_looks_make_a_speed() -> None:
     assert (first.version, first.rates["completed"], first.waited) == ("1.2", 0.0, None)
     now = server_now(after, before, 2.0)
     assert (now.uptime, now.jobs["waiting"], now.rates["completed"], now.waited) == (12_000, 5, 100.0, 20.0)
-    assert (now.queues[0].name, now.queues[0].oldest, now.trouble) == ("a", 2500, False)
+    assert (now.queues[0].name, now.queues[0].oldest, now.degraded) == ("a", 2500, False)
     router, shard = now.processes
     assert (router.cpu, shard.completed, shard.up) == (0.5, 100.0, True)
     restarted = server_now(before, after, 2.0)

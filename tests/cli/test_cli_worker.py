@@ -15,7 +15,7 @@ import pytest
 from support.cli import Cli
 from support.procfs import children
 from support.server import Server, StartServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 from support.warm import COMMAND, ROOT, Warm
 
 from bunqueue import JobHandle, Queue
@@ -83,12 +83,12 @@ class Command:
     def said(self) -> str:
         return self.errors.read_text()
 
-    def end(self, number: int = signal.SIGTERM, within_s: float = 30) -> int:
+    def end(self, number: int = signal.SIGTERM, within_s: float = PATIENCE_S) -> int:
         """Send a signal, and wait; the exit status."""
         self.popen.send_signal(number)
         return self.wait(within_s)
 
-    def wait(self, within_s: float = 30) -> int:
+    def wait(self, within_s: float = PATIENCE_S) -> int:
         try:
             return self.popen.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -133,7 +133,7 @@ def test_a_handler(run: Run, shared_server: Server) -> None:
     command = run("tasks:send", "--queue", "cli-handler", "-c", "7", "--name", "mill")
     with queue_of(shared_server, "cli-handler") as queue:
         assert result(queue.add("n", 5))["data"] == 5
-        reply = queue._caller.call(staff.ListWorkers(), staff.ListWorkersReply)
+        reply = queue._caller.call(staff.ListWorkers())
         (entry,) = [each for each in reply.data.workers if each.name == "mill"]
         assert (entry.concurrency, entry.pid) == (7, command.popen.pid)
     assert command.end() == 0
@@ -384,7 +384,7 @@ def test_a_job_that_kills_its_worker_ends_as_a_dead_letter(run: Run, shared_serv
         command = run("tasks:deadly", "-q", "cli-poison", "--processes", "2")
         for handle in handles:
             assert result(handle) == "fine"
-        wait_until(lambda: poison.state() == "failed", "it is given up", within_s=90)
+        wait_until(lambda: poison.state() == "failed", "it is given up")
         (letter,) = queue.dlq()
         assert letter.stall_count == 3
         assert letter.error == "Whoever held the job has gone at once, 5 times by now"
@@ -441,3 +441,26 @@ import sys
 from bunqueue import Worker
 Worker("flour", print, name="mill", port=int(sys.argv[1])).run_forever()
 """
+
+
+def test_stop_and_drain_from_elsewhere(run: Run, shared_server: Server) -> None:
+    """`drain` waits for a job that outlasts the grace; an overseer replaces no process that was stopped."""
+    cli = Cli(shared_server)
+    for verb, count in (("drain", 1), ("stop", 2)):
+        name = f"ended-{verb}"
+        flags = ("--queue", "cli-ended", "--name", name, "--grace", "100", "--processes", str(count))
+        with Queue("cli-ended", port=shared_server.port) as queue:
+            queue.obliterate()
+            command = run("tasks:slow", *flags)
+            job = queue.add("slow", 1.5 if verb == "drain" else 0.0)
+            wait_until(lambda job=job: job.state() != "waiting", "a worker has it")  # type: ignore[misc]
+
+            def ids(name: str = name) -> list[str]:
+                return [each["id"] for each in cli.json("worker", "list") if each["name"] == name]
+
+            wait_until(lambda ids=ids, count=count: len(ids()) == count, "all are listed")  # type: ignore[misc]
+            cli("worker", verb, name if count == 2 else ids()[0])
+            assert command.wait() == 0, command.said()
+            assert job.result(5_000) == "done"
+            assert ids() == []
+    cli("worker", "stop", "nobody-here", status=exits.NOT_FOUND)

@@ -52,7 +52,7 @@ def test_all_is_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "level", "says", "cure"),
+    ("found", "level", "says", "fix"),
     [
         (view(*BOTH, error="refused"), PROBLEM, "cannot be read: refused", "bunqueue store check"),
         (
@@ -90,11 +90,11 @@ def test_all_is_well() -> None:
         ),
     ],
 )
-def test_each_finding_says_what_to_do(found: ClusterView, level: str, says: str, cure: str) -> None:
+def test_each_finding_says_what_to_do(found: ClusterView, level: str, says: str, fix: str) -> None:
     (finding,) = cluster_findings(found)
     assert finding.level == level
     assert says in finding.finding
-    assert cure in finding.cure
+    assert fix in finding.fix
 
 
 def test_a_host_that_is_dead_is_no_host_of_another_version() -> None:

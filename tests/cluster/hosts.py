@@ -85,12 +85,12 @@ class Hosts:
         missing = set(load) - set(names)
         return not missing and max(load.values()) - min(load[name] for name in names) < 2
 
-    def until_shared(self, *names: str, within_s: float = 60.0) -> None:
+    def until_shared(self, *names: str) -> None:
         """Wait until these hosts own all shards, none of them two more than another, and copies are made."""
 
-        wait_until(lambda: self.are_shared(*names), f"{names} share the shards", within_s)
+        wait_until(lambda: self.are_shared(*names), f"{names} share the shards")
         if len(names) > 1:
-            wait_until(self.are_copies_made, "each shard has a copy", within_s)
+            wait_until(self.are_copies_made, "each shard has a copy")
 
     def follows(self, name: str) -> int:
         """How many shards a host follows."""

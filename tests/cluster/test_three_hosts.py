@@ -306,11 +306,11 @@ def test_while_the_store_does_not_answer(hosts: Hosts, store_cluster: Postgres) 
         wait_until(lambda: cli.json("cluster", "status")["error"], "it is noticed", PATIENCE_S)
         (found,) = cli.json("cluster", "check", status=1)
         assert found["finding"].startswith("the store cannot be read: it has not answered for ")
-        assert found["cure"] == "bunqueue store check"
+        assert found["fix"] == "bunqueue store check"
         away = {
             "status": "problem",
             "check": "shards",
-            "finding": "they run, and refuse commands while the store is away",
+            "finding": "they run, and refuse commands while the store is unavailable",
         }
         wait_until(lambda: away in cli.json("doctor", status=1), "doctor says so", PATIENCE_S)
         with Admin(port=at(hosts, "b").port, connection=ConnectionOptions(command_timeout=10_000)) as admin:
@@ -320,7 +320,7 @@ def test_while_the_store_does_not_answer(hosts: Hosts, store_cluster: Postgres) 
                 assert caught.value.server_code == "STORE_UNAVAILABLE"
     finally:
         store_cluster.leader.resume()
-    wait_until(lambda: cli("cluster", "check", status=None).status == 0, "all is well", 60)
+    wait_until(lambda: cli("cluster", "check", status=None).status == 0, "all is well")
 
 
 async def test_when_a_host_dies(hosts: Hosts) -> None:
@@ -343,8 +343,8 @@ async def test_when_a_host_dies(hosts: Hosts) -> None:
             return {found.name for found in admin.list_queues()}
 
     def until_doctor_says_so() -> None:
-        cure = f"start its server, or bunqueue cluster forget {victim}"
-        finding = f"the host {victim} is dead: its beats have stopped: {cure}"
+        fix = f"start its server, or bunqueue cluster forget {victim}"
+        finding = f"the host {victim} is dead: its beats have stopped: {fix}"
         expected = {"status": "problem", "check": "cluster", "finding": finding}
         doctor = Cli(at(hosts, two))
         wait_until(

@@ -96,12 +96,14 @@ INTERNAL = {
         "interrupt",
         "is_of",
         "is_same_run",
+        "is_workflow",
         "open",
         "outdated",
         "pulled_at",
         "raw",
         "woken",
     },
+    bunqueue.Worker: {"asked_to_stop", "drains"},
     bunqueue.ConnectionOptions: {"depth", "retry_delay"},
 }
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from chaos import deeds
+from chaos import injected_faults
 from support.server import ROOT
 
-DEEDS = {
+FAULTS = {
     name
-    for group in vars(deeds).values()
-    if isinstance(group, dict) and all(callable(deed) for deed in group.values())
+    for group in vars(injected_faults).values()
+    if isinstance(group, dict) and all(callable(fault) for fault in group.values())
     for name in group
     if isinstance(name, str)
 }
@@ -39,4 +39,4 @@ def test_each_fault_has_a_test() -> None:
 
 def test_each_fault_of_the_runs_is_in_the_table() -> None:
     told = {name for row in rows() for name in re.findall(r"\(([\w, -]+)\)$", row[-1])}
-    assert {name for names in told for name in names.split(", ")} == DEEDS
+    assert {name for names in told for name in names.split(", ")} == FAULTS

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.budget import budget
 from support.server import Server, StartServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
@@ -42,7 +43,10 @@ def test_examples_print_what_they_say(name: str) -> None:
     assert printed(path) == expected(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if "file" not in name])
+ON_A_SERVER = [name for name in EXAMPLES if "file" not in name]
+
+
+@pytest.mark.parametrize("name", budget(ON_A_SERVER[::3], ON_A_SERVER))
 def test_examples_do_the_same_on_a_server(name: str, make_server: StartServer, tmp_path: Path) -> None:
     server: Server = make_server()
     server.start()

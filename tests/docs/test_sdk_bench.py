@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.nightly  # half a minute of processor time
 def test_it_measures_our_own_client_without_installing_anything(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/sdk_bench.py", "--only", "ours", "ours, async", "--rounds", "2"]
     command += ["--scale", "0.03", "--json", str(tmp_path / "figures.json")]

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.nightly  # half a minute of processor time
 def test_it_measures_our_own_workflows(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/workflow_bench.py", "--only", "bunqueue", "--rounds", "1"]
     command += ["--calm", "0", "--scale", "0.01", "--json", str(tmp_path / "figures.json")]

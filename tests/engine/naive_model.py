@@ -235,7 +235,7 @@ class Model:
         return sorted((job for job in self.of(queue, QUEUED) if job.is_ready(self.now)), key=Job.place)
 
     def dead(self, queue: str) -> list[Job]:
-        """Dead letters, oldest first."""
+        """Dead messages, oldest first."""
         return sorted(self.of(queue, FAILED), key=lambda job: (job.finished_at, job.number))
 
     def key_holder(self, queue: str, key: str | None) -> Job | None:

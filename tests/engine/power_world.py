@@ -292,7 +292,7 @@ class PowerLife:
             state = shard.engine.state
             left = (state.parts, state.prepared, state.decisions, state.asked, state.undecided)
             assert not any(left), left
-            assert not state.recovery.doubts
+            assert not state.recovery.uncertain
             assert not state.recovery.unannounced
             assert state.recovery.stored_until is None
 

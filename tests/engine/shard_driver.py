@@ -23,7 +23,7 @@ EPOCH = "router-1"
 RESULTS = {"result", "values", "reqId"}
 CODES = {"INVALID_DATA", "MEMORY_LIMIT", "SCHEDULE_CONFLICT", "SHARD_UNAVAILABLE", "STORAGE_DAMAGED"}
 CODES |= {"STORAGE_FAILED", "STORAGE_FULL", "WAL_LIMIT"}
-OF_64_BITS = {0xCF, 0xD3}  # the first byte of an integer
+OF_64_BITS = (b"\xcf", b"\xd3")  # the first byte of an integer
 PAYLOADS = RESULTS | {"data", "returnvalue"}
 
 
@@ -36,7 +36,7 @@ def decoded(reply: msgspec.Struct) -> dict[str, Any]:
     encoded = msgspec.msgpack.encode(reply)
     found = msgpack.unpackb(encoded, strict_map_key=False)
     assert isinstance(found, dict)
-    if OF_64_BITS & set(encoded):  # else no integer is too long
+    if any(first in encoded for first in OF_64_BITS):  # else no integer is too long
         assert not list(too_long(found)), "numbers which some languages read as another type"
     if not found["ok"]:
         assert "code" in found, found
@@ -168,7 +168,7 @@ class Driver:
         self.now = to
         engine = self.shard.engine
         engine.tick(to)
-        while engine.next_deadline() <= to and not engine.state.works:  # what was too much for one tick
+        while engine.next_deadline() <= to and not engine.state.long_works:  # what was too much for one tick
             engine.tick(to)
         return [(conn, decoded(reply)) for conn, reply in replies[before:]]
 

@@ -1,6 +1,6 @@
 """Some shards in one process, the wires between them, and crashes at every step of what they do together.
 
-The world below is a router without sockets: it carries letters in order, loses those to a shard that has
+The world below is a router without sockets: it carries messages in order, loses those to a shard that has
 just died, and tells the others when it is back.  A shard may die before it commits, or between its commit
 and the moment at which what it says leaves.  A wire may be cut, as one between hosts, while both ends live.
 """
@@ -83,8 +83,8 @@ class World:
     # -- what happens by itself
 
     def turn(self) -> bool:
-        """Deliver one letter, of a random wire; False when there is none."""
-        wires = [wire for wire, letters in self.wires.items() if letters]
+        """Deliver one message, of a random wire; False when there is none."""
+        wires = [wire for wire, messages in self.wires.items() if messages]
         if not wires:
             return False
         if self.rng.random() < self.cut_rate:
@@ -94,13 +94,13 @@ class World:
         return True
 
     def deliver(self, source: int, target: int) -> None:
-        """Deliver the next letter of one shard to another."""
-        letter = self.wires[source, target].popleft()
+        """Deliver the next message of one shard to another."""
+        message = self.wires[source, target].popleft()
         engine = self.shards[target].engine
-        if letter is None:
+        if message is None:
             engine.peer_is_up(source, self.now)
         else:
-            engine.receive(source, letter, self.now)
+            engine.receive(source, message, self.now)
         self.finish(target)
 
     def settle(self) -> None:
@@ -119,13 +119,13 @@ class World:
             self.crash(number)
             return
         replies = shard.commit()
-        letters = shard.peer_messages()
+        messages = shard.peer_messages()
         if fate < self.crash_rate or dies_after:
             self.crash(number)
             return
         self.unanswered += len(shard.lost())
-        for target, letter in letters:
-            self.wires.setdefault((number, target), deque()).append(letter)
+        for target, message in messages:
+            self.wires.setdefault((number, target), deque()).append(message)
         for conn, reply in replies:
             assert conn == CONN
             answer = decoded(reply)
@@ -145,11 +145,11 @@ class World:
                 self.wires.setdefault((other, number), deque()).append(None)
 
     def cut(self, source: int, target: int) -> None:
-        """The connection between two hosts, one way, breaks and is made again: its letters are lost."""
+        """The connection between two hosts, one way, breaks and is made again: its messages are lost."""
         self.cuts += 1
-        letters = self.wires[source, target]
-        letters.clear()
-        letters.append(None)
+        messages = self.wires[source, target]
+        messages.clear()
+        messages.append(None)
         self.shards[source].engine.peer_is_up(target, self.now)
         self.finish(source)
 

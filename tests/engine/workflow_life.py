@@ -29,7 +29,7 @@ class Over(Exception):
     """The run has ended: it waits, its job belongs to somebody else, or its worker is dead."""
 
 
-class Town(World):
+class SeveralShards(World):
     """A world in which one death happens at a place that is known beforehand, if that is wanted."""
 
     def __init__(
@@ -147,10 +147,10 @@ class Story:
 class Life:
     """Workflows from their beginning to their end."""
 
-    def __init__(self, town: Town, stories: list[Story], worker_dies: float = 0.0) -> None:
-        self.town, self.books = town, Books()
+    def __init__(self, world: SeveralShards, stories: list[Story], worker_dies: float = 0.0) -> None:
+        self.world, self.books = world, Books()
         self.stories = {story.id: story for story in stories}
-        self.rng = random.Random(town.rng.random())
+        self.rng = random.Random(world.rng.random())
         self._dies = worker_dies
         self._numbers = {story.id: count() for story in stories}
 
@@ -158,7 +158,7 @@ class Life:
 
     def say(self, cmd: str, **fields: Any) -> Reply:
         for _ in range(TRIES):
-            reply = self.town.ask(cmd=cmd, **fields)
+            reply = self.world.ask(cmd=cmd, **fields)
             if reply is not None:
                 return reply
         raise AssertionError(f"{cmd} is never answered")
@@ -178,7 +178,7 @@ class Life:
         return True
 
     def broadcast(self, key: str) -> None:
-        for shard in range(self.town.count):
+        for shard in range(self.world.count):
             for _ in range(TRIES):
                 fields = {
                     "name": "all",
@@ -187,9 +187,9 @@ class Life:
                     "broadcastId": key,
                     "keep": 99 * DAY,
                 }
-                sent = self.town.send(cmd="Broadcast", at=shard, **fields)
-                self.town.settle()
-                if sent in self.town.replies:
+                sent = self.world.send(cmd="Broadcast", at=shard, **fields)
+                self.world.settle()
+                if sent in self.world.replies:
                     break
 
     # -- a worker
@@ -198,7 +198,7 @@ class Life:
         """Run a job of some queue; whether there was one."""
         queues = [*QUEUES, *(PARTS + queue for queue in QUEUES)]
         for queue in self.rng.sample(queues, len(queues)):
-            reply = self.town.ask(cmd="PULL", queue=queue, owner="w", lockTtl=LOCK, signals=True)
+            reply = self.world.ask(cmd="PULL", queue=queue, owner="w", lockTtl=LOCK, signals=True)
             if reply is not None and reply["job"] is not None:
                 job, token = reply["job"], reply["token"]
                 try:
@@ -224,7 +224,7 @@ class Life:
 
     def may_die(self) -> None:
         if self.rng.random() < self._dies:
-            self.town.worker_dies()
+            self.world.worker_dies()
             raise Over
 
     # -- its end
@@ -238,7 +238,7 @@ class Life:
 
     def finish(self) -> None:
         """From here on nobody dies, and everybody gets what they wait for."""
-        self._dies = self.town.crash_rate = self.town.cut_rate = 0.0
+        self._dies = self.world.crash_rate = self.world.cut_rate = 0.0
         for _ in range(100):
             for story in self.stories.values():
                 while self.signal(story):
@@ -247,7 +247,7 @@ class Life:
                 pass
             if all(self.state(own) in ("completed", "failed") for own in self.stories):
                 return
-            self.town.pass_time(HOUR)
+            self.world.pass_time(HOUR)
         raise AssertionError({own: self.say("GetWorkflow", id=own)["data"] for own in self.stories})
 
     def state(self, own: str) -> str:
@@ -269,7 +269,7 @@ class Life:
 
     def _parts(self) -> Iterator[str]:
         """All children that there ever were."""
-        for shard in self.town.shards:
+        for shard in self.world.shards:
             query = "select id from jobs where name = 'part'"
             for (own,) in shard.store.database.connection.execute(query):
                 yield str(own)

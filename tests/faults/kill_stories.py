@@ -12,18 +12,18 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
-from support.town import Town
+from support.several_shards import SeveralShards
 from support.wire import Reply
 
 
 class Story(ABC):
     """One thing that users do."""
 
-    letters: tuple[str, ...] = ()  # between shards because of `act`; as often as it may be hit
+    messages: tuple[str, ...] = ()  # between shards because of `act`; as often as it may be hit
     sparse = False  # few of its steps are tried unless all are asked for
 
-    def __init__(self, town: Town) -> None:
-        self.town = town
+    def __init__(self, world: SeveralShards) -> None:
+        self.world = world
 
     async def prepare(self) -> None:  # noqa: B027  # most stories, not all, have something to prepare
         """Before anything is killed."""
@@ -38,43 +38,43 @@ class Story(ABC):
 
     def job(self, own: str, shard: int, **options: Any) -> dict[str, Any]:
         """A job of a flow."""
-        return {"id": own, "queue": self.town.queue(shard), "input": {"data": {"own": own}, **options}}
+        return {"id": own, "queue": self.world.queue(shard), "input": {"data": {"own": own}, **options}}
 
 
 class NewId(Story):
     """A job gets an id that nobody has."""
 
-    letters = ("Claim", "Claimed")
+    messages = ("Claim", "Claimed")
 
     async def act(self) -> None:
-        town = self.town
-        self.own = town.id(3, "own")
-        self.reply = await town.once("PUSH", queue=town.queue(1), data="first", jobId=self.own)
+        world = self.world
+        self.own = world.id(3, "own")
+        self.reply = await world.once("PUSH", queue=world.queue(1), data="first", jobId=self.own)
 
     async def check(self) -> None:
-        town = self.town
-        there = await town.census()
+        world = self.world
+        there = await world.census()
         assert self.reply in (None, {"ok": True, "id": self.own, "reqId": 2}), self.reply
         assert self.own in there or self.reply is None, "an acknowledged push is lost"
         for shard in (2, 3, 1):
-            reply = await town.ok("PUSH", queue=town.queue(shard), data="second", jobId=self.own)
+            reply = await world.ok("PUSH", queue=world.queue(shard), data="second", jobId=self.own)
             assert reply["id"] == self.own
-        job = (await town.census())[self.own]
+        job = (await world.census())[self.own]
         assert job["data"] == ("first" if self.own in there else "second")
-        assert (await town.ok("GetJobByCustomId", customId=self.own))["job"]["queue"] == job["queue"]
-        await town.work_off()
-        assert town.delivered == {self.own: 1}
-        assert (await town.ok("GetResult", id=self.own))["result"] == self.own
-        await town.ids_are_free([self.own])
+        assert (await world.ok("GetJobByCustomId", customId=self.own))["job"]["queue"] == job["queue"]
+        await world.work_off()
+        assert world.delivered == {self.own: 1}
+        assert (await world.ok("GetResult", id=self.own))["result"] == self.own
+        await world.ids_are_free([self.own])
 
 
 class RaceForId(NewId):
     """Clients race for one id on three shards, one of them that to which it points."""
 
     async def act(self) -> None:
-        town = self.town
-        self.own = town.id(3, "own")
-        pushes = [town.once("PUSH", queue=town.queue(n), data="first", jobId=self.own) for n in (1, 2, 3)]
+        world = self.world
+        self.own = world.id(3, "own")
+        pushes = [world.once("PUSH", queue=world.queue(n), data="first", jobId=self.own) for n in (1, 2, 3)]
         replies = await asyncio.gather(*pushes)
         for reply in replies:
             assert reply is None or reply == {"ok": True, "id": self.own, "reqId": 2}, replies
@@ -84,157 +84,157 @@ class RaceForId(NewId):
 class SecondLife(Story):
     """A finished job's id is given to a new job on another shard."""
 
-    letters = ("Claim", "Claimed", "Verify", "Verified")
+    messages = ("Claim", "Claimed", "Verify", "Verified")
 
     async def prepare(self) -> None:
-        town = self.town
-        self.own = town.id(3, "own")
-        await town.ok("PUSH", queue=town.queue(2), data="old", jobId=self.own)
-        await town.work_off()
-        town.delivered.clear()
+        world = self.world
+        self.own = world.id(3, "own")
+        await world.ok("PUSH", queue=world.queue(2), data="old", jobId=self.own)
+        await world.work_off()
+        world.delivered.clear()
 
     async def act(self) -> None:
-        town = self.town
-        self.reply = await town.once("PUSH", queue=town.queue(1), data="new", jobId=self.own)
+        world = self.world
+        self.reply = await world.once("PUSH", queue=world.queue(1), data="new", jobId=self.own)
 
     async def check(self) -> None:
-        town = self.town
-        there = await town.census()
+        world = self.world
+        there = await world.census()
         if self.reply is not None:
             assert there[self.own]["data"] == "new"
         else:  # whoever gives an id to another job has given up the finished one
             assert not there or there[self.own]["data"] in ("old", "new")
-        await town.ok("PUSH", queue=town.queue(1), data="new", jobId=self.own)
-        assert (await town.census())[self.own]["data"] == "new"
-        await town.work_off()
-        assert town.delivered == {self.own: 1}
-        await town.ids_are_free([self.own])
+        await world.ok("PUSH", queue=world.queue(1), data="new", jobId=self.own)
+        assert (await world.census())[self.own]["data"] == "new"
+        await world.work_off()
+        assert world.delivered == {self.own: 1}
+        await world.ids_are_free([self.own])
 
 
 class TakenId(Story):
     """An id that a living job has is pushed again on another shard."""
 
-    letters = ("Claim", "Claimed", "Verify", "Verified")
+    messages = ("Claim", "Claimed", "Verify", "Verified")
 
     async def prepare(self) -> None:
-        self.own = self.town.id(3, "own")
-        await self.town.ok("PUSH", queue=self.town.queue(2), data="old", jobId=self.own)
+        self.own = self.world.id(3, "own")
+        await self.world.ok("PUSH", queue=self.world.queue(2), data="old", jobId=self.own)
 
     async def act(self) -> None:
-        town = self.town
-        self.reply = await town.once("PUSH", queue=town.queue(1), data="new", jobId=self.own)
+        world = self.world
+        self.reply = await world.once("PUSH", queue=world.queue(1), data="new", jobId=self.own)
 
     async def check(self) -> None:
-        town = self.town
+        world = self.world
         assert self.reply is None or self.reply["id"] == self.own
-        assert (await town.census())[self.own]["data"] == "old"
-        await town.work_off()
-        assert town.delivered == {self.own: 1}
+        assert (await world.census())[self.own]["data"] == "old"
+        await world.work_off()
+        assert world.delivered == {self.own: 1}
 
 
 class Batch(Story):
     """A batch with ids that point to all shards, some of them taken."""
 
-    letters = ("Claim", "Claimed", "Verify", "Verified")
+    messages = ("Claim", "Claimed", "Verify", "Verified")
 
     async def prepare(self) -> None:
-        town = self.town
-        self.ids = [town.id(shard, f"own{n}") for shard in range(4) for n in range(2)]
-        await town.ok("PUSH", queue=town.queue(2), data="old", jobId=self.ids[0])
-        await town.ok("PUSH", queue=town.queue(3), data="old", jobId=self.ids[5])
+        world = self.world
+        self.ids = [world.id(shard, f"own{n}") for shard in range(4) for n in range(2)]
+        await world.ok("PUSH", queue=world.queue(2), data="old", jobId=self.ids[0])
+        await world.ok("PUSH", queue=world.queue(3), data="old", jobId=self.ids[5])
 
     async def act(self) -> None:
         jobs = [{"data": "new", "jobId": own} for own in self.ids]
-        self.reply = await self.town.once("PUSHB", queue=self.town.queue(1), jobs=jobs)
+        self.reply = await self.world.once("PUSHB", queue=self.world.queue(1), jobs=jobs)
 
     async def check(self) -> None:
-        town = self.town
-        there = (await town.census()).keys() - {self.ids[0], self.ids[5]}
+        world = self.world
+        there = (await world.census()).keys() - {self.ids[0], self.ids[5]}
         assert there in (set(), set(self.ids) - {self.ids[0], self.ids[5]}), "a batch is there in part"
         assert there or self.reply is None, "an acknowledged batch is lost"
         jobs = [{"data": "again", "jobId": own} for own in self.ids]
-        assert (await town.ok("PUSHB", queue=town.queue(0), jobs=jobs))["ids"] == self.ids
-        assert (await town.census()).keys() == set(self.ids)
-        await town.work_off()
-        assert town.delivered == dict.fromkeys(self.ids, 1)
+        assert (await world.ok("PUSHB", queue=world.queue(0), jobs=jobs))["ids"] == self.ids
+        assert (await world.census()).keys() == set(self.ids)
+        await world.work_off()
+        assert world.delivered == dict.fromkeys(self.ids, 1)
 
 
 class Depend(Story):
     """A job that depends on two others, on other shards, is pushed."""
 
-    letters = ("Where", "Homes", "Watch", "Outcomes", "Claim", "Claimed")
+    messages = ("Where", "Homes", "Watch", "Outcomes", "Claim", "Claimed")
 
     async def prepare(self) -> None:
-        town = self.town
-        self.deps = [town.id(3, "dep1"), town.id(0, "dep2")]
+        world = self.world
+        self.deps = [world.id(3, "dep1"), world.id(0, "dep2")]
         for dep in self.deps:
-            await town.ok(
-                "PUSH", queue=town.queue(2), data=dep, jobId=dep, removeOnComplete=dep is self.deps[0]
+            await world.ok(
+                "PUSH", queue=world.queue(2), data=dep, jobId=dep, removeOnComplete=dep is self.deps[0]
             )
-        self.own = town.id(3, "own")
+        self.own = world.id(3, "own")
 
     async def push(self) -> Reply | None:
         fields: dict[str, Any] = {"data": 1, "jobId": self.own, "dependsOn": self.deps}
-        return await self.town.once("PUSH", queue=self.town.queue(1), **fields)
+        return await self.world.once("PUSH", queue=self.world.queue(1), **fields)
 
     async def act(self) -> None:
         self.reply = await self.push()
 
     async def check(self) -> None:
-        town = self.town
-        there = await town.census()
+        world = self.world
+        there = await world.census()
         assert self.own in there or self.reply is None, "an acknowledged push is lost"
         while await self.push() is None:
             pass
-        assert await town.state(self.own) == "waiting-children"
-        await town.work_off()
-        assert town.delivered == dict.fromkeys([*self.deps, self.own], 1)
-        assert await town.state(self.own) == "completed"
+        assert await world.state(self.own) == "waiting-children"
+        await world.work_off()
+        assert world.delivered == dict.fromkeys([*self.deps, self.own], 1)
+        assert await world.state(self.own) == "completed"
 
 
 class Complete(Depend):
     """The last job completes on which another one depends."""
 
-    letters = ("Forward", "Forwarded", "Outcomes")
+    messages = ("Forward", "Forwarded", "Outcomes")
 
     async def prepare(self) -> None:
         await super().prepare()
         assert await self.push() is not None
-        town = self.town
-        jobs = dict([await town.pull(town.queue(2)), await town.pull(town.queue(2))])
-        await town.ok("ACK", id=self.deps[1], token=jobs[self.deps[1]], result=self.deps[1])
+        world = self.world
+        jobs = dict([await world.pull(world.queue(2)), await world.pull(world.queue(2))])
+        await world.ok("ACK", id=self.deps[1], token=jobs[self.deps[1]], result=self.deps[1])
         self.token = jobs[self.deps[0]]
 
     async def act(self) -> None:
-        self.reply = await self.town.once("ACK", id=self.deps[0], token=self.token)
+        self.reply = await self.world.once("ACK", id=self.deps[0], token=self.token)
         assert self.reply is None or self.reply["ok"], self.reply
 
     async def check(self) -> None:
-        town = self.town
+        world = self.world
         if self.reply is None:
-            await town.ask("ACK", id=self.deps[0], token=self.token)  # refused when it was heard
-        assert await town.state(self.deps[0]) == "unknown"  # removed
-        await town.until(self.own, "waiting")
-        await town.work_off()
-        assert town.delivered == {self.own: 1}
+            await world.ask("ACK", id=self.deps[0], token=self.token)  # refused when it was heard
+        assert await world.state(self.deps[0]) == "unknown"  # removed
+        await world.until(self.own, "waiting")
+        await world.work_off()
+        assert world.delivered == {self.own: 1}
 
 
 class Relayed(Story):
     """Commands for jobs whose ids point to another shard: each is carried out once, or not at all."""
 
-    letters = ("Forward", "Forwarded") * 3
+    messages = ("Forward", "Forwarded") * 3
 
     async def prepare(self) -> None:
-        town = self.town
-        queue = town.queue(2)
+        world = self.world
+        queue = world.queue(2)
         names = ("logged", "failed", "moved", "acked", "promoted", "cancelled")
-        ids = dict(zip(names, (town.id(3, name) for name in names), strict=True))
+        ids = dict(zip(names, (world.id(3, name) for name in names), strict=True))
         self.ids = ids
         for name in names[:4]:
-            await town.ok("PUSH", queue=queue, data=name, jobId=ids[name], backoff=60_000)
-        tokens = dict([await town.pull(queue) for _ in range(4)])
+            await world.ok("PUSH", queue=queue, data=name, jobId=ids[name], backoff=60_000)
+        tokens = dict([await world.pull(queue) for _ in range(4)])
         for name in names[4:]:
-            await town.ok("PUSH", queue=queue, data=name, jobId=ids[name], delay=60_000)
+            await world.ok("PUSH", queue=queue, data=name, jobId=ids[name], delay=60_000)
         fields: dict[str, dict[str, Any]] = {name: {"id": own} for name, own in ids.items()}
         for name in names[1:4]:
             fields[name]["token"] = tokens[ids[name]]
@@ -246,14 +246,14 @@ class Relayed(Story):
     async def act(self) -> None:
         self.done: dict[str, bool] = {}
         for cmd, name, fields in self.asks:
-            reply = await self.town.once(cmd, **fields)
+            reply = await self.world.once(cmd, **fields)
             assert reply is None or reply["ok"], f"{cmd} was refused: {reply}"
             self.done[name] = reply is not None
 
     async def check(self) -> None:
-        town, ids = self.town, self.ids
-        jobs = await town.census()
-        logs = (await town.ok("GetLogs", id=ids["logged"]))["data"]["logs"]
+        world, ids = self.world, self.ids
+        jobs = await world.census()
+        logs = (await world.ok("GetLogs", id=ids["logged"]))["data"]["logs"]
         before, after = ("active", "active", "active", "active", "delayed", "delayed"), {
             "logged": "active", "failed": "delayed", "moved": "delayed", "acked": "completed",
             "promoted": "waiting", "cancelled": "unknown",
@@ -268,51 +268,51 @@ class Relayed(Story):
 class AckBatch(Story):
     """A batch of acks for jobs on two shards, with ids that point elsewhere."""
 
-    letters = ("Forward", "Forwarded")
+    messages = ("Forward", "Forwarded")
 
     async def prepare(self) -> None:
-        town = self.town
+        world = self.world
         self.tokens: dict[str, str] = {}
         for number in range(6):
-            queue = town.queue(1 + number % 2)
-            await town.ok("PUSH", queue=queue, data=number, jobId=town.id(3, f"own{number}"))
-            own, token = await town.pull(queue)
+            queue = world.queue(1 + number % 2)
+            await world.ok("PUSH", queue=queue, data=number, jobId=world.id(3, f"own{number}"))
+            own, token = await world.pull(queue)
             self.tokens[own] = token
 
     async def act(self) -> None:
         ids = list(self.tokens)
-        self.reply = await self.town.once("ACKB", ids=ids, tokens=list(self.tokens.values()), results=ids)
+        self.reply = await self.world.once("ACKB", ids=ids, tokens=list(self.tokens.values()), results=ids)
         assert self.reply is None or self.reply["ok"], self.reply
 
     async def check(self) -> None:
-        town = self.town
+        world = self.world
         if self.reply is None:
             for own, token in self.tokens.items():
-                await town.ask("ACK", id=own, token=token, result=own)
+                await world.ask("ACK", id=own, token=token, result=own)
         for own in self.tokens:
-            assert await town.state(own) == "completed"
-            assert (await town.ok("GetResult", id=own))["result"] == own
+            assert await world.state(own) == "completed"
+            assert (await world.ok("GetResult", id=own))["result"] == own
 
 
 class Forgotten(Story):
     """A job is removed when it completes, and its id is free again."""
 
-    letters = ("Forward", "Forwarded", "Forget")
+    messages = ("Forward", "Forwarded", "Forget")
 
     async def prepare(self) -> None:
-        town = self.town
-        self.own = town.id(3, "own")
-        await town.ok("PUSH", queue=town.queue(2), data=1, jobId=self.own, removeOnComplete=True)
-        _, self.token = await town.pull(town.queue(2))
+        world = self.world
+        self.own = world.id(3, "own")
+        await world.ok("PUSH", queue=world.queue(2), data=1, jobId=self.own, removeOnComplete=True)
+        _, self.token = await world.pull(world.queue(2))
 
     async def act(self) -> None:
-        self.reply = await self.town.once("ACK", id=self.own, token=self.token)
+        self.reply = await self.world.once("ACK", id=self.own, token=self.token)
         assert self.reply is None or self.reply["ok"], self.reply
 
     async def check(self) -> None:
-        town = self.town
+        world = self.world
         if self.reply is None:
-            await town.ask("ACK", id=self.own, token=self.token)
-        assert await town.state(self.own) == "unknown"
-        assert await town.census() == {}
-        await town.ids_are_free([self.own])
+            await world.ask("ACK", id=self.own, token=self.token)
+        assert await world.state(self.own) == "unknown"
+        assert await world.census() == {}
+        await world.ids_are_free([self.own])

@@ -11,7 +11,7 @@ import random
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,6 @@ from bunqueue import ActiveJob, AsyncQueue, Worker
 LONG_MS = 3_600_000
 BREAKS: list[Callable[[Proxy], None]] = [Proxy.reset, Proxy.hang_up]
 breaks = pytest.mark.parametrize("end", BREAKS, ids=lambda end: end.__name__)
-
-
-@pytest.fixture
-async def proxy(shared_server: Server) -> AsyncIterator[Proxy]:
-    proxy = Proxy(shared_server.port)
-    await proxy.start()
-    yield proxy
-    await proxy.stop()
 
 
 class Runs:
@@ -57,11 +49,11 @@ async def state(wire: Wire, job_id: str) -> str:
     return str((await wire.ok("GetState", id=job_id))["state"])
 
 
-async def until(wire: Wire, job_id: str, wanted: str, within_s: float = 30) -> None:
+async def until(wire: Wire, job_id: str, wanted: str) -> None:
     async def reached() -> bool:
         return await state(wire, job_id) == wanted
 
-    await eventually(reached, f"the job is {wanted}", within_s)
+    await eventually(reached, f"the job is {wanted}")
 
 
 async def reset(wire: Wire) -> None:
@@ -88,7 +80,7 @@ async def work_through_breaks(
             async def all_done() -> bool:
                 return (await queue.counts()).completed == len(jobs)
 
-            await eventually(all_done, "all jobs are done", within_s=90)
+            await eventually(all_done, "all jobs are done")
             assert worker.stats.lost == 0
         counts = await queue.counts()
         assert (counts.completed, counts.failed, counts.waiting, counts.active) == (len(jobs), 0, 0, 0)
@@ -190,12 +182,12 @@ async def test_the_jobs_of_a_killed_worker_go_back_at_once(
             await eventually(taken, "it has been given all of them")
             process.kill()
             # The next process begins them anew, once it has started, and long before their locks end.
-            await eventually(lambda: len(workers.begun_by()) == 2, "another process has begun one", 30)
+            await eventually(lambda: len(workers.begun_by()) == 2, "another process has begun one")
 
             async def again() -> bool:
                 return sum(workers.runs().values()) == 3 + len(handles)
 
-            await eventually(again, "all are begun again", 30)
+            await eventually(again, "all are begun again")
             jobs = [await handle.job() for handle in handles]
             assert [(job.attempts, job.stall_count) for job in jobs] == [(0, 0)] * len(handles)
             process = workers.processes[0]

@@ -91,7 +91,7 @@ async def check_one_by_one(wire: Wire, ledger: Ledger, found: list[dict[str, Any
 
 
 async def test_no_kill_loses_or_repeats_a_job(make_server: StartServer, tmp_path: Path) -> None:
-    kills = budget(3, 200)
+    kills = budget(2, 200)
     seed = a_seed()
     queues, doomed = on_both_shards("q", 4), on_both_shards("doomed", 2)
     server = make_server("--log-level", "warning", port=quiet_port())

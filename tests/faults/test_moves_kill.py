@@ -13,7 +13,7 @@ import pytest
 from support.budget import NIGHTLY
 from support.crashes import CrashingServer, Step
 from support.server import dispose, quiet_port
-from support.town import Town
+from support.several_shards import SeveralShards
 from support.waiting import eventually
 
 SHARDS = 4
@@ -35,7 +35,7 @@ STEPS = [
 if NIGHTLY:
     STEPS = [Step(*each) for each in product(LETTERS, ("sends", "receives"), MOMENTS)]
     STEPS += [
-        Step(letter, "receives", "sent", victim) for letter in LETTERS for victim in ("router", "server")
+        Step(message, "receives", "sent", victim) for message in LETTERS for victim in ("router", "server")
     ]
 
 
@@ -51,20 +51,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashingServer]
 async def test_jobs_that_are_moved_are_there_once(server: CrashingServer, step: Step) -> None:
     if not server.running:
         server.restart()
-    town = Town(server.address, f"m{next(_numbers)}", SHARDS)
-    source, target = town.queue(1), town.queue(2)
-    ids = [town.id(3, f"own{n}") for n in range(3)]
+    world = SeveralShards(server.address, f"m{next(_numbers)}", SHARDS)
+    source, target = world.queue(1), world.queue(2)
+    ids = [world.id(3, f"own{n}") for n in range(3)]
     for own in ids:
-        await town.ok("PUSH", queue=source, data=own, jobId=own, uniqueKey=own)
-    dead, token = await town.pull(source)
-    await town.ok("AddLog", id=dead, message="tried")
-    await town.ok("FAIL", id=dead, token=token, error="no", unrecoverable=True)
-    ids += [(await town.ok("PUSH", queue=source, data=n, priority=n))["id"] for n in range(3)]
+        await world.ok("PUSH", queue=source, data=own, jobId=own, uniqueKey=own)
+    dead, token = await world.pull(source)
+    await world.ok("AddLog", id=dead, message="tried")
+    await world.ok("FAIL", id=dead, token=token, error="no", unrecoverable=True)
+    ids += [(await world.ok("PUSH", queue=source, data=n, priority=n))["id"] for n in range(3)]
     move = {"queue": source, "action": "move", "to": target}
     server.arm(step)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.crash())
-        moved = tasks.create_task(town.once("ChangeJobs", **move))
+        moved = tasks.create_task(world.once("ChangeJobs", **move))
     reply = moved.result()
     assert reply is None or reply["data"] == {
         "changed": 6,
@@ -73,20 +73,20 @@ async def test_jobs_that_are_moved_are_there_once(server: CrashingServer, step: 
     }
 
     async def all_there() -> bool:
-        return (await town.census()).keys() == set(ids)
+        return (await world.census()).keys() == set(ids)
 
     await eventually(all_there, "all jobs are in a queue", SETTLES_S)
-    queues = {job["queue"] for job in (await town.census()).values()}
+    queues = {job["queue"] for job in (await world.census()).values()}
     assert queues == {target} if reply is not None else len(queues) == 1, "they were moved together"
-    await town.ok("ChangeJobs", **move)
-    jobs = await town.census()
+    await world.ok("ChangeJobs", **move)
+    jobs = await world.census()
     assert {job["queue"] for job in jobs.values()} == {target}
-    assert (await town.ok("GetLogs", id=dead))["data"]["logs"][0]["message"] == "tried"
-    assert len((await town.ok("GetAttempts", id=dead))["data"]["attempts"]) == 1
+    assert (await world.ok("GetLogs", id=dead))["data"]["logs"][0]["message"] == "tried"
+    assert len((await world.ok("GetAttempts", id=dead))["data"]["attempts"]) == 1
     for own in ids[:3]:
-        assert (await town.ok("GetJob", id=own))["job"]["queue"] == target
-        again = await town.ok("PUSH", queue=target, data="other", uniqueKey=own)
+        assert (await world.ok("GetJob", id=own))["job"]["queue"] == target
+        again = await world.ok("PUSH", queue=target, data="other", uniqueKey=own)
         assert again["id"] == own, "it has its key there"
-    await town.work_off()
-    assert town.delivered == dict.fromkeys(ids, 1)
-    await town.ids_are_free(ids[:3])
+    await world.work_off()
+    assert world.delivered == dict.fromkeys(ids, 1)
+    await world.ids_are_free(ids[:3])

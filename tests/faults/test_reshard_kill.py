@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import small_folder
+from support.budget import budget
 from support.folders import contents
 from support.server import ROOT
 
@@ -29,7 +30,7 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(("old", "new"), [(2, 4), (4, 2)])
+@pytest.mark.parametrize(("old", "new"), [(4, 2), *budget([], [(2, 4)])])
 def test_a_kill_at_any_moment(place: Path, old: int, new: int) -> None:
     small_folder.make(place / "template", old)
     result = subprocess.run(

@@ -201,7 +201,7 @@ async def test_runs_that_are_missed_are_in_the_log_the_metric_and_the_list(make_
         while not missed:
             missed = (await ask(server, "CronGet", name="sought"))["cron"].get("missed", 0)
     assert missed >= 2
-    assert "a schedule missed runs while the server was away shard=1 schedule=sought" in server.whole_log()
+    assert "a schedule missed runs while the server was down shard=1 schedule=sought" in server.whole_log()
     metrics = (await ask(server, "Prometheus"))["data"]["metrics"]
     (line,) = [
         each for each in metrics.splitlines() if each.startswith('bunqueue_cron_runs_missed_total{shard="1"')

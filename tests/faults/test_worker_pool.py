@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ from support.worker_program import RAISED
 from bunqueue import AsyncQueue, NewJob
 
 CONCURRENCY = 50
-
-
-@pytest.fixture
-async def proxy(shared_server: Server) -> AsyncIterator[Proxy]:
-    proxy = Proxy(shared_server.port)
-    await proxy.start()
-    yield proxy
-    await proxy.stop()
 
 
 def pool(folder: Path, queue: AsyncQueue, port: int, **options: Any) -> WorkerPool:
@@ -49,7 +41,7 @@ async def until_done(queue: AsyncQueue, added: set[str]) -> None:
         counts = await queue.counts()
         return counts.waiting == counts.delayed == counts.active == 0
 
-    await eventually(settled, "nothing is left to do", within_s=60)
+    await eventually(settled, "nothing is left to do")
     counts = await queue.counts()
     assert (counts.completed, counts.failed) == (len(added), 0)
     jobs = await queue.get_jobs("completed", limit=10_000)
@@ -63,7 +55,7 @@ async def attempts(queue: AsyncQueue) -> int:
 
 
 async def until_begun(workers: WorkerPool, count: int) -> None:
-    await eventually(lambda: len(workers.runs()) >= count, f"{count} jobs were begun", within_s=60)
+    await eventually(lambda: len(workers.runs()) >= count, f"{count} jobs were begun")
 
 
 async def test_the_server_is_killed_and_restarted(make_server: StartServer, tmp_path: Path) -> None:
@@ -105,7 +97,7 @@ async def test_a_process_is_stopped_for_longer_than_its_locks_last(
 ) -> None:
     async with AsyncQueue("stopped", port=shared_server.port) as queue:
         added = await add(queue, [("sleep", 0.2)] * 600)
-        async with pool(tmp_path, queue, shared_server.port, lock_ttl=600).running() as workers:
+        async with pool(tmp_path, queue, shared_server.port, lock_ttl=3000).running() as workers:
             await eventually(lambda: len(workers.begun_by()) == 4, "all of them work")
             frozen = workers.processes[0]
             begun = workers.begun_by()[frozen.pid]

@@ -25,13 +25,14 @@ from bunqueue.gateway.app import Application
 from bunqueue.gateway.events import websocket
 from bunqueue.gateway.events.ws_protocol import SocketConnection
 from bunqueue.gateway.http import connections
-from bunqueue.gateway.http.access import Role
+from bunqueue.gateway.http.access import NOBODY, OPEN, Known
 from bunqueue.gateway.http.bodies import MemoryBudget
 from bunqueue.gateway.http.commands import CommandEndpoint
 from bunqueue.gateway.http.connections import Connection, Waiting
 from bunqueue.gateway.http.health import Health
 from bunqueue.gateway.http.problems import Problem
 from bunqueue.gateway.router_client.backend import Backend
+from bunqueue.server.audit.trail import Trail
 from bunqueue.server.host.auth_throttle import AuthThrottle
 from bunqueue.server.settings.settings import Settings
 
@@ -185,8 +186,8 @@ async def test_who_takes_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) 
                 await gone.wait()
 
 
-@pytest.mark.parametrize(("role", "stays"), [(Role.NOBODY, False), (Role.READER, True)])
-async def test_who_takes_nothing_and_has_no_token_gives_way(role: Role, stays: bool) -> None:
+@pytest.mark.parametrize(("known", "stays"), [(NOBODY, False), (OPEN, True)])
+async def test_who_takes_nothing_and_has_no_token_gives_way(known: Known, stays: bool) -> None:
     """Nor does the kernel take much of an answer that nobody reads."""
     waiting, paused, left = Waiting(), asyncio.Event(), 0
 
@@ -195,7 +196,7 @@ async def test_who_takes_nothing_and_has_no_token_gives_way(role: Role, stays: b
             super().__init__(*args, **more, waiting=waiting)
 
         def on_headers_complete(self) -> None:
-            self.scope["state"]["role"] = role
+            self.scope["state"]["known"] = known
             super().on_headers_complete()
 
         def pause_writing(self) -> None:
@@ -402,11 +403,11 @@ class Counting(CommandEndpoint):
         return {"ok": True, "data": {"error": None}}
 
 
-@pytest.mark.parametrize(("role", "asked"), [(Role.NOBODY, 1), (Role.READER, 50)])
-async def test_whether_it_is_ready_is_asked_once_for_all_without_a_token(role: Role, asked: int) -> None:
-    carrier = Counting(Backend("/nowhere"))
+@pytest.mark.parametrize(("known", "asked"), [(NOBODY, 1), (OPEN, 50)])
+async def test_whether_it_is_ready_is_asked_once_for_all_without_a_token(known: Known, asked: int) -> None:
+    carrier = Counting(Backend("/nowhere"), Trail(Settings(data_dir=":memory:"), "gateway"))
     health = Health(carrier, "1", AuthThrottle(), "")
-    request = Request({"type": "http", "method": "GET", "headers": [], "state": {"role": role}})
+    request = Request({"type": "http", "method": "GET", "headers": [], "state": {"known": known}})
     answers = await asyncio.gather(*(health.ready(request) for _ in range(50)))
     assert {answer.status_code for answer in answers} == {200}
     assert carrier.asked == asked

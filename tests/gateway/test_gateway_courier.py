@@ -12,9 +12,9 @@ from support.waiting import eventually
 from bunqueue.gateway.events.entries import Filter, Positions
 from bunqueue.gateway.events.log_reader import EVERYTHING, LogReader, LogUnreadable, Page
 from bunqueue.gateway.webhooks import delivery as module
-from bunqueue.gateway.webhooks import logs
+from bunqueue.gateway.webhooks import shared_event_logs
 from bunqueue.gateway.webhooks.delivery import SKEW_MS, WebhookDelivery
-from bunqueue.gateway.webhooks.logs import Logs
+from bunqueue.gateway.webhooks.shared_event_logs import Logs
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery
 
 SHARDS = 2
@@ -90,7 +90,7 @@ class Case:
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "POLL_S", 0.01)
+    monkeypatch.setattr(shared_event_logs, "POLL_S", 0.01)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(module, "RECORD_S", 0.0)
 

@@ -37,15 +37,15 @@ async def deaf(tmp_path: Path) -> AsyncIterator[Deaf]:
 async def test_who_does_not_answer_is_not_there(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HELLO_S", 0.05)
     with pytest.raises(RouterDisconnected) as caught:
-        await asyncio.wait_for(RouterConnection.open(deaf.path), 10)
+        await asyncio.wait_for(RouterConnection.open(deaf.path), 60)
     assert not caught.value.asked
-    await asyncio.wait_for(deaf.ended.wait(), 10)
+    await asyncio.wait_for(deaf.ended.wait(), 60)
 
 
 async def test_a_connection_that_nobody_waits_for_any_more_ends(deaf: Deaf) -> None:
     opening = asyncio.create_task(RouterConnection.open(deaf.path))
-    await asyncio.wait_for(deaf.heard.wait(), 10)
+    await asyncio.wait_for(deaf.heard.wait(), 60)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    await asyncio.wait_for(deaf.ended.wait(), 10)
+    await asyncio.wait_for(deaf.ended.wait(), 60)

@@ -10,7 +10,7 @@ from typing import Any
 
 from bunqueue.gateway.events.entries import EventBatch
 from bunqueue.gateway.events.websocket import OVERLOADED, Session
-from bunqueue.gateway.http.access import Role
+from bunqueue.gateway.http.access import OPEN
 
 
 class Carrier:
@@ -31,7 +31,7 @@ class Socket:
     """What it is sent."""
 
     def __init__(self) -> None:
-        self.state, self.scope = SimpleNamespace(role=Role.WRITER), {"client": ("127.0.0.1", 1)}
+        self.state, self.scope = SimpleNamespace(known=OPEN), {"client": ("127.0.0.1", 1)}
         self.sent: list[Any] = []
         self.closed: list[int] = []
 

@@ -91,6 +91,11 @@ async def test_health_for_people_and_probes(web_server: Server) -> None:
         text = await web.get("/prometheus")
         assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert "bunqueue_" in text.text
+        accepts = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+        scraped = await web.get("/metrics", headers={"Accept": accepts})  # as Prometheus asks
+        assert scraped.headers["content-type"] == text.headers["content-type"]
+        assert "bunqueue_queue_failures_total" in scraped.text
+        assert (await web.get("/metrics")).json()["metrics"]["totalPushed"] >= 0
 
 
 async def test_it_is_not_ready_while_a_shard_is_away(make_server: StartServer) -> None:

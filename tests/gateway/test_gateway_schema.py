@@ -30,6 +30,7 @@ CHECKS = [
 ]
 ENDLESS = ("/events",)  # a stream
 EXAMPLES = budget(1, 30)  # a resource and mode; there are some 115
+MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 LONGEST_MS = 20  # of what waits
 
 
@@ -80,14 +81,15 @@ def test_no_failure_and_no_surprise(web_server: Server) -> None:
     schema = schemathesis.openapi.from_url(f"{web_server.url}/openapi.json")
     answered: Counter[int] = Counter()
     with httpx2.Client(base_url=web_server.url, trust_env=False) as web:
-        for result in schema.get_all_operations():
+        for number, result in enumerate(schema.get_all_operations()):
             operation: Any = result.ok()
             if operation.path not in ENDLESS:
-                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                # A good request, a bad one, none and none, in turns.
+                for mode in budget(MODES[number % 4 :][:1], MODES):
                     attempt(operation, mode, things(web), answered)
     assert web_server.running
     assert set(answered) <= {200, 400, 404, 405, 409, 413, 415, 422}
-    assert all(answered[code] > 10 for code in (200, 404, 409, 422)), answered
+    assert all(answered[code] > 1 for code in (200, 404, 409, 422)), answered
 
 
 def attempt(operation: Any, mode: GenerationMode, known: dict[str, str], answered: Counter[int]) -> None:

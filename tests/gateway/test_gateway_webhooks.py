@@ -19,6 +19,8 @@ from support.warm import COMMAND, ROOT, run
 from support.web import client, fresh_queue
 from support.wire import Wire
 
+from bunqueue.model.errors_alike import kind_of
+
 SECRET = "hush"
 
 
@@ -269,3 +271,29 @@ async def test_what_is_for_the_gateway_is_for_nobody_else(calling_server: Server
         for command in ("GetDeliveries", "RecordDelivery", "RecordTrial"):
             assert await wire.error(command, webhookId="any") == f"Unknown command: {command}"
             assert (await web.post(f"/commands/{command}", json={})).status_code == 404
+
+
+async def test_a_watched_group_of_errors_reports_its_return(
+    calling_server: Server, receiver: Receiver
+) -> None:
+    queue, group = fresh_queue(1), kind_of(None, "no mailbox for 'a'")
+    async with await Wire.open(calling_server.address) as wire:
+        await add(wire, receiver, queue, "error.returned")
+        await run_job(wire, queue, error="no mailbox for 'a'")
+        await wire.ok("SetErrorGroup", queue=queue, group=group, watched=True, resolved=True)
+        await run_job(wire, queue, error="disk full")  # of another group
+        await run_job(wire, queue, error="no mailbox for 'b'")
+        await run_job(wire, queue, error="no mailbox for 'c'")  # it is back already
+        await wire.ok("RetryDlq", queue=queue, filter={"errorGroup": group})
+        again = (await wire.ok("PULLB", queue=queue, count=9))["jobs"]
+        assert len(again) == 3
+        await wire.ok("SetErrorGroup", queue=queue, group=group, muted=True)
+        for job in again:
+            await wire.ok("FAIL", id=job["id"], error="no mailbox for 'd'")  # nobody wants to know
+        await wire.ok("SetErrorGroup", queue=queue, group=group, muted=False, resolved=True)
+        await run_job(wire, queue, error="no mailbox for 'e'")
+        first, second = receiver.wait_for(2)
+        assert (first["event"], first["queue"], first["jobId"]) == ("error.returned", queue, "")
+        assert first["data"] == {"group": group, "error": "no mailbox for 'b'", "reason": "no mailbox for #"}
+        assert second["data"]["error"] == "no mailbox for 'e'"
+        assert len(receiver.deliveries) == 2

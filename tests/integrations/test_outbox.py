@@ -26,8 +26,8 @@ django.setup()
 from django.core.management import CommandError, call_command  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 
-from bunqueue import Codec, Encryption, OptionError, PayloadError, Queue, new_key  # noqa: E402
-from bunqueue.integrations import django as integration  # noqa: E402, F401
+from bunqueue import ArgumentsError, Bunqueue, Codec, Encryption, OptionError, PayloadError, Queue, new_key  # noqa: E402
+from bunqueue.integrations import django as integration  # noqa: E402
 from bunqueue.integrations import sqlalchemy as sql  # noqa: E402
 from bunqueue.integrations.django import outbox as django_outbox  # noqa: E402
 from bunqueue.integrations.django.outbox.models import OutboxJob  # noqa: E402
@@ -294,3 +294,68 @@ def test_the_command_of_django_brings_what_only_programs_with_the_codec_read(
         assert "encrypted with key k1" in plain.handle(job_id).job().data["$encoded"]
         assert ours.handle(job_id).job().data == 17
     connection.close()
+
+
+# -- jobs of an app, and tasks of Django ---------------------------------------------------------------------
+
+
+def test_a_function_of_an_app_with_its_arguments(bunqueue: Sandbox) -> None:
+    app = Bunqueue("typed")
+
+    @app.job(max_attempts=7)
+    def charge(order: int, amount: float = 1.5, using: str = "card") -> str:
+        return f"{order} {amount} {using}"
+
+    call_command("migrate", verbosity=0)
+    engine = sqlalchemy.create_engine("sqlite://")
+    outbox = sql.SqlOutbox(sqlalchemy.MetaData())
+    outbox.table.metadata.create_all(engine)
+    with transaction.atomic():
+        ids = [django_outbox.add(charge, 17, using="bank"), django_outbox.add(charge.job(18), using=None)]
+    with Session(engine) as session, session.begin():
+        ids += [outbox.add(session, charge, 19, amount=2.5), outbox.add(session, charge.job(20))]
+    for relay in (Relay(django_outbox.DjangoOutbox()), Relay(outbox.on(engine))):
+        relay.run_once()
+        relay.close()
+    with Queue("typed") as queue:
+        found = [queue.get_job(each) for each in ids]
+        assert [(job.name, job.data, job.max_attempts) for job in found if job is not None] == [
+            ("charge", {"order": 17, "using": "bank"}, 7),
+            ("charge", {"order": 18}, 7),
+            ("charge", {"order": 19, "amount": 2.5}, 7),
+            ("charge", {"order": 20}, 7),
+        ]
+    for wrong in ((charge, "many"), (charge,), (charge.job(1), 2), (print, 1), ("typed",)):
+        with pytest.raises((ArgumentsError, TypeError)):
+            django_outbox.add(*wrong)  # type: ignore[call-overload]
+    assert not OutboxJob.objects.exists()
+
+
+def test_a_task_of_django_is_enqueued_with_the_transaction(bunqueue: Sandbox) -> None:
+    from shop.tasks import add
+
+    call_command("migrate", verbosity=0)
+    task = add.using(backend="outbox")
+
+    def rolled_back() -> None:
+        with transaction.atomic():
+            task.enqueue(1, 2)
+            raise Rollback
+
+    with pytest.raises(Rollback):
+        rolled_back()
+    with transaction.atomic():
+        result = task.enqueue(3, 4)
+        added = django_outbox.add(add, 5, 6)  # whose backend would send it at once
+    with pytest.raises(TypeError, match="missing a required argument: 'two'"):
+        django_outbox.add(add, 5)
+    backend = task.get_backend()
+    waiting = backend.get_result(result.id)
+    assert (waiting.status, waiting.args, waiting.id) == ("READY", [3, 4], result.id)
+    relay = Relay(django_outbox.DjangoOutbox())
+    assert relay.run_once() == 2
+    relay.close()
+    runs = bunqueue.drain(integration.run_task)
+    assert {(run.outcome, run.result) for run in runs} == {("completed", 7), ("completed", 11)}
+    assert backend.get_result(result.id).return_value == 7
+    assert add.get_backend().get_result(added).return_value == 11

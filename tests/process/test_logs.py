@@ -11,7 +11,13 @@ from typing import Any
 import orjson
 import pytest
 
-from bunqueue.logs import MAX_TRACEBACK_CHARS, MAX_VALUE_CHARS, configure_logging, get_logger
+from bunqueue.logs import (
+    MAX_TRACEBACK_CHARS,
+    MAX_VALUE_CHARS,
+    TracebackText,
+    configure_logging,
+    get_logger,
+)
 
 Configure = Callable[..., io.StringIO]
 
@@ -145,3 +151,11 @@ def test_a_name_cannot_move_the_cursor_or_turn_the_line_around(configure: Config
     assert not set(said) & set("\x1b\x9b\u202e\u2066\u2028")
     if form == "json":
         assert orjson.loads(said)["worker"] == name
+
+
+def test_a_traceback_from_elsewhere_is_shown_as_it_is(configure: Configure) -> None:
+    text = 'Traceback (most recent call last):\n  File "shop.py", line 21, in charge\nValueError: boom'
+    error = TracebackText(text)
+    out = configure(form="json")
+    logging.getLogger("worker").error("failed", exc_info=(type(error), error, None))
+    assert orjson.loads(out.getvalue())["traceback"] == text

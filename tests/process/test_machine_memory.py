@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bunqueue.server.host.machine_memory import LEAST_SHARE, MIB, group_limits, memory_here, share_of
-from bunqueue.server.settings.settings import Settings, SettingsError, load_settings
+from bunqueue.server.settings import SettingsError
+from bunqueue.server.settings.settings import Settings, load_settings
 
 ENVIRON = {"HOME": "/home/someone"}
 

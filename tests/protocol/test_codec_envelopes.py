@@ -27,7 +27,17 @@ from bunqueue import (
 from bunqueue.client.codecs.envelope import associated, opened, problem_of, sealed, sealed_text
 from bunqueue.client.codecs.incoming import MAX_REPLY, decoded
 from bunqueue.client.codecs.outgoing import encoded
-from bunqueue.protocol.commands import COMMANDS, core, cron, flows, jobs, keys, query, workflows
+from bunqueue.protocol.commands import (
+    COMMANDS,
+    core,
+    cron,
+    flows,
+    functions,
+    jobs,
+    keys,
+    query,
+    workflows,
+)
 from bunqueue.protocol.encoded import MARK, for_people, is_envelope
 
 KEY, OTHER, HASH_KEY = bytes(range(32)), bytes(32), b"h" * 32
@@ -282,6 +292,14 @@ SECRETS = [
     ),
     flows.PushFlow(jobs=[flows.FlowJob(id="1", queue="q", input=FIELDS)]),
     flows.AddFlow(flow="f", nodes=[flows.FlowNode(name="n", queue="q", input=FIELDS)]),
+    functions.DeclareFunctions(
+        queue="q",
+        functions=[
+            functions.FunctionFields(
+                name="f", schema=DATA, options=functions.FunctionOptions(on_dead=core.OnDead(data=DATA))
+            )
+        ],
+    ),
     jobs.Update(id="1", data=DATA),
     jobs.AddLog(id="1", message=SECRET),
     query.Progress(id="1", progress=5, message=SECRET),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from types import FrameType
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID
 
@@ -225,3 +227,56 @@ def test_any_schema_ends_soon(schema: dict[str, Any]) -> None:
         misfit(counting(schema), counting(value))
         assert looks < 40 * MAX_WORK
         words(schema)
+
+
+class Huge(str):
+    """A text that is too long for anything to be made of the whole of it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        raise AssertionError("the whole text was shown")
+
+
+def lines_run(schema: dict[str, Any], value: object) -> int:
+    """How many lines a check takes: its work, on any machine."""
+    ran = 0
+
+    def count(frame: FrameType, event: str, found: object) -> Any:
+        nonlocal ran
+        ran += event == "line"
+        return count
+
+    sys.settrace(count)
+    try:
+        misfit(schema, value)
+    finally:
+        sys.settrace(None)
+    return ran
+
+
+def test_what_a_schema_can_cost_is_bounded() -> None:
+    hops: dict[str, Any] = {f"a{hop}": {"$ref": f"#/d/a{hop + 1}"} for hop in range(90)}
+    hops["a90"] = {"anyOf": [{"$ref": "#/d/a0"}] * 200}
+    alternatives = {"anyOf": [{"$ref": "#/d"}] * 50 + [{}]}
+    hostile: list[tuple[dict[str, Any], object]] = [
+        ({"$ref": "#/d/a0", "d": hops}, 1),
+        ({"items": {"$ref": "#" + "/d" * 7_000}}, [1] * 19_000),
+        ({"items": {"type": ["x", "object"] * 1_000}}, [1] * 19_000),
+        ({"items": {"required": [1] * 5_000}}, [{}] * 19_000),
+        ({"allOf": [{"$ref": "#"}, *[True] * 14_000]}, 1),
+        ({"items": alternatives, "d": {"required": ["x"] * 5_000, "type": "object"}}, [1] * 190),
+    ]
+    for schema, value in hostile:
+        assert lines_run(schema, value) < 40 * MAX_WORK, str(schema)[:60]
+
+
+def test_of_a_long_text_only_the_beginning_is_looked_at() -> None:
+    text = Huge("x" * 2_000)
+    found = misfit({"anyOf": [{"type": "integer"}, {"type": "null"}]}, text)
+    assert found is not None
+    assert found.found == "'" + "x" * 56 + "..."
+    assert misfit({"type": "string", "format": "decimal"}, text) is None
+    found = misfit({"additionalProperties": {"type": "null"}}, {"k" * 2_000: 1})
+    assert found is not None
+    assert found.path == "k" * 100

@@ -41,6 +41,12 @@ def test_it_is_up_to_date() -> None:
     assert DOC.Document().text() == TEXT, "run: .venv/bin/python scripts/protocol_doc.py"
 
 
+def test_the_tables_of_verbs_are_up_to_date() -> None:
+    found = DOC.SECURITY.read_text(encoding="utf-8")
+    assert DOC.security() == found, "run: .venv/bin/python scripts/protocol_doc.py"
+    assert "| `destroy` | remove jobs" in found
+
+
 TOLD = {name: spec for name, spec in COMMANDS.items() if not spec.internal}
 
 

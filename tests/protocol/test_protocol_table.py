@@ -13,9 +13,9 @@ from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, S
 from bunqueue.protocol.commands.core import JobFields, PlainPush, Push
 from bunqueue.protocol.commands.queues import Pause
 from bunqueue.protocol.commands.server import Ping
-from bunqueue.server.commands import commands as of_router
+from bunqueue.server.commands import server_commands as of_router
+from shardproc.engine.all_handlers import HANDLERS, unhandled
 from shardproc.engine.registry import handles
-from shardproc.engine.table import HANDLERS, unhandled
 
 SEVERAL = (Route.IDS, Route.ALL, Route.QUEUE_OR_ALL, Route.QUEUE_OR_EACH)
 SPECS = list(COMMANDS.values())
@@ -40,6 +40,13 @@ def test_has_a_paragraph(spec: Spec) -> None:
     text = spec.request.__dict__.get("__doc__") or ""
     assert len(text) > 10
     assert text.strip()[-1] in ".?"
+
+
+@every_command
+def test_has_no_annotation_that_is_compiled_at_each_start(spec: Spec) -> None:
+    for kind in filter(None, (spec.request, spec.plain, spec.reply)):
+        texts = [name for name, annotation in kind.__annotations__.items() if isinstance(annotation, str)]
+        assert texts == [], kind
 
 
 @every_command

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec.inspect as mi
 import pytest
-from msgspec import Raw, msgpack
+from msgspec import UNSET, Raw, msgpack
 from support.commands import MINIMAL
 
 from bunqueue.protocol.codec import InvalidCommand, decode_command
@@ -137,5 +137,5 @@ def test_one_wrong_entry_among_many_is_named() -> None:
         decode_command(payload)
     assert caught.value.field == "jobs[500].priority"
     accepted: Any = decode_command(encode({"cmd": "PUSHB", "queue": "q", "jobs": [*jobs, {"tags": None}]}))
-    assert [job.priority for job in accepted.jobs] == [3] * 500 + [0]
+    assert [job.priority for job in accepted.jobs] == [3] * 500 + [UNSET]
     assert bytes(accepted.jobs[499].data) == encode(499)

@@ -27,12 +27,12 @@ def test_while_the_store_is_away_no_owner_is_to_blame_for_its_beat(database: str
     with psycopg.connect(conninfo(database), autocommit=True) as connection:
         connection.execute("update bunqueue.shards set owner = 'b/1', epoch = 1 where id = 0")
         follower.catch_up()
-        follower._open[0].beat_since -= 60
+        follower._open[0].heartbeat_since -= 60
         (sight,) = follower.catch_up().observed
         assert sight.unchanged_s >= 60
         connection.execute(ENDED)
         follower._answered_at -= 58
-        assert follower.catch_up().away_s > 58
+        assert follower.catch_up().unavailable_s > 58
         (sight,) = follower.catch_up().observed
         assert (sight.token, sight.epoch) == ("b/1", 1)
         assert sight.unchanged_s < 20

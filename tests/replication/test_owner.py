@@ -15,6 +15,7 @@ from replication.simulated_log import Link, SimulatedLog
 from support.budget import budget
 
 from bunqueue.server.links.pipe_messages import LEASE_S
+from shardproc.replication.errors import Fenced, LogDamaged, LogShorter
 from shardproc.replication.owner import (
     Answer,
     Append,
@@ -23,12 +24,9 @@ from shardproc.replication.owner import (
     Connected,
     Done,
     Entry,
-    Fenced,
     GetHolder,
     Heartbeat,
     Holder,
-    LogDamaged,
-    LogShorter,
     Owner,
     Phase,
     Records,

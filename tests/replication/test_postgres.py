@@ -15,7 +15,8 @@ from support.waiting import wait_until
 
 from bunqueue.store.database import StoreNotReady, StoreUnavailable, connected
 from bunqueue.store.setup import init
-from shardproc.replication.owner import Entry, Fenced, Owner, Phase, Uncertain
+from shardproc.replication.errors import Fenced
+from shardproc.replication.owner import Entry, Owner, Phase, Uncertain
 from shardproc.replication.postgres import PostgresLink
 
 SHARDS = 4
@@ -205,7 +206,7 @@ def test_a_store_that_is_away_is_waited_for(postgres: Postgres) -> None:
     try:
         shard.owner.append(b"x")
         shard.until(lambda: len(shard.doubts) > 3, "it tries again and again")
-        assert shard.owner.phase is Phase.AWAY
+        assert shard.owner.phase is Phase.DISCONNECTED
         assert "refused" in shard.owner.fault
     finally:
         postgres.leader.start()

@@ -10,10 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from replication.conftest import StoredServer
-from support.postgres import Postgres
+from support.postgres import Postgres, ask
 from support.server import NotStarted, Server, quiet_port
 from support.waiting import wait_until
 from support.wire import Wire, at_router
@@ -27,12 +26,6 @@ QUEUES = [f"q{number}" for number in range(8)]
 
 def queue(server: Server, name: str = "q") -> Queue:
     return Queue(name, port=server.port)
-
-
-def ask(url: str, sql: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(sql)  # type: ignore[call-overload]
-        return list(cursor.fetchall()) if cursor.description else []
 
 
 @pytest.fixture
@@ -219,7 +212,7 @@ def test_workers_keep_their_jobs_while_the_store_is_away(
         thread.start()
         wait_until(lambda: runs, "the job runs")
         cluster.standby.pause()
-        wait_until(lambda: "the store is away" in server.log(), "the server knows", within_s=20)
+        wait_until(lambda: "the store is unavailable" in server.log(), "the server knows")
         time.sleep(5)  # longer than the lock lasts: nobody can renew it
         cluster.standby.resume()
         wait_until(lambda: "the store is back" in server.log(), "the server goes on")

@@ -15,7 +15,7 @@ from replication.simulation.scheduler import always
 from replication.simulation.world import World
 
 from shardproc import timekeeping
-from shardproc.replication.server import ReplicatedServer
+from shardproc.replication.replicated_server import ReplicatedServer
 
 
 @pytest.fixture(autouse=True)

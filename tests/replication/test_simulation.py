@@ -21,7 +21,7 @@ from replication.simulation.host import Kinds
 from replication.simulation.world import World, run
 from support.budget import budget
 
-SIMULATIONS = budget(24, 2_000)
+SIMULATIONS = budget(16, 2_000)
 PARTS = 4
 ENOUGH = 3_000  # runs until a seeded bug must have been found
 SELDOM = (

@@ -11,12 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psycopg
 import pytest
 from replication.conftest import SHARDS, StoredServer
 from support.cli import Cli, Done
 from support.naming import queue_on
-from support.postgres import Postgres
+from support.postgres import Postgres, ask
 from support.server import NotStarted
 from support.waiting import wait_until
 
@@ -39,12 +38,6 @@ def cli() -> Cli:
 def store(database: str) -> str:
     init(database, SHARDS)
     return database
-
-
-def ask(url: str, sql: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(sql)  # type: ignore[call-overload]
-        return list(cursor.fetchall()) if cursor.description else []
 
 
 @pytest.fixture
@@ -92,8 +85,8 @@ def test_a_postgresql_without_a_synchronous_standby_is_refused(
     done = cli("store", "check", "--store", database, "--json", status=exits.FAILED)
     (problem,) = [row for row in done.json if row["status"] == "problem"]
     assert problem["finding"] == "no synchronous standby: what is acknowledged is lost with this one machine"
-    assert "synchronous_mode_strict" in problem["cure"]
-    assert "--storage-replicates" in problem["cure"]
+    assert "synchronous_mode_strict" in problem["fix"]
+    assert "--storage-replicates" in problem["fix"]
     done = cli("store", "init", "--store", database, "--shards", "2", status=exits.FAILED)
     assert "no synchronous standby" in done.err
     assert "nothing was changed" in done.err
@@ -166,7 +159,7 @@ def test_a_place_for_snapshots_that_is_none_is_a_problem(cli: Cli, store: str, t
     (tmp_path / "file").touch()
     where = str(tmp_path / "file")
     done = cli("store", "check", "--store", store, "--store-snapshots", where, "--json", status=exits.FAILED)
-    assert any("the snapshots' folder" in text for text in findings(done)["problem"])
+    assert any("the snapshots' place" in text for text in findings(done)["problem"])
     good = str(tmp_path / "good")
     cli("store", "check", "--store", store, "--store-snapshots", good)
     assert list(Path(good).iterdir()) == [], "the trial is removed"

@@ -20,6 +20,7 @@ from support.cli import command
 from support.everything import fill, shown
 from support.folders import as_they_are, contents, is_sound
 from support.killed_at_step import killed_at, steps_of
+from support.postgres import ask
 from support.server import ROOT, NotStarted, Server, StartServer
 from support.small_folder import make
 from support.waiting import wait_until
@@ -69,12 +70,6 @@ def folder(tmp_path: Path) -> Path:
     """A data folder with a bit of everything, as a crash leaves it."""
     make(tmp_path / "data", SHARDS)
     return tmp_path / "data"
-
-
-def ask(url: str, sql: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(sql)  # type: ignore[call-overload]
-        return list(cursor.fetchall()) if cursor.description else []
 
 
 def program(*arguments: str, status: int = exits.DONE) -> str:

@@ -22,7 +22,7 @@ from router.core.cluster_view import HostRow, ShardRow, View
 from router.core.membership import READY_S, Action, End, Follow, Membership, Move, Start, Takeover
 from router.core.placement import Change
 
-LOOK_S, BEAT_S, REPORT_S = 1.0, 0.5, 0.5
+POLL_S, BEAT_S, REPORT_S = 1.0, 0.5, 0.5
 LOAD_S = 0.3  # for a shard's process to be ready to own it
 GIVE_UP_S = 0.1
 
@@ -89,7 +89,7 @@ class Host:
         self.thaws_at = 0.0
         self.store_away = False
         self.last_answer = world.now
-        for every, act in ((LOOK_S, self.look), (BEAT_S, self.beat), (REPORT_S, self.report)):
+        for every, act in ((POLL_S, self.look), (BEAT_S, self.beat), (REPORT_S, self.report)):
             world.after(world.random.random() * every, partial(self._again, every, act))
 
     def _again(self, every: float, act: Callable[[], None]) -> None:
@@ -141,7 +141,7 @@ class Host:
             if not shard.token or world.now - process.since >= LEASE_S or _of(shard.token) == self.name:
                 self._own(shard, process)
             else:
-                self.membership.stands_by(shard_id, world.now)
+                self.membership.became_standby(shard_id, world.now)
                 self._send_standbys()
 
     def _own(self, shard: Shard, process: Process) -> None:
@@ -176,7 +176,7 @@ class Host:
                 self.following[number] = seen, world.now
             elif (
                 world.now - self.last_answer > REPORT_S * 2
-            ):  # the store was away: nobody could change a beat
+            ):  # the store was unavailable: nobody could change a heartbeat
                 self.following[number] = seen, world.now
             if self.name in shard.followers:
                 shard.followers[self.name] = 100
@@ -200,7 +200,7 @@ class Host:
                     world.last_change = world.now
                     process = self.processes[shard] = Process(f"{self.name}/{next(world.numbers)}")
                     if observed is not None:
-                        process.seen = observed.token, observed.epoch, observed.beat
+                        process.seen = observed.token, observed.epoch, observed.heartbeat
                         process.since = world.now - observed.unchanged_s
                     else:
                         process.since = world.now

@@ -139,7 +139,7 @@ def check_lives(lives: int) -> None:
 
 
 def test_every_life_comes_to_rest() -> None:
-    check_lives(budget(300, 10_000))
+    check_lives(budget(150, 10_000))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tokens, the sliding minute, and what counts as a long poll."""
+"""The sliding minute, and what counts as a long poll."""
 
 from __future__ import annotations
 
@@ -9,24 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.clients.admission import RateLimit, may_wait, token_is_known
+from bunqueue.model.rate_limit import RateLimit
+from router.clients.admission import may_wait
 from router.core.routing import peek
-
-TOKENS = (b"first", b"second")
-
-
-@pytest.mark.parametrize("given_token", ["first", "second"])
-def test_any_of_the_tokens_will_do(given_token: str) -> None:
-    assert token_is_known(given_token, TOKENS)
-
-
-@pytest.mark.parametrize("given_token", ["", "firs", "firstx", "FIRST", "first ", "ünïcode"])
-def test_nothing_else_will_do(given_token: str) -> None:
-    assert not token_is_known(given_token, TOKENS)
-
-
-def test_an_open_server_knows_no_token() -> None:
-    assert not token_is_known("", ())
 
 
 def test_a_minute_after_the_first_command_there_is_room_for_one_more() -> None:

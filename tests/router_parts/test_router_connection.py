@@ -17,12 +17,12 @@ from bunqueue.protocol.commands.monitoring import ShardFigures
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.server.links import shard_protocol as link_protocol
 from bunqueue.server.settings.settings import Settings
-from router.clients import bounds
 from router.clients import connection as module
-from router.clients.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
+from router.clients import memory_bounds
 from router.clients.connection import ClientConnection
 from router.clients.hub import Hub
 from router.clients.in_flight import MAX_AHEAD, MAX_BYTES_AHEAD
+from router.clients.memory_bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
 
 
 class FakeTransport:
@@ -348,8 +348,9 @@ def test_all_in_line_have_one_slice_in_a_turn_and_who_is_not_is_heard_at_once(
     assert order[:20] == list(range(20)), "each has a turn before one has another"
 
 
-def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench) -> None:
+def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands are counted, and bytes: half of them are answered before more is sent."""
+    monkeypatch.setattr(module, "SLICE_S", 0.0)  # else a turn has more commands on a faster machine
     shard = bench.hub.shards.routes.of_queue("q")
     for count, pad in ((10 * MAX_AHEAD, 0), (100, MAX_BYTES_AHEAD // 20)):
         bench.send(
@@ -362,7 +363,8 @@ def test_no_more_is_sent_to_a_shard_than_it_answers(bench: Bench) -> None:
             bench.links[shard].sent.clear()
             ahead = sent - answered
             assert 0 < ahead == bench.client.in_flight[shard]
-            assert ahead <= (2 * MAX_AHEAD if not pad else 3 * 20)
+            # Beyond MAX_AHEAD comes what one turn routes, which is more on a fast machine.
+            assert ahead <= (3 * MAX_AHEAD if not pad else 3 * 20)
             some = max(1, ahead // 2)
             bench.client.deliver(shard, some, 0, b"")
             answered += some
@@ -481,7 +483,9 @@ def test_a_shard_that_dies_over_part_of_what_may_be_repeated_is_unavailable(benc
 
 
 def test_metrics_are_those_of_the_shards_that_are_there(bench: Bench) -> None:
-    shard = {**dict.fromkeys(ShardFigures.__struct_fields__, 1), "waits": [0, 1], "runs": [1, 0]}
+    times = {"counts": [0, 1], "sum_ms": 1}
+    shard = {**dict.fromkeys(ShardFigures.__struct_fields__, 1), "waits": times, "runs": times}
+    shard["totals"] = times
     shard |= {"storage_degraded": False, "disk_full": False, "memory_full": False, "store": None}
     figures = {"shards": [shard], "queues": [], "webhooks": 1, "webhooks_enabled": 0}
     answer = framed({"ok": True, "data": figures})
@@ -601,7 +605,7 @@ def test_a_client_that_does_not_read_is_not_read_and_at_last_dropped(bench: Benc
     assert not bench.transport.reading
     bench.client.deliver(shard, 0, 0, b"x")
     assert not bench.transport.ended
-    bench.transport.unread = bounds.MAX_UNREAD + 1
+    bench.transport.unread = memory_bounds.MAX_UNREAD + 1
     bench.client.deliver(shard, 0, 0, b"x")
     assert bench.transport.ended == "abort"
     assert bench.links[shard].sent[-1][1] == link_protocol.BROKEN
@@ -679,18 +683,18 @@ def test_who_reads_nothing_for_a_minute_is_dropped(bench: Bench) -> None:
 
 def test_a_frame_of_a_stranger_is_short(bench: Bench) -> None:
     stranger = Bench(auth_token=("secret",))
-    stranger.client.data_received((bounds.MAX_UNKNOWN + 1).to_bytes(4, "big"))
+    stranger.client.data_received((memory_bounds.MAX_UNKNOWN + 1).to_bytes(4, "big"))
     assert stranger.errors() == [
-        f"Frame too large: {bounds.MAX_UNKNOWN + 1} bytes (max {bounds.MAX_UNKNOWN})"
+        f"Frame too large: {memory_bounds.MAX_UNKNOWN + 1} bytes (max {memory_bounds.MAX_UNKNOWN})"
     ]
-    bench.client.data_received((bounds.MAX_UNKNOWN + 1).to_bytes(4, "big"))
+    bench.client.data_received((memory_bounds.MAX_UNKNOWN + 1).to_bytes(4, "big"))
     assert not bench.transport.ended
 
 
 def test_all_clients_together_may_keep_so_much(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one with most goes, whether it waits for the rest of a frame or for who should read."""
-    monkeypatch.setattr(bounds, "MAX_KEPT", 1_000_000)
-    monkeypatch.setattr(bounds, "CHECK_EVERY", 10_000)
+    monkeypatch.setattr(memory_bounds, "MAX_KEPT", 1_000_000)
+    monkeypatch.setattr(memory_bounds, "CHECK_EVERY", 10_000)
     reader, reader_socket = bench.connect()
     reader.pause_writing()
     reader_socket.unread = 600_000

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from prometheus_client.parser import text_string_to_metric_families
 
 from bunqueue.protocol.commands.cluster import ClusterView, CopyView, HostView, PlaceView
-from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
+from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures, Times
 from bunqueue.protocol.commands.workers import WorkerStats
 from bunqueue.server.commands.prometheus import exposition
 from bunqueue.server.commands.queue_metrics import MAX_QUEUES
@@ -19,7 +19,7 @@ Samples = Mapping[tuple[str, tuple[str, ...]], float]
 
 def shard(number: int, *, queues: int = 1, up: bool = True) -> ShardFigures:
     down = not up
-    times = 1000.0, 2000.0, [0, 2, 1], [1, 1, 1]
+    times = 7, Times([0, 2, 1], 1000.0), Times([1, 1, 1], 2000.0), Times([0, 0, 3], 3000.0)
     return ShardFigures(number, queues, 1, 2, 3, 4, 5, 6, 7, 8, 9, *times, 1e6, 2e6, 0.5, down, down)
 
 
@@ -48,6 +48,8 @@ def test_totals_are_sums_and_shards_are_told_apart() -> None:
         6,
     ]
     assert found["bunqueue_job_processing_seconds_sum", ()] == 4
+    assert found["bunqueue_job_total_seconds_sum", ()] == 6
+    assert found["bunqueue_attempts_failed_total", ()] == 14
     assert found["bunqueue_shard_up", ("0",)] == 0
     assert found["bunqueue_shard_up", ("1",)] == 1
     assert found["bunqueue_storage_disk_full", ("0",)] == 0

@@ -230,12 +230,12 @@ def test_a_field_says_how_its_numbers_are_merged_whatever_its_name() -> None:
     assert unpacked(gather.result(UNSET)) == {"ok": True, "depth": 5, "floor": 3, "uptime": 8}
 
 
-def test_averages_weigh_as_many_jobs_as_they_are_of() -> None:
-    def shard(completed: int, latency: float) -> bytes:
-        return reply(ok=True, metrics={"totalCompleted": completed, "avgLatencyMs": latency})
+def test_averages_weigh_as_many_attempts_as_they_are_of() -> None:
+    def shard(attempts: int, latency: float) -> bytes:
+        return reply(ok=True, metrics={"totalAttempts": attempts, "avgLatencyMs": latency})
 
     found = merged("Metrics", {0: shard(3, 10.0), 1: shard(1, 50.0)})
-    assert found["metrics"] == {"totalCompleted": 4, "avgLatencyMs": 20.0}
+    assert found["metrics"] == {"totalAttempts": 4, "avgLatencyMs": 20.0}
     assert merged("Metrics", {0: shard(0, 0.0), 1: shard(0, 0.0)})["metrics"]["avgLatencyMs"] == 0
 
 

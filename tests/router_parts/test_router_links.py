@@ -53,7 +53,7 @@ def listening() -> Iterator[tuple[Links, int]]:
 
 
 def hello(**other: Any) -> bytes:
-    fields = {"cluster": CLUSTER, "store": STORE, "host": "b", "number": 2, "life": "1"}
+    fields = {"cluster": CLUSTER, "store": STORE, "host": "b", "number": 2, "incarnation": "1"}
     said = host_link.Hello(**{**fields, "oldest": OLDEST, "newest": NEWEST, **other})
     return host_link.envelope(host_link.HOST, host_link.HELLO, host_link.encode(said))
 

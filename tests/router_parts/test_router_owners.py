@@ -50,7 +50,7 @@ class Downlink:
 class Client:
     """One command of it is under way, at shard 0."""
 
-    subscription, number, finished, kind = None, 5, False, 3
+    subscription, number, finished, kind, scope = None, 5, False, 3, None
 
     def __init__(self) -> None:
         self.in_flight = {0: 1}
@@ -64,7 +64,7 @@ class Client:
 
 
 def host() -> tuple[Any, Any, Any]:
-    """Its cluster, its hub and its supervisor; nothing is started, and the store is away."""
+    """Its cluster, its hub and its supervisor; nothing is started, and the store is unavailable."""
     settings = Settings(
         shards=2, data_dir="nowhere", store=NOWHERE, cluster="test", cluster_address="127.0.0.1:1"
     )
@@ -111,7 +111,7 @@ async def test_a_process_that_dies_while_it_gives_a_shard_up_is_not_waited_for()
 
 async def test_a_process_that_has_ended_is_not_said_to_stand_by() -> None:
     cluster, _, supervisor = host()
-    cluster.stands_by(0)
+    cluster.became_standby(0)
     assert 0 in cluster.membership._standing_by
     supervisor._shards[0].link = here = Local(5)
     supervisor._stopping = True

@@ -13,7 +13,20 @@ from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from router.core import routing
-from router.core.routing import ALL, FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Routes, peek, peek_in_full
+from router.core.routing import (
+    ALL,
+    AUDITED,
+    FIRST,
+    HERE,
+    ID,
+    IDS,
+    QUEUE,
+    SLOW,
+    SUBSCRIBE,
+    Routes,
+    peek,
+    peek_in_full,
+)
 
 COUNTS = [1, 2, 8, 64]
 
@@ -129,7 +142,9 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
     slow = one and (spec.parks or spec.heavy)
     assert look.spec is spec
     assert look.way == ways[spec.route]
-    assert look.handling == (SLOW if slow else SUBSCRIBE if spec.subscribes else look.way)
+    audited = spec.is_audited and (slow or spec.route in (Route.QUEUE, Route.ID))
+    handling = SLOW if slow else SUBSCRIBE if spec.subscribes else look.way
+    assert look.handling == (AUDITED if audited else handling)
     if spec.route is Route.QUEUE:
         assert look.key == "q"
     if spec.route is Route.ID:

@@ -117,7 +117,7 @@ def test_an_app_starts_before_its_server(make_server: StartServer, start: Start)
     process = start(url_of(server))
     assert line(process) == "hello"
     assert process.stderr is not None
-    while "schedules and limits are set later" not in process.stderr.readline():
+    while "schedules, limits and functions are declared later" not in process.stderr.readline():
         pass
     server.restart()
     assert line(process) == "tick"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from typing import Any
 
@@ -12,7 +11,6 @@ from bunqueue import ActiveJob, AsyncQueue, JobLogHandler, JobNotFound, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.conversion.words import MAX_LINE, MAX_MESSAGE, storable
 
-_numbers = itertools.count()
 PATIENCE_MS = 30_000
 HALF = "half \udce9 \ud83d"
 
@@ -57,8 +55,9 @@ def in_thread(job: ActiveJob) -> str:
 
 
 @pytest.mark.parametrize(("handler", "run_in"), [(in_loop, None), (in_thread, None), (in_thread, "process")])
-async def test_what_a_job_says_never_fails_it(where: EndpointOptions, handler: Any, run_in: Any) -> None:
-    name = f"words-{next(_numbers)}"
+async def test_what_a_job_says_never_fails_it(
+    where: EndpointOptions, handler: Any, run_in: Any, name: str
+) -> None:
     options: Any = {} if run_in is None else {"run_in": run_in}
     async with (
         AsyncQueue(name, **where) as queue,
@@ -73,8 +72,8 @@ async def test_what_a_job_says_never_fails_it(where: EndpointOptions, handler: A
         assert "<Wordless>" in lines
 
 
-async def test_what_is_said_from_outside(where: EndpointOptions) -> None:
-    async with AsyncQueue(f"words-{next(_numbers)}", **where) as queue:
+async def test_what_is_said_from_outside(where: EndpointOptions, name: str) -> None:
+    async with AsyncQueue(name, **where) as queue:
         handle = await queue.add("n")
         await handle.log(HALF)
         assert [line.message for line in await handle.logs()] == [r"half \udce9 \ud83d"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import itertools
 import multiprocessing
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,7 +16,6 @@ import pytest
 from bunqueue import ActiveJob, AsyncQueue, Batch, Bunqueue, Depends, Middleware, OptionError, Route, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-_numbers = itertools.count()
 PATIENCE_MS = 30_000
 
 
@@ -126,8 +124,7 @@ def twice_of_jobs(jobs: list[ActiveJob]) -> Any:
     return [2 * job.data for job in jobs]
 
 
-async def test_handlers_routes_and_batches(where: EndpointOptions) -> None:
-    name = f"callables-{next(_numbers)}"
+async def test_handlers_routes_and_batches(where: EndpointOptions, name: str) -> None:
     handlers: dict[str, Any] = {}
     for form, handler in forms(twice_of_job).items():
         if form == "future":
@@ -151,8 +148,8 @@ def opened_plain() -> Iterator[int]:
     yield 2
 
 
-async def test_jobs_of_an_app(where: EndpointOptions) -> None:
-    app = Bunqueue(f"callables-{next(_numbers)}", **where, concurrency=20)
+async def test_jobs_of_an_app(where: EndpointOptions, name: str) -> None:
+    app = Bunqueue(name, **where, concurrency=20)
     tasks: dict[str, Any] = {}
     for form, function in forms(lambda x: 2 * x).items():
         if form not in ("future", "lambda of a coroutine"):

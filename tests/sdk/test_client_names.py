@@ -96,7 +96,3 @@ def test_errors_survive_pickling() -> None:
     error = bunqueue.JobNotFound("GetJob of job 1: Job not found", reason="Job not found", job_id="1")
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.reason, copy.job_id) == (str(error), "Job not found", "1")
-
-
-def test_the_blocking_twin_is_up_to_date() -> None:
-    subprocess.run([sys.executable, "scripts/unasync.py", "--check"], check=True)

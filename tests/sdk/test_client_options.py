@@ -223,14 +223,15 @@ def refused(make: Callable[[], object]) -> str:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"delay": "5s"}, "delay: '5s' is not a time; give milliseconds or a timedelta"),
+        ({"delay": "5x"}, "delay: '5x' is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d or 1h30m"),
+        ({"delay": [5]}, "delay: [5] is not a time; give milliseconds, a timedelta, or a text such"),
         ({"delay": True}, "delay: True is not a time"),
         ({"delay": 10**30}, "delay must be at most 31536000000, not 1000000000000000000000000000000"),
         ({"ttl": -1}, "ttl must be at least 0, not -1"),
         ({"timeout": timedelta(days=2)}, "timeout must be at most 86400000, not 172800000"),
         ({"backoff": {"type": "foo"}}, "backoff: {'type': 'foo'} is not a time; give a bunqueue.Backoff"),
         ({"backoff": {"delay": 1, "maxDelay": 2}}, "backoff: {'delay': 1, 'maxDelay': 2} is not a time; "),
-        ({"backoff": Backoff("foo")}, "backoff: 'foo' is not a time"),  # type: ignore[arg-type]
+        ({"backoff": Backoff("foo")}, "backoff: 'foo' is no span of time"),
         ({"backoff": Backoff(1, "foo")}, "backoff: type: 'foo' is unknown; there are constant, linear, "),  # type: ignore[arg-type]
         ({"backoff": Backoff(-1)}, "backoff: delay must be at least 0, not -1"),
         ({"max_attempts": 0}, "max_attempts must be at least 1, not 0"),
@@ -301,8 +302,8 @@ def test_ports_may_come_from_variables_and_paths_as_paths() -> None:
     ("options", "text"),
     [
         ({"concurrency": "x"}, "concurrency: 'x' is not allowed; give a whole number from 1 on"),
-        ({"lock_ttl": "1m"}, "lock_ttl: '1m' is not a time"),
-        ({"poll_timeout": "1m"}, "poll_timeout: '1m' is not a time"),
+        ({"lock_ttl": "1x"}, "lock_ttl: '1x' is no span of time"),
+        ({"poll_timeout": "1x"}, "poll_timeout: '1x' is no span of time"),
         ({"lock_ttl": timedelta(days=2)}, "lock_ttl: datetime.timedelta(days=2) is not allowed"),
         ({"lock_ttl": 1000, "heartbeat_interval": 900}, "heartbeat_interval: 900 is not allowed"),
         ({"heartbeat_interval": 0}, "heartbeat_interval: 0 is not allowed"),

@@ -26,7 +26,7 @@ async def test_jobs_run_side_by_side_but_never_more_than_the_size() -> None:
 
     slots = Slots(5, run, lambda: None)
     slots.put(list(range(5)))
-    await asyncio.wait_for(full.wait(), 5)
+    await asyncio.wait_for(full.wait(), 60)
     assert slots.busy == 5
     gate.set()
     await eventually(lambda: not slots.busy, "all are done")

@@ -44,7 +44,7 @@ async def test_a_blocked_loop_is_told_again_after_twice_the_time(
     thread.join()  # the loop is blocked
     assert 2 <= told[-1] <= 3  # at 0.05, 0.1 and 0.2 s
     assert looking.lag > 0.2
-    await eventually(lambda: "loop goes on after" in caplog.records[-1].getMessage(), "it goes on")
+    await eventually(lambda: "loop continues after" in caplog.records[-1].getMessage(), "it goes on")
 
 
 async def test_a_process_that_stood_still_is_not_a_blocked_loop(

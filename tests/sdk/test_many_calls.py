@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ from bunqueue import ArgumentsError, Bunqueue, Depends, FlowJob, FlowProducer, J
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 SOON = 20_000  # ms
-_numbers = itertools.count()
 
 
 class Point(Struct):
@@ -22,8 +20,8 @@ class Point(Struct):
 
 
 @pytest.fixture
-async def app(where: EndpointOptions) -> AsyncIterator[Bunqueue]:
-    app = Bunqueue(f"many-{next(_numbers)}", **where)
+async def app(where: EndpointOptions, name: str) -> AsyncIterator[Bunqueue]:
+    app = Bunqueue(name, **where)
     yield app
     await app.close_async()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, timedelta
@@ -27,14 +26,7 @@ from bunqueue import (
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-_numbers = itertools.count()
 FAR = 3_600_000
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"admin-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ async def queue() -> AsyncIterator[AsyncQueue]:
         (lambda q: q.trim_events(-1), "keep must be a non-negative safe integer, not -1"),
         (lambda q: q.promote_jobs(-1), "count must be at least 0, not -1"),
         (lambda q: q.retry_completed(5), "job_id must be a string, not 5"),
-        (lambda q: q.retry_dlq(reason="foo"), "reason: 'foo' is unknown; there are explicit_fail"),
+        (lambda q: q.retry_dlq(reason="foo"), "reason: 'foo' is unknown; there are max_attempts"),
         (
             lambda q: q.retry_dlq(raeson="foo"),
             "a choice of dead letters has no option 'raeson'; did you mean reason",

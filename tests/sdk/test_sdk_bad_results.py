@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Job, JobFailed, ResultErro
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.worker.reporting import results
 
-_numbers = itertools.count()
 RETRYING: Any = {"max_attempts": 3, "backoff": 1}
 
 
@@ -40,9 +38,9 @@ async def mail_async(job: ActiveJob) -> object:
     ("handler", "run_in"), [(mail_async, None), (in_process.mail, "thread"), (in_process.mail, "process")]
 )
 async def test_a_handler_whose_result_cannot_be_encoded_runs_once(
-    where: EndpointOptions, mails: Path, handler: Any, run_in: Any
+    where: EndpointOptions, mails: Path, handler: Any, run_in: Any, name: str
 ) -> None:
-    async with AsyncQueue(f"bad-results-{next(_numbers)}", default_job_options=RETRYING, **where) as queue:
+    async with AsyncQueue(name, default_job_options=RETRYING, **where) as queue:
         await queue.add("mail", str(mails))
         async with Worker(queue.name, handler, run_in=run_in, **where) as worker:
             job = await dead(queue, worker)
@@ -54,7 +52,7 @@ async def test_a_handler_whose_result_cannot_be_encoded_runs_once(
 
 
 async def test_a_result_that_is_too_large_runs_no_handler_again(
-    where: EndpointOptions, monkeypatch: pytest.MonkeyPatch
+    where: EndpointOptions, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(results, "MAX_FRAME", 10_000)
     runs = []
@@ -63,7 +61,7 @@ async def test_a_result_that_is_too_large_runs_no_handler_again(
         runs.append(job.attempts)
         return "x" * 10_001
 
-    async with AsyncQueue(f"bad-results-{next(_numbers)}", default_job_options=RETRYING, **where) as queue:
+    async with AsyncQueue(name, default_job_options=RETRYING, **where) as queue:
         await queue.add("n")
         async with Worker(queue.name, handler, **where) as worker:
             job = await dead(queue, worker)
@@ -73,9 +71,9 @@ async def test_a_result_that_is_too_large_runs_no_handler_again(
 
 @pytest.mark.parametrize("given", [[object()], ["one", "too many"]], ids=["object", "count"])
 async def test_a_batch_whose_results_cannot_be_used_runs_once(
-    where: EndpointOptions, given: list[object]
+    where: EndpointOptions, given: list[object], name: str
 ) -> None:
-    app = Bunqueue(f"bad-results-{next(_numbers)}", **where)
+    app = Bunqueue(name, **where)
     runs = []
 
     @app.batch("mail", size=1)
@@ -92,8 +90,10 @@ async def test_a_batch_whose_results_cannot_be_used_runs_once(
     assert "ResultError" in str(job.error)
 
 
-async def test_a_typed_job_whose_result_cannot_be_encoded_runs_once(where: EndpointOptions) -> None:
-    app = Bunqueue(f"bad-results-{next(_numbers)}", **where)
+async def test_a_typed_job_whose_result_cannot_be_encoded_runs_once(
+    where: EndpointOptions, name: str
+) -> None:
+    app = Bunqueue(name, **where)
     runs = []
 
     @app.job(**RETRYING)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sys
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +14,6 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Batch, Bunqueue, OptionError, Postpone, RetryRules, Worker
 
-_numbers = itertools.count()
 FOREVER = timedelta(hours=1)
 LOCK_MS = 400
 
@@ -35,12 +32,6 @@ class Kept:
     @property
     def sizes(self) -> list[int]:
         return [len(each) for each in self.batches]
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"batches-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 async def add(queue: AsyncQueue, count: int) -> list[Any]:
@@ -72,8 +63,8 @@ async def test_it_begins_with_fewer_when_the_first_has_waited(
     assert kept.sizes == [1]
 
 
-def test_plain_functions_and_apps(where: EndpointOptions) -> None:
-    app = Bunqueue(f"batches-{next(_numbers)}", **where)
+def test_plain_functions_and_apps(where: EndpointOptions, name: str) -> None:
+    app = Bunqueue(name, **where)
     sizes: list[int] = []
 
     @app.batch("n", size=5, min_size=2, max_wait=FOREVER)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import linecache
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,12 +21,10 @@ from support.server import Server
 from bunqueue import BunqueueError, JobCounts, JobHandle, NewJob, Queue
 from bunqueue.client.connection import background_loop as portal_module
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
-def queue(shared_server: Server) -> Iterator[Queue]:
-    with Queue(f"sdk-blocking-{next(_numbers)}", port=shared_server.port) as queue:
+def queue(shared_server: Server, name: str) -> Iterator[Queue]:
+    with Queue(name, port=shared_server.port) as queue:
         yield queue
 
 
@@ -105,3 +106,18 @@ def test_a_queue_that_is_never_closed_is_closed_at_the_end(shared_server: Server
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_blocking_call_in_a_running_loop_warns_once_with_its_line(shared_server: Server) -> None:
+    async def main() -> None:
+        with Queue("blocks-a-loop", port=shared_server.port) as queue:
+            for _ in range(3):
+                queue.add("n", 1)  # THE LINE
+            await asyncio.to_thread(queue.add, "n", 2)
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+    (said,) = [each for each in found if issubclass(each.category, RuntimeWarning)]
+    assert "a blocking call in a running event loop" in str(said.message)
+    assert (said.filename, "THE LINE" in linecache.getline(said.filename, said.lineno)) == (__file__, True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.waiting import eventually
+from support.waiting import eventually, until
 
 from bunqueue import (
     ActiveJob,
@@ -27,15 +26,13 @@ from bunqueue import (
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands import jobs
 
-_numbers = itertools.count()
-
 MakeWorker = Callable[..., Worker]
 
 
 @pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions, name: str) -> AsyncIterator[AsyncQueue]:
     defaults: dict[str, Any] = {"backoff": 1, "max_attempts": 3}
-    async with AsyncQueue(f"sdk-cancel-{next(_numbers)}", default_job_options=defaults, **where) as queue:  # type: ignore[arg-type]
+    async with AsyncQueue(name, default_job_options=defaults, **where) as queue:  # type: ignore[arg-type]
         yield queue
 
 
@@ -56,13 +53,6 @@ async def cancel(queue: AsyncQueue, handle: AsyncJobHandle, **fields: Any) -> bo
     """Whether it is told that the job runs on for a moment."""
     command = jobs.Cancel(id=handle.id, running=True, **fields)
     return (await queue._caller.call(command, jobs.CancelReply)).running is True
-
-
-async def until(worker: Worker, **counts: int) -> None:
-    await eventually(
-        lambda: all(getattr(worker.stats, name) >= count for name, count in counts.items()),
-        f"the worker has {counts}, last {worker.stats}",
-    )
 
 
 def state_is(handle: AsyncJobHandle, state: str) -> Awaitable[None]:
@@ -218,7 +208,7 @@ async def test_a_worker_that_drains_hears_of_it(queue: AsyncQueue, make_worker: 
     stopping = asyncio.create_task(worker.stop())  # the grace is 30 s
     await eventually(lambda: worker._current is not None and worker._current._stopping, "it stops")
     await cancel(queue, handle, grace=20_000)
-    await asyncio.wait_for(stopping, 15)
+    await asyncio.wait_for(stopping, 60)
     assert worker.stats.cancelled == 1
     assert await handle.state() == "cancelled"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,18 +19,6 @@ from bunqueue import (
     Queue,
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-async def queues(where: EndpointOptions) -> AsyncIterator[list[AsyncQueue]]:
-    """Eight queues: on both shards, if there are two."""
-    number = next(_numbers)
-    found = [AsyncQueue(f"change-{number}-{place}", **where) for place in range(8)]
-    yield found
-    for queue in found:
-        await queue.close()
 
 
 async def fail_all(queue: AsyncQueue, count: int) -> None:
@@ -126,8 +112,7 @@ async def test_what_cannot_be_meant_is_refused_here(queues: list[AsyncQueue], ca
     assert (await queues[0].counts()).waiting == 1
 
 
-def test_the_same_without_coroutines(where: EndpointOptions) -> None:
-    name = f"change-{next(_numbers)}"
+def test_the_same_without_coroutines(where: EndpointOptions, name: str) -> None:
     with Queue(name, **where) as queue, Admin(**where) as admin:
         handle = queue.add("rare", {"order": {"id": 7}}, tags=[name])
         assert queue.prioritize_found(5, data={"order.id": 7}).changed == 1

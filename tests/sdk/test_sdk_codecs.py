@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import urllib.request
 from collections.abc import AsyncIterator
@@ -46,17 +45,11 @@ SECRET = "geheim-4711"
 CODEC = Codec(compression=Compression(min_size=200), encryption=Encryption({"k1": OLD}, hash_key=HASH_KEY))
 ROTATED = Codec(encryption=Encryption({"k2": NEW, "k1": OLD}, hash_key=HASH_KEY))
 ONLY_NEW = Codec(encryption=Encryption({"k2": NEW}, hash_key=HASH_KEY))
-_numbers = itertools.count()
 
 
 class Order(BaseModel):
     tenant: str
     note: str
-
-
-@pytest.fixture
-def name() -> str:
-    return f"codecs-{next(_numbers)}"
 
 
 @pytest.fixture

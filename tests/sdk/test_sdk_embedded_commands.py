@@ -129,6 +129,16 @@ async def queue_control(say: Conversation) -> None:
 async def dead_letters(say: Conversation) -> None:
     await say("Dlq", queue=Q)
     await say("GetDlqStats", queue=Q)
+    await say("ListErrors", queue=Q)
+    for cmd in ("GetErrorGroup", "SetErrorGroup"):
+        await say(cmd, queue=Q, group="0" * 12)
+    function = {"name": "send", "schema": {"type": "object"}, "options": {"priority": 1}}
+    await say("DeclareFunctions", queue=Q, functions=[function], app="one", invalidJobs="warn")
+    await say("PUSH", queue=Q, name="send", data=1)
+    await say("ListFunctions", queue=Q)
+    await say("GetFunction", queue=Q, name="send")
+    await say("RemoveFunction", queue=Q, name="send")
+    await say("DeclareFunctions", queue=Q, functions=[], app="one")
     await say("SetDlqConfig", queue=Q, config={"maxEntries": 100})
     await say("GetDlqConfig", queue=Q)
     await say("SetStallConfig", queue=Q, config={"maxStalls": 2})
@@ -169,7 +179,7 @@ async def flows_and_groups(say: Conversation) -> None:
     await say("SetGroupWeight", **group, weight=3)
     await say("SetGroupDefaults", queue="groups", config={"concurrency": 2})
     for cmd in sorted(name for name in COMMANDS if "Group" in name and "Set" not in name):
-        if cmd not in ("GetGroupsJobsCount", "RateLimitGroup"):
+        if cmd not in ("GetGroupsJobsCount", "RateLimitGroup", "GetErrorGroup"):
             await say(cmd, **group)
 
 
@@ -265,7 +275,7 @@ async def breakers(say: Conversation) -> None:
 
 
 async def no_cluster(say: Conversation) -> None:
-    for cmd in ("ClusterStatus", "ClusterRebalance"):
+    for cmd in ("ClusterStatus", "ClusterRebalance", "BackupStatus", "PromoteStandby"):
         await say(cmd)
     for cmd in ("ClusterDrain", "ClusterForget"):
         await say(cmd, host="one")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import threading
 from contextlib import AsyncExitStack, suppress
@@ -31,13 +30,7 @@ from bunqueue import (
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands import Ok, queues
 
-_numbers = itertools.count()
 PATIENCE = 20_000  # ms; far more than anything here takes
-
-
-@pytest.fixture
-def name() -> str:
-    return f"events-{next(_numbers)}"
 
 
 async def heard(events: AsyncQueueEvents, count: int) -> list[QueueEvent]:
@@ -110,7 +103,7 @@ async def test_iteration_ends_with_close_and_loses_nothing(where: EndpointOption
             async with AsyncQueueEvents(name, **where) as last:  # what it hears was heard by the other, too
                 await queue.add("n")
                 await heard(last, 1)
-        await asyncio.wait_for(listening, 10)
+        await asyncio.wait_for(listening, 60)
         assert told == ["pushed", "paused", "pushed"]
         assert await events.next() is None
 
@@ -245,7 +238,7 @@ async def test_what_one_reader_does_with_data_is_its_own_business(where: Endpoin
 async def test_no_server_is_told_at_once(name: str, unused_tcp_port: int) -> None:
     options = ConnectionOptions(refused_timeout=50)
     events = AsyncQueueEvents(name, port=unused_tcp_port, connection=options)
-    with pytest.raises(ConnectTimeout, match="SubscribeEvents for queue 'events-"):
+    with pytest.raises(ConnectTimeout, match="SubscribeEvents for queue 'sdk-"):
         await events.open()
     await events.close()
     assert [event async for event in events] == []

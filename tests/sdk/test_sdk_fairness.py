@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,19 +14,11 @@ from support.waiting import eventually
 from bunqueue import ActiveJob, AsyncQueue, Bunqueue, NewJob, OptionError, Queue, RateLimit, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-_numbers = itertools.count()
-
 
 @dataclass
 class Order:
     tenant: str
     number: int = 0
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"fair-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 async def order_of_runs(queue: AsyncQueue, where: EndpointOptions, count: int, **options: Any) -> list[str]:
@@ -142,8 +132,7 @@ async def test_the_jobs_of_one_group(queue: AsyncQueue) -> None:
         await acme.jobs("lost")
 
 
-async def test_what_an_app_declares(where: EndpointOptions) -> None:
-    name = f"fair-{next(_numbers)}"
+async def test_what_an_app_declares(where: EndpointOptions, name: str) -> None:
     app = Bunqueue(name, group_concurrency=2, group_rate="100/min", group_weights={"acme": 5}, **where)
     ran: list[str] = []
 
@@ -225,8 +214,8 @@ def test_settings_of_groups_on_functions_must_agree() -> None:
     assert config.settings["group_weights"] == {"a": 2, "b": 3}
 
 
-def test_the_blocking_client_has_it_too(where: EndpointOptions) -> None:
-    with Queue(f"fair-{next(_numbers)}", **where) as queue:
+def test_the_blocking_client_has_it_too(where: EndpointOptions, name: str) -> None:
+    with Queue(name, **where) as queue:
         queue.set_group_defaults(concurrency=1)
         queue.add("n", group="a")
         queue.group("a").set_weight(2)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.proxy import Proxy
 from support.server import Server, quiet_port
-from support.waiting import eventually
+from support.waiting import eventually, until
 
 from bunqueue import (
     ActiveJob,
@@ -28,14 +28,6 @@ from bunqueue import (
 )
 
 
-@pytest.fixture
-async def proxy(shared_server: Server) -> AsyncIterator[Proxy]:
-    proxy = Proxy(shared_server.port)
-    await proxy.start()
-    yield proxy
-    await proxy.stop()
-
-
 @contextlib.asynccontextmanager
 async def working(queue: str, handler: Callable[[ActiveJob], Any], **options: Any) -> AsyncIterator[Worker]:
     worker = Worker(queue, handler, **options)
@@ -44,14 +36,6 @@ async def working(queue: str, handler: Callable[[ActiveJob], Any], **options: An
         yield worker
     finally:
         await worker.stop(grace=0)
-
-
-async def until(worker: Worker, **counts: int) -> None:
-    await eventually(
-        lambda: all(getattr(worker.stats, name) >= count for name, count in counts.items()),
-        f"the worker has {counts}",
-        within_s=60,
-    )
 
 
 async def test_a_stream_of_cut_lines_loses_no_job_and_kills_no_worker(

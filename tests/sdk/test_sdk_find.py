@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,18 +9,6 @@ import pytest
 
 from bunqueue import Admin, AsyncAdmin, AsyncQueue, NewJob, OptionError, Queue
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-async def queues(where: EndpointOptions) -> AsyncIterator[list[AsyncQueue]]:
-    """Eight queues: on both shards, if there are two."""
-    number = next(_numbers)
-    found = [AsyncQueue(f"find-{number}-{place}", **where) for place in range(8)]
-    yield found
-    for queue in found:
-        await queue.close()
 
 
 async def test_a_page_and_the_rest(queues: list[AsyncQueue]) -> None:
@@ -121,8 +107,8 @@ async def test_a_cursor_of_another_search_is_refused(queues: list[AsyncQueue]) -
         await queues[0].find(limit=1, cursor="nonsense")
 
 
-def test_the_same_without_coroutines(where: EndpointOptions) -> None:
-    with Queue(f"find-{next(_numbers)}", **where) as queue, Admin(**where) as admin:
+def test_the_same_without_coroutines(where: EndpointOptions, name: str) -> None:
+    with Queue(name, **where) as queue, Admin(**where) as admin:
         handle = queue.add("rare", {"order": {"id": 7}}, tags=["blocking"])
         assert [job.id for job in queue.find(data={"order.id": 7})] == [handle.id]
         assert [job.id for job in admin.iter_found(tag="blocking", where=f"queue = {queue.name}")] == [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,20 +21,11 @@ from bunqueue import (
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
-async def flows(where: EndpointOptions) -> AsyncIterator[AsyncFlowProducer]:
-    async with AsyncFlowProducer(**where) as flows:
-        yield flows
-
-
-@pytest.fixture
-def queues() -> tuple[str, str]:
+def queues(name: str) -> tuple[str, str]:
     """Two queues of the test's own; on a server of two shards they are on both, or not."""
-    number = next(_numbers)
-    return f"flow-a-{number}", f"flow-b-{number}"
+    return f"{name}-a", f"{name}-b"
 
 
 async def ended(handle: AsyncJobHandle, state: str = "completed") -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from support.waiting import eventually
@@ -24,19 +22,6 @@ from bunqueue import (
     WrongState,
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-async def flows(where: EndpointOptions) -> AsyncIterator[AsyncFlowProducer]:
-    async with AsyncFlowProducer(**where) as flows:
-        yield flows
-
-
-@pytest.fixture
-def name() -> str:
-    return f"graph-{next(_numbers)}"
 
 
 def diamond(queue: str) -> dict[str, FlowJob[object]]:

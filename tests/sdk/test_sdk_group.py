@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, AsyncQueueGroup, OptionError, QueueGroup
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def name() -> str:
-    return f"group-{next(_numbers)}"
 
 
 async def names(group: AsyncQueueGroup) -> list[str]:

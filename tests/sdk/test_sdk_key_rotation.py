@@ -4,7 +4,6 @@ and `list_keys` says what does not."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -38,7 +37,6 @@ OLD, NEW, HASH_KEY = b"o" * 32, b"n" * 32, b"h" * 32
 BEFORE = Codec(encryption=Encryption({"k1": OLD}, hash_key=HASH_KEY))
 ROTATED = Codec(encryption=Encryption({"k2": NEW, "k1": OLD}, hash_key=HASH_KEY))
 AFTER = Codec(encryption=Encryption({"k2": NEW}, hash_key=HASH_KEY))
-_numbers = itertools.count()
 
 
 def uses(key: str, admin: Admin | None = None, queue: str = "patients") -> dict[str, int]:
@@ -122,7 +120,7 @@ def test_workflows_move_when_they_go_on(bunqueue: Sandbox, asynchronous: bool) -
     before, started = app_with(BEFORE)
     handle = started.start("ada")  # type: ignore[attr-defined]
     bunqueue.drain(before)
-    assert uses("k1") == {"data": 1, "step": 2}
+    assert uses("k1") == {"data": 1, "step": 2, "other": 1}, "also the schema that the app has declared"
     handle.signal("told", {"by": "eve"})
     rotated, _ = app_with(ROTATED)
     bunqueue.drain(rotated)
@@ -148,8 +146,7 @@ def test_nothing_is_said_while_there_is_one_key(bunqueue: Sandbox) -> None:
     assert uses("k1")["data"] == 2
 
 
-async def test_workers_of_servers_and_embedded_ones(where: EndpointOptions) -> None:
-    name = f"patients-{next(_numbers)}"
+async def test_workers_of_servers_and_embedded_ones(where: EndpointOptions, name: str) -> None:
     async with AsyncQueue(name, codec=BEFORE, **where) as before:
         await before.upsert_cron(f"nightly-{name}", every=timedelta(days=1), job_name="nightly", data=[1])
         await before.add("large", ["x" * 50_000], tags=["large"])
@@ -176,9 +173,8 @@ def _uses(key: str, queue: str, where: EndpointOptions) -> dict[str, int]:
         return uses(key, admin, queue)
 
 
-def test_the_command_line_says_what_needs_a_key(shared_server: Server) -> None:
+def test_the_command_line_says_what_needs_a_key(shared_server: Server, name: str) -> None:
     cli = Cli(shared_server)
-    name = f"patients-{next(_numbers)}"
     with Queue(name, codec=BEFORE, host=shared_server.host, port=shared_server.port) as queue:
         job = queue.add("n", 1)
     rows = cli.json("keys", "k1", status=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -28,13 +27,7 @@ from bunqueue import (
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-_numbers = itertools.count()
 tenant: ContextVar[str] = ContextVar("tenant")
-
-
-@pytest.fixture
-def name() -> str:
-    return f"middleware-{next(_numbers)}"
 
 
 class Stamp(Middleware):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,14 +23,6 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"options-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 async def test_an_id_of_ones_own(queue: AsyncQueue) -> None:
@@ -185,7 +175,7 @@ async def test_a_job_of_the_past(queue: AsyncQueue, zone: Any) -> None:
         ({"dedup": {"ttl": 5}, "unique_key": "k"}, r"dedup: .*give a bunqueue\.Dedup"),
         ({"dedup": Dedup(ttl=-1), "unique_key": "k"}, "dedup: ttl must be at least 0, not -1"),
         ({"debounce": "k"}, r"debounce: 'k' is not allowed; give a bunqueue\.Debounce"),
-        ({"debounce": Debounce("k", "soon")}, "debounce: wait: 'soon' is not a time"),  # type: ignore[arg-type]
+        ({"debounce": Debounce("k", "soon")}, "debounce: wait: 'soon' is no span of time"),  # type: ignore[arg-type]
         ({"debounce": Debounce("k", -1)}, "debounce: wait must be at least 0, not -1"),
         ({"debounce": Debounce("", 1)}, "debounce: key: '' is not allowed"),
         ({"unique_key": ""}, "unique_key: '' is not allowed; give a text that is not empty, or None"),
@@ -212,8 +202,7 @@ async def test_what_is_not_allowed_is_told_and_nothing_is_sent(
     assert await queue.count() == 0
 
 
-async def test_options_of_the_queue_hold_unless_said_otherwise(where: EndpointOptions) -> None:
-    name = f"options-{next(_numbers)}"
+async def test_options_of_the_queue_hold_unless_said_otherwise(where: EndpointOptions, name: str) -> None:
     async with AsyncQueue(name, default_job_options={"group": "a", "keep_logs": 3}, **where) as queue:
         first: AsyncJobHandle[Any] = await queue.add("n", group="b")
         (second,) = await queue.add_bulk([("n", None)])

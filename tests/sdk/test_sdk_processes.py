@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import subprocess
@@ -13,24 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sdk.conftest import options_for
 from support import app_in_process, in_process, slow_to_import
 from support.procfs import children
 from support.server import ROOT, Server
-from support.waiting import eventually, wait_until
+from support.waiting import eventually, until, wait_until
 
 from bunqueue import ActiveJob, AsyncQueue, CallNext, Middleware, OptionError, Queue, Recycle, Route, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands import jobs
 
-_numbers = itertools.count()
-
 MakeWorker = Callable[..., Worker]
 
 
+@pytest.fixture(params=["server", pytest.param("embedded", marks=pytest.mark.nightly)])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> EndpointOptions:
+    """As elsewhere; but to a process it is all the same, and each costs as much as ten other tests."""
+    return options_for(request, tmp_path)
+
+
 @pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions, name: str) -> AsyncIterator[AsyncQueue]:
     defaults: dict[str, Any] = {"backoff": 1, "max_attempts": 1}
-    async with AsyncQueue(f"sdk-process-{next(_numbers)}", default_job_options=defaults, **where) as queue:  # type: ignore[arg-type]
+    async with AsyncQueue(name, default_job_options=defaults, **where) as queue:  # type: ignore[arg-type]
         yield queue
 
 
@@ -45,13 +49,6 @@ async def make_worker(queue: AsyncQueue, where: EndpointOptions) -> AsyncIterato
     yield make
     for worker in made:
         await worker.stop(grace=0)
-
-
-async def until(worker: Worker, **counts: int) -> None:
-    await eventually(
-        lambda: all(getattr(worker.stats, name) >= count for name, count in counts.items()),
-        f"the worker has {counts}, last {worker.stats}",
-    )
 
 
 async def log_of(queue: AsyncQueue, job_id: str) -> list[tuple[str, str]]:

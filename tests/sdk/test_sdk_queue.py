@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -25,12 +24,9 @@ from bunqueue import (
     Worker,
 )
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
-async def queue(shared_server: Server) -> AsyncIterator[AsyncQueue]:
-    name = f"sdk-queue-{next(_numbers)}"
+async def queue(shared_server: Server, name: str) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(name, host=shared_server.host, port=shared_server.port) as queue:
         yield queue
 

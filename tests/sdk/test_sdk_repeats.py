@@ -11,6 +11,8 @@ from support.server import Server
 
 from bunqueue import AsyncQueue, BunqueueError, CommandFailed, ConnectionOptions, Queue
 
+FIRST = 4  # replies that each connection hands on: what is sent again is answered, and not given up
+
 
 class Forgetful:
     """A proxy that now and then ends the connection in place of handing on what the server says."""
@@ -54,12 +56,16 @@ class Forgetful:
         raise ConnectionResetError
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told = 0
+        due = False
         while data := await reader.read(65536):
             self._seen += 1
-            if self.every and self._seen % self.every == 0:
+            due = due or bool(self.every and self._seen % self.every == 0)
+            if due and told >= FIRST:
                 self.lost += 1
                 raise ConnectionResetError
             writer.write(data)
+            told += 1
         raise ConnectionResetError
 
 

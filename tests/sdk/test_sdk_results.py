@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,19 +27,11 @@ from bunqueue import (
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-_numbers = itertools.count()
-
 
 @dataclass
 class Receipt:
     to: str
     copies: int
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"results-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 async def handler(job: ActiveJob) -> Any:

@@ -98,7 +98,7 @@ def test_how_a_backoff_is_said(backoff: Any, sent: dict[str, Any]) -> None:
     [
         ({"backoff": Backoff(5, delays=[1])}, "backoff: delays says all waits already"),
         ({"backoff": []}, r"backoff: delays: \[\] is not allowed; give a list of times"),
-        ({"backoff": [1, "x"]}, "backoff: delays: 'x' is not a time"),
+        ({"backoff": [1, "x"]}, "backoff: delays: 'x' is no span of time"),
         ({"backoff": Backoff(5, "slow")}, "backoff: type: 'slow' is unknown"),
         ({"backoff": Backoff(5, max_delay=-1)}, "backoff: max_delay"),
         ({"retry_on": [5]}, "retry_on: 5 is no class of errors; give some"),

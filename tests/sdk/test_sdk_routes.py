@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,12 +14,10 @@ from bunqueue import ActiveJob, AsyncAdmin, AsyncQueue, Bunqueue, Middleware, Op
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.worker import routes
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
-async def queues(where: EndpointOptions) -> AsyncIterator[list[AsyncQueue]]:
-    made = [AsyncQueue(f"sdk-routes-{next(_numbers)}", **where) for _ in range(3)]
+async def queues(where: EndpointOptions, name: str) -> AsyncIterator[list[AsyncQueue]]:
+    made = [AsyncQueue(f"{name}-{place}", **where) for place in range(3)]
     yield made
     for queue in made:
         await queue.close()

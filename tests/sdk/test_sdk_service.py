@@ -121,6 +121,7 @@ def test_a_killed_worker_gives_its_jobs_back(shared_server: Server, process: Pro
         assert handle.job().attempts == 0
 
 
+@pytest.mark.nightly  # at each change `make lint` looks at tests/types
 def test_types_are_what_users_see(tmp_path: Path) -> None:
     """`mypy --strict` on a user's program, also with its mistakes."""
     program = tmp_path / "program.py"

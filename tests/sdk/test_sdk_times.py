@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -18,13 +16,6 @@ HOUR = timedelta(hours=1)
 ROME = timezone(timedelta(hours=2))
 NAIVE = datetime(2030, 1, 1)
 MEND = r"has no time zone; if it is local time give its \.astimezone\(\), if it is UTC its \.replace"
-_numbers = itertools.count()
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"times-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 def in_an_hour() -> datetime:
@@ -188,7 +179,7 @@ async def test_moments_are_refused_where_only_a_span_makes_sense(queue: AsyncQue
         queue.set_rate_limit(1, per=moment),  # type: ignore[arg-type]
         queue.upsert_cron("c", every=moment),  # type: ignore[typeddict-item]
     ):
-        with pytest.raises(OptionError, match="is a moment; give a span: milliseconds or a timedelta"):
+        with pytest.raises(OptionError, match="is a moment; give a span: milliseconds, a timedelta"):
             await refused
     with pytest.raises(OptionError, match="job_options: delay: a moment suits one job only; give a span"):
         await queue.upsert_cron("c", schedule="@daily", job_options={"delay": moment})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -29,19 +27,12 @@ from bunqueue import (
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 HOUR = timedelta(hours=1)
-_numbers = itertools.count()
 
 
 @dataclass
 class Order:
     id: int
     note: str = ""
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"unique-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 async def run_all(queue: AsyncQueue, where: EndpointOptions, *, fail: bool = False) -> None:
@@ -155,8 +146,8 @@ async def test_supersede_cancels_what_runs_and_then_runs(queue: AsyncQueue, wher
     assert log == ["0 begins", "0 is cancelled", "1 begins"]
 
 
-async def test_functions_are_unique_by_their_arguments(where: EndpointOptions) -> None:
-    app = Bunqueue(f"unique-{next(_numbers)}", **where)
+async def test_functions_are_unique_by_their_arguments(where: EndpointOptions, name: str) -> None:
+    app = Bunqueue(name, **where)
 
     @app.job(unique=Unique(by="order", within=HOUR))
     def ship(order: int, express: bool = False) -> None: ...
@@ -225,9 +216,9 @@ def test_mistakes_are_refused_where_they_are_written() -> None:
         app.flows.add(FlowJob("n", queue="q", unique=True))
 
 
-def test_the_blocking_client_and_defaults(where: EndpointOptions) -> None:
+def test_the_blocking_client_and_defaults(where: EndpointOptions, name: str) -> None:
     options: Any = {"unique": Unique(within=HOUR)}
-    with Queue(f"unique-{next(_numbers)}", default_job_options=options, **where) as queue:
+    with Queue(name, default_job_options=options, **where) as queue:
         first = queue.add("n", 1)
         again = queue.add("n", 1)
         assert (again.id, again.conflict, again.holder) == (first.id, "kept", first.id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
 import subprocess
 import sys
@@ -17,21 +16,18 @@ from typing import Any
 
 import pytest
 from support.server import Server
-from support.waiting import eventually
+from support.waiting import eventually, until
 
 from bunqueue import ActiveJob, AsyncQueue, AuthError, Backoff, Job, JobCancelled, NewJob, Postpone, Worker
 from bunqueue.client.connection import requests
 from bunqueue.errors import CommandFailed
 
-_numbers = itertools.count()
-
 MakeWorker = Callable[..., Worker]
 
 
 @pytest.fixture
-async def queue(shared_server: Server) -> AsyncIterator[AsyncQueue]:
+async def queue(shared_server: Server, name: str) -> AsyncIterator[AsyncQueue]:
     defaults = {"backoff": 1, "max_attempts": 1}
-    name = f"sdk-worker-{next(_numbers)}"
     async with AsyncQueue(name, port=shared_server.port, default_job_options=defaults) as queue:  # type: ignore[arg-type]
         yield queue
 
@@ -48,13 +44,6 @@ async def make_worker(queue: AsyncQueue, shared_server: Server) -> AsyncIterator
     yield make
     for worker in made:
         await worker.stop(grace=0)
-
-
-async def until(worker: Worker, **counts: int) -> None:
-    await eventually(
-        lambda: all(getattr(worker.stats, name) >= count for name, count in counts.items()),
-        f"the worker has {counts}, last {worker.stats}",
-    )
 
 
 async def only_job(queue: AsyncQueue) -> Job:
@@ -171,9 +160,10 @@ def broken_text() -> Exception:
         (ValueError("caf\udce9.txt"), "ValueError: caf\\udce9.txt"),  # a file's name that is no UTF-8
         (JobCancelled("of another job"), "JobCancelled: of another job"),
         (
-            Postpone("5s"),
-            "OptionError: Postpone: delay: '5s' is not a time; give milliseconds or a timedelta",
-        ),  # type: ignore[arg-type]
+            Postpone("soon"),
+            "OptionError: Postpone: delay: 'soon' is no span of time; give ms, "
+            "or 500ms, 30s, 5m, 2h, 7d or 1h30m",
+        ),
     ],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -547,7 +537,7 @@ async def test_a_worker_that_was_only_started_stops_when_it_is_worn_out(
     await queue.add_bulk([("n", None)] * 500)
     async with make_worker(lambda job: None, max_jobs=3) as worker:
         await eventually(lambda: worker.health().state == "stopped", "it has stopped by itself")
-        assert worker.worn_out == "it has run 3 jobs"
+        assert worker.recycle_reason == "it has run 3 jobs"
     counts = await queue.counts()
     assert (counts.completed, counts.waiting, counts.active) == (3, 497, 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -16,14 +15,6 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.errors import CommandFailed, NotFound, OptionError
 from bunqueue.protocol.commands.workers import WorkerInfo
 from bunqueue.worker.locks import lock_renewer
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"sdk-control-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 @pytest.fixture

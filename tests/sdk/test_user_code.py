@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import signal
@@ -36,15 +35,9 @@ from bunqueue import (
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.conversion.tracebacks import trace_text
+from bunqueue.worker.forks import uncopied
 
-_numbers = itertools.count()
 PATIENCE_MS = 60_000
-
-
-@pytest.fixture
-async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
-    async with AsyncQueue(f"user-code-{next(_numbers)}", **where) as queue:
-        yield queue
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +110,8 @@ async def test_whatever_is_raised_fails_its_job(queue: AsyncQueue, where: Endpoi
 
 
 @pytest.mark.parametrize("run_in", ["loop", "thread"])
-async def test_the_same_of_the_functions_of_an_app(where: EndpointOptions, run_in: str) -> None:
-    app = careless_app(f"user-code-{next(_numbers)}", run_in, **where)
+async def test_the_same_of_the_functions_of_an_app(where: EndpointOptions, run_in: str, name: str) -> None:
+    app = careless_app(name, run_in, **where)
     async with app:
         handles = {each: await app.async_queue.add("work", {"what": each}, max_attempts=1) for each in RAISED}
         outcomes = {each: await handle.wait(timeout=PATIENCE_MS) for each, handle in handles.items()}
@@ -294,7 +287,7 @@ async def test_a_batch_in_a_thread_comes_to_its_end_before_its_jobs_run_again(
 
     ended = threading.Event()
     async with Worker(queue.name, Batch(together, size=2, max_wait=1), concurrency=4, **where) as worker:
-        jobs = [NewJob("n", number, timeout=50, max_attempts=2, backoff=1) for number in range(2)]
+        jobs = [NewJob("n", number, timeout=1_000, max_attempts=2, backoff=1) for number in range(2)]
         handles = await queue.add_bulk(jobs)
         held = worker._current._renewer  # type: ignore[union-attr]
         await eventually(
@@ -389,6 +382,79 @@ def test_what_a_script_defines_can_be_pickled_in_its_jobs(shared_server: Server,
         running.send_signal(signal.SIGTERM)
         wait_until(lambda: running.poll() is not None, "it ends")
         assert running.returncode == 0
+
+
+FORKS = """
+import os, sys, time
+from bunqueue import Route, Worker
+
+def leave_copy(job):
+    copy = os.fork()
+    if not copy:
+        time.sleep(600)  # a helper that outlives its job
+        os._exit(0)
+    return copy
+
+def pid(job):
+    return os.getpid()
+
+def rest(job):
+    job.progress(1)
+    time.sleep(600)  # until its process is killed
+
+if __name__ == "__main__":
+    handlers = {"leave_copy": Route(leave_copy, "thread"), "pid": pid, "rest": rest}
+    Worker(sys.argv[2], handlers, run_in="process", port=int(sys.argv[1])).run_forever()
+"""
+
+
+def test_processes_end_with_their_worker_although_a_job_has_left_a_copy_of_it(
+    shared_server: Server, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(FORKS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [sys.executable, "-W", "ignore", str(script), str(shared_server.port), "user-code-forks"]
+    with (
+        subprocess.Popen(arguments, env=environment) as running,
+        Queue("user-code-forks", port=shared_server.port) as queue,
+    ):
+        process = queue.add("pid").result(timeout=PATIENCE_MS)  # the copy is made when it is there
+        copy = queue.add("leave_copy").result(timeout=PATIENCE_MS)
+        try:
+            resting = queue.add("rest")
+            wait_until(lambda: resting.job().progress == 1, "it runs")
+            running.kill()
+            wait_until(lambda: is_gone(process), "the process that runs it has ended, too")
+            assert not is_gone(copy)
+        finally:
+            os.kill(copy, signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_nobody_forks_while_a_process_is_started() -> None:
+    """A copy would keep open the pipe on which the start is reported: the worker would wait for its end."""
+    ready, order = threading.Event(), []
+
+    def fork() -> None:
+        ready.set()
+        copy = os.fork()
+        if not copy:
+            os._exit(0)
+        order.append("copied")
+        os.waitpid(copy, 0)
+
+    for _ in range(20):
+        with uncopied:
+            forking = threading.Thread(target=fork)
+            forking.start()
+            ready.wait()
+            for _ in range(50):
+                os.sched_yield()
+            order.append("started")
+        forking.join()
+        ready.clear()
+    assert order == ["started", "copied"] * 20
 
 
 # -- what is known of an exception

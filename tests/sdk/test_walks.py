@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,12 +11,10 @@ from bunqueue import Queue
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from shardproc.engine.handlers.views import query
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
-def queue(where: EndpointOptions) -> Iterator[Queue]:
-    with Queue(f"walks-{next(_numbers)}", **where) as queue:
+def queue(where: EndpointOptions, name: str) -> Iterator[Queue]:
+    with Queue(name, **where) as queue:
         yield queue
 
 

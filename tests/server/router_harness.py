@@ -36,8 +36,8 @@ command, changes, settings_fd = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for name, value in changes.items():
     module, _, attribute = name.rpartition(".")
     setattr(importlib.import_module("router." + module), attribute, value)
-import router.process
-sys.exit(router.process.main(["--settings-fd", settings_fd], command))
+import router.start
+sys.exit(router.start.main(["--settings-fd", settings_fd], command))
 """
 
 

@@ -52,8 +52,8 @@ def move(place: Path, other: Path) -> None:
 async def test_what_was_deleted_is_written_anew(server: Server, names: str) -> None:
     folder, before = Path(server.data_dir), server.shard(0).pid
     remove(folder, names)
-    said(server, "it was written anew, with all that was acknowledged")
-    wait_until(lambda: "recovered" in server.log().rpartition("written anew")[2], "the shard is back")
+    said(server, "it was written again, with all that was acknowledged")
+    wait_until(lambda: "recovered" in server.log().rpartition("written again")[2], "the shard is back")
     assert server.shard(0).pid != before
     assert await count(server) == JOBS
     await push(server)

@@ -48,7 +48,7 @@ async def test_after_a_kill_jobs_go_when_they_said_so(server: Server) -> None:
         async def are_gone() -> bool:
             return await states(short) == {"unknown"}
 
-        await eventually(are_gone, "those that were to be kept for seconds are gone", 60)
+        await eventually(are_gone, "those that were to be kept for seconds are gone")
         assert await states(long) == {"completed", "failed"}
         for queue in queues:
             counts = (await wire.ok("GetJobCounts", queue=queue))["counts"]

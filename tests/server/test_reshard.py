@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.budget import budget
 from support.everything import QUEUES, Made, fill, shown, work_off
 from support.folders import check_directory, contents, is_sound, opened
 from support.server import NotStarted, Server, StartServer
@@ -37,7 +38,7 @@ async def client(server: Server) -> Wire:
     return wire
 
 
-@pytest.mark.parametrize("numbers", [(2, 4), (4, 2, 4), (1, 8), (8, 1)], ids=str)
+@pytest.mark.parametrize("numbers", [(4, 2, 4), *budget([], [(2, 4), (1, 8), (8, 1)])], ids=str)
 async def test_nobody_notices(make_server: StartServer, tmp_path: Path, numbers: tuple[int, ...]) -> None:
     folder = tmp_path / "data"
     server = make_server(data_dir=folder, shards=numbers[0])

@@ -152,7 +152,7 @@ def test_accepted_sockets_notice_a_peer_that_vanished(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_is_paused_and_then_dropped(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True, changes={"clients.bounds.MAX_UNREAD": 20 * MIB}) as server:
+    with RouterServer(tmp_path, fake=True, changes={"clients.memory_bounds.MAX_UNREAD": 20 * MIB}) as server:
         with server.connect() as client, server.connect() as other:
             before = server.memory()
             number = client.call(cmd="PUSH", queue=queue_of_shard(0))["conn"]

@@ -18,6 +18,7 @@ import pytest
 from router_harness import Client, RouterServer, alive, queue_of_shard, wait_for
 
 import router.process
+import router.start
 from bunqueue.server.host.descriptors import share
 from router.errors import BAD_USAGE
 
@@ -139,7 +140,7 @@ def test_a_foreign_package_of_the_same_name_is_refused(tmp_path: Path) -> None:
     "arguments", [[], ["--settings-fd"], ["--settings-fd", "x"], ["--settings-fd", "987"]]
 )
 def test_it_is_not_started_by_hand(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert router.process.main(arguments) == BAD_USAGE
+    assert router.start.main(arguments) == BAD_USAGE
     assert capsys.readouterr().err.startswith("bunqueue: ")
 
 
@@ -181,7 +182,7 @@ def test_running_out_of_files_is_said(tmp_path: Path) -> None:
         ({"host": "localhost"}, False),
         ({"host": "0.0.0.0", "insecure": True}, True),
         ({"host": "127.0.0.1", "insecure": True}, False),
-        ({"host": "0.0.0.0", "auth_token": ("secret",)}, False),
+        ({"host": "0.0.0.0", "auth_token": ("secret",), "plaintext": True}, False),
     ],
 )
 def test_an_open_door_is_warned_of(tmp_path: Path, settings: dict[str, Any], said: bool) -> None:
@@ -189,13 +190,23 @@ def test_an_open_door_is_warned_of(tmp_path: Path, settings: dict[str, Any], sai
         wait_for(lambda: " ready " in server.log())
         server.process.terminate()
         assert server.wait() == 0
-        assert ("anyone who reaches this address is let in; set --auth-token" in server.log()) is said
+        assert ("anyone who reaches this address is accepted; set --auth-token" in server.log()) is said
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_an_open_door_has_to_be_wanted(tmp_path: Path, host: str) -> None:
-    with pytest.raises(AssertionError, match=r"--host .*; give --auth-token, --tls-client-ca or --insecure"):
+    said = r"--host .*; give --auth-token, --identities, --tls-client-ca or --insecure"
+    with pytest.raises(AssertionError, match=said):
         RouterServer(tmp_path, fake=True, host=host).__enter__()
+
+
+def test_tokens_without_tls_have_to_be_wanted(tmp_path: Path) -> None:
+    tokens: dict[str, Any] = {"host": "0.0.0.0", "auth_token": ("secret",)}
+    said = r"--host .*; give --tls-cert and --tls-key, or --plaintext"
+    with pytest.raises(AssertionError, match=said):
+        RouterServer(tmp_path, fake=True, **tokens).__enter__()
+    with RouterServer(tmp_path, fake=True, **tokens, plaintext=True) as server:
+        wait_for(lambda: "tokens and payloads travel unencrypted to 0.0.0.0:" in server.log())
 
 
 def test_files_in_an_open_folder_are_private(tmp_path: Path) -> None:

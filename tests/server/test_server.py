@@ -328,8 +328,8 @@ async def test_what_is_refused_neither_uses_nor_makes_room_for_polls(
 
 async def test_polls_that_end_make_room(wire: Wire, prefix: str) -> None:
     queue = queue_on(0, prefix)
-    polls = wire.send_many({"cmd": "PULL", "queue": queue, "timeout": 200} for _ in range(3 * MAX_PARKED))
     begun = time.monotonic()
+    polls = wire.send_many({"cmd": "PULL", "queue": queue, "timeout": 200} for _ in range(3 * MAX_PARKED))
     assert [(await poll)["job"] for poll in polls] == [None] * (3 * MAX_PARKED)
     assert time.monotonic() - begun >= 0.59
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from router_harness import Client, RouterServer, framed, wait_for
 
-from bunqueue.server.host.auth_throttle import FREE
+from bunqueue.server.host.auth_throttle import DELAY_S, FREE
 from router.clients.unauthenticated import MAX_REFUSALS, MAX_WRONG
 
 TOKEN = "right-one"
@@ -82,6 +83,23 @@ def test_one_address_has_so_many_strangers(tmp_path: Path, strangers: ExitStack)
         clients = [strangers.enter_context(server.connect()) for _ in range(4)]
         assert clients[0].closed()
         assert all(client.call(cmd="Auth", token=TOKEN)["ok"] for client in clients[1:])
+
+
+def test_many_guesses_at_once_are_slowed_down_as_well(tmp_path: Path) -> None:
+    """Each over a connection of its own, all of them open before the first one guesses."""
+    guess = framed({"cmd": "Auth", "token": "wrong"})
+    patient = {"clients.unauthenticated.AUTH_S": 600.0}  # with strangers whom a busy machine slows down, too
+    with RouterServer(tmp_path, changes=patient, **TOKENS) as server, ExitStack() as stack:
+        rogues = [stack.enter_context(server.connect()) for _ in range(2 * FREE)]
+        for rogue in rogues[:FREE]:
+            rogue.socket.sendall(guess)
+            assert rogue.recv()["code"] == "INVALID_TOKEN"
+        began = time.monotonic()
+        for rogue in rogues[FREE:]:
+            rogue.socket.sendall(guess * MAX_WRONG + framed({"cmd": "Auth", "token": TOKEN}))
+        for rogue in rogues[FREE:]:
+            assert refusals(rogue) == MAX_WRONG, "the right token came too late"
+        assert time.monotonic() - began >= DELAY_S
 
 
 def test_an_address_that_guesses_waits_and_can_still_get_in(tmp_path: Path) -> None:

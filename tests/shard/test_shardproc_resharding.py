@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from support.naming import shard_of
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
+from shardproc.engine.all_handlers import RECORDS
 from shardproc.engine.registry import Apart
-from shardproc.engine.table import RECORDS
-from shardproc.resharding import build, logs, plan, records
+from shardproc.resharding import build, event_logs, plan, records
 from shardproc.resharding.errors import ReshardError
 from shardproc.storage import transfer
 from shardproc.storage.schema import TABLES
@@ -194,8 +194,8 @@ def shared_out(logs_: list[Rows], family: plan.Family, new: int, first: int | No
         for number, name in enumerate(NAMES, 1):
             places.enter(source, number, shard_of(name, new))
     found: dict[int, Rows] = {target: [] for target in family.targets}
-    read = [logs.read(source, iter(log)) for source, log in zip(family.sources, logs_, strict=True)]
-    for target, row in logs.shared_out(read, places, family, new, first):
+    read = [event_logs.read(source, iter(log)) for source, log in zip(family.sources, logs_, strict=True)]
+    for target, row in event_logs.shared_out(read, places, family, new, first):
         found[target].append(row)
     for rows in found.values():
         assert [row[0] for row in rows] == sorted({row[0] for row in rows}), "numbers ascend"

@@ -35,7 +35,7 @@ class FakeClock(Clock):
     def check_jump(self) -> int:
         return 0
 
-    def mark(self, doubt: int) -> str:
+    def mark(self, uncertainty: int) -> str:
         return ""
 
 

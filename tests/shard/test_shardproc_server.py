@@ -26,6 +26,7 @@ class ShortSlice:
     """A slice of so many commands, however long they take."""
 
     worked_s = 0.0
+    until = 0.0
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._left = A_SLICE

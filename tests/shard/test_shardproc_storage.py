@@ -548,7 +548,7 @@ def test_job_history_shows_the_states(path: str) -> None:
     found = {row[0]: row[1:] for row in driver.rows(f"select {columns} from job_history")}
     assert found == {
         "completed": (ids["completed"], "q", "completed", 0, "w1", None, None, 9),
-        "failed": (ids["failed"], "q", "failed", 1, "w1", "max_attempts_exceeded", "dead", 9),
+        "failed": (ids["failed"], "q", "failed", 1, "w1", "unrecoverable", "dead", 9),
         "retried": (ids["retried"], "q", "delayed", 1, None, None, "once", 9),
         "active": (ids["active"], "q", "active", 0, "w2", None, None, 9),
         "waiting": (ids["waiting"], "q", "waiting", 0, None, None, None, 3),
@@ -762,6 +762,7 @@ def test_a_batch_of_jobs_with_long_texts_fits_into_a_frame(field: dict[str, Any]
     assert len(frame) - HEADER <= MAX_FRAME
 
 
+@pytest.mark.nightly
 def test_jobs_that_failed_at_length_fit_into_a_frame() -> None:
     """A job without data tells each of its failures, in up to 64 Ki characters."""
     driver, count = Driver(), 45

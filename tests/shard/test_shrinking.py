@@ -30,7 +30,7 @@ def shrink(driver: Driver) -> float:
     """Let it shrink; the longest slice in s of CPU time."""
     longest = 0.0
     for _ in range(400):
-        driver.now += 1_000 if not driver.shard._shrinking._works else shrinking.PACE_MS
+        driver.now += 1_000 if not driver.shard._shrinking.is_running else shrinking.PACE_MS
         begun = time.thread_time()
         driver.shard._give_back(driver.now)
         longest = max(longest, time.thread_time() - begun)
@@ -88,7 +88,7 @@ def test_a_crash_between_two_slices_leaves_a_whole_file(filled: Driver) -> None:
     while slices < 3:
         filled.now += 1_000
         filled.shard._give_back(filled.now)
-        slices += filled.shard._shrinking._works
+        slices += filled.shard._shrinking.is_running
     filled.restart()
     assert filled.rows("pragma integrity_check") == [("ok",)]
     shrink(filled)

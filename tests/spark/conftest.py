@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from history import live_through, settle
 from pyspark.sql import SparkSession
 from support.server import Server, dispose
 from support.spark import Full, fill
@@ -45,20 +44,5 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Full]:
         made, jobs = asyncio.run(fill(server))
         server.stop()
         yield Full(folder, made, jobs)
-    finally:
-        dispose(server)
-
-
-@pytest.fixture(scope="session")
-def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data folder in which everything has happened that can."""
-    folder = tmp_path_factory.mktemp("past") / "data"
-    server = Server(folder)
-    try:
-        server.start()
-        asyncio.run(live_through(server))
-        server.stop()
-        settle(folder)
-        yield folder
     finally:
         dispose(server)

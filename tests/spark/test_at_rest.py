@@ -14,7 +14,6 @@ from support.folders import opened
 from support.server import Server
 
 from bunqueue import Queue
-from bunqueue.analytics.inputs import at_rest
 from bunqueue.analytics.runs import From
 from bunqueue.spark import BadOption, NotReadable, copy, snapshot
 from bunqueue.spark.read.snapshots import is_live
@@ -32,7 +31,9 @@ def scratch(tmp_path: Path) -> Path:
 
 def test_all_tables_of_a_busy_shard_are_of_one_moment(server: Server, scratch: Path) -> None:
     data = Path(server.data_dir)
-    with busy(server), at_rest([str(data)], str(scratch)) as [still]:
+    place = From([str(data)], scratch=str(scratch))
+    with busy(server), place.at_rest() as copied:
+        (still,) = copied.folders
         assert Path(still).name == data.name, "what hosts may be called after"
         assert not is_live(still)
         for _ in range(2):
@@ -45,8 +46,9 @@ def test_all_tables_of_a_busy_shard_are_of_one_moment(server: Server, scratch: P
 
 def test_what_nobody_writes_to_is_read_where_it_is(server: Server, scratch: Path) -> None:
     still = str(copy(server.data_dir, scratch / "still"))
-    with at_rest([still, "s3://bucket/backup"], str(scratch / "none")) as folders:
-        assert folders == [still, "s3://bucket/backup"]
+    place = From([still, "s3://bucket/backup"], scratch=str(scratch / "none"))
+    with place.at_rest() as same:
+        assert same == place
 
 
 def test_a_cluster_reads_what_it_can_see(server: Server, scratch: Path) -> None:

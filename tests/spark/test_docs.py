@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from support.server import ROOT
-from support.spark import Full, without_java
+from support.spark import Full
 
+from bunqueue.server.audit.entries import Entry
+from bunqueue.server.audit.trail import Trail
+from bunqueue.server.settings.settings import Settings
 from bunqueue.spark.options import READING, STREAMING
 from bunqueue.spark.read.tables import HOST, SHARD, TABLES
 
@@ -24,25 +27,40 @@ def section(heading: str) -> str:
     return re.split(rf"^{level} ", PAGE.partition(f"\n{heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def test_its_samples_run(full: Full, tmp_path: Path) -> None:
-    """Without a Java of the machine: the one that comes with bunqueue is used."""
-    samples = re.findall(r"```python\n(.*?)```", section("## Reading") + section("## Streaming"), re.DOTALL)
+def test_its_samples_run(
+    spark: SparkSession,
+    full: Full,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, whose session is the one that `spark_session` gives, and whose priority stays."""
     first = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
-    script = tmp_path / "sample.py"
-    script.write_text("\n".join([first, *samples]), encoding="utf-8")
+    rest = re.findall(r"```python\n(.*?)```", section("## Reading") + section("## Streaming"), re.DOTALL)
+    samples = "\n".join([first, *rest])
+    for relative in ("data", "checkpoint", "lake"):  # Spark's processes are elsewhere
+        samples = samples.replace(f'"{relative}"', f'"{tmp_path / relative}"')
     shutil.copytree(full.folder, tmp_path / "data")
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=without_java(tmp_path / "bin"),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("|") > 50, "tables"
-    assert "|obliterated|" in done.stdout.replace(" ", "")
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: None, raising=False)
+    exec(samples, {})
+    printed = capsys.readouterr().out
+    assert printed.count("|") > 50, "tables"
+    assert "|obliterated|" in printed.replace(" ", "")
+
+
+def test_the_trail_is_read(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trail = Trail(Settings(data_dir=str(tmp_path / "data")), "router-0")
+    (tmp_path / "data").mkdir()
+    for who, queue in (("anna", "finance"), ("pat", "mails")):
+        trail.add(
+            Entry(at=1_800_000_000_000, who=who, what="Pause", on={"queue": queue, "limit": 5}, outcome="ok")
+        )
+    (sample,) = re.findall(r"```python\n(.*?)```", section("## The trail"), re.DOTALL)
+    exec(sample.replace('"data/audit"', repr(str(tmp_path / "data" / "audit"))), {"spark": spark})
+    shown = capsys.readouterr().out
+    assert "{queue -> finance" in shown
+    assert "{queue -> mails" not in shown
+    assert "|anna|Pause|     ok|    1|" in shown
 
 
 def test_it_names_every_option() -> None:

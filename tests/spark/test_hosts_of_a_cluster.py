@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from cluster.hosts import Hosts
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from plain import rows_of
 from support.cli import Cli
 from support.naming import queue_on
 from support.postgres import Postgres
-from support.spark import read
 from support.waiting import wait_until
 
 from bunqueue import Admin, Queue
@@ -70,71 +69,69 @@ def pushing(hosts: Hosts) -> Iterator[dict[str, int]]:
         thread.join()
 
 
-def counts(spark: SparkSession, place: Path, **options: str) -> dict[str, int]:
-    rows = read(spark, place, columns="queue", **options).groupBy("queue").count().collect()
-    return {row["queue"]: row["count"] for row in rows}
+def counts(place: Path, **options: str) -> dict[str, int]:
+    return Counter(row["queue"] for row in rows_of(place, columns="queue", **options))
 
 
-def test_each_host_shows_all_shards_while_it_follows(
-    spark: SparkSession, hosts: Hosts, tmp_path: Path
-) -> None:
+def test_each_host_shows_all_shards_while_it_follows(hosts: Hosts, tmp_path: Path) -> None:
     with pushing(hosts) as added:
         for name in ("a", "b"):
             known = dict(added)
             owner = hosts.owners()
-            found = counts(spark, folder(hosts, name))
+            found = counts(folder(hosts, name))
             assert all(count % BATCH == 0 for count in found.values()), "a record is applied as a whole"
             own = QUEUES[owner.index(name)]
             assert found[own] >= known[own], "its own shard has what was acknowledged"
         copied = copy(folder(hosts, "b"), tmp_path / "copy")
     for name in ("a", "b"):
-        wait_until(lambda name=name: counts(spark, folder(hosts, name)) == added, f"{name} has caught up")
-    assert counts(spark, copied) == counts(spark, copied)
-    assert all(count % BATCH == 0 for count in counts(spark, copied).values())
+        wait_until(lambda name=name: counts(folder(hosts, name)) == added, f"{name} has caught up")
+    assert counts(copied) == counts(copied)
+    assert all(count % BATCH == 0 for count in counts(copied).values())
 
 
-def test_snapshots_of_the_store(spark: SparkSession, hosts: Hosts, kept: Path, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_snapshots_of_the_store(hosts: Hosts, kept: Path, tmp_path: Path) -> None:
     Cli(hosts.servers["a"])(
         *("store", "snapshot", "--store", hosts.store, "--store-snapshots", str(kept)),
         *("--data-dir", str(folder(hosts, "a"))),
     )
-    assert counts(spark, kept) == counts(spark, folder(hosts, "a"))
+    assert counts(kept) == counts(folder(hosts, "a"))
     with pytest.raises(NotReadable, match="read them as they are"):
         copy(kept, tmp_path / "copy")
     broken = tmp_path / "broken"
     shutil.copytree(kept, broken)
     half = max(broken.glob("shard-00.*"))
     half.write_bytes(half.read_bytes()[:-100])
-    with pytest.raises(PySparkException, match="damaged, or not whole"):
-        counts(spark, broken)
-    assert counts(spark, broken, unreadable="skip").keys() == {QUEUES[1]}
+    with pytest.raises(NotReadable, match="damaged, or not whole"):
+        counts(broken)
+    assert counts(broken, unreadable="skip").keys() == {QUEUES[1]}
     half.unlink()
     for older in broken.glob("shard-00.*"):
         older.unlink()
-    with pytest.raises(PySparkException, match="no snapshot of shard 00, or not any more"):
-        counts(spark, broken)
+    with pytest.raises(NotReadable, match="no snapshot of shard 00, or not any more"):
+        counts(broken)
 
 
 def test_what_a_host_has_let_go_of_is_not_read(
-    spark: SparkSession, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts.start("c")
     place = folder(hosts, "b")
     with Admin(port=hosts.servers["a"].port) as admin:
         admin.drain_host("b")
-        wait_until(lambda: "b" not in hosts.owners(), "b owns nothing", 60)
-        wait_until(lambda: hosts.follows("b") == 0, "b follows nothing", 60)
+        wait_until(lambda: "b" not in hosts.owners(), "b owns nothing")
+        wait_until(lambda: hosts.follows("b") == 0, "b follows nothing")
     assert (place / "shard-00.db").exists()
-    with pytest.raises(PySparkException, match="is old: this host does not keep it up to date"):
-        counts(spark, place)
-    monkeypatch.setattr(shard_file, "CHANGES_HANDS_S", 0.0)  # not in the processes of Spark
+    monkeypatch.setattr(shard_file, "CHANGES_HANDS_S", 0.0)
+    with pytest.raises(NotReadable, match="is old: this host does not keep it up to date"):
+        counts(place)
     with pytest.raises(NotReadable, match="bunqueue cluster status --shards"):
         copy(place, tmp_path / "copy")
     words = ("snapshot", "--data-dir", str(place), "--out", str(tmp_path / "out"))
     done = Cli(hosts.servers["b"])(*words, status=None)
     assert done.status != 0
     assert "is old" in done.err
-    assert counts(spark, place, unreadable="skip") == {}
+    assert counts(place, unreadable="skip") == {}
     (place / "shard-00.db").unlink()
-    with pytest.raises(PySparkException, match="this host has no copy of the shard"):
-        counts(spark, place)
+    with pytest.raises(NotReadable, match="this host has no copy of the shard"):
+        counts(place)

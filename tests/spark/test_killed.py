@@ -120,6 +120,7 @@ def test_streams_killed_in_the_middle_of_a_batch(
         assert sorted(job.data["number"] for job in queue.iter_jobs()) == list(ROWS)
 
 
+@pytest.mark.nightly
 def test_an_executor_killed_while_it_reads_and_writes(make_server: StartServer) -> None:
     """On a cluster whose executors are processes: another one does its task again."""
     server = make_server()
@@ -132,7 +133,7 @@ def test_an_executor_killed_while_it_reads_and_writes(make_server: StartServer) 
         [sys.executable, program, server.data_dir, ",".join(QUEUES), str(server.port)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

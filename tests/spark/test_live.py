@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from plain import rows_of
 from pyspark.sql import SparkSession
 from support.busy import BATCH, NAME, busy
 from support.folders import opened
@@ -75,11 +77,11 @@ def test_the_log_is_cut_back_after_a_long_read(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_copy_of_a_busy_server_stays_the_same(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_a_copy_of_a_busy_server_stays_the_same(server: Server, tmp_path: Path) -> None:
     data = Path(server.data_dir)
     with busy(server):
         with snapshot(data, scratch=tmp_path) as still:
-            counts = {read(spark, still, rowsPerTask="100").count() for _ in range(2)}
+            counts = {len(rows_of(still, rowsPerTask="100")) for _ in range(2)}
             with opened(Path(still)) as shards:
                 rows = sum(shard.execute("select count(*) from jobs").fetchone()[0] for shard in shards)
         assert counts == {rows}
@@ -100,13 +102,13 @@ def test_a_copy_of_a_busy_server_stays_the_same(spark: SparkSession, server: Ser
         restored.dispose()
 
 
-def test_the_log_of_a_crash_is_read(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+def test_the_log_of_a_crash_is_read(server: Server) -> None:
     with Queue(NAME, port=server.port) as queue:
         queue.add_bulk([("n", number) for number in range(BATCH)])
     server.kill_all()
     data = Path(server.data_dir)
     assert (data / "shard-01.db-wal").stat().st_size
-    assert read(spark, data).count() == BATCH
+    assert len(rows_of(data)) == BATCH
 
 
 def test_who_may_not_write_leaves_nothing_beside_the_log_of_a_crash(
@@ -133,9 +135,7 @@ def test_an_embedded_file(spark: SparkSession, tmp_path: Path) -> None:
     assert row.asDict() == {"name": "welcome", "data": '{"to":"ada"}', "state": "waiting", "shard": 0}
 
 
-def test_events_keep_the_names_of_queues_that_are_gone(
-    spark: SparkSession, server: Server, tmp_path: Path
-) -> None:
+def test_events_keep_the_names_of_queues_that_are_gone(server: Server) -> None:
     """A queue that is made after a restart may get the number of one that was obliterated before it."""
     data = Path(server.data_dir)
     names = [queue_on(1, f"gone-{number}", 2) for number in range(3)]
@@ -148,5 +148,5 @@ def test_events_keep_the_names_of_queues_that_are_gone(
         server.restart()
     with opened(data) as shards:
         assert [tuple(row) for row in shards[1].execute("select id, name from queues")] == [(1, names[-1])]
-    pushed = read(spark, data, "events").where("kind = 'pushed'").groupBy("queue").count().collect()
-    assert {row["queue"]: row["count"] for row in pushed} == dict.fromkeys(names, 2)
+    pushed = rows_of(data, "events", kinds="pushed")
+    assert Counter(row["queue"] for row in pushed) == dict.fromkeys(names, 2)

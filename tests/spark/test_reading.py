@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, timedelta
+from datetime import UTC, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from plain import rows_of
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from support.folders import opened
-from support.server import ROOT, StartServer
+from support.server import StartServer
 from support.spark import Full, read
+from support.table import table
 
 from bunqueue import Queue
 from bunqueue.server.folder.shard_file import SCHEMA
-from bunqueue.spark import snapshot
+from bunqueue.spark import BadOption, NotReadable, UnreadableShard, snapshot
 from bunqueue.spark.options import columns_named
 from bunqueue.spark.read.folders import find_shards
 from bunqueue.spark.read.queries import spans
@@ -30,59 +30,33 @@ from bunqueue.spark.read.reading import Selection, pieces_of
 from bunqueue.spark.read.reading import read as read_piece
 from bunqueue.spark.read.tables import TABLES
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 def ids(frame: DataFrame) -> set[str]:
     return {row["id"] for row in frame.select("id").collect()}
 
 
-@pytest.fixture
-def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    spark.conf.set(PUSHDOWN, request.param)
-    yield spark
-    spark.conf.set(PUSHDOWN, "true")
+def test_a_frame_that_is_filtered_in_several_ways(spark: SparkSession, full: Full) -> None:
+    frame = read(spark, full.folder, columns="id,state")
+    held = {row["id"]: row["state"] for row in frame.collect()}
+    failed, completed = frame.where("state = 'failed'"), frame.where("state = 'completed'")
+    for states, found in (
+        ({"failed"}, failed),
+        ({*held.values()}, frame),
+        ({"completed"}, completed),
+        ({"failed", "completed"}, failed.union(completed)),
+    ):
+        assert ids(found) == {job for job, state in held.items() if state in states}
 
 
-@pytest.fixture(scope="module")
-def held(spark: SparkSession, full: Full) -> DataFrame:
-    """All jobs, out of the source's reach."""
-    frame = read(spark, full.folder)
-    return spark.createDataFrame(frame.collect(), frame.schema).cache()
-
-
-CONDITIONS = [
-    "state = 'completed'",
-    "state in ('failed', 'delayed', 'waiting-children')",
-    "queue like 'main%' and priority > 0",
-    "error is not null and error like 'b%'",
-    "error is null and group_id = 'a'",
-    "not (state = 'completed') or priority = 9",
-    "max_attempts = 4",
-    "attempts >= 1 and attempts < 3",
-    "finished_at is not null and finished_at <= timestamp'2100-01-01 00:00:00.000001'",
-    "shard = 1 and progress > 30",
-    "custom_id <=> 'custom-3'",
-    "started_at between created_at and current_timestamp()",
-]
-
-
-@pytest.mark.parametrize("pushdown", ["true", "false"], indirect=True)
-@pytest.mark.parametrize("condition", CONDITIONS)
-def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
-    pushdown: SparkSession, full: Full, held: DataFrame, condition: str
-) -> None:
-    expected = ids(held.where(condition))
+def test_filters_choose_rows(full: Full) -> None:
+    wanted = '[["state", "in", ["failed", "completed"]], ["priority", ">", 0], ["error", "=", null]]'
+    expected = [
+        row
+        for row in rows_of(full.folder)
+        if row["state"] in ("failed", "completed") and row["priority"] > 0 and row["error"] is None
+    ]
     assert expected
-    assert ids(read(pushdown, full.folder).where(condition)) == expected
-    assert ids(read(pushdown, full.folder, pushFilters="true").where(condition)) == expected
-
-
-def test_a_frame_that_is_filtered_in_two_ways(spark: SparkSession, full: Full, held: DataFrame) -> None:
-    def both(frame: DataFrame) -> DataFrame:
-        return frame.where("state = 'failed'").union(frame.where("state = 'completed'"))
-
-    assert ids(both(read(spark, full.folder))) == ids(both(held))
+    assert rows_of(full.folder, filters=wanted) == expected
 
 
 def test_a_time_between_two_milliseconds(spark: SparkSession, full: Full) -> None:
@@ -93,36 +67,38 @@ def test_a_time_between_two_milliseconds(spark: SparkSession, full: Full) -> Non
         assert bool(frame.where(F.col("created_at") >= later).count()) is some
 
 
-def test_options_choose_rows(spark: SparkSession, full: Full) -> None:
-    frame = read(spark, full.folder)
+def test_options_choose_rows(full: Full) -> None:
+    rows = rows_of(full.folder)
     queue = full.jobs[full.made.ids[0]]["queue"]
-    assert ids(read(spark, full.folder, queues=queue)) == ids(frame.where(F.col("queue") == queue))
-    chosen = read(spark, full.folder, states="completed, cancelled", queues=f'["{queue}"]')
-    assert ids(chosen) == ids(frame.where(f"state = 'completed' and queue = '{queue}'"))
-    times = sorted(row["created_at"] for row in frame.collect())
+    assert rows_of(full.folder, queues=queue) == [row for row in rows if row["queue"] == queue]
+    chosen = rows_of(full.folder, states="completed, cancelled", queues=f'["{queue}"]')
+    expected = [row for row in rows if row["state"] in ("completed", "cancelled") and row["queue"] == queue]
+    assert chosen == expected
+    assert expected
+    times = sorted(row["created_at"] for row in rows)
     since, until = times[len(times) // 4], times[len(times) // 2]
-    between = read(spark, full.folder, since=since.isoformat(), until=until.isoformat())
-    assert sorted(row["created_at"] for row in between.collect()) == [t for t in times if since <= t < until]
-    hour = timedelta(hours=1)
-    later = (since.replace(tzinfo=UTC) + hour).astimezone().isoformat()
-    assert read(spark, full.folder, since=later).count() == 0
-    finished = read(spark, full.folder, timeColumn="finished_at", since="2020-01-01")
-    assert ids(finished) == ids(frame.where("finished_at is not null"))
+    between = rows_of(full.folder, since=since.isoformat(), until=until.isoformat())
+    assert between == [row for row in rows if since <= row["created_at"] < until]
+    assert (
+        rows_of(full.folder, since=since.replace(tzinfo=None).isoformat(), until=until.isoformat()) == between
+    )
+    later = (since + timedelta(hours=1)).astimezone(timezone(timedelta(hours=5))).isoformat()
+    assert rows_of(full.folder, since=later) == []
+    finished = rows_of(full.folder, timeColumn="finished_at", since="2020-01-01")
+    assert finished == [row for row in rows if row["finished_at"] is not None]
 
 
-def test_options_choose_events(spark: SparkSession, full: Full) -> None:
-    frame = read(spark, full.folder, "events").orderBy("at").collect()
-    middle = frame[len(frame) // 2]
-    after = read(spark, full.folder, "events", since=middle["at"].isoformat(), queues=middle["queue"])
-    expected = [row for row in frame if row["at"] >= middle["at"] and row["queue"] == middle["queue"]]
-    assert after.count() == len(expected)
-    kinds = read(spark, full.folder, "events", kinds="failed, pulled").collect()
-    expected = [row for row in frame if row["kind"] in ("failed", "pulled")]
-    assert len({row["kind"] for row in expected}) == 2
-    assert sorted(map(tuple, kinds), key=str) == sorted(map(tuple, expected), key=str)
-    where = f"kind = 'failed' and seq >= {middle['seq']}"
-    chosen = read(spark, full.folder, "events").where(where)
-    assert chosen.count() == len([r for r in frame if r["kind"] == "failed" and r["seq"] >= middle["seq"]])
+def test_options_choose_events(full: Full) -> None:
+    rows = rows_of(full.folder, "events")
+    middle = sorted(rows, key=lambda row: str(row["at"]))[len(rows) // 2]
+    after = rows_of(full.folder, "events", since=middle["at"].isoformat(), queues=middle["queue"])
+    assert after == [row for row in rows if row["at"] >= middle["at"] and row["queue"] == middle["queue"]]
+    kinds = rows_of(full.folder, "events", kinds="failed, pulled")
+    assert kinds == [row for row in rows if row["kind"] in ("failed", "pulled")]
+    assert len({row["kind"] for row in kinds}) == 2
+    filters = json.dumps([["kind", "=", "failed"], ["seq", ">=", middle["seq"]]])
+    chosen = rows_of(full.folder, "events", filters=filters)
+    assert chosen == [row for row in rows if row["kind"] == "failed" and row["seq"] >= middle["seq"]]
 
 
 def test_columns_by_option_or_by_schema(spark: SparkSession, full: Full) -> None:
@@ -132,7 +108,7 @@ def test_columns_by_option_or_by_schema(spark: SparkSession, full: Full) -> None
     assert frame.columns == ["state", "host", "data"]
     assert {row["host"] for row in frame.collect()} == {"web-1"}
     assert read(spark, full.folder, columns="shard,host").count() == read(spark, full.folder).count()
-    assert "data" not in read(spark, full.folder).columns
+    assert not {"data", "group_id"} & {*read(spark, full.folder).columns}
 
 
 def test_payloads_can_be_looked_into(spark: SparkSession, full: Full) -> None:
@@ -154,13 +130,12 @@ def test_several_folders(spark: SparkSession, full: Full) -> None:
         assert ids(frame.where("host = 'b'")) == ids(read(spark, full.folder))
 
 
-@pytest.mark.parametrize("table", ["jobs", "attempts", "dead_letters"])
-def test_a_copy_is_read_in_ranges(spark: SparkSession, full: Full, table: str) -> None:
-    whole = read(spark, full.folder, table)
-    pieces = read(spark, full.folder, table, rowsPerTask="7")
-    assert whole.rdd.getNumPartitions() == 2
-    assert pieces.rdd.getNumPartitions() > 20
-    assert sorted(map(str, pieces.collect())) == sorted(map(str, whole.collect()))
+def test_a_copy_is_read_in_ranges(spark: SparkSession, full: Full) -> None:
+    for name in ("jobs", "attempts", "dead_letters", "events"):
+        assert rows_of(full.folder, name, rowsPerTask="7") == rows_of(full.folder, name), name
+    pieces = read(spark, full.folder, rowsPerTask="70")
+    assert pieces.rdd.getNumPartitions() > 4
+    assert pieces.count() == len(rows_of(full.folder))
 
 
 def test_ranges_begin_where_the_rows_do(make_server: StartServer) -> None:
@@ -174,9 +149,9 @@ def test_ranges_begin_where_the_rows_do(make_server: StartServer) -> None:
         queue.add_bulk([("n", number) for number in range(100)])
     server.stop()
     (shard,) = find_shards([str(server.data_dir)], [])
-    table = TABLES["jobs"]
-    pieces = pieces_of(shard, table, rows=25)
-    selection = Selection(table, columns_named(table, ("seq",)))
+    jobs = TABLES["jobs"]
+    pieces = pieces_of(shard, jobs, rows=25)
+    selection = Selection(jobs, columns_named(jobs, ("seq",)))
     counts = [sum(batch.num_rows for batch in read_piece(piece, selection)) for piece in pieces]
     assert counts == [25, 25, 25, 25]
 
@@ -188,33 +163,6 @@ def test_ranges_have_each_key_once(first: int, last: int, keys: int) -> None:
     found = spans(first, last, keys)
     assert [key for span in found for key in range(span.first, span.last + 1)] == [*range(first, last + 1)]
     assert len(found) == max(1, (last - first + 1) // keys)
-
-
-def test_the_source_is_found_without_being_registered(full: Full, tmp_path: Path) -> None:
-    """As Spark does it: it imports what is called pyspark_..., and asks for DefaultSource."""
-    program = """
-import os, sys
-from pathlib import Path
-from typing import Any
-from pyspark.sql import SparkSession
-from bunqueue.spark.sessions.java import java_home
-os.environ["JAVA_HOME"] = str(java_home(os.environ, Path("shims").absolute()))
-spark = SparkSession.builder.master("local[1]").getOrCreate()
-print(spark.read.format("bunqueue").load(sys.argv[1]).count())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, full.folder],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    with opened(full.folder) as shards:
-        jobs = sum(shard.execute("select count(*) from jobs").fetchone()[0] for shard in shards)
-    assert done.stdout == f"{jobs}\n"
 
 
 # What is wrong
@@ -236,17 +184,29 @@ WRONG_OPTIONS = [
     ({"unreadable": "maybe"}, "unreadable: 'maybe' is not allowed; give fail or skip"),
     ({"colums": "id"}, "colums: the source bunqueue has no such option; did you mean columns?"),
     ({"hosts": "a,b"}, "hosts: 2 names for 1 paths"),
+    ({"pushFilters": "true"}, "pushfilters: the source bunqueue has no such option; did you mean filters?"),
+    ({"filters": "state = 'failed'"}, "is no list of conditions"),
+    ({"filters": '[["stat", "=", "failed"]]'}, "filters: jobs has no column 'stat'; did you mean state?"),
+    ({"filters": '[["state", "like", "f%"]]'}, "filters: there is no operator 'like'; they are =, <,"),
+    ({"filters": '[["attempts", ">", "1"]]'}, "jobs.attempts (int) cannot be compared with '1' by '>'"),
+    ({"filters": '[["group_id", "=", "a"]]'}, "filter the frame instead, with where()"),
+    ({"filters": '[["shard", "=", 1]]'}, "jobs.shard (int) cannot be compared with 1 by '='"),
+    ({"filters": '[["created_at", ">", "noon"]]'}, "filters: 'noon' is no time; write it as"),
     ({"queues": ",".join("q" for _ in range(501))}, "queues: 501 names are more than 500"),
 ]
 
 
-@pytest.mark.parametrize(("options", "text"), WRONG_OPTIONS)
-def test_a_wrong_option_is_told_at_once(
-    spark: SparkSession, full: Full, options: dict[str, str], text: str
-) -> None:
-    with pytest.raises(PySparkException) as error:
-        read(spark, full.folder, **{"table": "jobs", **options})
+@table(("options", "text"), WRONG_OPTIONS)
+def test_wrong_options(full: Full, options: dict[str, str], text: str) -> None:
+    with pytest.raises(BadOption) as error:
+        rows_of(full.folder, **options)
     assert text in str(error.value)
+
+
+def test_a_wrong_option_is_told_at_once(spark: SparkSession, full: Full) -> None:
+    with pytest.raises(PySparkException, match="jobs has no column 'stat'; did you mean state") as told:
+        read(spark, full.folder, columns="id,stat")
+    assert str(told.value).count("  File ") == 1, "of frames, no more than Spark insists on"
 
 
 def test_a_schema_of_other_types_is_refused(spark: SparkSession, full: Full) -> None:
@@ -260,8 +220,8 @@ def test_what_is_no_data_folder(spark: SparkSession, tmp_path: Path) -> None:
         (tmp_path, "there is no manifest.json in it"),
         (Path(__file__), "is no file of bunqueue"),
     ):
-        with pytest.raises(PySparkException, match=text):
-            read(spark, path)
+        with pytest.raises(NotReadable, match=text):
+            rows_of(path)
     with pytest.raises(PySparkException, match="path: give the data folder"):
         spark.read.format("bunqueue").load()
 
@@ -311,77 +271,98 @@ def _other(file: Path) -> None:
     ],
 )
 def test_a_shard_that_cannot_be_read(
-    spark: SparkSession, full: Full, broken: Path, harm: Callable[[Path], None], text: str
+    full: Full, broken: Path, harm: Callable[[Path], None], text: str
 ) -> None:
     harm(broken / "shard-01.db")
-    with pytest.raises(PySparkException, match=text):
+    with pytest.raises(UnreadableShard, match=text):
+        rows_of(broken)
+    rows = rows_of(broken, unreadable="skip")
+    assert rows == [row for row in rows_of(full.folder) if row["shard"] == 0]
+
+
+def test_spark_skips_what_cannot_be_read(spark: SparkSession, broken: Path) -> None:
+    (broken / "shard-01.db").unlink()
+    with pytest.raises(PySparkException, match=r"shard-01\.db is missing; restore it from a backup"):
         read(spark, broken).collect()
-    rows = read(spark, broken, unreadable="skip").collect()
-    with opened(full.folder) as shards:
-        assert len(rows) == shards[0].execute("select count(*) from jobs").fetchone()[0]
-    assert {row["shard"] for row in rows} == {0}
+    assert {row["shard"] for row in read(spark, broken, unreadable="skip").collect()} == {0}
 
 
-def test_an_interrupted_reshard(spark: SparkSession, broken: Path) -> None:
+def test_an_interrupted_reshard(broken: Path) -> None:
     (broken / ".reshard").mkdir()
     (broken / ".reshard" / "complete.json").touch()
-    with pytest.raises(PySparkException, match="run bunqueue reshard again to finish it"):
-        read(spark, broken)
+    with pytest.raises(NotReadable, match="run bunqueue reshard again to finish it"):
+        rows_of(broken)
 
 
-def test_nothing_is_left_beside_a_folder_that_is_read(spark: SparkSession, broken: Path) -> None:
+def test_nothing_is_left_beside_a_folder_that_is_read(broken: Path) -> None:
     before = sorted(path.name for path in broken.iterdir())
-    assert read(spark, broken).count()
+    assert rows_of(broken)
     assert sorted(path.name for path in broken.iterdir()) == before
 
 
 def test_a_file_that_changes_between_plan_and_reading_is_refused(full: Full, tmp_path: Path) -> None:
-    from bunqueue.spark.errors import UnreadableShard
-    from bunqueue.spark.read.folders import find_shards
-    from bunqueue.spark.read.reading import Selection, pieces_of, read
-    from bunqueue.spark.read.tables import TABLES
-
     shutil.copytree(full.folder, tmp_path / "data")
     (shard, _) = find_shards([str(tmp_path / "data")], ["h"])
-    table = TABLES["jobs"]
-    planned = pieces_of(shard, table, rows=10)
+    jobs = TABLES["jobs"]
+    planned = pieces_of(shard, jobs, rows=10)
     assert len(planned) > 1
     with sqlite3.connect(shard.path) as db:
         db.execute("update jobs set priority = priority + 1")
     db.close()
     with pytest.raises(UnreadableShard, match="has changed while it was read"):
-        list(read(planned[0], Selection(table, table.default_columns)))
+        list(read_piece(planned[0], Selection(jobs, jobs.default_columns)))
 
 
 def test_events_that_cannot_match_are_not_unpacked(full: Full, monkeypatch: pytest.MonkeyPatch) -> None:
     from bunqueue.server.folder.shard_file import opened as opened_shard
-    from bunqueue.spark.read import event_rows
+    from bunqueue.spark.read import event_rows, event_selection
     from bunqueue.spark.read.conditions import Condition
-    from bunqueue.spark.read.event_selection import selected
-    from bunqueue.spark.read.folders import find_shards
 
     made: list[int] = []
-    build = event_rows._event
-    monkeypatch.setattr(event_rows, "_event", lambda seq, *more: made.append(seq) or build(seq, *more))
+
+    def unpacked(*given: Any) -> Iterator[event_rows.Arrays]:
+        for arrays in event_rows.events(*given):
+            made.extend(arrays["seq"].to_pylist())
+            yield arrays
+
+    monkeypatch.setattr(event_selection, "events", unpacked)
     (shard, _) = find_shards([str(full.folder)], ["h"])
     with opened_shard(Path(shard.path)) as file:
-        everything = list(selected(file, ()))
+
+        def found(*conditions: Condition) -> list[dict[str, Any]]:
+            parts = event_selection.selected(file, event_rows.STORED, conditions)
+            return [row for part in parts for row in pa.table(part).to_pylist()]
+
+        everything = found()
+        seq = everything[5]["seq"]
         for conditions in (
             (Condition("kind", "in", ["failed", "dropped"]),),
             (Condition("kind", "=", "pushed"), Condition("kind", "in", ["pushed", "failed"])),
-            (Condition("seq", "<=", everything[5].seq),),
-            (Condition("seq", "=", everything[5].seq),),
+            (Condition("seq", "<=", seq),),
+            (Condition("seq", "=", seq),),
             (Condition("kind", "in", ["unknown"]),),
         ):
-            tests = [test for one in conditions if (test := _plain(one.column, one.operator, one.value))]
+            tests = [_plain(one.column, one.operator, one.value) for one in conditions]
             expected = [event for event in everything if all(test(event) for test in tests)]
             made.clear()
-            assert list(selected(file, conditions)) == expected
+            assert found(*conditions) == expected
             if conditions[0].value != ["unknown"]:
                 assert expected
-                assert made == [event.seq for event in expected]
+                assert made == [event["seq"] for event in expected]
+        for condition, count in (
+            (Condition("error", "not null"), sum(event["error"] is not None for event in everything)),
+            (Condition("job_id", "starts", everything[5]["job_id"][:9]), None),
+            (Condition("queue", "=", 5), len(everything)),  # of another type: left to the caller
+            (Condition("at", ">", everything[-1]["at"]), 0),
+        ):
+            rows = found(condition)
+            assert everything[5] in rows if count is None else len(rows) == count
 
 
 def _plain(column: str, how: str, value: Any) -> Callable[[Any], bool]:
-    compare = {"in": lambda a, b: a in b, "=": lambda a, b: a == b, "<=": lambda a, b: a <= b}[how]
-    return lambda event: compare(getattr(event, column), value)
+    compare: dict[str, Callable[[Any], bool]] = {
+        "in": lambda found: found in value,
+        "=": lambda found: found == value,
+        "<=": lambda found: found <= value,
+    }
+    return lambda event: compare[how](event[column])

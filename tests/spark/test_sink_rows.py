@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from msgspec import UNSET
 
 from bunqueue.errors import BunqueueError, OptionError, PayloadError
 from bunqueue.model.ids import seq_of_id, slot_of_id, slot_of_queue
@@ -118,7 +119,7 @@ def test_a_row_says_what_its_job_is() -> None:
     )
     assert (job.queue, job.fields.name, job.id) == ("other", "welcome", "17")
     assert data_of(job) == {"to": "ada", "at": moment, "parts": [b"\0", None, 1.5]}
-    assert (job.fields.priority, job.fields.delay, job.fields.max_attempts) == (5, 2000, 3)
+    assert (job.fields.priority, job.fields.delay, job.fields.max_attempts) == (5, 2000, UNSET)
     assert (job.fields.tags, job.fields.group_id) == (["a", "b"], "acme")
     assert job.fields.headers == {"traceparent": "00-1"}
 

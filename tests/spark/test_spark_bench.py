@@ -47,8 +47,15 @@ def test_the_history_is_finished_and_has_failures_and_retries(history: Path) -> 
     assert 0.01 * JOBS < retried < 0.04 * JOBS
 
 
-# What "spark-aggregate" runs, `--beside` does as well, and other tests look at its tables.
-@pytest.mark.parametrize("kind", ["sqlite-read", "sqlite-aggregate", "duckdb-aggregate", "spark-read"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sqlite-read",
+        "sqlite-aggregate",
+        pytest.param("duckdb-aggregate", marks=pytest.mark.nightly),
+        pytest.param("spark-read", marks=pytest.mark.nightly),
+    ],
+)
 def test_readers_read_all_of_it(history: Path, kind: str) -> None:
     command = [sys.executable, str(SCRIPTS / "spark_bench_readers.py"), kind, str(history)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
@@ -57,6 +64,7 @@ def test_readers_read_all_of_it(history: Path, kind: str) -> None:
     assert result["seconds"] > 0
 
 
+@pytest.mark.nightly
 def test_beside_a_server_at_work() -> None:
     """What is printed at the end: a row for each load, with a ratio."""
     small = ["--jobs", "2000", "--rounds", "1", "--load", "2000"]

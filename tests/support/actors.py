@@ -12,7 +12,7 @@ from .ledger import Lease, Ledger, payload
 from .wire import Address, ConnectionEnded, Reply, Wire, answer_of, now_ms
 
 RETRY_S = 0.05  # before trying again what was refused for the moment
-UNAVAILABLE = ("Shard unavailable", "The store is away")  # how such refusals begin
+UNAVAILABLE = ("Shard unavailable", "The store is unavailable")  # how such refusals begin
 CUT = "connection ended"
 
 

@@ -1,7 +1,7 @@
 """A server whose processes are killed at a chosen step of what its shards do together.
 
 Nothing in the server is prepared for this: its shards load `crash.crash_shard` at their start, which looks at
-every letter, commit and write whether the step has come.
+every message, commit and write whether the step has come.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ REACHED_S = 15.0
 class Step(NamedTuple):
     """When to kill what."""
 
-    letter: str
-    role: str  # of the shard that comes to the step: it "sends" or "receives" the letter
-    moment: str  # of its turn: "before commit", "after commit", "half sent" (up to the letter) or "sent"
+    message: str
+    role: str  # of the shard that comes to the step: it "sends" or "receives" the message
+    moment: str  # of its turn: "before commit", "after commit", "half sent" (up to the message) or "sent"
     victim: str = "shard"  # itself, or "router", or "server": all processes
-    nth: int = 1  # letter of this kind, from now on, of any one shard
+    nth: int = 1  # message of this kind, from now on, of any one shard
     shard: int | None = None  # its number, if it matters
 
     def __str__(self) -> str:
-        words = [self.victim, self.role, self.letter, self.moment.replace(" ", "-")]
+        words = [self.victim, self.role, self.message, self.moment.replace(" ", "-")]
         return "-".join(words + [f"{self.nth}"] * (self.nth > 1))
 
 

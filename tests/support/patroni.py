@@ -25,9 +25,9 @@ import psycopg
 import pytest
 import yaml
 
+from .end_servers import folder_prefix
 from .postgres import ACCOUNT, account, binaries
 from .procfs import command_line, kill_tree, signal_all, tree
-from .reaper import folder_prefix
 from .server import quiet_port
 from .waiting import wait_until
 

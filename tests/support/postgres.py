@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from .reaper import folder_prefix
+from .end_servers import folder_prefix
 from .server import quiet_port
 from .waiting import wait_until
 
@@ -33,6 +33,12 @@ def binaries() -> Path:
     if os.environ.get("CI"):
         pytest.fail(text)
     pytest.skip(text)
+
+
+def ask(url: str, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(sql, values or None)  # type: ignore[call-overload]
+        return cursor.fetchall() if cursor.description else []
 
 
 def account() -> dict[str, Any]:
@@ -104,7 +110,7 @@ class Node:
                 **os.environ,
                 "TMPDIR": str(self.folder.parent),
                 **self.environ,
-            }  # as the reaper knows it
+            }  # as end_servers.py knows it
             self._process = subprocess.Popen(program, stdout=log, stderr=log, env=environ, **account())
         wait_until(self._answers, "PostgreSQL answers")
 
@@ -160,9 +166,7 @@ class Node:
         return [self._process.pid, *map(int, children.stdout.split())]
 
     def ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(sql, values or None)  # type: ignore[call-overload]
-            return cursor.fetchall() if cursor.description else []
+        return ask(self.url, sql, *values)
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run([binaries() / program, *arguments], capture_output=True, text=True, **account())

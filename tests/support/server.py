@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .end_servers import folder_prefix
 from .file_rules import check_folder
 from .procfs import Process, children, open_files, runs, started_with
-from .reaper import folder_prefix
 from .waiting import wait_until
 from .warm import COMMAND, PROGRAM, ROOT, Warm  # noqa: F401  # some are found here by others
 from .wire import Address
@@ -28,7 +28,7 @@ READY = re.compile(
     r" data=(?P<data>.+) sync=(?P<sync>\w+)( damaged=(?P<damaged>[\d,]+))? pid=(?P<pid>\d+)\n"
 )
 READY_S = 60.0
-EXIT_S = 30.0
+EXIT_S = 90.0
 MAX_LOG = 20_000  # characters of a log that are shown
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to outgoing connections
 
@@ -193,12 +193,20 @@ class Server:
 
     def shard_processes(self) -> list[Process]:
         """The shard processes that run now."""
-        return [child for child in children(self.pid) if not runs(child.pid, "gateway", "fork server")]
+        return [
+            child
+            for child in children(self.pid)
+            if not runs(child.pid, "gateway", "fork server", "backup", "following")
+        ]
 
     def gateway(self) -> Process:
         """The process of the HTTP gateway; waits until there is one."""
         found = wait_until(lambda: self._children("gateway"), "there is a gateway")
         return found[0]
+
+    def backup(self) -> Process:
+        """The process that ships what changes; waits until there is one."""
+        return wait_until(lambda: self._children("backup"), "there is a backup process")[0]
 
     def fork_server(self) -> Process:
         """The process that the others are copies of; waits until there is one."""

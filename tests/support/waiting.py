@@ -6,10 +6,10 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 STEP_S = 0.02
-PATIENCE_S = 30.0  # far more than anything here takes, on a machine that is busy with other things
+PATIENCE_S = 90.0  # far more than anything here takes, on a machine that is busy with other things
 
 T = TypeVar("T")
 
@@ -42,3 +42,11 @@ async def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what} (last value {value!r})")
         await asyncio.sleep(step_s)  # between two looks
+
+
+async def until(worker: Any, **counts: int) -> None:
+    """Wait until the worker's statistics have reached these numbers."""
+    await eventually(
+        lambda: all(getattr(worker.stats, name) >= count for name, count in counts.items()),
+        f"the worker has {counts}, last {worker.stats}",
+    )

@@ -24,13 +24,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .reaper import folder_prefix
+from .end_servers import folder_prefix
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import sys; from bunqueue.cli import main; sys.exit(main())"
@@ -46,7 +45,6 @@ MODULES = (
     "router.process",
     "router.secondary.process",
     "shardproc.process",
-    "sqlite_utils.db",  # for the schema of a new file
     "typer._adapters",
     "uvloop",
 )
@@ -55,6 +53,7 @@ ROOM = 16_384  # bytes for what /proc shows of a copy's arguments, and of its en
 CLONE_PARENT = 0x8000  # clone(2): the copy is a child of whoever started the process that copies itself
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 COLD = ("PYTHON", "LD_", "COVERAGE")  # what begins so has been looked at when a process is copied
+MEANS_NOTHING = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}  # to a copy, whose files are opened anew
 _one_order = threading.Lock()  # at a time, so that each gets its own answer
 
 
@@ -117,7 +116,7 @@ def _can_be_copied(command: Any, how: dict[str, Any]) -> bool:
 
 
 def _cold(environ: Any) -> dict[str, str]:
-    return {key: value for key, value in environ.items() if key.startswith(COLD)}
+    return {key: value for key, value in environ.items() if key.startswith(COLD) and key not in MEANS_NOTHING}
 
 
 def _environ() -> dict[str, str]:
@@ -275,7 +274,7 @@ def _be(order: dict[str, Any], files: list[int]) -> NoReturn:
     except SystemExit as error:
         status = error.code
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     _end(status)
 
 

@@ -222,13 +222,15 @@ class Wire(asyncio.Protocol):
         await self.until_ended()
 
 
-async def at_router(address: Address, router: int) -> Wire:
-    """A connection that this one of the host's routers has."""
+async def at_router(address: Address, router: int, token: str = "") -> Wire:
+    """A connection that this one of the host's routers has, with a token if there is one."""
     others: list[Wire] = []
     try:
         while True:
             wire = await Wire.open(address)
             try:
+                if token:
+                    await wire.ok("Auth", token=token)
                 if (await wire.ok("Ping"))["data"]["router"] == router:
                     return wire
             except ConnectionEnded:  # that router is just ending

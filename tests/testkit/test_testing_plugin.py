@@ -183,7 +183,7 @@ def test_the_plugin_costs_nothing_where_it_is_not_used(project: pytest.Pytester)
 
         def test_one():
             loaded = {name for name in sys.modules if name.split(".")[0] in ("bunqueue", "shardproc")}
-            assert loaded == {"bunqueue", "bunqueue.testing", "bunqueue.testing.plugin"}
+            assert loaded == {"bunqueue", "bunqueue.testing", "bunqueue.testing.plugin", "bunqueue.version"}
             assert not {"msgspec", "sqlite3"} & sys.modules.keys()
         """,
     )

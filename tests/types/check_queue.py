@@ -113,7 +113,7 @@ def mistakes(queue: Queue) -> None:
     queue.add("n", prio=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     queue.add("n", failure_policy="explode")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     queue.add("n", depends_on=[5])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-    queue.add("n", backoff="fixed")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    queue.add("n", backoff={"delay": 5})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     queue.upsert_cron("n", evry=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     queue.history("cancelled")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(queue.handle("id", Receipt).result(), int)  # type: ignore[assert-type]  # pyright: ignore[reportAssertTypeFailure]

@@ -95,7 +95,7 @@ async def working() -> None:
     assert_type(worker.stats.completed, int)
     assert_type(worker.health(max_silence=5_000), WorkerHealth)
     assert_type(worker.health().silence, float | None)
-    assert_type(worker.worn_out, str | None)
+    assert_type(worker.recycle_reason, str | None)
     await worker.stop(grace=timedelta(seconds=1))
     assert_type(await worker.serve(), BaseException | None)
     run_forever(worker, Worker("other", plain))

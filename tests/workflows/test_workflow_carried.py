@@ -64,7 +64,7 @@ async def begin(server: Server) -> None:
         async def all_wait() -> bool:
             return all([await handle.state() == "waiting-signal" for handle in handles])
 
-        await eventually(all_wait, "all workflows wait", 30)
+        await eventually(all_wait, "all workflows wait")
         for handle in handles:
             assert not await handle.signal("second", "kept")
         assert await shop.app.broadcast_async("all", "everybody", "everybody's") == 0

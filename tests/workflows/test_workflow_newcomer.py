@@ -116,7 +116,7 @@ async def test_a_kill_in_the_middle_of_each_step(make_server: StartServer, tmp_p
         handle = app.async_queue.workflow("order-7")
         await handle.signal("approval", True)
         for number in range(1, 5):
-            await eventually(partial(steps.have_begun, number), f"{number} steps have begun", 60)
+            await eventually(partial(steps.have_begun, number), f"{number} steps have begun")
             working.kill()
             working.wait()
             working = worker()

@@ -45,7 +45,7 @@ def waiting(app: Bunqueue, kind: Any, **options: Any) -> Any:
     return order
 
 
-@promises("Data that is not of the type that is waited for is refused to who sends it")
+@promises("Data of the wrong type is refused")
 def test_what_does_not_fit_is_refused_where_it_is_sent(sandbox: Sandbox) -> None:
     app = Bunqueue("q")
     cases: list[tuple[Any, Any, Any, tuple[str, str, str] | None]] = [
@@ -85,8 +85,8 @@ def test_what_does_not_fit_is_refused_where_it_is_sent(sandbox: Sandbox) -> None
 
 
 @promises(
-    "What came before anybody waited for it, or does not fit for other reasons, is set aside",
-    "The wait goes on",
+    "A signal that came before its type was known, or does not fit for other reasons, is set aside",
+    "The wait continues for the rest",
 )
 @pytest.mark.parametrize("plain", [False, True])
 def test_what_does_not_fit_is_set_aside(sandbox: Sandbox, plain: bool) -> None:
@@ -160,8 +160,8 @@ def test_signals_that_are_set_aside_are_bounded(sandbox: Sandbox) -> None:
 
 
 @promises(
-    "A program may declare what the data of its signals is",
-    "It holds before anybody waits, and at once after a deploy",
+    "A program may declare the types of its signals",
+    "They hold before anybody waits, and at once after a deploy",
 )
 def test_what_is_declared_holds_before_anybody_waits(sandbox: Sandbox) -> None:
     app = Bunqueue("q")
@@ -191,7 +191,7 @@ def test_a_wait_cannot_contradict_what_is_declared(sandbox: Sandbox) -> None:
         waiting(Bunqueue("q"), Any, signals=["approval"])
 
 
-@promises("What a wait alone has said holds until")
+@promises("A type that only a wait has given holds until")
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_deploy_may_change_the_type(sandbox: Sandbox, declared: bool) -> None:
     """The workflow waits meanwhile, so what its wait said is not held against the new type."""
@@ -220,7 +220,7 @@ def test_a_deploy_may_change_the_type(sandbox: Sandbox, declared: bool) -> None:
     assert handle.result() == "Approval(by='ada', cents=0)"
 
 
-@promises("A broadcast passes over a wait")
+@promises("A broadcast skips waits")
 def test_a_broadcast_goes_past_what_it_does_not_fit(sandbox: Sandbox) -> None:
     app = Bunqueue("q")
 
@@ -255,7 +255,7 @@ def test_a_broadcast_goes_past_what_it_does_not_fit(sandbox: Sandbox) -> None:
     assert handles[1].result() == 4
 
 
-@promises("A name that nobody waits for is answered with the names that are waited for")
+@promises("If nobody waits for the name of a signal, its sender gets the names that are waited for")
 def test_a_name_that_nobody_waits_for(sandbox: Sandbox) -> None:
     app = Bunqueue("q")
 
@@ -297,9 +297,7 @@ def deployed(body: Callable[[Flow], Any], **options: Any) -> tuple[Bunqueue, Any
     return app, order
 
 
-@promises(
-    "A wait that is not in the code any more takes nothing", "What it took meanwhile, if nobody has used it"
-)
+@promises("A wait that is no longer in the code takes nothing", "If it has taken a signal that was not used")
 @pytest.mark.parametrize("seen", [True, False], ids=["the new code has run", "it has not"])
 @pytest.mark.parametrize("how", ["renamed", "beside a step", "in a race", "by key"])
 def test_a_wait_with_another_name_gets_the_signal(sandbox: Sandbox, how: str, seen: bool) -> None:
@@ -336,7 +334,6 @@ def test_a_signal_that_was_used_is_not_given_to_another_wait(sandbox: Sandbox) -
 
     async def before(flow: Flow) -> str:
         first = await flow.wait_for("approval", str, name="first")
-        sandbox.advance(1)
         await flow.step("ship", lambda: first)
         return await flow.wait_for("approval", str, name="second")
 

@@ -610,7 +610,7 @@ def test_bounds(sandbox: Sandbox) -> None:
     assert (last.error.code, last.error.field, last.error.bound) == ("TOO_MANY_STEPS", "name", 10_000)
 
 
-@promises("However many workers a workflow loses, it goes on")
+@promises("A workflow may lose any number of workers: it continues")
 def test_a_worker_may_die_in_every_step(sandbox: Sandbox) -> None:
     """Each of them brings the workflow further, so it is not taken for what ends its workers."""
     app = Bunqueue("q")

@@ -166,7 +166,7 @@ def test_a_retry_after_an_undo(sandbox: Sandbox) -> None:
     assert ran == ["kept", "undone", "undone:1"]
 
 
-@promises("To find the functions that undo, the code runs again", "Nothing behind that step runs")
+@promises("To find the functions that undo, the code runs again", "Nothing after that step runs")
 @pytest.mark.parametrize("how", ["times out", "fails", "cancelled"])
 def test_code_behind_the_last_step_does_not_run_to_undo(sandbox: Sandbox, how: str) -> None:
     app = Bunqueue("q")

@@ -234,11 +234,14 @@ class Gate:
 async def test_a_step_whose_time_is_over_is_not_run_twice_at_a_time(
     where: EndpointOptions, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first call outlives its time: the next one begins when it has returned."""
+    """The first call outlives its time: the next one begins when it has returned.
+
+    On a busy machine others outlive theirs, too.
+    """
     app = Bunqueue(f"q-{uuid4().hex[:8]}", **where, concurrency=4)
     gate, late = Gate(), threading.Event()
-    retry = Retry(0, max_attempts=2)
-    attempts = {"max_attempts": 2, "backoff": 0}
+    retry = Retry(0, max_attempts=100)
+    attempts = {"max_attempts": 100, "backoff": 0}
 
     @app.workflow(max_attempts=1)
     async def step(flow: Flow) -> int:
@@ -271,8 +274,8 @@ async def test_a_step_whose_time_is_over_is_not_run_twice_at_a_time(
             threading.Timer(0.5, late.set).start()  # for as long a second call could begin
             await asyncio.to_thread(late.wait)
             gate.open.set()
-            assert await handle.result(PATIENCE) == 2
-    assert (gate.most, gate.calls) == (1, 2)
+            assert await handle.result(PATIENCE) >= 2
+    assert gate.most == 1
 
 
 @pytest.mark.parametrize("bad", ["step", "undo", "branch"])

@@ -151,7 +151,7 @@ async def test_another_worker_goes_on(where: EndpointOptions) -> None:
     async with AsyncQueue(app.name, **where) as queue:
         async with app:
             handle = await works.start_async()
-            await asyncio.wait_for(begun.wait(), 10)
+            await asyncio.wait_for(begun.wait(), 60)
         assert 1 <= len(ran) < 20
         assert await queue.get_state(handle.id) == "waiting"
         async with app:

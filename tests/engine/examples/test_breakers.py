@@ -213,7 +213,7 @@ def test_by_hand(driver: Driver) -> None:
     assert breakers(driver) == []
     assert pull(driver) == jobs[1:]
     assert driver.rows("select count(*) from records where kind = 'breaker'") == [(0,)]
-    assert driver.shard.engine.state.queues["q"].gate is None
+    assert driver.shard.engine.state.queues["q"].limits is None
 
 
 def test_changes_keep_the_state(driver: Driver) -> None:

@@ -149,17 +149,17 @@ def test_a_forged_cursor_does_not_send_the_shard_beyond_its_last_job(driver: Dri
 
 def test_what_is_moved_on_one_shard_waits_in_the_other_queue(driver: Driver) -> None:
     ids = [driver.push(data=n, priority=n) for n in range(3)]
-    letter = dead(driver)
-    driver.ask(cmd="AddLog", id=letter, message="seen")
+    message = dead(driver)
+    driver.ask(cmd="AddLog", id=message, message="seen")
     reply = change(driver, "move", queue="q", to="other")
-    assert reply["data"] == {"changed": 4, "skipped": {}, "examples": [*ids, letter]}
+    assert reply["data"] == {"changed": 4, "skipped": {}, "examples": [*ids, message]}
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["failed"] == 0
-    assert [driver.job(job_id)["queue"] for job_id in (*ids, letter)] == ["other"] * 4
-    assert driver.job(letter)["attempts"] == 0
-    assert [line["message"] for line in driver.ask(cmd="GetLogs", id=letter)["data"]["logs"]] == ["seen"]
-    assert len(driver.ask(cmd="GetAttempts", id=letter)["data"]["attempts"]) == 1
+    assert [driver.job(job_id)["queue"] for job_id in (*ids, message)] == ["other"] * 4
+    assert driver.job(message)["attempts"] == 0
+    assert [line["message"] for line in driver.ask(cmd="GetLogs", id=message)["data"]["logs"]] == ["seen"]
+    assert len(driver.ask(cmd="GetAttempts", id=message)["data"]["attempts"]) == 1
     again = driver.restarted()
-    assert [again.ask(cmd="PULL", queue="other")["job"]["id"] for _ in range(4)] == [letter, *ids[::-1]]
+    assert [again.ask(cmd="PULL", queue="other")["job"]["id"] for _ in range(4)] == [message, *ids[::-1]]
     assert change(again, "move", where="queue = other", to="other")["data"]["skipped"] == {"there-already": 4}
     again.close()
 

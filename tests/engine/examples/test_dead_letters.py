@@ -1,4 +1,4 @@
-"""Dead letters, completed jobs that are kept or not, stalls: with simulated time, and over restarts."""
+"""Dead messages, completed jobs that are kept or not, stalls: with simulated time, and over restarts."""
 
 from __future__ import annotations
 

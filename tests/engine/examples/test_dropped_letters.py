@@ -1,4 +1,4 @@
-"""Dead letters that nobody removed: each is told of, counted for good, and remembered for who asks."""
+"""Dead messages that nobody removed: each is told of, counted for good, and remembered for who asks."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ def group(driver: Driver, command: str, name: str = "a", **fields: Any) -> Any:
 
 
 def groups_of(driver: Driver) -> Groups:
-    gate = driver.shard.engine.state.queues["q"].gate
-    assert gate is not None
-    assert gate.groups is not None
-    return gate.groups
+    limits = driver.shard.engine.state.queues["q"].limits
+    assert limits is not None
+    assert limits.groups is not None
+    return limits.groups
 
 
 def wait(driver: Driver, ms: int) -> list[str]:

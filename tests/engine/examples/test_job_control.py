@@ -338,10 +338,10 @@ def test_a_job_that_ends_its_workers_at_once_ends_as_a_dead_letter(driver: Drive
         if conn == 12:
             driver = driver.restarted(live=(1,))
     assert seen == [(0, 0)] * 3 + [(1, 1), (2, 2)]
-    (letter,) = driver.ask(cmd="Dlq", queue="q")["entries"]
-    assert (letter["job"]["id"], letter["reason"], letter["job"]["attempts"]) == (job_id, "stalled", 3)
-    assert letter["error"] == "Whoever held the job has gone at once, 5 times by now"
-    assert letter["attempts"][0]["error"].endswith("3 times by now")
+    (message,) = driver.ask(cmd="Dlq", queue="q")["entries"]
+    assert (message["job"]["id"], message["reason"], message["job"]["attempts"]) == (job_id, "stalled", 3)
+    assert message["error"] == "Whoever held the job has gone at once, 5 times by now"
+    assert message["attempts"][0]["error"].endswith("3 times by now")
     assert driver.job(other)["attempts"] == 0
     driver.ask(cmd="RetryDlq", queue="q")
     for conn in range(20, 22):

@@ -13,10 +13,10 @@ from engine.shard_driver import Driver
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import ErrorReply
 from bunqueue.protocol.commands.base import MAX_SHOWN
+from shardproc.engine.all_handlers import RECORDS
 from shardproc.engine.kept_kinds import KEPT
 from shardproc.engine.memory import kept
 from shardproc.engine.memory.kept import Bound
-from shardproc.engine.table import RECORDS
 
 MANY = 5
 NODE = {"name": "a", "queue": "more", "after": [], "input": {"data": {}}}
@@ -68,6 +68,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "bounds": (
         {"cmd": "SetBounds", "queue": "q{}", "config": {"maxWaiting": 7}}, "queue",
+        {"cmd": "Obliterate", "queue": "q{}", "force": True},
+    ),
+    "functions": (
+        {"cmd": "DeclareFunctions", "queue": "q{}", "functions": [{"name": "f"}]}, "queue",
         {"cmd": "Obliterate", "queue": "q{}", "force": True},
     ),
     "signal_types": (

@@ -48,7 +48,7 @@ def dead(driver: Driver) -> list[str]:
     return [job["id"] for job in driver.ask(V3, cmd="Dlq", queue="q")["jobs"]]
 
 
-# Dead letters
+# Dead messages
 
 
 def test_a_discarded_job_is_a_dead_letter_even_if_it_is_removed_when_it_fails(driver: Driver) -> None:

@@ -8,7 +8,7 @@ import pytest
 from engine.examples.test_schedules import created, get, jobs, new_server, put, run
 from engine.shard_driver import START, Driver
 
-from shardproc.engine.handlers.crons import runs
+from shardproc.engine.handlers.crons import due_runs
 
 Job = dict[str, Any]
 
@@ -239,7 +239,7 @@ def test_many_missed_runs_leave_other_commands_their_turn(driver: Driver) -> Non
     driver.now = driver.shard.engine.state.now = START + 60_000
     seen = []
     for _ in range(4):
-        runs.run_due(driver.shard.engine.state)
+        due_runs.run_due(driver.shard.engine.state)
         seen.append(len(driver.shard.engine.state.jobs))
     assert seen == [1000, 2000, 3000, 3000], "one schedule a tick"
 

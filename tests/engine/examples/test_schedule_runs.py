@@ -10,7 +10,7 @@ from engine.examples.test_schedules import created, get, jobs, new_server, put, 
 from engine.shard_driver import START, Driver
 
 from shardproc import missed_runs
-from shardproc.engine.handlers.crons import runs
+from shardproc.engine.handlers.crons import due_runs
 
 HOUR = 3_600_000
 
@@ -177,7 +177,7 @@ def test_runs_that_a_server_misses_are_counted_shown_and_logged(
 def test_a_shard_that_comes_back_and_a_schedule_that_is_paused_miss_nothing(driver: Driver) -> None:
     put(driver, repeatEvery=1000, preventOverlap=False)
     driver.now = START + 2500
-    driver.restart()  # only the shard was away
+    driver.restart()  # only the shard was down
     run(driver, driver.now)
     assert created(driver) == [2500]
     assert "missed" not in shown(driver)
@@ -195,7 +195,7 @@ def test_counting_what_was_missed_is_bounded(driver: Driver, caplog: pytest.LogC
         new_server(driver, 24 * HOUR)
         run(driver, driver.now)
         missed_runs.log_all(driver.shard.engine.state.timetable)
-    assert shown(driver, "by-the-second")["missed"] == runs.MAX_COUNTED
+    assert shown(driver, "by-the-second")["missed"] == due_runs.MAX_COUNTED
     assert shown(driver, "0")["missed"] == 24
     lines = [each for each in caplog.records if "missed" in each.message]
     assert len(lines) == missed_runs.MAX_LINES + 1

@@ -9,7 +9,7 @@ import pytest
 from engine.shard_driver import START, Driver
 
 from bunqueue.model.ids import slot_of_queue
-from shardproc.engine.handlers.crons import runs
+from shardproc.engine.handlers.crons import due_runs
 
 Job = dict[str, Any]
 FIELDS = {
@@ -400,14 +400,14 @@ def test_a_time_zone_that_this_machine_does_not_know_stops_nothing(driver: Drive
     assert len(jobs(driver)) == 1
     cron = get(driver)
     assert cron is not None
-    assert cron["nextRun"] == jobs(driver)[0]["createdAt"] + runs.LOOK_AGAIN_MS
+    assert cron["nextRun"] == jobs(driver)[0]["createdAt"] + due_runs.RECHECK_MS
 
 
 # Many
 
 
 def test_many_runs_at_once_go_in_slices(driver: Driver) -> None:
-    count = 2 * runs.MAX_A_TICK + 1
+    count = 2 * due_runs.MAX_A_TICK + 1
     for number in range(count):
         put(driver, str(number), repeatEvery=1000, preventOverlap=False)
     engine = driver.shard.engine
@@ -417,7 +417,7 @@ def test_many_runs_at_once_go_in_slices(driver: Driver) -> None:
         assert engine.next_deadline() <= START + 1000
         engine.tick(START + 1000)
         pushed.append(engine.state.totals.pushed)
-    assert pushed == [runs.MAX_A_TICK, 2 * runs.MAX_A_TICK, count]
+    assert pushed == [due_runs.MAX_A_TICK, 2 * due_runs.MAX_A_TICK, count]
     assert engine.next_deadline() == START + 2000
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from engine.shard_driver import START, Driver
 
 from bunqueue.protocol.codes import Code
 from shardproc.engine.handlers.views.stats import MAX_QUEUES
 from shardproc.engine.memory.history import MINUTE_MS, MINUTES
-from shardproc.engine.memory.totals import STEPS
+from shardproc.engine.memory.job_figures import STEPS
 from shardproc.engine.memory.vitals import StorageFault, Vitals
 
 
@@ -46,7 +47,8 @@ def test_totals_and_averages() -> None:
         "totalCompleted": 2,
         "totalFailed": 1,
     }
-    assert (found["avgLatencyMs"], found["avgProcessingMs"]) == (15, 200)
+    assert (found["totalAttempts"], found["avgLatencyMs"]) == (3, 10)  # also of the one that failed
+    assert found["avgProcessingMs"] == pytest.approx(400 / 3)
     assert found["memoryUsageMb"] > 1
     assert found["sqliteSizeMb"] > 0
     assert found["activeConnections"] == 1
@@ -120,7 +122,9 @@ def test_prometheus_takes_the_largest_queues() -> None:
         push(driver, f"q{MAX_QUEUES + 4}")
     figures = driver.ask(cmd="Prometheus")["data"]
     assert len(figures["queues"]) == MAX_QUEUES
-    assert figures["queues"][0] == {
+    first = figures["queues"][0]
+    assert first["names"][0]["pushed"] == 4
+    assert {key: first[key] for key in ("name", "waiting", "delayed", "active", "dlq", "oldest_ms")} == {
         "name": f"q{MAX_QUEUES + 4}",
         "waiting": 4,
         "delayed": 0,
@@ -141,8 +145,8 @@ def test_times_of_completed_jobs_by_size() -> None:
     for wait_ms, work_ms in ((0, 1), (1, 2), (3, 4), (4, 5), (10**9, 0)):
         work(driver, wait_ms, work_ms)
     (shard,) = driver.ask(cmd="Prometheus")["data"]["shards"]
-    assert shard["waits"] == [2, 0, 2, *[0] * (STEPS - 3), 1]
-    assert shard["runs"] == [2, 1, 1, 1, *[0] * (STEPS - 3)]
+    assert shard["waits"]["counts"] == [2, 0, 2, *[0] * (STEPS - 3), 1]
+    assert shard["runs"]["counts"] == [2, 1, 1, 1, *[0] * (STEPS - 3)]
 
 
 def oldest(driver: Driver) -> float:

@@ -42,8 +42,8 @@ def purge_completed(driver: Driver, until: int, limit: int = 100) -> list[str]:
 def purge_dead(driver: Driver, until: int, limit: int = 100) -> list[str]:
     state, queue = driver.shard.engine.state, queue_of(driver)
     found = state.archive.old_dead_letters(queue.id, until, limit)
-    removal.purge(state, queue, FAILED, [letter.seq for letter in found])
-    return [letter.id for letter in found]
+    removal.purge(state, queue, FAILED, [message.seq for message in found])
+    return [message.id for message in found]
 
 
 def rows(driver: Driver) -> dict[str, int]:

@@ -55,7 +55,14 @@ def test_what_has_ended_is_told_at_once(driver: Driver) -> None:
     assert answer["ended"] == [
         {"id": done, "state": "completed", "result": {"r": 1}},
         {"id": "nothing", "state": "unknown"},
-        {"id": dead, "state": "failed", "error": "broken", "reason": "max_attempts_exceeded", "attempts": 1},
+        {
+            "id": dead,
+            "state": "failed",
+            "error": "broken",
+            "reason": "max_attempts_exceeded",
+            "attempts": 1,
+            "cause": "max_attempts",
+        },
     ]
 
 

@@ -454,7 +454,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @invariant()
     def idle_groups_are_forgotten(self) -> None:
         queue = self.driver.shard.engine.state.queues.get("q") if hasattr(self, "driver") else None
-        groups = queue.gate.groups if queue is not None and queue.gate is not None else None
+        groups = queue.limits.groups if queue is not None and queue.limits is not None else None
         for name, group in ({} if groups is None else groups.by_id).items():
             known = self.model.groups[name]
             limited = known.paused or known.concurrency or known.rate

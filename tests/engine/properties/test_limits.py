@@ -182,14 +182,14 @@ def test_a_queue_without_limits_has_no_gate(driver: Driver) -> None:
     queue = driver.shard.engine.state.queues["q"]
     for command in ("RateLimit", "SetConcurrency"):
         driver.ask(cmd=command, queue="q", limit=1)
-        assert queue.gate is not None
+        assert queue.limits is not None
     driver.ask(cmd="RateLimitClear", queue="q")
     driver.ask(cmd="ClearConcurrency", queue="q")
-    assert queue.gate is None
+    assert queue.limits is None
     driver.ask(cmd="ClearConcurrency", queue="q")
-    assert queue.gate is None
+    assert queue.limits is None
     driver.restart()
-    assert driver.shard.engine.state.queues["q"].gate is None
+    assert driver.shard.engine.state.queues["q"].limits is None
 
 
 steps = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 9)), max_size=30)

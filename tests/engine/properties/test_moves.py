@@ -12,9 +12,9 @@ import pytest
 from engine.shard_world import CONN, QUEUES, World
 from support.budget import budget
 
+from shardproc.engine.all_handlers import RECORDS
 from shardproc.engine.peers import moves
 from shardproc.engine.state import State
-from shardproc.engine.table import RECORDS
 
 SEEDS = budget(4, 200)
 

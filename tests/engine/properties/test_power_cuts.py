@@ -98,7 +98,7 @@ def test_a_flow_that_is_decided_between_two_pages(tmp_path: Path, monkeypatch: P
         while world.wires[lost, home]:  # the question for the first page
             world.deliver(lost, home)
         late = [(lost, home), (home, lost)]
-        while others := [wire for wire, letters in world.wires.items() if letters and wire not in late]:
+        while others := [wire for wire, messages in world.wires.items() if messages and wire not in late]:
             world.deliver(*others[0])
         assert child in world.shards[home].engine.state.jobs
         world.settle()

@@ -1,4 +1,4 @@
-"""Several shards, the letters between them, and crashes at every step of what they do together."""
+"""Several shards, the messages between them, and crashes at every step of what they do together."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from engine.shard_world import QUEUES
-from engine.workflow_life import Life, Story, Town
+from engine.workflow_life import Life, SeveralShards, Story
 from engine.workflow_world import HOUR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -50,26 +50,26 @@ def without_twins(program: list[Any]) -> Iterator[Any]:
 @given(st.sampled_from((1, 2, 4)), st.lists(STORY, min_size=1, max_size=3), st.integers(0, 2**32))
 def test_deaths_change_nothing(shards: int, stories: list[Any], seed: int) -> None:
     with TemporaryDirectory() as folder:
-        town = Town(Path(folder), shards, seed, crash_rate=0.04, cut_rate=0.03)
+        world = SeveralShards(Path(folder), shards, seed, crash_rate=0.04, cut_rate=0.03)
         try:
             some = [Story(f"w{number}", *story) for number, story in enumerate(stories)]
-            life = Life(town, some, worker_dies=0.08)
+            life = Life(world, some, worker_dies=0.08)
             life.start()
             life.go_on(what_happens(life))
             life.finish()
             life.check()
         finally:
-            town.close()
+            world.close()
 
 
 def what_happens(life: Life) -> Iterator[Callable[[], object]]:
-    rng, town = life.rng, life.town
+    rng, world = life.rng, life.world
     things: list[Callable[[], object]] = [
-        town.worker_dies,
-        town.router_dies,
-        *[lambda: town.pass_time(HOUR)] * 8,
+        world.worker_dies,
+        world.router_dies,
+        *[lambda: world.pass_time(HOUR)] * 8,
     ]
-    things += [lambda number=number: town.crash(number) for number in range(town.count)]  # type: ignore[misc]
+    things += [lambda number=number: world.crash(number) for number in range(world.count)]  # type: ignore[misc]
     for story in life.stories.values():
         things += [lambda story=story: life.signal(story)] * rng.randrange(story.signals + 1)  # type: ignore[misc]
     keys = sorted({key for story in life.stories.values() for key in story.broadcasts})
@@ -95,10 +95,10 @@ PROGRAM_OF_ALL: list[Any] = [
 
 def live(folder: Path, fails: bool, fatal: int | None = None, victim: str = "") -> int:
     """The number of boundaries that there were."""
-    town = Town(folder, 4, seed=7)
-    town.fatal, town.victim = fatal, victim
+    world = SeveralShards(folder, 4, seed=7)
+    world.fatal, world.victim = fatal, victim
     try:
-        life = Life(town, [Story("w", "delta", PROGRAM_OF_ALL, fails)])
+        life = Life(world, [Story("w", "delta", PROGRAM_OF_ALL, fails)])
         life.start()
         while life.work():
             pass
@@ -108,9 +108,9 @@ def live(folder: Path, fails: bool, fatal: int | None = None, victim: str = "") 
         life.broadcast("a")
         life.finish()
         life.check()
-        return town.passed
+        return world.passed
     finally:
-        town.close()
+        world.close()
 
 
 @pytest.mark.parametrize("victim", VICTIMS)

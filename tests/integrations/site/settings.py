@@ -17,6 +17,11 @@ TASKS = {
             "modules": ["shop.mails"],
         },
     },
+    "outbox": {
+        "BACKEND": "bunqueue.integrations.django.BunqueueBackend",
+        "QUEUES": ["default", "slow"],
+        "OPTIONS": {"url": os.environ.get("BUNQUEUE_URL", "bunqueue://127.0.0.1:1"), "outbox": True},
+    },
     "patient": {
         "BACKEND": "bunqueue.integrations.django.BunqueueBackend",
         "QUEUES": [],

@@ -11,8 +11,8 @@ from replication.simulation.parts import SimulatedLink
 from bunqueue.protocol.codec import encode_frame
 from bunqueue.server.links import shard_protocol as link
 from shardproc.replication.owner import Answer, Done, Records, Uncertain
-from shardproc.replication.server import ReplicatedServer
-from shardproc.replication.shard import ReplicatedShard
+from shardproc.replication.replicated_server import ReplicatedServer
+from shardproc.replication.replicated_shard import ReplicatedShard
 from shardproc.storage.careful import CarefulStore
 from shardproc.storage.database import Database
 

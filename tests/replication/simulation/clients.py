@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 QUEUES = ("alpha", "beta", "gamma", "delta")  # some on each shard
 TTL_MS = (3_000, 10_000, 30_000)
-NOBODY = ("Shard unavailable", "The store is away")
+NOBODY = ("Shard unavailable", "The store is unavailable")
 
 Reply = dict[str, Any]
 

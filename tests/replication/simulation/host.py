@@ -18,10 +18,10 @@ from replication.simulation.scheduler import Scheduler, Task
 
 from bunqueue.server.links import shard_protocol as link
 from shardproc.core import StorageFailed
-from shardproc.replication.owner import Fenced, LogDamaged, LogShorter
+from shardproc.replication.errors import Fenced, LogDamaged, LogShorter
 from shardproc.replication.replay import applied
-from shardproc.replication.server import ReplicatedServer
-from shardproc.replication.shard import ReplicatedShard
+from shardproc.replication.replicated_server import ReplicatedServer
+from shardproc.replication.replicated_shard import ReplicatedShard
 from shardproc.replication.start import catch_up
 
 RESTART_S = 0.1

@@ -76,8 +76,8 @@ class HostClock(Clock):
     def check_jump(self) -> int:
         return 0
 
-    def _mark(self, doubt: int = 0) -> Mark:
-        return Mark(self.now_ms(), int(self._scheduler.now * 1000), self._boot, doubt)
+    def _mark(self, uncertainty: int = 0) -> Mark:
+        return Mark(self.now_ms(), int(self._scheduler.now * 1000), self._boot, uncertainty)
 
 
 class Socket:

@@ -177,7 +177,7 @@ async def test_what_was_pulled_returns_when_the_client_closes(
 async def test_a_parked_pull_gets_the_job_that_comes(way: Client, queue: str) -> None:
     waiting = asyncio.ensure_future(pull(way, queue, timeout=PARKED_MS))
     job_id = await push(way, queue)
-    job, token = await asyncio.wait_for(waiting, 10)
+    job, token = await asyncio.wait_for(waiting, 60)
     assert job is not None
     assert (job["id"], bool(token)) == (job_id, True)
 
@@ -193,7 +193,7 @@ async def test_the_end_of_a_job_is_awaited(way: Client, queue: str) -> None:
     waiting = [asyncio.ensure_future(way.ended(queue, job_id, None)) for _ in range(2)]
     _, token = await pulled(way, queue)
     await way.call(core.Ack(id=job_id, token=token, result=Raw(encode(42))), core.AckReply)
-    for ended in await asyncio.wait_for(asyncio.gather(*waiting), 10):
+    for ended in await asyncio.wait_for(asyncio.gather(*waiting), 60):
         assert (ended.state, decode(ended.result)) == ("completed", 42)
 
 
@@ -358,7 +358,7 @@ async def test_closing_ends_a_parked_pull_with_an_error(
     await eventually(lambda: way.is_open, "the pull has a session")
     await way.close()
     with pytest.raises(ConnectionLost, match=f"^PULLB for queue '{queue}': .*closed") as caught:
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
     assert (caught.value.queue, caught.value.command, bool(caught.value.address)) == (queue, "PULLB", True)
     other = new_client()
     job_id = await push(other, queue)
@@ -371,7 +371,7 @@ async def test_closing_ends_waiting_for_a_job_with_an_error(way: Client, queue: 
     await eventually(lambda: way.is_open, "the wait has a session")
     await way.close()
     with pytest.raises(BunqueueError, match="closed"):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_closing_while_a_long_command_is_carried_out_ends_it_one_way_or_the_other(

@@ -39,7 +39,7 @@ class Crash:
         if not self.steps or self.due is not None:
             return
         step = self.steps[0]
-        if (step["role"], step["letter"]) == (role, letter) and step["shard"] in (None, shard):
+        if (step["role"], step["message"]) == (role, letter) and step["shard"] in (None, shard):
             self.seen[letter] += 1
             if self.seen[letter] == step["nth"]:
                 self.due = step
@@ -124,7 +124,7 @@ def install() -> None:
         if crash.at("half sent"):
             assert crash.due is not None
             names = [type(messages.decode(letter).message).__name__ for _, letter in found]
-            end = names.index(crash.due["letter"]) + 1
+            end = names.index(crash.due["message"]) + 1
             for peer, letter in found[:end]:
                 servers[-1]._sock.sendall(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + letter))
             crash.strike()
