@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from bunqueue.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bunqueue.client.flow_graph import AsyncFlowBatch, AsyncFlowGraph
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
+    from bunqueue.client.invalid_jobs import InvalidJobWarning
     from bunqueue.client.models.flows import BatchInfo, FlowInfo, FlowLine, FlowMember, FlowPage
     from bunqueue.client.models.jobs import Cause, Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.models.search import ChangedJobs, FoundPage, SearchPlan
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from bunqueue.worker.active_job import ActiveJob, current_job
     from bunqueue.worker.batches import Batch
     from bunqueue.worker.job_logging import JobLogHandler
+    from bunqueue.worker.log_context import JobLogFilter
     from bunqueue.worker.middleware import CallNext, Middleware
     from bunqueue.worker.options import WorkerOptions
     from bunqueue.worker.processes.pool import Recycle
@@ -115,6 +117,7 @@ _WHERE = {
     "bunqueue.workflow.flow": ("Flow",),
     "bunqueue.app.workflow": ("AsyncWorkflow", "PlainWorkflow", "Workflow"),
     "bunqueue.worker.job_logging": ("JobLogHandler",),
+    "bunqueue.worker.log_context": ("JobLogFilter",),
     "bunqueue.worker.processes.pool": ("Recycle",),
     "bunqueue.worker.retry_after": ("retry_after",),
     "bunqueue.worker.retry_rules": ("RetryRules",),
@@ -145,6 +148,7 @@ _WHERE = {
     "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat", "Unique"),
     "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
     "bunqueue.client.models.search": ("ChangedJobs", "FoundPage", "SearchPlan"),
+    "bunqueue.client.invalid_jobs": ("InvalidJobWarning",),
     "bunqueue.client.models.jobs": ("Cause", "Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.worker.middleware": ("CallNext", "Middleware"),
     "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue", "AsyncWorkflowHandle"),
@@ -269,6 +273,7 @@ __all__ = [
     "FlowProducer",
     "FlowTree",
     "FoundPage",
+    "InvalidJobWarning",
     "Job",
     "JobCancelled",
     "JobCounts",
@@ -277,6 +282,7 @@ __all__ = [
     "JobGroup",
     "JobHandle",
     "JobInterrupted",
+    "JobLogFilter",
     "JobLogHandler",
     "JobNotFound",
     "JobOptions",

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
+DEFAULT_JITTER = 0.1  # of the waits between attempts, of jobs and of steps: enough that they spread
+
 
 class BunqueueError(Exception):
     """The root of all errors of this package.
@@ -319,7 +321,8 @@ class JobFailed(BunqueueError):
     """A job whose result was requested is a dead letter.
 
     `error` is the text of its last error, `reason` why there was no further attempt ("max_attempts_exceeded",
-    "timeout", "stalled", or "unknown" for a discarded job), `attempts` the number of failed attempts.
+    "timeout", "stalled", or "unknown" for a discarded job), `cause` the same more precisely (see
+    `JobOutcome`), `attempts` the number of failed attempts.
     """
 
     code = "job_failed"
@@ -330,6 +333,7 @@ class JobFailed(BunqueueError):
         *,
         error: str | None = None,
         reason: str | None = None,
+        cause: str | None = None,
         attempts: int = 0,
         queue: str | None = None,
         job_id: str | None = None,
@@ -337,6 +341,7 @@ class JobFailed(BunqueueError):
         super().__init__(message, queue=queue, job_id=job_id)
         self.error = error
         self.reason = reason
+        self.cause = cause
         self.attempts = attempts
 
 
@@ -378,16 +383,16 @@ class JobTimeout(JobStopped, TimeoutError):
 
 
 class Postpone(JobStopped):
-    """Raise it in a handler to put the job back and run it after `delay`: ms, a timedelta, or a point in time
-    as a datetime with a time zone. No attempt is used, so without `max` this can be repeated for ever. If the
-    job was already put back `max` times, the attempt fails with PostponeLimit instead. The job's `postponed`
-    counts how many times it was put back."""
+    """Raise it in a handler to put the job back and run it after `delay`: ms, a timedelta, a text such as
+    "5m", or a point in time as a datetime with a time zone. No attempt is used, so without `max` this can be
+    repeated for ever. If the job was already put back `max` times, the attempt fails with PostponeLimit
+    instead. The job's `postponed` counts how many times it was put back."""
 
     code = "job_postponed"
 
     def __init__(
         self,
-        delay: float | timedelta | datetime,
+        delay: float | timedelta | str | datetime,
         message: str = "put back by its handler",
         *,
         max: int | None = None,
@@ -398,14 +403,14 @@ class Postpone(JobStopped):
         self.counts = True
         """For the worker: whether this increases the job's `postponed`."""
 
-    def __reduce__(self) -> tuple[Callable[..., Postpone], tuple[float | timedelta | datetime, str]]:
+    def __reduce__(self) -> tuple[Callable[..., Postpone], tuple[float | timedelta | str | datetime, str]]:
         return partial(type(self), max=self.max), (self.delay, str(self))
 
 
 class Retry(BunqueueError):
     """Raise it in a handler to fail the attempt and start the next one after `delay` instead of the job's
-    backoff: ms, a timedelta, or a point in time as a datetime with a time zone. It counts as an attempt:
-    after `max_attempts` the job is a dead letter.
+    backoff: ms, a timedelta, a text such as "5m", or a point in time as a datetime with a time zone. It
+    counts as an attempt: after `max_attempts` the job is a dead letter.
 
     Or give it to a step of a workflow: `flow.step("ship", ship, retry=Retry(max_attempts=10, on=Timeout))`.
     Then `on` says which errors are retried, `never` which are not, and `when` decides about the others.
@@ -418,7 +423,7 @@ class Retry(BunqueueError):
 
     def __init__(
         self,
-        delay: float | timedelta | datetime | Sequence[float | timedelta] | None = None,
+        delay: float | timedelta | str | datetime | Sequence[float | timedelta | str] | None = None,
         message: str = "its handler asks for another attempt",
         *,
         max_attempts: int = 3,
@@ -426,8 +431,8 @@ class Retry(BunqueueError):
         never: type[BaseException] | tuple[type[BaseException], ...] = (),
         when: Callable[[BaseException], bool] | None = None,
         backoff: Literal["exponential", "fixed"] = "exponential",
-        max_delay: float | timedelta = 3_600_000,
-        jitter: float = 0.1,
+        max_delay: float | timedelta | str = 3_600_000,
+        jitter: float = DEFAULT_JITTER,
     ) -> None:
         super().__init__(message)
         self.delay = delay

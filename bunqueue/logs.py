@@ -4,8 +4,9 @@
     log.info("shard ready", shard=0, took_ms=31)
 
 gives ``2026-01-01T12:00:00.123Z INFO router shard ready shard=0 took_ms=31``, or the same as a JSON object.
-A line never contains a token or a payload: fields with names like that are masked, and bytes are shown only
-as their number.  Messages are constants; everything that varies is a field.
+A line of this package never contains a token or a payload: fields with names like that are masked, and bytes
+are shown only as their number.  Messages are constants; everything that varies is a field.  In JSON, what
+other code logs with ``extra`` are fields as well, with secrets masked, and so are tracebacks.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Literal, TextIO, TypeAlias
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, TextIO, TypeAlias
 
 import orjson
 
-from bunqueue.text import CONTROL
+from bunqueue.text import CONTROL, printable
 
 Field: TypeAlias = str | int | float | bool | None
 
-Level = Literal["debug", "info", "warning", "error"]
+Level = Literal["debug", "info", "warning", "error", "critical"]
 Form = Literal["text", "json"]
 FORM_VARIABLE = "BUNQUEUE_LOG_FORMAT"
 """An environment variable.  The server reads it as one of its settings; workers use it as a default."""
@@ -36,7 +41,13 @@ MAX_TRACEBACK_CHARS = 8000
 """A longer traceback loses its beginning; the end says what went wrong."""
 _SECRET_WORDS = ("token", "secret", "password", "authorization")
 _PAYLOAD_NAMES = frozenset({"data", "payload", "result", "body", "frame"})
-_RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})
+_RESERVED = frozenset({"time", "level", "logger", "message", "traceback", "stack"})
+JOB_FIELDS = "job_fields"
+"""An attribute of a record: what a filter found out about the job whose handler logs."""
+_OF_RECORDS = frozenset(
+    {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "fields", JOB_FIELDS}
+)
+"""The attributes that every record has; what else it has came from ``extra``, or from a filter."""
 
 
 class Logger:
@@ -56,6 +67,9 @@ class Logger:
 
     def error(self, message: str, /, **fields: Field) -> None:
         self._logger.error(message, extra={"fields": fields})
+
+    def critical(self, message: str, /, **fields: Field) -> None:
+        self._logger.critical(message, extra={"fields": fields})
 
     def exception(self, message: str, /, **fields: Field) -> None:
         """Like ``error``, with the traceback of the exception that is being handled."""
@@ -82,18 +96,41 @@ def configure_logging(
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter(context) if form == "json" else TextFormatter(context))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if form == "json":
+        log_uncaught()
+
+
+class ForPeople(NamedTuple):
+    """A configuration made by `log_for_people`."""
+
+    level: Level
+    form: Form
+
+
+_for_people: ForPeople | None = None
+
+
+def for_people() -> ForPeople | None:
+    """What `log_for_people` has configured in this process: other processes for the same jobs do the same."""
+    return _for_people
 
 
 @contextmanager
-def log_for_people(level: Level, form: Form) -> Iterator[None]:
+def log_for_people(level: Level, form: Form, *filters: logging.Filter) -> Iterator[None]:
     """Log to standard error, including what the user's own code logs. Text logs have only the messages, which
     must be complete in themselves; JSON logs have the fields as well.
 
     The user's program is imported in this block. If it configures the root logger itself, in any way, its
     configuration is used.
     """
+    global _for_people
+    _for_people = ForPeople(level, form)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter({}) if form == "json" else MessageFormatter({}))
+    for each in filters:
+        handler.addFilter(each)
+    if form == "json":
+        log_uncaught()
     root, without = logging.getLogger(), logging.lastResort
     handler.setLevel(level.upper())
     logging.lastResort = handler  # used while there is no other handler; `basicConfig` does not see it
@@ -108,6 +145,70 @@ def log_for_people(level: Level, form: Form) -> Iterator[None]:
                 root.setLevel(level.upper())
 
 
+def json_line(level: int, text: str, trace: Any = None) -> str:
+    """A line in the form of a JSON log, for what a program writes besides its log."""
+    record = logging.LogRecord("bunqueue", level, __file__, 0, text, (), trace)
+    return JsonFormatter({}).format(record)
+
+
+def report_error(text: str, error: BaseException | None = None, *, in_json: bool | None = None) -> None:
+    """Write why a program ends to standard error: a line for people, or one of the log if that is JSON.
+    `error`: its traceback is shown as well.
+    """
+    text = " ".join(text.split())
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    if in_json is None:
+        in_json = any(isinstance(each.formatter, JsonFormatter) for each in logging.getLogger().handlers)
+    if in_json:
+        print(json_line(logging.CRITICAL, text, trace), file=sys.stderr, flush=True)
+        return
+    if error is not None:
+        traceback.print_exception(error)
+    print("bunqueue:", printable(text), file=sys.stderr, flush=True)
+
+
+def log_uncaught() -> None:
+    """Log warnings, and exceptions that nobody catches, instead of writing them to standard error."""
+
+    def show_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if file is not None:
+            write(message, category, filename, lineno, file, line)
+        else:
+            text = f"{filename}:{lineno}: {category.__name__}: {message}"
+            logging.getLogger("py.warnings").warning("%s", text)
+
+    def show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        words = "interrupted" if issubclass(kind, KeyboardInterrupt) else "an exception that nobody caught"
+        logging.getLogger("py.exceptions").critical(words, exc_info=(kind, error, trace))
+
+    def show_in_thread(found: threading.ExceptHookArgs) -> None:
+        if found.exc_type is not SystemExit and found.exc_value is not None:
+            show_exception(found.exc_type, found.exc_value, found.exc_traceback)
+
+    def show_unraisable(found: sys.UnraisableHookArgs) -> None:
+        trace = (found.exc_type, found.exc_value or found.exc_type(), found.exc_traceback)
+        words = found.err_msg or "an exception that cannot be raised"
+        logging.getLogger("py.exceptions").error("%s", words, exc_info=trace)
+
+    write = warnings.showwarning
+    warnings.showwarning = show_warning
+    sys.excepthook, sys.unraisablehook, threading.excepthook = show_exception, show_unraisable, show_in_thread
+
+
+class TracebackText(Exception):
+    """An exception from elsewhere, or one that cannot be shown as it is; its text is that traceback."""
+
+    def __str__(self) -> str:  # for formatters of others
+        return f'\n"""\n{self.args[0]}\n"""'
+
+
 class _Formatter(logging.Formatter):
     def __init__(self, context: Mapping[str, Field]) -> None:
         super().__init__()
@@ -118,25 +219,40 @@ class _Formatter(logging.Formatter):
         return {name: _safe(name, value) for name, value in given.items()}
 
     def _traceback(self, record: logging.LogRecord) -> str:
-        text = self.formatException(record.exc_info) if record.exc_info else ""
+        if not record.exc_info or record.exc_info[0] is None:
+            return ""
+        try:
+            raised = record.exc_info[1]
+            text = raised.args[0] if type(raised) is TracebackText else self.formatException(record.exc_info)
+        except Exception as error:  # the text of an exception is made by somebody's code
+            text = f"{record.exc_info[0].__name__}, which cannot be shown: {type(error).__name__}"
         return _encodable(text[-MAX_TRACEBACK_CHARS:])
+
+
+def _message(record: logging.LogRecord) -> str:
+    """The record's text. If its arguments do not fit, both parts as they are: the line must not be lost."""
+    try:
+        return record.getMessage()
+    except Exception as error:
+        return f"{record.msg!s} (cannot be formatted with its arguments: {type(error).__name__})"
 
 
 class TextFormatter(_Formatter):
     """Time, level, logger, message, then ``key=value`` for each field; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        parts = [_time(record), record.levelname, record.name, escaped(record.getMessage())]
+        parts = [_time(record), record.levelname, record.name, escaped(_message(record))]
         parts += [f"{name}={_quote(value)}" for name, value in self._fields(record).items()]
         lines = [" ".join(parts), *("  " + escaped(line) for line in self._traceback(record).splitlines())]
         return "\n".join(lines)
 
 
 class MessageFormatter(TextFormatter):
-    """The same without the fields, for messages that are complete in themselves."""
+    """The same for messages that are complete in themselves: without the fields, except for the job whose
+    handler logs."""
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Field]:
-        return {}
+        return {name: _safe(name, value) for name, value in getattr(record, JOB_FIELDS, {}).items()}
 
 
 class JsonFormatter(_Formatter):
@@ -144,16 +260,19 @@ class JsonFormatter(_Formatter):
     ``_``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Field] = {
+        line: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _encodable(record.getMessage()),
+            "message": _encodable(_message(record)),
         }
-        for name, value in self._fields(record).items():
+        extra = {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
+        for name, value in (_extra(extra) | self._fields(record)).items():
             line[name + "_" if name in _RESERVED else name] = value
         if traceback := self._traceback(record):
             line["traceback"] = traceback
+        if record.stack_info:
+            line["stack"] = _encodable(record.stack_info[-MAX_TRACEBACK_CHARS:])
         text = orjson.dumps(line).decode()
         if text.isascii():
             return text
@@ -178,6 +297,33 @@ def _safe(name: str, value: object) -> Field:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"<{len(value)} bytes>"
     return f"<{type(value).__name__}>"
+
+
+def _extra(given: Mapping[str, object]) -> dict[str, Any]:
+    """What somebody's code gave as ``extra``, as far as JSON can hold it; the rest is shown as text."""
+    return {name: _masked(name, _shown(value)) for name, value in given.items()}
+
+
+def _shown(value: object) -> Any:
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return _safe("", value)
+    try:
+        found = orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
+        return (
+            orjson.loads(found)
+            if len(found) <= MAX_VALUE_CHARS
+            else found[:MAX_VALUE_CHARS].decode(errors="ignore") + "..."
+        )
+    except Exception:  # `repr` is somebody's code
+        return f"<{type(value).__name__}>"
+
+
+def _masked(name: str, value: Any) -> Any:
+    if any(word in name.lower() for word in _SECRET_WORDS):
+        return "***"
+    if isinstance(value, dict):
+        return {key: _masked(key, each) for key, each in value.items()}
+    return [_masked("", each) for each in value] if isinstance(value, list) else value
 
 
 def _encodable(text: str) -> str:

@@ -25,11 +25,11 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """The result of one check; ``cure`` says how to fix the problem, "" if there is nothing to fix."""
+    """The result of one check; ``fix`` says how the problem is fixed, "" if there is nothing to fix."""
 
     level: Level
     text: str
-    cure: str = ""
+    fix: str = ""
 
 
 def check(url: str, *, replicates: bool = False) -> list[Finding]:
@@ -83,8 +83,8 @@ def _tables(connection: Any) -> list[Finding]:
     query = "select has_table_privilege('bunqueue.log', 'insert'), has_schema_privilege('bunqueue', 'create')"
     may_insert, may_create = connection.execute(query).fetchone()
     if not may_insert:
-        cure = "grant all on all tables in schema bunqueue to the role of the URL"
-        found.append(Finding(Level.PROBLEM, "the role may not write the log", cure))
+        fix = "grant all on all tables in schema bunqueue to the role of the URL"
+        found.append(Finding(Level.PROBLEM, "the role may not write the log", fix))
     if not may_create:
         text = "the role may not make partitions, so the log is never trimmed"
         found.append(Finding(Level.WARNING, text, "let the role own the schema bunqueue and its tables"))
@@ -108,12 +108,12 @@ def standbys(connection: Any) -> list[Finding]:
     names = _setting(connection, "synchronous_standby_names").strip()
     if not names:
         text = "no synchronous standby: what is acknowledged is lost with this one machine"
-        cure = (
+        fix = (
             "set synchronous_standby_names, such as 'ANY 1 (*)' (with Patroni: synchronous_mode: quorum and "
             "synchronous_mode_strict: true); if the storage itself keeps copies, as that of a managed "
             "Multi-AZ database does, give --storage-replicates"
         )
-        return [Finding(Level.PROBLEM, text, cure)]
+        return [Finding(Level.PROBLEM, text, fix)]
     found = standbys_of(connection)
     if found and all(standby.sync is None for standby in found):
         text = "the role may not see the standbys, so it is not known whether one is synchronous"
@@ -127,12 +127,12 @@ def standbys(connection: Any) -> list[Finding]:
         standby.name for standby in found if not standby.is_synchronous and standby.state == "streaming"
     ]
     if len(good) == 1 and not others:
-        text = "only one synchronous standby: while it is away, nothing can be acknowledged"
+        text = "only one synchronous standby: while it is down, nothing can be acknowledged"
         findings.append(Finding(Level.WARNING, text, "add a second one"))
     elif len(good) == 1:
-        text = f"only one synchronous standby: while it is away, commits wait for {_one_of(others)} to be one"
-        cure = "Patroni does that by itself; with synchronous_mode: quorum, of Patroni 4, none has to wait"
-        findings.append(Finding(Level.WARNING, text, cure))
+        text = f"only one synchronous standby: while it is down, commits wait for {_one_of(others)} to be one"
+        fix = "Patroni does that by itself; with synchronous_mode: quorum, of Patroni 4, none has to wait"
+        findings.append(Finding(Level.WARNING, text, fix))
     return findings
 
 
@@ -169,8 +169,8 @@ def _connections(connection: Any) -> Finding:
         return Finding(Level.OK, text)
     needed = 2 * shards + 4
     if most - used < needed:
-        cure = f"raise max_connections: {shards} shards take up to {needed}"
-        return Finding(Level.WARNING, text, cure)
+        fix = f"raise max_connections: {shards} shards take up to {needed}"
+        return Finding(Level.WARNING, text, fix)
     return Finding(Level.OK, text)
 
 

@@ -81,11 +81,6 @@ class Store(NamedTuple):
     replicates: bool
     use: str
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether servers may use the store."""
-        return not self.use
-
 
 def conninfo(url: str) -> str:
     """The URL with our defaults for everything that it does not set.  StoreError if libpq cannot read it."""

@@ -6,20 +6,19 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bunqueue.backup.gzipped import packed, unpacked
+from bunqueue.backup.sealing import Damaged
 from bunqueue.server.folder.data_folder import private, sync
 from bunqueue.server.folder.shard_file import opened
 
 from .database import StoreError, connected
-from .places import CHUNK, PlaceError, place_of
+from .places import PlaceError, place_of
 
-LEVEL = 1  # of compression: a third of the time of the default, and 10 % more bytes
-GZIP = 31  # zlib's number for that format
 KEPT = 2  # snapshots per shard: the newest, and the one before it in case the newest cannot be read
 COPY = ".copy-of-"  # prefix of the folders with copies from which snapshots are made
 APPLIED = "select value from meta where key = 'applied'"
@@ -83,7 +82,7 @@ def keep(
 ) -> Snapshot:
     """Store a file as a snapshot, without listing it.  No process may be writing to the file.  ``on_read`` is
     called with the number of bytes in each piece that was read."""
-    size = place_of(where, url).write(shard, seq, compressed(copy, on_read))
+    size = place_of(where, url).write(shard, seq, packed(copy, on_read))
     return Snapshot(shard, seq, where, size)
 
 
@@ -95,22 +94,6 @@ def position_of(file: Path) -> int:
     finally:
         connection.close()
     return 0 if row is None else int(row[0])
-
-
-def compressed(file: Path, on_read: Callable[[int], None] = lambda size: None) -> Iterator[bytes]:
-    """A file as a gzip stream, in chunks."""
-    packer = zlib.compressobj(LEVEL, wbits=GZIP)
-    pending: list[bytes] = []
-    size = 0
-    with open(file, "rb") as source:
-        while part := source.read(1 << 20):
-            pending.append(packer.compress(part))
-            on_read(len(part))
-            size += len(pending[-1])
-            if size >= CHUNK:
-                yield b"".join(pending)
-                pending, size = [], 0
-    yield b"".join([*pending, packer.flush()])
 
 
 def restore(snapshot: Snapshot, url: str, target: Path, prepare: Callable[[Path], None]) -> None:
@@ -141,19 +124,11 @@ def restore(snapshot: Snapshot, url: str, target: Path, prepare: Callable[[Path]
 
 
 def expanded(chunks: Iterable[bytes], snapshot: Snapshot) -> Iterator[bytes]:
-    """Decompress a gzip stream; PlaceError if it is damaged or ends too soon."""
-    unpacker = zlib.decompressobj(wbits=GZIP)
-    where = f"the snapshot of shard {snapshot.shard} at position {snapshot.seq}"
+    """Decompress a snapshot; PlaceError if it is damaged or ends too soon."""
     try:
-        for chunk in chunks:
-            while chunk:
-                yield unpacker.decompress(chunk, CHUNK)
-                chunk = unpacker.unconsumed_tail
-        yield unpacker.flush()
-    except zlib.error as error:
-        raise PlaceError(f"{where} is damaged: {error}") from error
-    if not unpacker.eof:
-        raise PlaceError(f"{where} is not whole")
+        yield from unpacked(chunks, f"the snapshot of shard {snapshot.shard} at position {snapshot.seq}")
+    except Damaged as error:
+        raise PlaceError(str(error)) from error
 
 
 def listed(url: str, shard: int) -> Snapshot | None:
