@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .end_servers import folder_prefix
@@ -31,6 +32,7 @@ READY_S = 60.0
 EXIT_S = 90.0
 MAX_LOG = 20_000  # characters of a log that are shown
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to outgoing connections
+PORTS_EACH = 50  # a block, which one process of tests takes at a time
 
 
 class NotStarted(Exception):
@@ -279,9 +281,10 @@ def _is_ours(variable: str) -> bool:
 
 
 def quiet_port() -> int:
-    """A free port that no outgoing connection will be given, so that a server can come back to it."""
+    """A free port that no outgoing connection and no other test will be given, not even while its server is
+    down."""
     while True:
-        port = random.SystemRandom().choice(PORTS)
+        port = next(_own_ports)
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -289,3 +292,21 @@ def quiet_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def _blocks_of_ports() -> Iterator[int]:
+    """Ports in blocks that belong to one process of tests on this machine, each port once."""
+    folder = Path(tempfile.gettempdir()) / "bunqueue-test-ports"
+    folder.mkdir(exist_ok=True)
+    for first in random.sample(PORTS[::PORTS_EACH], len(PORTS) // PORTS_EACH):
+        owned = os.open(folder / str(first), os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(owned)
+            continue
+        yield from range(first, first + PORTS_EACH)
+    raise AssertionError(f"all ports of {PORTS} are taken by other tests")
+
+
+_own_ports = _blocks_of_ports()

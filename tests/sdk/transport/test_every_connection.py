@@ -24,6 +24,7 @@ from bunqueue import (
     PayloadError,
     ShardUnavailable,
 )
+from bunqueue.client.connection import pool
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.protocol.commands import core, dlq, query
 from bunqueue.protocol.commands.server import NEWEST
@@ -212,13 +213,20 @@ async def test_an_unavailable_shard_is_asked_again(fake: FakeServer, make: Make)
     assert await push(make()) == "x"
 
 
-async def test_a_shard_that_stays_away_is_an_error(fake: FakeServer, make: Make) -> None:
+async def test_a_shard_that_stays_away_is_an_error(
+    fake: FakeServer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pauses of 0.5, 1 and 2 s: the third would end too late, and the last answer has two seconds to arrive.
+    monkeypatch.setattr(pool, "SHARD_DELAY", 0.5)
+    monkeypatch.setattr(pool, "MAX_SHARD_DELAY", 60.0)
+    monkeypatch.setattr(pool.random, "uniform", lambda _low, high: high)
+
     async def answer(peer: Peer, command: Command) -> None:
         peer.refuse(command, "Shard unavailable")
 
     fake.answer = answer
     with pytest.raises(ShardUnavailable, match=r"PUSH for queue 'q': Shard unavailable") as caught:
-        await push(make(command_timeout=150))
+        await push(make(command_timeout=3_400))
     assert caught.value.server_code == "SHARD_UNAVAILABLE"
     assert fake.names().count("PUSH") > 1
 
