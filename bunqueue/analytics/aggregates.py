@@ -66,14 +66,14 @@ def activity(engine: Engine, span: Range) -> str:
 with finest as ({_finest(span)}),
 sums as (
     select {_mask()} as mask, {_WHOSE}, {sums} from finest group by {_sets()}
-), durations as ({_durations(engine, span)}),
+), durations as ({_durations(span)}),
 spreads as (
-    select what, {_mask()} as mask, {_WHOSE}, {engine.percentiles("ms", "times")} as parts,
+    select what, {_mask()} as mask, {_WHOSE}, {engine.percentiles("ms")} as parts,
         cast(max(ms) as double) as max
     from durations group by {_sets("what")}
 ), spread as (
-    select what, mask, {_WHOSE}, parts[{engine.first}] as p50, parts[{engine.first + 1}] as p95,
-        parts[{engine.first + 2}] as p99, max from spreads
+    select what, mask, {_WHOSE}, try_element_at(parts, 1) as p50, try_element_at(parts, 2) as p95,
+        try_element_at(parts, 3) as p99, max from spreads
 ), pivoted as (
     select mask, {_WHOSE}, {", ".join(f"cast(null as bigint) as {name}" for name in _SUMS)}, {pivoted}
     from spread group by mask, {_WHOSE}
@@ -125,20 +125,17 @@ def _finest(span: Range) -> str:
     from attempts where {ended} group by {whose}, {span.bucket("ended")}"""
 
 
-def _durations(engine: Engine, span: Range) -> str:
-    """How often each duration occurs in each of the finest groups."""
+def _durations(span: Range) -> str:
+    """Each duration, in the finest groups."""
     ended = f"where {span.covers('ended')} and"
     head = f"host, queue, name, {span.bucket('ended')} as bucket"
-    each = f"""
+    return f"""
     select 'wait' as what, {head}, started - due as ms from jobs {ended} started is not null
         and due is not null
     union all
     select 'run', {head}, ended - started from jobs {ended} started is not null and outcome = 'completed'
     union all
     select 'total', {head}, ended - created from jobs {ended} outcome in ('completed', 'failed')"""
-    if not engine.counts_durations:
-        return f"select *, 1 as times from ({each}) each"
-    return f"select what, {_WHOSE}, ms, count(*) as times from ({each}) each group by what, {_WHOSE}, ms"
 
 
 def changes(span: Range) -> str:

@@ -28,20 +28,13 @@ class Folders(NamedTuple):
 class Engine(Protocol):
     """Named tables, and queries of them.
 
-    In addition to standard SQL, its SQL has ``get_json_object(text, path)``, ``unix_millis(time)``,
-    ``size(array)``, ``explode(array)`` and ``max_by(value, order)``.
+    In addition to standard SQL, its SQL has ``get_json_object(text, path)``, ``from_json(text,
+    'array<string>')``, ``unix_millis(time)``, ``size(array)``, ``explode(array)``, ``try_element_at(array,
+    number)`` and ``max_by(value, order)``.
     """
 
-    counts_durations: bool
-    """Whether percentiles are computed from the number of times that each value occurs."""
-    first: int
-    """The index of an array's first value."""
-
-    def percentiles(self, value: str, times: str) -> str:
+    def percentiles(self, value: str) -> str:
         """SQL for an array of `numbers.PERCENTILES`."""
-
-    def array(self, json: str, field: str, kind: str) -> str:
-        """SQL for a field of a JSON text that is an array of bigint or string."""
 
     def view(self, name: str, sql: str) -> None:
         """Give a query a name."""

@@ -18,7 +18,7 @@ KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
 def make(engine: Engine) -> None:
     """Make ``removed_jobs`` and ``removed_attempts`` from the events ``logged`` and ``undone``, with the
     columns that `bunqueue.analytics.facts` gives stored ones."""
-    engine.view("purges_logged", _purges_logged(engine))
+    engine.view("purges_logged", _PURGES_LOGGED)
     engine.keep("lives", _LIVES)
     engine.view("removed_jobs", _REMOVED_JOBS)
     engine.view("removed_attempts", _REMOVED_ATTEMPTS)
@@ -31,26 +31,25 @@ def _in(kinds: tuple[str, ...]) -> str:
 _COLUMNS = "host, shard, seq, moment, kind, queue, job_id, error, terminal, fields"
 
 
-def _purges_logged(engine: Engine) -> str:
-    """The events, with one event of the kind ``purged`` for each purged job, if the log still has the job's
-    start.  Ids that contain the number of their job are purged by it, others by their text."""
-    purged = f"logged where kind = '{PURGED}'"
-    numbers, ids = engine.array("fields", "seqs", "bigint"), engine.array("fields", "ids", "string")
-    return f"""
+# The events, with one event of the kind ``purged`` for each purged job, if the log still has the job's start.
+# Ids that contain the number of their job are purged by it, others by their text.
+_PURGES_LOGGED = f"""
 with numbered as (
-    select host, shard, seq, moment, kind, queue, error, terminal, fields, explode({numbers}) as number
-    from {purged}
+    select host, shard, seq, moment, kind, queue, error, terminal, fields,
+        explode(from_json(get_json_object(fields, '$.seqs'), 'array<string>')) as number
+    from logged where kind = '{PURGED}'
 )
 select {_COLUMNS} from logged where kind <> '{PURGED}'
 union all
-select host, shard, seq, moment, kind, queue, explode({ids}) as job_id, error, terminal, fields from {purged}
+select host, shard, seq, moment, kind, queue,
+    explode(from_json(get_json_object(fields, '$.ids'), 'array<string>')) as job_id, error, terminal, fields
+from logged where kind = '{PURGED}'
 union all
 select n.host, n.shard, n.seq, n.moment, n.kind, n.queue, p.job_id, n.error, n.terminal, n.fields
 from numbered n join logged p on p.kind = 'pushed'
     and length(p.job_id) = 36 and substring(p.job_id, 15, 1) = '7'
     and p.host = n.host and p.shard = n.shard and p.queue = n.queue
-    and right(p.job_id, 12) = lpad(lower(hex(n.number)), 12, '0')"""
-
+    and right(p.job_id, 12) = lpad(lower(hex(cast(n.number as bigint))), 12, '0')"""
 
 # The events of jobs that are gone.  Each has the number of its life, because an id may be used again, and the
 # numbers and times at which the job was last pulled and last given up before it.

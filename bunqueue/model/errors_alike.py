@@ -1,7 +1,6 @@
 """Decides whether two errors are the same kind of failure: their class, and the shape of their text.
 
-The only place that does: the shards, the command line, analytics and Spark all ask it. Java and Python read
-the pattern alike, so Spark runs the same one.
+The only place that does: the shards, the command line, analytics and Spark all ask it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from support.spark import Full
 from bunqueue import analytics
 from bunqueue.analytics import numbers, pipeline
 from bunqueue.analytics.engines.duck import Duck
-from bunqueue.analytics.engines.spark import Spark, partitions_for
+from bunqueue.analytics.engines.spark import Spark
 from bunqueue.analytics.exporting import export
 from bunqueue.analytics.pipeline import Result, Wanted
 from bunqueue.analytics.times import time_of
@@ -69,10 +69,3 @@ def test_folders_and_lakes(spark: SparkSession, full: Full, tmp_path: Path) -> N
         _check_same(*found)
         assert found[0].tables["totals"].to_pylist()[0]["completed"]
     assert (tmp_path / "out" / "totals.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("master", "count"), [("local", 2), ("local[*]", 8), ("local[3, 2]", 6), ("spark://head:7077", None)]
-)
-def test_partitions(master: str, count: int | None) -> None:
-    assert partitions_for(master, 4) == count

@@ -30,16 +30,14 @@ _MACROS = (
     "unix_millis(moment) as epoch_ms(moment)",
     "size(list) as len(list)",
     "explode(list) as unnest(list)",
+    "try_element_at(list, number) as list[number]",
+    "from_json(json, kind) as json_transform(json, '[\"VARCHAR\"]')",
 )
-_TYPES = {"bigint": "BIGINT", "string": "VARCHAR"}
 
 
 class Duck:
     """The engine.  ``memory``: such as 2g; four fifths of the machine's unless given.  ``scratch``: where the
     temporary folder is."""
-
-    counts_durations = False
-    first = 1
 
     def __init__(self, memory: str | None = None, scratch: str | None = None) -> None:
         self._scratch = TemporaryDirectory(prefix="bunqueue-analytics-", dir=scratch)
@@ -57,11 +55,8 @@ class Duck:
         for macro in _MACROS:
             self._db.execute(f"create macro {macro}")
 
-    def percentiles(self, value: str, times: str) -> str:
+    def percentiles(self, value: str) -> str:
         return f"quantile_cont({value}, [{', '.join(map(str, PERCENTILES))}])"
-
-    def array(self, json: str, field: str, kind: str) -> str:
-        return f"from_json(json_extract({json}, '$.{field}'), '[\"{_TYPES[kind]}\"]')"
 
     def view(self, name: str, sql: str) -> None:
         self._db.execute(f"create or replace temp view {name} as {sql}")
@@ -70,12 +65,12 @@ class Duck:
         self._db.execute(f"create or replace temp table {name} as {sql}")
 
     def keep_with_patterns(self, name: str, sql: str) -> None:
-        self.keep("plain", sql)
-        errors = self.table("select distinct error from plain where error is not null")["error"]
+        self.keep("plain", sql)  # functions in Python would need numpy
+        errors = self.table("select distinct error from plain")["error"]
         patterns = pa.array(map(pattern_of, errors.to_pylist()), pa.string())
         self.give("patterns", pa.table({"error": errors, "pattern": patterns}))
-        found = "select plain.*, coalesce(pattern, '') as pattern from plain left join patterns using (error)"
-        self.keep(name, found)
+        same = "plain.error is not distinct from patterns.error"
+        self.keep(name, f"select plain.*, pattern from plain join patterns on {same}")
         self._db.execute("drop table plain")
 
     def give(self, name: str, table: pa.Table) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,65 +10,45 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from bunqueue.analytics.engine import Folders
 from bunqueue.analytics.numbers import PERCENTILES
-from bunqueue.model.errors_alike import CHANGING, MAX_LINE, MAX_PATTERN
+from bunqueue.model.errors_alike import pattern_of
 from bunqueue.spark import register
 from bunqueue.spark.read.conditions import Condition
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _SPARKS_OWN = "200"  # made for clusters: on one machine most would be empty, and each costs time
-_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 PER_CORE = 2
-
-
-def partitions_for(master: str, cores: int) -> int | None:
-    """The best number of shuffle partitions for this many cores; None: Spark's default."""
-    found = _LOCAL.fullmatch(master)
-    if found is None:
-        return None
-    given = found[1] or "1"
-    return PER_CORE * (cores if given == "*" else int(given))
 
 
 class Spark:
     """The engine.  It works in a session of its own beside the given one, so that names of its tables and its
     settings do not meet those of the user."""
 
-    counts_durations = True
-    first = 0
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark.newSession()
         register(self._spark)
+        self._spark.udf.register("pattern_of", pattern_of)
         self._kept: list[DataFrame] = []
-        master = spark.conf.get("spark.master", "") or ""
-        self._is_local = _LOCAL.fullmatch(master) is not None
-        better = partitions_for(master, os.cpu_count() or 1)
-        given = spark.conf.get(_PARTITIONS, _SPARKS_OWN)
-        if given == _SPARKS_OWN and better is not None:
-            self._spark.conf.set(_PARTITIONS, better)
-        elif given is not None:
-            self._spark.conf.set(_PARTITIONS, given)
+        context = spark.sparkContext
+        self._is_local = context.master == "local" or context.master.startswith("local[")
+        partitions = spark.conf.get(_PARTITIONS, _SPARKS_OWN)
+        if self._is_local and partitions == _SPARKS_OWN:
+            partitions = str(PER_CORE * context.defaultParallelism)
+        self._spark.conf.set(_PARTITIONS, partitions)
 
-    def percentiles(self, value: str, times: str) -> str:
-        return f"percentile({value}, array({', '.join(map(str, PERCENTILES))}), {times})"
-
-    def array(self, json: str, field: str, kind: str) -> str:
-        return f"from_json(get_json_object({json}, '$.{field}'), 'array<{kind}>')"
+    def percentiles(self, value: str) -> str:
+        return f"percentile({value}, array({', '.join(map(str, PERCENTILES))}))"
 
     def view(self, name: str, sql: str) -> None:
         self._spark.sql(sql).createOrReplaceTempView(name)
 
     def keep(self, name: str, sql: str) -> None:
-        self._keep(name, self._spark.sql(sql))
-
-    def _keep(self, name: str, frame: DataFrame) -> None:
-        """Plans of what is built on it would grow with each table, and take most of the time.  So they end
-        here, unless what is kept may be lost with an executor: then it has to be computed again."""
+        frame = self._spark.sql(sql)
+        # Plans of what is built on it would grow with each table, and take most of the time.  So they end
+        # here, unless what is kept may be lost with an executor: then it has to be computed again.
         if self._is_local:
             frame = frame.localCheckpoint(eager=False)
         else:
@@ -78,13 +56,10 @@ class Spark:
         frame.createOrReplaceTempView(name)
 
     def keep_with_patterns(self, name: str, sql: str) -> None:
-        line = F.substring(F.split(F.coalesce("error", F.lit("")), "\n", 2)[0], 1, MAX_LINE)
-        pattern = F.substring(F.regexp_replace(line, CHANGING, "#"), 1, MAX_PATTERN)
-        self._keep(name, self._spark.sql(sql).withColumn("pattern", pattern))
+        self.keep(name, f"select *, pattern_of(error) as pattern from ({sql})")
 
     def give(self, name: str, table: pa.Table) -> None:
-        schema = from_arrow_schema(table.schema)
-        self._spark.createDataFrame(table.to_pylist(), schema).createOrReplaceTempView(name)
+        self._spark.createDataFrame(table).createOrReplaceTempView(name)
 
     def folders(
         self,
